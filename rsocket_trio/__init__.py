@@ -1,0 +1,72 @@
+"""RSocket for Trio: request/response, streams and channels with back-pressure, cancellation and leases."""
+
+from __future__ import annotations
+
+from rsocket_trio.connection.client import open_connection, open_connection_over
+from rsocket_trio.connection.connection import Connection, current_connection
+from rsocket_trio.connection.server import serve, serve_stream
+from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
+from rsocket_trio.errors import (
+    ApplicationError,
+    Canceled,
+    ConnectionClosed,
+    ConnectionLost,
+    Invalid,
+    InvalidSetup,
+    LocalProtocolError,
+    NegotiationFailed,
+    ProtocolError,
+    Rejected,
+    RejectedResume,
+    RejectedSetup,
+    RemoteProtocolError,
+    RSocketError,
+    Unsupported,
+    UnsupportedSetup,
+)
+from rsocket_trio.limits import Limits
+from rsocket_trio.payload import Payload, PayloadLike
+from rsocket_trio.responder import Responder
+from rsocket_trio.terms import Keepalive, Lease, Setup
+
+__all__ = [
+    "ApplicationError",
+    "Canceled",
+    "Channel",
+    "Connection",
+    "ConnectionClosed",
+    "ConnectionLost",
+    "Incoming",
+    "Invalid",
+    "InvalidSetup",
+    "Keepalive",
+    "Lease",
+    "Limits",
+    "LocalProtocolError",
+    "NegotiationFailed",
+    "Outgoing",
+    "Payload",
+    "PayloadLike",
+    "ProtocolError",
+    "RSocketError",
+    "Rejected",
+    "RejectedResume",
+    "RejectedSetup",
+    "RemoteProtocolError",
+    "Responder",
+    "Setup",
+    "Unsupported",
+    "UnsupportedSetup",
+    "current_connection",
+    "open_connection",
+    "open_connection_over",
+    "serve",
+    "serve_stream",
+]
+
+for _name in __all__:
+    # Users meet these names here, so this is where errors and documentation say that they live.
+    _object = globals()[_name]
+    if isinstance(_object, type) or callable(_object):
+        _object.__module__ = __name__
+del _name, _object

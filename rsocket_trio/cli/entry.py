@@ -1,0 +1,19 @@
+"""Where the ``rsocket-trio`` command starts: it runs, or says in one line which extra it needs."""
+
+from __future__ import annotations
+
+import sys
+
+MISSING = "rsocket-trio needs its command line extra: pip install 'rsocket-trio[cli]'"
+
+
+def main() -> None:
+    """Run the command line. Exits with 2 where click is not installed."""
+    try:
+        from rsocket_trio.cli.main import main as command
+    except ModuleNotFoundError as error:
+        if error.name != "click":
+            raise
+        print(MISSING, file=sys.stderr)
+        sys.exit(2)
+    command()

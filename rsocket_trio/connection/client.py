@@ -1,0 +1,178 @@
+"""Opening a connection: by URI, or over a stream that is there already."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import trio
+
+from rsocket_trio.connection.connection import Connection
+from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.errors import Unsupported
+from rsocket_trio.limits import Limits
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
+from rsocket_trio.mux.framing import Framing, Framing24
+from rsocket_trio.payload import Payload, PayloadLike, as_payload
+from rsocket_trio.responder import Responder
+from rsocket_trio.rsocket.dialects import Dialect, dialect_named
+from rsocket_trio.rsocket.session import Session, checked_fragment_size
+from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame
+from rsocket_trio.terms import Keepalive
+from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.bytestream import ByteStreamTransport
+from rsocket_trio.transports.connect import open_transport
+from rsocket_trio.transports.uris import parse_uri
+
+FRAGMENT_SIZE = 65536
+"""Bytes of an outbound frame by default."""
+
+
+@asynccontextmanager
+async def open_connection(
+    uri: str,
+    *,
+    dialect: str = "rsocket/1.0",
+    responder: Responder | None = None,
+    setup: PayloadLike = b"",
+    data_mime: str = OCTET_STREAM,
+    metadata_mime: str = COMPOSITE_METADATA,
+    keepalive: Keepalive | None = None,
+    lease: bool = False,
+    strict: bool = False,
+    resume: None = None,
+    limits: Limits | None = None,
+    fragment_size: int = FRAGMENT_SIZE,
+    ssl_context: ssl.SSLContext | None = None,
+    headers: Iterable[tuple[str, str]] = (),
+    quirks: Iterable[str] = (),
+) -> AsyncIterator[Connection]:
+    """Connect to a peer for as long as the block.
+
+    ``setup`` is the application's word to the server, ``keepalive`` the interval and lifetime (20 s and 90 s),
+    ``fragment_size`` the bytes of an outbound frame, ``headers`` go into a WebSocket handshake. ``responder`` serves
+    the requests that the server makes.
+
+    The block starts once SETUP is queued. A refusal raises ``RejectedSetup``, ``InvalidSetup`` or
+    ``UnsupportedSetup`` in every waiting and later call, a lost connection ``ConnectionLost``. Raises
+    ``ConnectionLost`` at once when the peer can't be reached, and ``ValueError`` for terms that can't be said. Leaving
+    cancels what is open and flushes what is queued, for at most a second.
+    """
+    terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict)
+    session = client_session(dialect, terms, limits, fragment_size, responder, resume, quirks)
+    parse_uri(uri)
+    async with open_transport(uri, ssl_context=ssl_context, headers=headers, limits=limits) as transport:
+        async with _run_client(session, terms, transport, responder) as connection:
+            yield connection
+
+
+@asynccontextmanager
+async def open_connection_over(
+    stream: trio.abc.Stream | Transport,
+    *,
+    dialect: str = "rsocket/1.0",
+    responder: Responder | None = None,
+    setup: PayloadLike = b"",
+    data_mime: str = OCTET_STREAM,
+    metadata_mime: str = COMPOSITE_METADATA,
+    keepalive: Keepalive | None = None,
+    lease: bool = False,
+    strict: bool = False,
+    resume: None = None,
+    limits: Limits | None = None,
+    fragment_size: int = FRAGMENT_SIZE,
+    quirks: Iterable[str] = (),
+) -> AsyncIterator[Connection]:
+    """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends."""
+    terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict)
+    session = client_session(dialect, terms, limits, fragment_size, responder, resume, quirks)
+    transport = as_transport(stream)
+    async with _run_client(session, terms, transport, responder) as connection:
+        yield connection
+
+
+def as_transport(stream: trio.abc.Stream | Transport) -> Transport:
+    """Any Trio stream as a transport."""
+    return ByteStreamTransport(stream) if isinstance(stream, trio.abc.Stream) else stream
+
+
+def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = None) -> Framing:
+    """How frames of this dialect are cut out of a byte stream; ``first_limit`` bounds the first one, in bytes."""
+    return Framing24(limits.frame_size, dialect.codec.minimum, first_limit)
+
+
+def client_session(
+    dialect: str,
+    terms: ClientTerms,
+    limits: Limits | None,
+    fragment_size: int,
+    responder: Responder | None,
+    resume: None,
+    quirks: Iterable[str],
+) -> Session:
+    """A client's session, its terms checked before anything is dialled. Raises ``ValueError`` and ``Unsupported``."""
+    record = dialect_named(dialect)
+    refuse_resume(resume)
+    check_quirks(record, quirks)
+    if terms.strict and not record.strict:
+        raise Unsupported(f"{record.name} has no strict flag")
+    try:
+        record.codec.encode(setup_frame(record, terms))
+    except Exception as error:
+        raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
+    return Session(
+        record,
+        client=True,
+        limits=limits if limits is not None else Limits(),
+        fragment_size=checked_fragment_size(fragment_size, record.codec.largest),
+        extensions=frozenset(responder.extensions) if responder is not None else frozenset(),
+    )
+
+
+def refuse_resume(resume: object) -> None:
+    """Resumption can't be asked for. Raises ``Unsupported``."""
+    if resume is not None:
+        raise Unsupported("resumption is not offered by this version")
+
+
+def check_quirks(dialect: Dialect, quirks: Iterable[str]) -> None:
+    """Raise ``ValueError`` for a quirk that the dialect does not know."""
+    for quirk in quirks:
+        raise ValueError(f"{dialect.name} has no quirk {quirk!r}")
+
+
+def _terms(
+    setup: PayloadLike, data_mime: str, metadata_mime: str, keepalive: Keepalive | None, lease: bool, strict: bool
+) -> ClientTerms:
+    payload: Payload = as_payload(setup)
+    return ClientTerms(payload, data_mime, metadata_mime, keepalive or Keepalive(), lease, strict)
+
+
+@asynccontextmanager
+async def _run_client(
+    session: Session, terms: ClientTerms, transport: Transport, responder: Responder | None
+) -> AsyncIterator[Connection]:
+    """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
+    setup = described(session.dialect, setup_frame(session.dialect, terms))
+    connection = Connection(session, responder, setup, transport.handshake)
+    policy = responder is not None and responder.lease_policy is not None
+    session.start_client(terms, trio.current_time(), own_policy=policy)
+    transport.use_framing(framing_for(session.dialect, session.limits))
+    error: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run, transport)
+            try:
+                yield connection
+            except BaseException as exc:  # noqa: BLE001 - it is raised again outside of the nursery
+                error = exc
+            connection.leave()
+    except BaseExceptionGroup as group:
+        leaf = only_leaf(group)
+        raise leaf from leaf.__cause__
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame

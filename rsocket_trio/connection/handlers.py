@@ -1,0 +1,185 @@
+"""How each kind of handler is run, and what its return, its exception or its cancellation means to the stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from rsocket_trio.connection.sending import Sender
+from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, Owner
+from rsocket_trio.errors import ApplicationError, ConnectionClosed, ConnectionLost, RSocketError, StreamError
+from rsocket_trio.mux.halves import RECEIVING, SENDING
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload, PayloadLike, as_payload
+from rsocket_trio.responder import Handler, Kind
+
+if TYPE_CHECKING:
+    import trio
+
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.rsocket.streams import Stream
+
+logger = logging.getLogger("rsocket_trio")
+
+
+class Job(Owner):
+    """One request on its way through a handler.
+
+    ``cancelled`` is remembered for a handler that has not taken its first step; ``lingering`` says that the stream is
+    over while the handler still runs, so that it goes on counting as a stream.
+    """
+
+    __slots__ = ("cancelled", "channel", "connection", "handler", "lingering", "payload", "scope", "sender", "stream")
+
+    def __init__(self, connection: Connection, stream: Stream, handler: Handler, payload: Payload) -> None:
+        self.connection = connection
+        self.stream = stream
+        self.handler = handler
+        self.payload = payload
+        self.scope: trio.CancelScope | None = None
+        self.sender: Sender | None = None
+        self.channel: AcceptedChannel | None = None
+        self.cancelled = False
+        self.lingering = False
+
+    def accept_channel(self) -> None:
+        """Open the channel at once, not with the handler's first step: items may follow in the same read."""
+        handler = self.handler
+        self.channel = AcceptedChannel(
+            self.connection, self.stream, self.payload, handler.credit, refill=handler.refill
+        )
+        # The job is told first: a cancel stops the handler.
+        self.stream.owner = self
+
+    async def run(self) -> None:
+        """Run the handler to its end, whatever that is; only cancellation and what is no ``Exception`` get out."""
+        try:
+            await RUNNERS[self.stream.interaction](self)
+        except Exception as error:  # noqa: BLE001 - whatever a user's handler raises is an outcome of its stream
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """The handler raised: tell the peer what it may know, and the log the rest."""
+        told = only_leaf(error)
+        if not isinstance(told, StreamError):
+            # The end of the connection itself is no failure of a handler that met it.
+            if not (isinstance(error, ConnectionLost | ConnectionClosed) and self.connection.ended):
+                self.connection.log_failure(self.handler.function, error)
+            told = ApplicationError("internal error")
+        self.connection.fail_stream(self.stream, told)
+
+    def cancel(self) -> None:
+        """The stream, or the connection, is over: stop the handler."""
+        self.cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def on_item(self, payload: Payload, complete: bool) -> None:
+        if self.channel is not None:
+            self.channel.on_item(payload, complete)
+
+    def on_complete(self) -> None:
+        if self.channel is not None:
+            self.channel.on_complete()
+
+    def on_error(self, error: RSocketError) -> None:
+        self.connection.linger(self)
+        if self.channel is not None and not self.connection.ended:
+            # The requester of a channel failed: its reader hears why, and is not cut short.
+            self.channel.on_error(error)
+        else:
+            self.cancel()
+
+    def on_cancel(self) -> None:
+        self.connection.linger(self)
+        self.cancel()
+
+    def on_credit(self) -> None:
+        if self.channel is not None:
+            self.channel.on_credit()
+        elif self.sender is not None:
+            self.sender.on_credit()
+
+
+def only_leaf(error: BaseException) -> BaseException:
+    """What groups of one exception hold, or the group that holds more."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[PayloadLike], Awaitable[None]]) -> None:
+    """Send what the handler yields; a send that fails or is cancelled is raised at its yield.
+
+    So ``yield x`` means ``await out.send(x)``, and scopes and nurseries around a yield behave.
+    """
+    try:
+        item = await items.__anext__()
+        while True:
+            try:
+                await send(item)
+            except BaseException as error:  # noqa: BLE001 - Cancelled too belongs to the generator's own frames
+                item = await items.athrow(error)
+            else:
+                item = await items.__anext__()
+    except StopAsyncIteration:
+        return
+
+
+async def _respond(job: Job) -> None:
+    reply = as_payload(await job.handler.function(job.payload))
+    await deliver(job, reply)
+
+
+async def deliver(job: Job, reply: Payload) -> None:
+    """Send the one answer of a request/response, once there is room for it."""
+    connection, stream = job.connection, job.stream
+    while stream.open & SENDING and not connection.has_room(len(reply.data)):
+        await connection.wait_for_room(len(reply.data))
+    if stream.open & SENDING:
+        connection.send_item(stream, reply, complete=True)
+
+
+async def _forget(job: Job) -> None:
+    await job.handler.function(job.payload)
+
+
+async def _stream(job: Job) -> None:
+    await _send_items(job)
+    job.connection.complete_stream(job.stream)
+
+
+async def _subscription(job: Job) -> None:
+    await _send_items(job)
+    # A subscription has no COMPLETE.
+    raise ApplicationError("subscription ended")
+
+
+async def _send_items(job: Job) -> None:
+    job.sender = sender = Sender(job.connection, job.stream)
+    if job.handler.kind is Kind.GENERATOR:
+        await drive(job.handler.function(job.payload), sender.send)
+    else:
+        await job.handler.function(job.payload, Outgoing(sender))
+
+
+async def _channel(job: Job) -> None:
+    connection, stream, channel = job.connection, job.stream, job.channel
+    assert channel is not None
+    try:
+        await job.handler.function(channel)
+    finally:
+        channel.discard()
+    connection.complete_stream(stream)
+    if stream.open & RECEIVING:
+        connection.cancel_stream(stream)
+
+
+RUNNERS: dict[Interaction, Callable[[Job], Awaitable[Any]]] = {
+    Interaction.REQUEST_RESPONSE: _respond,
+    Interaction.FIRE_AND_FORGET: _forget,
+    Interaction.REQUEST_STREAM: _stream,
+    Interaction.REQUEST_SUBSCRIPTION: _subscription,
+    Interaction.REQUEST_CHANNEL: _channel,
+}

@@ -1,0 +1,132 @@
+"""The receiving half of a stream: what came and was not read, who waits for it, and the credit it costs."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+from rsocket_trio.errors import RSocketError, again
+from rsocket_trio.mux.credit import Window, checked_request_n
+from rsocket_trio.payload import Payload
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.mux.events import StreamState
+
+checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
+
+
+class Inbox:
+    """Items in order, then an end: complete, or an error. One task reads.
+
+    A reader that keeps up never waits for credit: it is topped up when half of it was used. Items that wait count
+    against the connection's inbox limit; above it no new credit is granted.
+    """
+
+    __slots__ = ("_connection", "_due", "_ended", "_error", "_items", "_reader", "_stream", "_window")
+
+    def __init__(self, connection: Connection, stream: StreamState, credit: int, *, refill: bool) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._items: deque[Payload] = deque()
+        self._ended = False
+        self._error: RSocketError | None = None
+        self._reader: trio.lowlevel.Task | None = None
+        self._window = Window(credit) if refill else None
+        self._due = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes, read or not."""
+        return self._ended
+
+    def put(self, payload: Payload, complete: bool) -> None:
+        """An item came."""
+        self._items.append(payload)
+        self._connection.inbox_size += len(payload.data)
+        if complete:
+            self._ended = True
+        reader = self._reader
+        if reader is not None:
+            self._reader = None
+            trio.lowlevel.reschedule(reader)
+
+    def end(self, error: RSocketError | None) -> None:
+        """Nothing more comes; what came before can still be read."""
+        if self._ended:
+            return
+        self._ended = True
+        self._error = error
+        if self._reader is not None:
+            reader, self._reader = self._reader, None
+            trio.lowlevel.reschedule(reader)
+
+    def drop(self) -> None:
+        """Nobody reads any more."""
+        self._ended = True
+        self._connection.inbox_size -= sum(len(payload.data) for payload in self._items)
+        self._items.clear()
+        self._connection.credit_freed()
+
+    async def get(self) -> Payload:
+        """The next item. Raises ``StopAsyncIteration`` at the end, or the error that ended the stream."""
+        items = self._items
+        if not items:
+            await self._wait()
+        elif self._due:
+            # A reader that never finds the inbox empty lets others run at every half of its credit.
+            self._due = False
+            await trio.lowlevel.checkpoint()
+        else:
+            await checkpoint_if_cancelled()
+        payload = items.popleft()
+        connection = self._connection
+        connection.inbox_size -= len(payload.data)
+        window = self._window
+        if window is not None and window.use():
+            self._due = True
+            self.top_up()
+        if connection.starved:
+            connection.credit_freed()
+        return payload
+
+    def top_up(self) -> None:
+        """Grant credit for what was read, unless too many bytes wait on this connection."""
+        if self._ended or self._window is None:
+            return
+        connection = self._connection
+        if connection.inbox_is_full:
+            connection.starved[self] = None
+            return
+        amount = self._window.refill()
+        if amount:
+            connection.request_n(self._stream, amount)
+
+    def request_n(self, amount: int) -> None:
+        """Grant credit by hand. Raises ``ValueError`` for a number that can't be said."""
+        checked_request_n(amount)
+        if not self._ended:
+            self._connection.request_n(self._stream, amount)
+
+    async def _wait(self) -> None:
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task reads from this stream already")
+        if self._ended:
+            await trio.lowlevel.checkpoint()
+            self._raise_end()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._reader = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        self._reader = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        if not self._items:
+            self._raise_end()
+
+    def _raise_end(self) -> None:
+        if self._error is not None:
+            raise again(self._error)
+        raise StopAsyncIteration

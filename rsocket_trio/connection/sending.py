@@ -1,0 +1,71 @@
+"""The sending half of a stream: each item waits for the peer's credit and for room in the outbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.errors import Canceled, LocalProtocolError
+from rsocket_trio.mux.halves import SENDING
+from rsocket_trio.payload import Payload, PayloadLike, as_payload
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.rsocket.streams import Stream
+
+BREATH = 128
+"""Items after which a sender that never had to wait lets others run: half of the default credit."""
+
+
+class Sender:
+    """Sends items on one stream. Several tasks may send; each waits its turn."""
+
+    __slots__ = ("_connection", "_parking", "_sent", "_stream", "completed")
+
+    def __init__(self, connection: Connection, stream: Stream) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._parking: Parking | None = None
+        self._sent = 0
+        self.completed = False
+
+    @property
+    def room(self) -> int:
+        """How many items the peer's credit allows right now."""
+        return max(0, self._stream.room) if self._stream.open & SENDING else 0
+
+    async def send(self, payload: PayloadLike) -> None:
+        """Send one item, waiting for credit and room. A send that is cancelled has sent nothing."""
+        item = payload if type(payload) is Payload else as_payload(payload)
+        stream = self._stream
+        connection = self._connection
+        self._sent += 1
+        if self._sent % BREATH:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await trio.lowlevel.checkpoint()
+        size = len(item.data)
+        while stream.room <= 0 or not stream.open & SENDING or not connection.has_room(size):
+            await self._wait(size)
+        connection.send_item(stream, item)
+
+    def on_credit(self) -> None:
+        """More may be sent, or nothing may: whoever waits looks again."""
+        if self._parking is not None:
+            self._parking.wake_all()
+
+    async def _wait(self, size: int) -> None:
+        stream = self._stream
+        if not stream.open & SENDING:
+            self._connection.check_open()
+            if self.completed:
+                raise LocalProtocolError(f"stream {stream.id} was completed by this side already")
+            raise Canceled("the peer wants no more items")
+        if stream.room > 0:
+            await self._connection.wait_for_room(size)
+            return
+        if self._parking is None:
+            self._parking = Parking()
+        await self._parking.park()

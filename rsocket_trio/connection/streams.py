@@ -1,0 +1,224 @@
+"""What users hold of a stream: ``Incoming``, ``Outgoing`` and ``Channel``."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from rsocket_trio.connection.receiving import Inbox
+from rsocket_trio.connection.sending import Sender
+from rsocket_trio.errors import LocalProtocolError, RSocketError
+from rsocket_trio.mux.halves import RECEIVING, SENDING
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload, PayloadLike
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.rsocket.streams import Stream
+
+
+class Owner:
+    """Whoever waits for a stream's events. By default nothing matters."""
+
+    __slots__ = ()
+
+    def on_item(self, payload: Payload, complete: bool) -> None:
+        """An item came; with ``complete`` it was the last."""
+
+    def on_complete(self) -> None:
+        """The peer's half is complete."""
+
+    def on_error(self, error: RSocketError) -> None:
+        """The stream, or the whole connection, ended with this error."""
+
+    def on_cancel(self) -> None:
+        """The peer cancelled the stream."""
+
+    def on_credit(self) -> None:
+        """The peer granted credit, or cancelled our half: whoever waits to send looks again."""
+
+
+class Outgoing:
+    """Where a handler sends its items. Each ``send`` waits for the peer's credit."""
+
+    __slots__ = ("_sender",)
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+
+    @property
+    def room(self) -> int:
+        """How many items the peer's credit allows right now, without waiting."""
+        return self._sender.room
+
+    async def send(self, payload: PayloadLike) -> None:
+        """Send one item.
+
+        Waits for the peer's credit and for room in the connection's outbox; when cancelled meanwhile, nothing was
+        sent. Raises ``Canceled`` after the peer cancelled this half, ``ConnectionLost`` or ``ConnectionClosed`` when
+        the connection is gone.
+        """
+        await self._sender.send(payload)
+
+
+class Incoming(Owner):
+    """The items of a stream that this side requested: ``async with`` opens it, ``async for`` reads it.
+
+    Leaving the block cancels the stream, unless it has ended. An ERROR of the responder is raised to the reader after
+    the items that came before it.
+    """
+
+    __slots__ = ("_connection", "_credit", "_inbox", "_interaction", "_refill", "_stream", "request")
+
+    def __init__(
+        self, connection: Connection, interaction: Interaction, request: Payload, credit: int, *, refill: bool
+    ) -> None:
+        self._connection = connection
+        self._interaction = interaction
+        self._credit = credit
+        self._refill = refill
+        self._stream: Stream | None = None
+        self._inbox: Inbox | None = None
+        self.request = request
+
+    async def __aenter__(self) -> Self:
+        if self._stream is not None:
+            raise LocalProtocolError("a stream can be opened once only: ask the connection for a new one")
+        # Nothing waits between the opening and the owner's place in it, so no event is missed.
+        self._attach(await self._connection.open_stream(self._interaction, self.request, self._credit))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # Nothing here may wait: the block may be left with its deadline expired, and CANCEL must go out all the same.
+        stream = self._opened()[0]
+        stream.owner = None
+        self._leave(stream, clean=kind is None)
+        self.discard()
+
+    def discard(self) -> None:
+        """Nobody reads any more: let go of what came and was not read."""
+        self._opened()[1].drop()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Payload:
+        inbox = self._inbox
+        if inbox is None:
+            self._opened()
+            raise StopAsyncIteration
+        return await inbox.get()
+
+    def request_n(self, request_n: int) -> None:
+        """Grant the peer credit for so many items more, beyond what is topped up by itself.
+
+        Raises ``ValueError`` unless it is between 1 and 2^31-1.
+        """
+        self._opened()[1].request_n(request_n)
+
+    def on_item(self, payload: Payload, complete: bool) -> None:
+        self._opened()[1].put(payload, complete)
+
+    def on_complete(self) -> None:
+        self._opened()[1].end(None)
+
+    def on_error(self, error: RSocketError) -> None:
+        self._opened()[1].end(error)
+
+    def _attach(self, stream: Stream) -> None:
+        self._stream = stream
+        self._inbox = Inbox(self._connection, stream, self._credit, refill=self._refill)
+        stream.owner = self
+
+    def _leave(self, stream: Stream, *, clean: bool) -> None:
+        self._connection.cancel_stream(stream)
+
+    def _opened(self) -> tuple[Stream, Inbox]:
+        if self._stream is None or self._inbox is None:
+            raise LocalProtocolError("the stream is not open: use it under 'async with'")
+        return self._stream, self._inbox
+
+
+class Channel(Incoming):
+    """Both directions of a channel: iterate to receive, ``send`` to send; each half ends by itself.
+
+    ``request`` is the payload that opened the channel; iterating yields those that follow it.
+    """
+
+    __slots__ = ("_sender",)
+
+    _sender: Sender | None
+
+    def __init__(
+        self, connection: Connection, interaction: Interaction, request: Payload, credit: int, *, refill: bool
+    ) -> None:
+        super().__init__(connection, interaction, request, credit, refill=refill)
+        self._sender = None
+
+    @property
+    def room(self) -> int:
+        """How many items the peer's credit allows right now, without waiting."""
+        return self._sending().room
+
+    async def send(self, payload: PayloadLike) -> None:
+        """Send one item, waiting for the peer's credit and for room in the connection's outbox.
+
+        When cancelled meanwhile, nothing was sent. Raises ``Canceled`` after the peer cancelled this half,
+        ``LocalProtocolError`` after ``send_eof``, ``ConnectionLost`` or ``ConnectionClosed`` when the connection is
+        gone.
+        """
+        await self._sending().send(payload)
+
+    async def send_eof(self) -> None:
+        """Say that this side sends nothing more; receiving goes on. Does nothing the second time."""
+        sender = self._sending()
+        await trio.lowlevel.checkpoint()
+        if not sender.completed:
+            self._connection.check_open()
+            sender.completed = True
+            self._connection.complete_stream(self._opened()[0])
+
+    def on_complete(self) -> None:
+        super().on_complete()
+        # Where the responder's COMPLETE ends both halves, whoever waits to send has to hear of it.
+        self.on_credit()
+
+    def on_error(self, error: RSocketError) -> None:
+        super().on_error(error)
+        self.on_credit()
+
+    def on_credit(self) -> None:
+        self._sending().on_credit()
+
+    def _attach(self, stream: Stream) -> None:
+        super()._attach(stream)
+        self._sender = Sender(self._connection, stream)
+
+    def _leave(self, stream: Stream, *, clean: bool) -> None:
+        if clean and stream.open == SENDING:
+            self._connection.complete_stream(stream)
+        else:
+            self._connection.cancel_stream(stream)
+
+    def _sending(self) -> Sender:
+        if self._sender is None:
+            raise LocalProtocolError("the channel is not open: use it under 'async with'")
+        return self._sender
+
+
+class AcceptedChannel(Channel):
+    """A channel as its responder holds it: open from the start."""
+
+    __slots__ = ()
+
+    def __init__(self, connection: Connection, stream: Stream, request: Payload, credit: int, *, refill: bool) -> None:
+        super().__init__(connection, stream.interaction, request, credit, refill=refill)
+        self._attach(stream)
+        if stream.open & RECEIVING:
+            connection.request_n(stream, credit)  # RS10-SEQ-07
+        else:
+            self.on_complete()

@@ -1,0 +1,41 @@
+"""Tasks that wait for something of the connection's: parked in order, woken by whoever changes it."""
+
+from __future__ import annotations
+
+import trio
+
+
+class Parking:
+    """Where tasks wait in the order in which they came. Who wakes them says nothing: they look for themselves."""
+
+    __slots__ = ("_tasks",)
+
+    def __init__(self) -> None:
+        self._tasks: dict[trio.lowlevel.Task, None] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    async def park(self) -> None:
+        """Wait until woken. A checkpoint; being cancelled leaves no trace."""
+        task = trio.lowlevel.current_task()
+        self._tasks[task] = None
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._tasks.pop(task, None)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def wake_one(self) -> None:
+        """Wake the task that waits longest, if there is one."""
+        for task in self._tasks:
+            del self._tasks[task]
+            trio.lowlevel.reschedule(task)
+            return
+
+    def wake_all(self) -> None:
+        """Wake every task."""
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            trio.lowlevel.reschedule(task)

@@ -1,0 +1,224 @@
+"""Every exception of the library, and the wire code that it stands for.
+
+::
+
+    RSocketError
+    ├── StreamError              one stream failed; has ``code``, ``data``, ``text``
+    │   ├── ApplicationError     0x201, and every code outside the tables
+    │   ├── Rejected             0x202: not processed, guaranteed
+    │   ├── Canceled             0x203: may have been processed
+    │   └── Invalid              0x204: the request was not understood
+    ├── SetupError               the connection was refused; has ``code``, ``data``, ``text``
+    │   ├── InvalidSetup         0x001
+    │   ├── UnsupportedSetup     0x002
+    │   ├── RejectedSetup        0x003
+    │   ├── RejectedResume       0x004
+    │   └── NegotiationFailed    no code: the peers share no terms
+    ├── ConnectionClosed         drained, or closed by this side
+    ├── ConnectionLost           ended by the peer, by silence or by the transport
+    ├── ProtocolError
+    │   ├── LocalProtocolError   this side asked for what the rules forbid
+    │   └── RemoteProtocolError  the peer sent what the rules forbid
+    └── Unsupported              the dialect lacks the interaction; nothing was sent
+
+Text that a peer sent is shortened and escaped before it reaches a message or a log line.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import ClassVar, Self
+
+TEXT_LIMIT = 1024
+"""Characters of a peer's text that an exception's message or a log line may show."""
+
+FIRST_APPLICATION_CODE = 0x301
+LAST_APPLICATION_CODE = 0xFFFFFFFE
+CONNECTION_ERROR = 0x101
+CONNECTION_CLOSE = 0x102
+
+
+def readable(data: bytes | str) -> str:
+    """What a peer sent as text, fit for a message: decoded with replacement, escaped, at most 1 KiB."""
+    if isinstance(data, bytes):
+        data = data[: 4 * TEXT_LIMIT].decode("utf-8", "replace")
+    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in data[:TEXT_LIMIT])
+    # Three dots more than the limit would break the promise, so they take the place of text.
+    if len(text) > TEXT_LIMIT or len(data) > TEXT_LIMIT:
+        return text[: TEXT_LIMIT - 3] + "..."
+    return text
+
+
+class RSocketError(Exception):
+    """The root of everything that this library raises by itself."""
+
+
+class CodedError(RSocketError):
+    """An error that travels as a code and data.
+
+    ``code`` is the number on the wire, ``data`` the bytes that go with it, ``text`` those bytes as UTF-8.
+    """
+
+    default_code: ClassVar[int] = 0
+    code: int
+    data: bytes
+
+    def __init__(self, data: bytes | str = b"", *, code: int | None = None) -> None:
+        self.data = data.encode() if isinstance(data, str) else bytes(data)
+        self.code = self.default_code if code is None else code
+        super().__init__(readable(self.data))
+
+    @classmethod
+    def received(cls, code: int, data: bytes) -> Self:
+        """The error as it came from the peer: any code is taken as it is."""
+        error = cls.__new__(cls)
+        CodedError.__init__(error, data, code=code)
+        return error
+
+    @property
+    def text(self) -> str:
+        """The data as UTF-8; bytes that do not decode are replaced."""
+        return self.data.decode("utf-8", "replace")
+
+    def __str__(self) -> str:
+        shown = readable(self.data)
+        if self.code == self.default_code:
+            return shown
+        return f"{shown} (code 0x{self.code:X})" if shown else f"code 0x{self.code:X}"
+
+
+class StreamError(CodedError):
+    """One stream ended with ERROR; the connection goes on."""
+
+
+class ApplicationError(StreamError):
+    """The handler failed, or chose a code of its own from 0x301 to 0xFFFFFFFE.
+
+    Raises ``ValueError`` for a code that the protocol keeps for itself.
+    """
+
+    default_code = 0x201
+
+    def __init__(self, data: bytes | str = b"", *, code: int = 0x201) -> None:
+        if code != 0x201 and not FIRST_APPLICATION_CODE <= code <= LAST_APPLICATION_CODE:
+            raise ValueError(f"error code 0x{code:X}: an application's codes are 0x201 and 0x301 to 0xFFFFFFFE")
+        super().__init__(data, code=code)
+
+
+class Rejected(StreamError):
+    """The responder did not process the request, and says so for certain."""
+
+    default_code = 0x202
+
+
+class Canceled(StreamError):
+    """The responder gave up; the request may have been processed."""
+
+    default_code = 0x203
+
+
+class Invalid(StreamError):
+    """The responder found the request invalid."""
+
+    default_code = 0x204
+
+
+class SetupError(CodedError):
+    """The connection was refused before it was established."""
+
+
+class InvalidSetup(SetupError):
+    """The SETUP was not understood, or names a version that the server does not speak."""
+
+    default_code = 0x001
+
+
+class UnsupportedSetup(SetupError):
+    """The SETUP asks for something that the server does not offer."""
+
+    default_code = 0x002
+
+
+class RejectedSetup(SetupError):
+    """The server's application refused; the text gives its reason."""
+
+    default_code = 0x003
+
+
+class RejectedResume(SetupError):
+    """The server does not resume the session."""
+
+    default_code = 0x004
+
+
+class NegotiationFailed(SetupError):
+    """The two sides share no terms; the text names the field and the values."""
+
+
+class ConnectionClosed(RSocketError):
+    """The connection is closing or closed by agreement: drained, or left by this side."""
+
+
+class ConnectionLost(RSocketError):
+    """The connection ended without agreement: an error of the peer, end of stream, reset, or silence.
+
+    ``code`` is the error code if the peer gave one, ``text`` its reason; ``__cause__`` the transport's own exception.
+    """
+
+    def __init__(self, text: str = "", *, code: int | None = None) -> None:
+        self.code = code
+        self.text = text
+        super().__init__(readable(text))
+
+    def __str__(self) -> str:
+        shown = readable(self.text)
+        return shown if self.code is None else f"{shown} (code 0x{self.code:X})"
+
+
+class ProtocolError(RSocketError):
+    """The rules of the protocol were broken, by one side or the other."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side asked for something that the protocol forbids at this point."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something that the protocol forbids.
+
+    ``offset`` is the place in the frame, in bytes, where that showed.
+    """
+
+    def __init__(self, text: str, *, offset: int = 0) -> None:
+        self.offset = offset
+        super().__init__(text)
+
+
+class Unsupported(RSocketError):
+    """The dialect of this connection has no such interaction. Nothing was sent."""
+
+
+STREAM_ERRORS: dict[int, type[StreamError]] = {
+    error.default_code: error for error in (ApplicationError, Rejected, Canceled, Invalid)
+}
+SETUP_ERRORS: dict[int, type[SetupError]] = {
+    error.default_code: error for error in (InvalidSetup, UnsupportedSetup, RejectedSetup, RejectedResume)
+}
+
+
+def stream_error(code: int, data: bytes) -> StreamError:
+    """The exception for an ERROR received on a stream: codes outside the table are application errors."""
+    return STREAM_ERRORS.get(code, ApplicationError).received(code, data)
+
+
+def connection_error(code: int, data: bytes) -> ConnectionLost:
+    """The exception for an ERROR received on stream 0 that ends the connection."""
+    return ConnectionLost(f"the peer ended the connection: {readable(data)}" if data else "the peer ended the connection", code=code)
+
+
+def again(error: RSocketError) -> RSocketError:
+    """The same error for one more task: each needs an object of its own, or their tracebacks would mix."""
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    twin.__traceback__ = None
+    return twin

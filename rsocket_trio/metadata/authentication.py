@@ -1,0 +1,93 @@
+"""Authentication metadata: a user name and password, a bearer token, or the bytes of another scheme.
+
+The scheme is a name as in ``mime``, with a table of its own. Nothing secret is shown by ``repr``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypeAlias
+
+import attrs
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.metadata.mime import decode_name, encode_name
+from rsocket_trio.values import value
+
+SIMPLE: Final = "simple"
+BEARER: Final = "bearer"
+SCHEMES: Final[Mapping[int, str]] = {0x00: SIMPLE, 0x01: BEARER}
+SCHEME_IDS: Final[Mapping[str, int]] = {name: number for number, name in SCHEMES.items()}
+LONGEST_USERNAME = 0xFFFF
+_LENGTH_SIZE = 2
+
+
+@value
+class SimpleAuthentication:
+    """A user name and a password."""
+
+    username: str
+    password: str = attrs.field(repr=False)
+
+
+@value
+class BearerAuthentication:
+    """A token."""
+
+    token: str = attrs.field(repr=False)
+
+
+@value
+class OtherAuthentication:
+    """What a scheme outside the table says: its name, or the number of an unknown well-known one."""
+
+    scheme: str | int
+    content: bytes = attrs.field(repr=False)
+
+
+Authentication: TypeAlias = SimpleAuthentication | BearerAuthentication | OtherAuthentication
+
+
+def decode_authentication(data: bytes) -> Authentication:
+    """The credentials. Raises ``RemoteProtocolError`` for bytes that are cut short or not UTF-8."""
+    scheme, offset = decode_name(data, 0, SCHEMES)
+    if scheme == SIMPLE:
+        return _decode_simple(data, offset)
+    if scheme == BEARER:
+        return BearerAuthentication(_text(data, offset, len(data), "token"))
+    return OtherAuthentication(scheme, data[offset:])
+
+
+def encode_authentication(authentication: Authentication) -> bytes:
+    """The credentials as bytes. Raises ``ValueError`` for what cannot be written."""
+    if isinstance(authentication, SimpleAuthentication):
+        username = authentication.username.encode()
+        if len(username) > LONGEST_USERNAME:
+            raise ValueError(f"user name of {len(username)} bytes, limit {LONGEST_USERNAME}")
+        length = len(username).to_bytes(_LENGTH_SIZE, "big")
+        return encode_name(SIMPLE, SCHEME_IDS) + length + username + authentication.password.encode()
+    if isinstance(authentication, BearerAuthentication):
+        return encode_name(BEARER, SCHEME_IDS) + authentication.token.encode()
+    return encode_name(authentication.scheme, SCHEME_IDS) + authentication.content
+
+
+def _decode_simple(data: bytes, offset: int) -> SimpleAuthentication:
+    start = offset + _LENGTH_SIZE
+    if start > len(data):
+        left = len(data) - offset
+        raise RemoteProtocolError(f"user name at offset {offset} has {left} of 2 length bytes", offset=offset)
+    length = int.from_bytes(data[offset:start], "big")
+    end = start + length
+    if end > len(data):
+        left = len(data) - start
+        raise RemoteProtocolError(f"user name of {length} bytes at offset {start}, {left} left", offset=offset)
+    return SimpleAuthentication(_text(data, start, end, "user name"), _text(data, end, len(data), "password"))
+
+
+def _text(data: bytes, start: int, end: int, what: str) -> str:
+    try:
+        return data[start:end].decode()
+    except UnicodeDecodeError as error:
+        at = start + error.start
+    # Outside the handler: the UnicodeDecodeError holds the secret's bytes, and would come along as the context.
+    raise RemoteProtocolError(f"{what} is not UTF-8 at offset {at}", offset=at)

@@ -1,0 +1,74 @@
+"""Composite metadata: several pieces of metadata, each with its own MIME type, one after the other.
+
+Each entry is a MIME type as in ``mime``, the length of the content in 24 bits, and the content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.metadata.mime import decode_mime, encode_mime
+from rsocket_trio.values import value
+
+DEFAULT_LIMIT = 1024
+LONGEST_CONTENT = 0xFFFFFF
+_LENGTH_SIZE = 3
+
+
+@value
+class Entry:
+    """One piece of metadata: its MIME type, or the number of a well-known one that is not in the table; its bytes."""
+
+    mime: str | int
+    content: bytes
+
+
+def spans(data: bytes, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[str | int, int, int]]:
+    """The MIME type of each entry, and where its content starts and ends; nothing is copied.
+
+    Raises ``RemoteProtocolError``, when it gets there, for an entry that is cut short, a MIME type that is not ASCII,
+    and the first entry beyond ``limit``.
+    """
+    size = len(data)
+    offset = count = 0
+    while offset < size:
+        if count == limit:
+            raise RemoteProtocolError(f"more than {limit} metadata entries at offset {offset}", offset=offset)
+        count += 1
+        mime, at = decode_mime(data, offset)
+        start = at + _LENGTH_SIZE
+        if start > size:
+            left = size - at
+            raise RemoteProtocolError(f"metadata entry at offset {offset} has {left} of 3 length bytes", offset=at)
+        length = data[at] << 16 | data[at + 1] << 8 | data[at + 2]
+        offset = start + length
+        if offset > size:
+            left = size - start
+            raise RemoteProtocolError(f"metadata entry of {length} bytes at offset {start}, {left} left", offset=at)
+        yield mime, start, offset
+
+
+def iterate_composite(data: bytes, limit: int = DEFAULT_LIMIT) -> Iterator[Entry]:
+    """The entries one by one, as far as they are asked for.
+
+    Raises ``RemoteProtocolError`` at the first entry that is malformed or beyond ``limit``.
+    """
+    for mime, start, end in spans(data, limit):
+        yield Entry(mime, data[start:end])
+
+
+def decode_composite(data: bytes, *, limit: int = DEFAULT_LIMIT) -> list[Entry]:
+    """All entries. Raises ``RemoteProtocolError`` if one is malformed or there are more than ``limit``."""
+    return list(iterate_composite(data, limit))
+
+
+def encode_composite(entries: Iterable[Entry]) -> bytes:
+    """The entries as bytes. Raises ``ValueError`` for a MIME type or a content that cannot be written."""
+    parts: list[bytes] = []
+    for entry in entries:
+        length = len(entry.content)
+        if length > LONGEST_CONTENT:
+            raise ValueError(f"metadata entry of {length} bytes, limit {LONGEST_CONTENT}")
+        parts += (encode_mime(entry.mime), length.to_bytes(_LENGTH_SIZE, "big"), entry.content)
+    return b"".join(parts)

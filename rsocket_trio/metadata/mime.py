@@ -1,0 +1,127 @@
+"""The well-known MIME types: which number of seven bits stands for which text, and how either is written.
+
+One byte names a type: its top bit set, the other seven are the number of a well-known one; clear, they are the
+length of an ASCII text, less one, and the text follows. Composite metadata, the MIME types of a stream and the
+types of authentication all write their names in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from rsocket_trio.errors import RemoteProtocolError
+
+WELL_KNOWN: Final[Mapping[int, str]] = {
+    0x00: "application/avro",
+    0x01: "application/cbor",
+    0x02: "application/graphql",
+    0x03: "application/gzip",
+    0x04: "application/javascript",
+    0x05: "application/json",
+    0x06: "application/octet-stream",
+    0x07: "application/pdf",
+    0x08: "application/vnd.apache.thrift.binary",
+    0x09: "application/vnd.google.protobuf",
+    0x0A: "application/xml",
+    0x0B: "application/zip",
+    0x0C: "audio/aac",
+    0x0D: "audio/mp3",
+    0x0E: "audio/mp4",
+    0x0F: "audio/mpeg3",
+    0x10: "audio/mpeg",
+    0x11: "audio/ogg",
+    0x12: "audio/opus",
+    0x13: "audio/vorbis",
+    0x14: "image/bmp",
+    0x15: "image/gif",
+    0x16: "image/heic-sequence",
+    0x17: "image/heic",
+    0x18: "image/heif-sequence",
+    0x19: "image/heif",
+    0x1A: "image/jpeg",
+    0x1B: "image/png",
+    0x1C: "image/tiff",
+    0x1D: "multipart/mixed",
+    0x1E: "text/css",
+    0x1F: "text/csv",
+    0x20: "text/html",
+    0x21: "text/plain",
+    0x22: "text/xml",
+    0x23: "video/H264",
+    0x24: "video/H265",
+    0x25: "video/VP8",
+    0x26: "application/x-hessian",
+    0x27: "application/x-java-object",
+    0x28: "application/cloudevents+json",
+    0x29: "application/x-capnp",
+    0x2A: "application/x-flatbuffers",
+    0x7A: "message/x.rsocket.mime-type.v0",
+    0x7B: "message/x.rsocket.accept-mime-types.v0",
+    0x7C: "message/x.rsocket.authentication.v0",
+    0x7D: "message/x.rsocket.tracing-zipkin.v0",
+    0x7E: "message/x.rsocket.routing.v0",
+    0x7F: "message/x.rsocket.composite-metadata.v0",
+}
+"""The text of each well-known number."""
+
+IDS: Final[Mapping[str, int]] = {text: number for number, text in WELL_KNOWN.items()}
+"""The number of each well-known text."""
+
+JSON: Final = "application/json"
+OCTET_STREAM: Final = "application/octet-stream"
+TEXT_PLAIN: Final = "text/plain"
+MIME_TYPE: Final = "message/x.rsocket.mime-type.v0"
+ACCEPT_MIME_TYPES: Final = "message/x.rsocket.accept-mime-types.v0"
+AUTHENTICATION: Final = "message/x.rsocket.authentication.v0"
+TRACING_ZIPKIN: Final = "message/x.rsocket.tracing-zipkin.v0"
+ROUTING: Final = "message/x.rsocket.routing.v0"
+COMPOSITE_METADATA: Final = "message/x.rsocket.composite-metadata.v0"
+
+LONGEST_NAME = 128
+_WELL_KNOWN_BIT = 0x80
+
+
+def decode_mime(data: bytes, offset: int = 0) -> tuple[str | int, int]:
+    """The MIME type at ``offset`` and the offset behind it; the number itself where it is not in the table.
+
+    Raises ``RemoteProtocolError`` where the bytes end too early or the text is not ASCII.
+    """
+    return decode_name(data, offset, WELL_KNOWN)
+
+
+def encode_mime(mime: str | int) -> bytes:
+    """A MIME type in as few bytes as it takes. Raises ``ValueError`` for one that cannot be written."""
+    return encode_name(mime, IDS)
+
+
+def decode_name(data: bytes, offset: int, names: Mapping[int, str]) -> tuple[str | int, int]:
+    """A number or a text at ``offset``, read with the table of an extension, and the offset behind it."""
+    if offset >= len(data):
+        raise RemoteProtocolError(f"no type at offset {offset} of {len(data)} bytes", offset=offset)
+    head = data[offset]
+    start = offset + 1
+    if head & _WELL_KNOWN_BIT:
+        number = head & 0x7F
+        return names.get(number, number), start
+    end = start + head + 1
+    text = data[start:end]
+    if end > len(data):
+        left = len(data) - start
+        raise RemoteProtocolError(f"type of {head + 1} bytes at offset {offset}, {left} left", offset=offset)
+    if not text.isascii():
+        raise RemoteProtocolError(f"type of {head + 1} bytes at offset {offset} is not ASCII", offset=offset)
+    return text.decode("ascii"), end
+
+
+def encode_name(name: str | int, ids: Mapping[str, int]) -> bytes:
+    """The mirror of ``decode_name``: the number where the table has one, else the text."""
+    number = ids.get(name) if isinstance(name, str) else name
+    if number is not None:
+        if not 0 <= number < _WELL_KNOWN_BIT:
+            raise ValueError(f"type number {number}: 0 to 127 can be written")
+        return bytes((_WELL_KNOWN_BIT | number,))
+    text = str(name)
+    if not text.isascii() or not 1 <= len(text) <= LONGEST_NAME:
+        raise ValueError(f"type {text!r}: 1 to {LONGEST_NAME} ASCII characters can be written")
+    return bytes((len(text) - 1,)) + text.encode("ascii")

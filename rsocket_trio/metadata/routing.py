@@ -1,0 +1,42 @@
+"""Routing metadata: tags of up to 255 bytes of UTF-8, each behind its length; the first one is the route."""
+
+from __future__ import annotations
+
+from rsocket_trio.errors import RemoteProtocolError
+
+LONGEST_TAG = 255
+
+
+def decode_route(data: bytes) -> list[str]:
+    """All tags. Raises ``RemoteProtocolError`` for a tag that is cut short or not UTF-8."""
+    tags: list[str] = []
+    offset = 0
+    while offset < len(data):
+        tags.append(decode_tag(data, offset, len(data)))
+        offset += 1 + data[offset]
+    return tags
+
+
+def encode_route(*tags: str) -> bytes:
+    """The tags as bytes. Raises ``ValueError`` for a tag above 255 bytes."""
+    parts: list[bytes] = []
+    for tag in tags:
+        text = tag.encode()
+        if len(text) > LONGEST_TAG:
+            raise ValueError(f"route of {len(text)} bytes, limit {LONGEST_TAG}")
+        parts += (bytes((len(text),)), text)
+    return b"".join(parts)
+
+
+def decode_tag(data: bytes, offset: int, end: int) -> str:
+    """The one tag at ``offset``, in bytes that end at ``end``."""
+    start = offset + 1
+    stop = start + data[offset]
+    if stop > end:
+        text = f"route of {data[offset]} bytes at offset {offset}, {end - start} left"
+        raise RemoteProtocolError(text, offset=offset)
+    try:
+        return data[start:stop].decode()
+    except UnicodeDecodeError as error:
+        at = start + error.start
+        raise RemoteProtocolError(f"route is not UTF-8 at offset {at}: {error.reason}", offset=at) from None

@@ -1,0 +1,36 @@
+"""Credit that this side grants: how much is outstanding, and when to top it up."""
+
+from __future__ import annotations
+
+MAX_REQUEST_N = 2**31 - 1
+"""The largest number that one REQUEST_N or initial request-n can say."""
+
+
+class Window:
+    """Tops credit up when half of it was used, so that the peer never waits for a reader that keeps up.
+
+    ``size`` is the credit that a stream starts with, in items.
+    """
+
+    __slots__ = ("_half", "_used")
+
+    def __init__(self, size: int) -> None:
+        self._half = max(1, size // 2)
+        self._used = 0
+
+    def use(self) -> bool:
+        """One item was taken by its reader: whether it is time to top up."""
+        self._used += 1
+        return self._used >= self._half
+
+    def refill(self) -> int:
+        """What to grant now: one for each item used since the last time. It may be nought."""
+        used, self._used = self._used, 0
+        return used
+
+
+def checked_request_n(request_n: int) -> int:
+    """``request_n`` if it can be said on the wire. Raises ``ValueError`` naming the number otherwise."""
+    if not 1 <= request_n <= MAX_REQUEST_N:
+        raise ValueError(f"request_n of {request_n}: must be between 1 and {MAX_REQUEST_N}")
+    return request_n

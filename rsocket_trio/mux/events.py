@@ -1,0 +1,147 @@
+"""What a session tells its connection: everything that a received frame or a timer means to tasks."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, TypeAlias
+
+from rsocket_trio.errors import RSocketError
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.terms import Setup
+from rsocket_trio.values import value
+
+
+class StreamState(Protocol):
+    """What a connection may know of a session's stream.
+
+    ``owner`` is the connection's own: whoever waits for the stream's events, or ``None``.
+    """
+
+    id: int
+    interaction: Interaction
+    requester: bool
+    owner: Any
+    room: int
+    open: int
+
+
+@value
+class SetupReceived:
+    """A client asks to be let in; the session waits for ``accept`` or ``refuse``."""
+
+    setup: Setup
+
+
+@value
+class RequestReceived:
+    """The peer opened a stream, and its first payload is whole.
+
+    ``complete`` says that the requester of a channel sends nothing more.
+    """
+
+    stream: StreamState
+    payload: Payload
+    complete: bool
+
+
+@value
+class ItemReceived:
+    """One item; with ``complete`` it is the last one."""
+
+    stream: StreamState
+    payload: Payload
+    complete: bool
+
+
+@value
+class StreamCompleted:
+    """The peer sends nothing more on this stream."""
+
+    stream: StreamState
+
+
+@value
+class StreamFailed:
+    """The stream ended both ways with this error."""
+
+    stream: StreamState
+    error: RSocketError
+
+
+@value
+class StreamCancelled:
+    """The requester wants nothing more: the stream ended both ways."""
+
+    stream: StreamState
+
+
+@value
+class SendingCancelled:
+    """The responder of our channel wants no more items of ours; its own half goes on."""
+
+    stream: StreamState
+
+
+@value
+class CreditGranted:
+    """More items may be sent on this stream."""
+
+    stream: StreamState
+
+
+@value
+class LeaseReceived:
+    """The peer granted requests: those who wait may try again."""
+
+
+@value
+class MetadataPushed:
+    """Metadata for the connection."""
+
+    metadata: bytes
+
+
+@value
+class ExtensionReceived:
+    """An EXT frame whose type the application registered."""
+
+    ext_type: int
+    stream_id: int
+    body: bytes
+
+
+@value
+class Pong:
+    """A ping was answered; ``token`` is what it was sent with."""
+
+    token: Any
+
+
+@value
+class PeerDraining:
+    """The peer announced its end: nothing new may start, what is open may finish."""
+
+
+@value
+class SessionEnded:
+    """The session is over. What the outbox still holds is to be sent, then the transport closed."""
+
+    error: RSocketError
+
+
+Event: TypeAlias = (
+    SetupReceived
+    | RequestReceived
+    | ItemReceived
+    | StreamCompleted
+    | StreamFailed
+    | StreamCancelled
+    | SendingCancelled
+    | CreditGranted
+    | LeaseReceived
+    | MetadataPushed
+    | ExtensionReceived
+    | Pong
+    | PeerDraining
+    | SessionEnded
+)

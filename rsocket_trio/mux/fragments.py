@@ -1,0 +1,90 @@
+"""Payloads in pieces: cutting one that is too large for a frame, and joining what came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.payload import Payload
+from rsocket_trio.values import value
+
+SMALLEST_FRAGMENT = 64
+"""Bytes below which a fragment counts as tiny, and the smallest outbound fragment size."""
+
+
+@value
+class Piece:
+    """A part of a payload: metadata ends before data begins, and only the last piece has no ``follows``."""
+
+    metadata: memoryview | None
+    data: memoryview
+    follows: bool
+
+
+def pieces(payload: Payload, first_room: int, room: int, metadata_header: int) -> Iterator[Piece]:
+    """Cut a payload into pieces of ``room`` bytes (the first ``first_room``), headers not counted.
+
+    ``metadata_header`` is what a piece pays for carrying metadata at all. Nothing is copied.
+    """
+    metadata = memoryview(payload.metadata) if payload.metadata is not None else None
+    data = memoryview(payload.data)
+    left = first_room
+    while metadata is not None:
+        part = metadata[: left - metadata_header]
+        metadata = metadata[len(part) :]
+        if len(metadata):
+            yield Piece(part, data[:0], follows=True)
+            left = room
+            continue
+        share = data[: left - metadata_header - len(part)]
+        data = data[len(share) :]
+        yield Piece(part, share, follows=len(data) > 0)
+        if not len(data):
+            return
+        left = room
+        metadata = None
+    while True:
+        share = data[:left]
+        data = data[len(share) :]
+        yield Piece(None, share, follows=len(data) > 0)
+        if not len(data):
+            return
+        left = room
+
+
+@attrs.define(eq=False)
+class Assembly:
+    """A payload that is still arriving. It never asks for memory before the bytes are there."""
+
+    metadata: list[bytes] | None = None
+    data: list[bytes] = attrs.field(factory=list)
+    size: int = 0
+    tiny: int = 0
+
+    def add(self, payload: Payload, limit: int, tiny_limit: int) -> None:
+        """Take one more piece.
+
+        Raises ``RemoteProtocolError`` for metadata after data (RS10-FRAG-09), a payload above ``limit`` bytes, or
+        more than ``tiny_limit`` pieces below 64 bytes in a row (RS10-FRAG-08).
+        """
+        size = payload.size
+        self.size += size
+        if payload.metadata is not None:
+            if self.data:
+                raise RemoteProtocolError("metadata in a fragment after data began")
+            if self.metadata is None:
+                self.metadata = []
+            self.metadata.append(payload.metadata)
+        if payload.data:
+            self.data.append(payload.data)
+        self.tiny = self.tiny + 1 if size < SMALLEST_FRAGMENT else 0
+        if self.size > limit:
+            raise RemoteProtocolError(f"payload of more than {limit} bytes in fragments")
+        if self.tiny > tiny_limit:
+            raise RemoteProtocolError(f"more than {tiny_limit} fragments below {SMALLEST_FRAGMENT} bytes in a row")
+
+    def join(self) -> Payload:
+        """The whole payload."""
+        return Payload(b"".join(self.data), None if self.metadata is None else b"".join(self.metadata))

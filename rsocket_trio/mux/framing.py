@@ -1,0 +1,198 @@
+"""Where does one frame end and the next begin? Whole frames out of byte chunks, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Protocol, TypeAlias
+
+from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
+
+EncodedFrame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
+"""A frame without its prefix, possibly in pieces: a large body is not copied before the one join."""
+
+SMALL_CHUNK = 4096
+"""Bytes. Chunks below share a buffer: an object each would let a peer that drips cost us 20 times what it sends."""
+
+
+class Framing(Protocol):
+    """Cuts what a byte stream delivers into frames, however the stream was cut on its way."""
+
+    error: RemoteProtocolError | None
+    """Why nothing more can be understood. ``feed`` sets it rather than raising it, so that no frame before is lost."""
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a frame is here and the rest is not."""
+        ...
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The frames that this chunk completes, without their prefixes. Look at ``error`` afterwards."""
+        ...
+
+    def join(self, frames: Sequence[EncodedFrame]) -> bytes:
+        """The bytes of all frames with their prefixes, joined once. ``LocalProtocolError`` if one is too large."""
+        ...
+
+
+class _LengthPrefixed:
+    """Frames behind a length. Sizes here do not count the prefix, whatever the length on the wire counts.
+
+    ``first_max`` bounds the first frame by itself. A length that was announced is a number and nothing else until its bytes are here.
+    """
+
+    __slots__ = ("_first", "_later_max", "_max", "_missing", "_parts", "_rest", "_smallest", "error")
+
+    prefix: ClassVar[int]
+    """Bytes of the length."""
+    counted: ClassVar[int]
+    """How many of those the length counts."""
+    largest: ClassVar[int]
+    """The largest frame that the length can say."""
+
+    def __init__(self, max_frame: int, smallest: int, first_max: int | None = None) -> None:
+        self.error: RemoteProtocolError | None = None
+        self._first = True
+        self._later_max = min(max_frame, self.largest)
+        self._max = self._later_max if first_max is None else min(first_max, self._later_max)
+        self._smallest = smallest
+        self._rest = b""  # a prefix that is not complete
+        self._parts: list[bytes | bytearray] = []  # a frame that is not complete
+        self._missing = 0  # bytes of that frame that are to come
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a frame is here and the rest is not."""
+        return self._missing > 0 or len(self._rest) > 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The frames that this chunk completes, without their prefixes. Look at ``error`` afterwards."""
+        frames: list[bytes] = []
+        if self.error is not None:
+            return frames
+        offset = 0
+        if self._missing:
+            if len(chunk) < self._missing:
+                self._gather(chunk)
+                return frames
+            offset = self._missing
+            frames.append(self._complete(chunk))
+        elif self._rest:
+            chunk = self._rest + chunk
+            self._rest = b""
+        prefix, counted, smallest, largest, size = self.prefix, self.counted, self._smallest, self._max, len(chunk)
+        while (start := offset + prefix) <= size:
+            length = int.from_bytes(chunk[offset:start], "big") - counted
+            if not smallest <= length <= largest:
+                self.error = self._refusal(length)
+                return frames
+            if self._first:
+                self._first = False
+                self._max = largest = self._later_max
+            offset = start + length
+            if offset > size:
+                self._missing = length
+                self._gather(chunk[start:])
+                return frames
+            frames.append(chunk[start:offset])
+        self._rest = chunk[offset:]
+        return frames
+
+    def join(self, frames: Sequence[EncodedFrame]) -> bytes:
+        """The bytes of all frames with their prefixes, joined once. ``LocalProtocolError`` if one is too large."""
+        parts: list[bytes | memoryview] = []
+        for frame in frames:
+            length = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
+            if length > self.largest:
+                raise LocalProtocolError(f"frame of {length} bytes, limit {self.largest}")
+            parts.append((length + self.counted).to_bytes(self.prefix, "big"))
+            if isinstance(frame, bytes):
+                parts.append(frame)
+            else:
+                parts += frame
+        return b"".join(parts)
+
+    def _gather(self, chunk: bytes) -> None:
+        """Keep a chunk that does not complete the frame it belongs to."""
+        parts = self._parts
+        self._missing -= len(chunk)
+        if len(chunk) >= SMALL_CHUNK:
+            parts.append(chunk)
+        elif parts and isinstance(parts[-1], bytearray):
+            parts[-1] += chunk
+        else:
+            parts.append(bytearray(chunk))
+
+    def _complete(self, chunk: bytes) -> bytes:
+        """The frame that the beginning of this chunk completes: joined once, whatever it was cut into."""
+        parts = self._parts
+        parts.append(chunk[: self._missing])
+        frame = b"".join(parts)
+        self._parts = []
+        self._missing = 0
+        return frame
+
+    def _refusal(self, length: int) -> RemoteProtocolError:
+        if length > self.largest:
+            announced = length + self.counted
+            return RemoteProtocolError(f"frame length 0x{announced:X}: its top bit must be 0")
+        if length > self._max:
+            return RemoteProtocolError(f"frame of {length} bytes, limit {self._max}")
+        if length < 0:
+            return RemoteProtocolError(f"frame length {length + self.counted}, which must count its own {self.counted}")
+        return RemoteProtocolError(f"frame of {length} bytes, the smallest has {self._smallest}")
+
+
+class Framing24(_LengthPrefixed):
+    """A length of 24 bits that does not count itself: ReactiveSocket 0.2, the extension draft, RSocket 1.0."""
+
+    __slots__ = ()
+
+    prefix = 3
+    counted = 0
+    largest = 2**24 - 1
+
+    def __init__(self, max_frame: int = largest, smallest: int = 6, first_max: int | None = None) -> None:
+        super().__init__(max_frame, smallest, first_max)
+
+
+class Framing32(_LengthPrefixed):
+    """A length of 32 bits, the top one 0, that counts its own 4 bytes: ReactiveSocket 0.0 and 0.1.
+
+    ``max_frame`` and ``smallest`` are sizes without those 4 bytes, as everywhere.
+    """
+
+    __slots__ = ()
+
+    prefix = 4
+    counted = 4
+    largest = 2**31 - 1 - 4
+
+
+class NoFraming:
+    """For transports of messages: each chunk is a frame."""
+
+    __slots__ = ("_max", "error")
+
+    mid_frame = False
+
+    def __init__(self, max_frame: int = Framing24.largest) -> None:
+        self.error: RemoteProtocolError | None = None
+        self._max = max_frame
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The chunk, if its size is allowed."""
+        if self.error is not None:
+            return []
+        if len(chunk) > self._max:
+            self.error = RemoteProtocolError(f"frame of {len(chunk)} bytes, limit {self._max}")
+            return []
+        return [chunk]
+
+    def join(self, frames: Sequence[EncodedFrame]) -> bytes:
+        """All bytes in turn: borders between frames are lost, so message transports send frames one by one."""
+        return b"".join([whole(frame) for frame in frames])
+
+
+def whole(frame: EncodedFrame) -> bytes:
+    """A frame as one piece of bytes."""
+    return frame if isinstance(frame, bytes) else b"".join(frame)

@@ -1,0 +1,66 @@
+"""What can happen on a stream, and which of its two directions each move needs and closes."""
+
+from __future__ import annotations
+
+import attrs
+
+from rsocket_trio.errors import LocalProtocolError
+
+NEITHER = 0
+SENDING = 1
+RECEIVING = 2
+BOTH = SENDING | RECEIVING
+
+
+@attrs.frozen
+class Move:
+    """One thing that can happen: the directions that must be open for it, and those that it closes."""
+
+    name: str
+    needs: int
+    closes: int
+
+    @property
+    def allowed_when(self) -> str:
+        """The needed directions in words."""
+        return {NEITHER: "always", SENDING: "while sending", RECEIVING: "while receiving", BOTH: "while both are open"}[
+            self.needs
+        ]
+
+
+# fmt: off                    what it is                          needs      closes
+SEND_NEXT              = Move("send a payload",                   SENDING,   NEITHER)
+SEND_COMPLETE          = Move("complete",                         SENDING,   SENDING)
+SEND_LAST_WORD         = Move("complete both ways",               SENDING,   BOTH)
+SEND_ERROR             = Move("fail",                             SENDING,   BOTH)
+SEND_CANCEL            = Move("cancel",                           NEITHER,   BOTH)
+SEND_HALF_CANCEL       = Move("cancel the peer's half",           RECEIVING, RECEIVING)
+RECEIVE_NEXT           = Move("receive a payload",                RECEIVING, NEITHER)
+RECEIVE_COMPLETE       = Move("be completed",                     RECEIVING, RECEIVING)
+RECEIVE_LAST_WORD      = Move("be completed both ways",           RECEIVING, BOTH)
+RECEIVE_ERROR          = Move("be failed",                        NEITHER,   BOTH)
+RECEIVE_CANCEL         = Move("be cancelled",                     NEITHER,   BOTH)
+RECEIVE_HALF_CANCEL    = Move("have this half cancelled",         SENDING,   SENDING)
+# fmt: on
+
+MOVES: tuple[Move, ...] = (
+    SEND_NEXT,
+    SEND_COMPLETE,
+    SEND_LAST_WORD,
+    SEND_ERROR,
+    SEND_CANCEL,
+    SEND_HALF_CANCEL,
+    RECEIVE_NEXT,
+    RECEIVE_COMPLETE,
+    RECEIVE_LAST_WORD,
+    RECEIVE_ERROR,
+    RECEIVE_CANCEL,
+    RECEIVE_HALF_CANCEL,
+)
+
+
+def applied(move: Move, open_halves: int) -> int:
+    """The directions that stay open after the move. Raises ``LocalProtocolError`` if it needs a closed one."""
+    if move.needs & ~open_halves:
+        raise LocalProtocolError(f"cannot {move.name}: that direction is closed")
+    return open_halves & ~move.closes

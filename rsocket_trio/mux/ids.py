@@ -1,0 +1,50 @@
+"""Which stream id comes next: from the own range only, never one that is in use."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from rsocket_trio.errors import LocalProtocolError
+
+
+class StreamIds:
+    """Ids from ``first`` by two up to ``last``; then again from the start, if the dialect allows re-use.
+
+    A dialect without re-use refuses new streams once the range is used up (RS02-SID-05); one with re-use wraps and
+    skips ids still in use (RS10-SID-07).
+    """
+
+    __slots__ = ("_first", "_last", "_next", "_reuse", "_size")
+
+    def __init__(self, first: int, last: int, *, reuse: bool) -> None:
+        self._first = first
+        self._last = last
+        self._reuse = reuse
+        self._next = first
+        self._size = (last - first) // 2 + 1
+
+    def start_at(self, stream_id: int) -> None:
+        """Go on from this id, which must be of the own range: for sessions that were restored, and for tests."""
+        if (stream_id - self._first) % 2 or not self._first <= stream_id <= self._last:
+            raise ValueError(f"stream id {stream_id} is not one of {self._first}, {self._first + 2} ... {self._last}")
+        self._next = stream_id
+
+    def take(self, in_use: Container[int]) -> int:
+        """The next free id. Raises ``LocalProtocolError`` when there is none: a new connection is needed."""
+        stream_id = self._next
+        if stream_id <= self._last and stream_id not in in_use:
+            self._next = stream_id + 2
+            return stream_id
+        return self._search(in_use)
+
+    def _search(self, in_use: Container[int]) -> int:
+        for _ in range(self._size):
+            if self._next > self._last:
+                if not self._reuse:
+                    break
+                self._next = self._first
+            stream_id = self._next
+            self._next += 2
+            if stream_id not in in_use:
+                return stream_id
+        raise LocalProtocolError(f"no stream id up to {self._last} is left on this connection")

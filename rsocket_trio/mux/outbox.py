@@ -1,0 +1,266 @@
+"""Encoded frames waiting for the next write: urgent ones first, then each stream's lane in turn."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeAlias
+
+from rsocket_trio.mux.framing import EncodedFrame
+
+WRITE_SIZE = 65536
+"""Bytes that one write holds at most, so that an urgent frame never waits behind megabytes; a larger frame goes alone."""
+SMALL = 4096
+"""Bytes up to which an entry counts as small: small ones have room of their own beside bulk."""
+
+
+def frame_size(frame: EncodedFrame) -> int:
+    """Bytes of a frame, whole or in pieces."""
+    return len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
+
+
+class Bulk(Protocol):
+    """Frames that are made when they leave the lane. ``size`` is the bytes still to come, as they count here."""
+
+    size: int
+
+    def next_size(self) -> int:
+        """Bytes of the frame that comes next; 0 when none is left."""
+        ...
+
+    def take(self) -> EncodedFrame | None:
+        """The next frame, or ``None`` if it is needed no more."""
+        ...
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all frames are out."""
+        ...
+
+
+class Source:
+    """The fragments of a payload, which is not copied before they leave."""
+
+    __slots__ = ("_frames", "_next", "size")
+
+    def __init__(self, frames: Iterator[EncodedFrame], size: int) -> None:
+        self._frames = frames
+        self._next = next(frames, None)
+        self.size = size
+
+    def next_size(self) -> int:
+        """Bytes of the frame that comes next; 0 when none is left."""
+        return 0 if self._next is None else frame_size(self._next)
+
+    def take(self) -> EncodedFrame | None:
+        """The next frame."""
+        frame = self._next
+        self._next = next(self._frames, None)
+        return frame
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all frames are out."""
+        return self._next is None
+
+
+class Late(Protocol):
+    """An urgent frame that is encoded when it leaves, so that several of its kind become one (credit, leases)."""
+
+    def encoded(self) -> bytes | None:
+        """The frame as it stands now; ``None`` when it is needed no more."""
+        ...
+
+
+Entry: TypeAlias = bytes | Bulk
+Urgent: TypeAlias = bytes | Late
+
+
+class Lane:
+    """The frames of one stream that wait. A stream is its own lane: protocols derive their stream state from it.
+
+    ``left`` says that something of it was taken already, ``ended`` that the owner is done once it is empty.
+    """
+
+    __slots__ = ("ended", "head", "in_turn", "left", "rest")
+
+    head: Entry | None
+    rest: deque[Entry] | None
+
+    def __init__(self) -> None:
+        # Most streams hold one frame at a time, and an empty deque costs 600 bytes.
+        self.head = None
+        self.rest = None
+        self.in_turn = False
+        self.left = False
+        self.ended = False
+
+
+class Outbox:
+    """Everything that waits to be written on one connection.
+
+    ``size`` is the bytes in the lanes. Replies (answers that the peer provokes) are counted apart, in ``reply_size``
+    and ``reply_frames``. ``drained`` is called when a lane that has ended becomes empty.
+    """
+
+    __slots__ = (
+        "_drained",
+        "_limit",
+        "_replies",
+        "_turns",
+        "_urgent",
+        "bulk_size",
+        "reply_size",
+        "small_size",
+    )
+
+    def __init__(self, limit: int, drained: Callable[[Lane], None]) -> None:
+        self._limit = limit
+        self._drained = drained
+        self._urgent: deque[Urgent] = deque()
+        self._replies: deque[bytes] = deque()
+        self._turns: deque[Lane] = deque()
+        self.small_size = 0
+        self.bulk_size = 0
+        self.reply_size = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._urgent or self._replies or self._turns)
+
+    @property
+    def size(self) -> int:
+        """Bytes waiting in the lanes."""
+        return self.small_size + self.bulk_size
+
+    @property
+    def reply_frames(self) -> int:
+        """Replies waiting."""
+        return len(self._replies)
+
+    def has_room(self, size: int) -> bool:
+        """Whether an entry of this size may be put now. Small ones need not wait for bulk to leave."""
+        small = self.small_size
+        return small + self.bulk_size < self._limit or (size <= SMALL and small < self._limit)
+
+    def put_urgent(self, frame: Urgent) -> None:
+        """Put a frame that overtakes all lanes."""
+        self._urgent.append(frame)
+
+    def put_reply(self, frame: bytes) -> None:
+        """Put an answer that the peer provoked; it overtakes all lanes as well."""
+        self._replies.append(frame)
+        self.reply_size += len(frame)
+
+    def put(self, lane: Lane, entry: Entry) -> None:
+        """Put an entry at the end of its lane."""
+        if lane.head is None:
+            lane.head = entry
+            if not lane.in_turn:
+                lane.in_turn = True
+                self._turns.append(lane)
+        elif lane.rest is None:
+            lane.rest = deque((entry,))
+        else:
+            lane.rest.append(entry)
+        if type(entry) is bytes:
+            size = len(entry)
+            if size <= SMALL:
+                self.small_size += size
+            else:
+                self.bulk_size += size
+        else:
+            self.bulk_size += entry.size  # type: ignore[union-attr]
+
+    def discard(self, lane: Lane) -> None:
+        """Drop what waits in one lane; the others are not touched."""
+        entry = lane.head
+        while entry is not None:
+            self._forget(entry)
+            entry = lane.rest.popleft() if lane.rest else None
+        lane.head = None
+        lane.rest = None
+
+    def discard_lanes(self) -> None:
+        """Drop what waits in all lanes: after an error that ends the connection nothing else is said."""
+        for lane in self._turns:
+            self.discard(lane)
+            if lane.ended:
+                self._drained(lane)
+
+    def take(self, limit: int = WRITE_SIZE) -> list[EncodedFrame]:
+        """The frames of the next write: at most ``limit`` bytes, or one larger frame."""
+        frames: list[EncodedFrame] = []
+        total = self._take_urgent(frames, limit) if self._urgent or self._replies else 0
+        turns = self._turns
+        while turns and total < limit:
+            lane = turns[0]
+            entry = lane.head
+            if entry is None:
+                # What was discarded left its lane in the round.
+                turns.popleft()
+                lane.in_turn = False
+                continue
+            if type(entry) is bytes:
+                size = len(entry)
+                if total and total + size > limit:
+                    break
+                frames.append(entry)
+                if size <= SMALL:
+                    self.small_size -= size
+                else:
+                    self.bulk_size -= size
+                rest = lane.rest
+                lane.head = rest.popleft() if rest else None
+            else:
+                size = entry.next_size()  # type: ignore[union-attr]
+                if total and total + size > limit:
+                    break
+                self._take_part(lane, entry, frames, size)  # type: ignore[arg-type]
+            total += size
+            lane.left = True
+            if lane.head is None:
+                turns.popleft()
+                lane.in_turn = False
+                lane.rest = None
+                if lane.ended:
+                    self._drained(lane)
+            elif len(turns) > 1:
+                turns.rotate(-1)
+        return frames
+
+    def _take_urgent(self, frames: list[EncodedFrame], limit: int) -> int:
+        total = 0
+        urgent, replies = self._urgent, self._replies
+        while urgent and total < limit:
+            entry = urgent.popleft()
+            frame = entry if isinstance(entry, bytes) else entry.encoded()
+            if frame is None:
+                continue
+            frames.append(frame)
+            total += len(frame)
+        while replies and (not total or total + len(replies[0]) <= limit):
+            frame = replies.popleft()
+            self.reply_size -= len(frame)
+            frames.append(frame)
+            total += len(frame)
+        return total
+
+    def _take_part(self, lane: Lane, source: Bulk, frames: list[EncodedFrame], size: int) -> None:
+        frame = source.take()
+        if frame is not None:
+            frames.append(frame)
+        if source.is_empty:
+            self.bulk_size -= source.size
+            lane.head = lane.rest.popleft() if lane.rest else None
+        else:
+            size = min(size, source.size)
+            source.size -= size
+            self.bulk_size -= size
+
+    def _forget(self, entry: Entry) -> None:
+        if not isinstance(entry, bytes):
+            self.bulk_size -= entry.size
+        elif len(entry) <= SMALL:
+            self.small_size -= len(entry)
+        else:
+            self.bulk_size -= len(entry)

@@ -1,0 +1,97 @@
+"""Payload: data and metadata, the one value that users hold."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview | str
+
+
+class Payload:
+    """What one message carries: ``data``, and ``metadata`` that may be absent (``None``) or present and empty.
+
+    ``data`` and ``metadata`` are always ``bytes``; text is encoded as UTF-8, other buffers are copied.
+    ``metadata_type`` is the type byte of ReactiveSocket 0.0. ``data_mime`` and ``metadata_mime`` override the
+    connection's mime types for this payload in the extension draft: a text, or the number of a well-known type.
+
+    Raises ``TypeError`` for anything that is not bytes or text.
+    """
+
+    __slots__ = ("data", "data_mime", "metadata", "metadata_mime", "metadata_type")
+
+    data: bytes
+    metadata: bytes | None
+    metadata_type: int
+    data_mime: str | int | None
+    metadata_mime: str | int | None
+
+    def __init__(
+        self,
+        data: BytesLike = b"",
+        metadata: BytesLike | None = None,
+        *,
+        metadata_type: int = 0,
+        data_mime: str | int | None = None,
+        metadata_mime: str | int | None = None,
+    ) -> None:
+        self.data = data if type(data) is bytes else as_bytes(data)
+        self.metadata = metadata if metadata is None or type(metadata) is bytes else as_bytes(metadata)
+        self.metadata_type = metadata_type
+        self.data_mime = data_mime
+        self.metadata_mime = metadata_mime
+
+    @property
+    def text(self) -> str:
+        """The data as UTF-8. Raises ``UnicodeDecodeError`` where it is not."""
+        return self.data.decode()
+
+    @property
+    def size(self) -> int:
+        """Bytes of data and metadata together."""
+        return len(self.data) + (len(self.metadata) if self.metadata is not None else 0)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Payload):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __hash__(self) -> int:
+        return hash((self.data, self.metadata))
+
+    def __repr__(self) -> str:
+        shown = [_short(self.data)]
+        if self.metadata is not None:
+            shown.append(f"metadata={_short(self.metadata)}")
+        if self.metadata_type:
+            shown.append(f"metadata_type={self.metadata_type}")
+        if self.data_mime is not None:
+            shown.append(f"data_mime={self.data_mime!r}")
+        if self.metadata_mime is not None:
+            shown.append(f"metadata_mime={self.metadata_mime!r}")
+        return f"Payload({', '.join(shown)})"
+
+
+PayloadLike: TypeAlias = Payload | bytes | bytearray | memoryview | str
+"""What may be given where a payload is wanted; text is UTF-8."""
+
+
+def as_bytes(content: BytesLike) -> bytes:
+    """Bytes, buffers and text as ``bytes``. Raises ``TypeError`` for anything else."""
+    if isinstance(content, str):
+        return content.encode()
+    if isinstance(content, bytes | bytearray | memoryview):
+        return bytes(content)
+    raise TypeError(f"bytes or str expected, not {type(content).__name__}")
+
+
+def as_payload(content: PayloadLike) -> Payload:
+    """A payload of what a user gave. Raises ``TypeError`` for what is none."""
+    if isinstance(content, Payload):
+        return content
+    if isinstance(content, bytes | bytearray | memoryview | str):
+        return Payload(content)
+    raise TypeError(f"a payload is Payload, bytes, bytearray, memoryview or str, not {type(content).__name__}")
+
+
+def _short(data: bytes, limit: int = 40) -> str:
+    return repr(data) if len(data) <= limit else f"{data[:limit]!r}... {len(data)} bytes"

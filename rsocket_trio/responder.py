@@ -1,0 +1,293 @@
+"""Which function serves a request: the decorators that register handlers, and the choice by route."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias, TypeVar, overload
+
+from rsocket_trio.errors import Rejected, readable
+from rsocket_trio.mux.credit import checked_request_n
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.values import value
+
+Function: TypeAlias = Callable[..., Any]
+F = TypeVar("F", bound=Function)
+
+LONGEST_ROUTE = 255
+"""Bytes of UTF-8 that a routing tag can hold."""
+
+
+class Kind(enum.Enum):
+    """How a handler is called."""
+
+    INLINE = "plain function"
+    ASYNC = "async function"
+    GENERATOR = "async generator"
+    PUSH = "async function with an outgoing side"
+
+
+@value
+class Handler:
+    """A registered function. ``credit`` is what a channel's handler grants its requester."""
+
+    function: Function
+    kind: Kind
+    credit: int = 256
+    refill: bool = True
+
+
+# What each decorator takes: the kinds by their number of arguments.
+# fmt: off
+FORMS: dict[str, dict[tuple[str, int], Kind]] = {
+    "request_response":     {("async function", 1): Kind.ASYNC, ("plain function", 1): Kind.INLINE},
+    "fire_and_forget":      {("async function", 1): Kind.ASYNC, ("plain function", 1): Kind.INLINE},
+    "request_stream":       {("async generator", 1): Kind.GENERATOR, ("async function", 2): Kind.PUSH},
+    "request_subscription": {("async generator", 1): Kind.GENERATOR, ("async function", 2): Kind.PUSH},
+    "request_channel":      {("async function", 1): Kind.ASYNC},
+    "metadata_push":        {("async function", 1): Kind.ASYNC, ("plain function", 1): Kind.INLINE},
+    "setup":                {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
+    "lease":                {("async generator", 1): Kind.GENERATOR},
+    "extension":            {("plain function", 2): Kind.INLINE},
+}
+ARGUMENTS = {
+    "request_stream": {1: "(request)", 2: "(request, out)"},
+    "request_subscription": {1: "(request)", 2: "(request, out)"},
+    "request_channel": {1: "(channel)"},
+    "metadata_push": {1: "(metadata)"},
+    "setup": {2: "(setup, connection)"},
+    "lease": {1: "(setup)"},
+    "extension": {2: "(stream_id, body)"},
+}
+# fmt: on
+
+
+class Responder:
+    """The functions that serve a connection's peer, by interaction and route.
+
+    One responder can serve any number of connections. Registering raises ``TypeError`` for a function of the wrong
+    kind and ``ValueError`` for a route that is taken or can't be said, naming both.
+    """
+
+    def __init__(self) -> None:
+        self._handlers: dict[tuple[Interaction, str | None], Handler] = {}
+        self._specials: dict[str, Handler] = {}
+        self._extensions: dict[int, Handler] = {}
+
+    # The decorators: bare, or called with or without a route.
+
+    @overload
+    def request_response(self, route: F, /) -> F: ...
+    @overload
+    def request_response(self, route: str | None = None) -> Callable[[F], F]: ...
+    def request_response(self, route: F | str | None = None) -> F | Callable[[F], F]:
+        """Serve request/response: an async function of the request, or a plain one that runs inline, without a task."""
+        return self._decorator(Interaction.REQUEST_RESPONSE, route)
+
+    @overload
+    def request_stream(self, route: F, /) -> F: ...
+    @overload
+    def request_stream(self, route: str | None = None) -> Callable[[F], F]: ...
+    def request_stream(self, route: F | str | None = None) -> F | Callable[[F], F]:
+        """Serve a stream: an async generator of the request, or an async function of the request and an ``Outgoing``."""
+        return self._decorator(Interaction.REQUEST_STREAM, route)
+
+    @overload
+    def request_subscription(self, route: F, /) -> F: ...
+    @overload
+    def request_subscription(self, route: str | None = None) -> Callable[[F], F]: ...
+    def request_subscription(self, route: F | str | None = None) -> F | Callable[[F], F]:
+        """Serve a subscription of drafts 0.0 and 0.1, in the forms of ``request_stream``; it never completes."""
+        return self._decorator(Interaction.REQUEST_SUBSCRIPTION, route)
+
+    @overload
+    def request_channel(self, route: F, /) -> F: ...
+    @overload
+    def request_channel(
+        self, route: str | None = None, *, initial_request_n: int = 256, refill: bool = True
+    ) -> Callable[[F], F]: ...
+    def request_channel(
+        self, route: F | str | None = None, *, initial_request_n: int = 256, refill: bool = True
+    ) -> F | Callable[[F], F]:
+        """Serve a channel: an async function of a ``Channel``.
+
+        ``initial_request_n`` is the credit that the requester gets, topped up unless ``refill`` is false.
+        """
+        checked_request_n(initial_request_n)
+        return self._decorator(Interaction.REQUEST_CHANNEL, route, credit=initial_request_n, refill=refill)
+
+    @overload
+    def fire_and_forget(self, route: F, /) -> F: ...
+    @overload
+    def fire_and_forget(self, route: str | None = None) -> Callable[[F], F]: ...
+    def fire_and_forget(self, route: F | str | None = None) -> F | Callable[[F], F]:
+        """Serve fire-and-forget: an async or plain function of the request. Nothing is ever answered."""
+        return self._decorator(Interaction.FIRE_AND_FORGET, route)
+
+    @overload
+    def metadata_push(self, function: F, /) -> F: ...
+    @overload
+    def metadata_push(self) -> Callable[[F], F]: ...
+    def metadata_push(self, function: F | None = None) -> F | Callable[[F], F]:
+        """Take metadata pushed for the connection: an async or plain function of the ``bytes``."""
+        return self._special("metadata_push", function)
+
+    @overload
+    def setup(self, function: F, /) -> F: ...
+    @overload
+    def setup(self) -> Callable[[F], F]: ...
+    def setup(self, function: F | None = None) -> F | Callable[[F], F]:
+        """Let connections in: a function of ``(Setup, Connection)``; raising ``RejectedSetup`` refuses.
+
+        Until it returns no request runs.
+        """
+        return self._special("setup", function)
+
+    @overload
+    def lease(self, function: F, /) -> F: ...
+    @overload
+    def lease(self) -> Callable[[F], F]: ...
+    def lease(self, function: F | None = None) -> F | Callable[[F], F]:
+        """Grant leases: an async generator of the ``Setup`` that yields ``Lease``, one generator per connection."""
+        return self._special("lease", function)
+
+    def extension(self, ext_type: int) -> Callable[[F], F]:
+        """Take EXT frames of this type: a plain function of ``(stream_id, body)``, run inline."""
+        if not 0 < ext_type < 2**31:
+            raise ValueError(f"extended type {ext_type}: must be between 1 and {2**31 - 1}")
+
+        def register(function: F) -> F:
+            handler = _checked("extension", function)
+            if ext_type in self._extensions:
+                raise ValueError(f"extension 0x{ext_type:X} has a handler already: {_name(self._extensions[ext_type])}")
+            self._extensions[ext_type] = handler
+            return function
+
+        return register
+
+    # What a connection asks
+
+    def find(self, interaction: Interaction, route: str | None) -> Handler:
+        """The handler of a request. Raises ``Rejected`` with the route's name where there is none."""
+        handler = self._handlers.get((interaction, route))
+        if handler is None:
+            if route is None:
+                raise Rejected(f"no default handler for {interaction.value}")
+            raise Rejected(f"no {interaction.value} handler for route '{readable(route)}'")
+        return handler
+
+    @property
+    def setup_handler(self) -> Handler | None:
+        """What lets connections in."""
+        return self._specials.get("setup")
+
+    @property
+    def lease_policy(self) -> Function | None:
+        """What grants leases."""
+        handler = self._specials.get("lease")
+        return None if handler is None else handler.function
+
+    @property
+    def metadata_push_handler(self) -> Handler | None:
+        """What takes pushed metadata."""
+        return self._specials.get("metadata_push")
+
+    @property
+    def extensions(self) -> dict[int, Handler]:
+        """What takes EXT frames, by extended type."""
+        return self._extensions
+
+    # Registration
+
+    def _decorator(
+        self, interaction: Interaction, route: F | str | None, *, credit: int = 256, refill: bool = True
+    ) -> F | Callable[[F], F]:
+        if callable(route):
+            return self._register(interaction, None, route, credit, refill)
+        return functools.partial(self._register, interaction, _checked_route(route), credit=credit, refill=refill)
+
+    def _register(self, interaction: Interaction, route: str | None, function: F, credit: int, refill: bool) -> F:
+        handler = _checked(interaction.value, function)
+        taken = self._handlers.get((interaction, route))
+        if taken is not None:
+            what = "a default handler" if route is None else f"a handler for route '{route}'"
+            raise ValueError(f"{interaction.value} has {what} already: {_name(taken)}")
+        self._handlers[interaction, route] = Handler(handler.function, handler.kind, credit, refill)
+        return function
+
+    def _special(self, name: str, function: F | None) -> F | Callable[[F], F]:
+        def register(function: F) -> F:
+            handler = _checked(name, function)
+            if name in self._specials:
+                raise ValueError(f"{name} has a handler already: {_name(self._specials[name])}")
+            self._specials[name] = handler
+            return function
+
+        return register if function is None else register(function)
+
+
+def _checked_route(route: object) -> str | None:
+    if route is None:
+        return None
+    if not isinstance(route, str):
+        raise TypeError(f"a route is a str, not {type(route).__name__}")
+    size = len(route.encode())
+    if size > LONGEST_ROUTE:
+        raise ValueError(f"route of {size} bytes, limit {LONGEST_ROUTE}")
+    return route
+
+
+def _checked(decorator: str, function: object) -> Handler:
+    """The function with its kind. Raises ``TypeError`` naming both if the decorator does not take that kind."""
+    if not callable(function):
+        raise TypeError(f"{decorator} decorates a function, not {type(function).__name__}")
+    shape = _shape(function)
+    forms = FORMS[decorator]
+    for (wanted, arguments), kind in forms.items():
+        if shape == wanted and _takes(function, arguments):
+            return Handler(function, kind)
+    hints = ARGUMENTS.get(decorator, {})
+    allowed = " or ".join(f"a{'n' if name[0] == 'a' else ''} {name} {hints.get(count, '(request)')}" for name, count in forms)
+    raise TypeError(f"{decorator} takes {allowed}; {_function_name(function)}{_signature(function)} is a {shape}")
+
+
+def _shape(function: Callable[..., object]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        function = function.__call__  # type: ignore[operator]
+    if inspect.isasyncgenfunction(function):
+        return "async generator"
+    if inspect.iscoroutinefunction(function):
+        return "async function"
+    if inspect.isgeneratorfunction(function):
+        return "generator"
+    return "class" if inspect.isclass(function) else "plain function"
+
+
+def _takes(function: Callable[..., object], arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*range(arguments))
+    except TypeError:
+        return False
+    except ValueError:
+        # Some built-in functions have no signature to look at: their call will tell.
+        return True
+    return True
+
+
+def _signature(function: Callable[..., object]) -> str:
+    try:
+        return f"({', '.join(inspect.signature(function).parameters)})"
+    except (TypeError, ValueError):
+        return "(...)"
+
+
+def _function_name(function: object) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
+
+
+def _name(handler: Handler) -> str:
+    return _function_name(handler.function)

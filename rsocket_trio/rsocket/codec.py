@@ -1,0 +1,261 @@
+"""How a layout's rows become bytes and frames: two tables and a header, the same machinery for every dialect."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NoReturn, Self, TypeAlias
+
+import attrs
+
+from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.rsocket.frames import Frame, RequestFrame
+from rsocket_trio.values import value
+
+UINT31_MAX: Final = 2**31 - 1
+UINT63_MAX: Final = 2**63 - 1
+
+Body: TypeAlias = bytes | bytearray | memoryview
+"""Data that leaves as it stands: an encoder never copies it."""
+
+Parts: TypeAlias = tuple[bytes, Body]
+"""A frame on its way out: everything before the data, and the data."""
+
+Decoder: TypeAlias = Callable[[int, int, bytes], Frame]
+"""From stream id, flags and the whole frame to its value. May let ``struct.error`` out for short fixed fields."""
+
+# A table of encoders that each take their own class cannot be told to a type checker any closer than this.
+Encoder: TypeAlias = Callable[[Any], Parts]
+
+
+class NotUnderstood(RemoteProtocolError):
+    """A frame of an unknown type, too short for its header or fixed fields, or with a reserved stream id.
+
+    What follows depends on the ignore flag (ALL-RCT-01 to ALL-RCT-04).
+    """
+
+
+class BadMetadata(RemoteProtocolError):
+    """A frame whose metadata does not fit into it (RS10-MD-02, RS10-MD-03, RS02-MD-02, RS02-MD-03)."""
+
+
+@attrs.frozen
+class Row:
+    """One frame type of a layout: what it is called, what it may say, and how it is read and written."""
+
+    number: int
+    """The type's number on the wire."""
+    name: str
+    """The type's name in its own document."""
+    frame: type[Frame]
+    flags: int
+    """The bits that the type defines, M among them where it does; the ignore flag is never counted."""
+    fixed: int
+    """Bytes that stand between the header and everything of variable length."""
+    decode: Decoder
+    encode: Encoder
+    interaction: Interaction | None = None
+    """Which of the request types it is; ``None`` for all other frames."""
+    ignorable: bool = True
+    """Whether the layout's ignore flag keeps its meaning in this type."""
+
+
+@value
+class Header:
+    """What every frame begins with, as it stands there: a reserved bit of the stream id is not cut off."""
+
+    number: int
+    flags: int
+    stream_id: int
+
+
+@attrs.frozen
+class HeaderLayout:
+    """Where a layout keeps the parts of its header, and how far its numbers go."""
+
+    minimum: int
+    """Bytes of the smallest frame."""
+    type_offset: int
+    """Where the type's number is, for messages."""
+    ignore_flag: int
+    all_flags: int
+    """Every bit that the flags may have."""
+    last_id: int
+    """The largest stream id; above it the reserved bit is set."""
+    largest: int
+    """Bytes of the largest frame, its length prefix not counted."""
+    split: Callable[[bytes], tuple[int, int, int]]
+    """Type number, flags and stream id of a frame. Lets ``struct.error`` out when it is too short."""
+    add_flags: Callable[[bytes, int], bytes]
+    """The same frame with more flags set."""
+
+
+class Codec:
+    """Frames of one layout: decode by type number, encode by what the frame is.
+
+    ``rows`` are in the order of their numbers, ``minimum`` is the size of the smallest frame in bytes, ``largest``
+    that of the largest, ``ignore_flag`` the bit that lets a receiver skip what it does not understand.
+    """
+
+    def __init__(self, header: HeaderLayout, rows: Iterable[Row]) -> None:
+        self.rows = tuple(sorted(rows, key=lambda row: row.number))
+        self.minimum = header.minimum
+        self.largest = header.largest
+        self.ignore_flag = header.ignore_flag
+        self._header = header
+        self._split = header.split
+        self._last_id = header.last_id
+        self._by_number = {row.number: row for row in self.rows}
+        self._by_kind: dict[object, Row] = {row.interaction or row.frame: row for row in self.rows}
+        self._decoders = {row.number: row.decode for row in self.rows}
+        self._encoders: dict[object, Encoder] = {kind: row.encode for kind, row in self._by_kind.items()}
+
+    def replacing(self, *rows: Row) -> Self:
+        """A neighbouring draft's codec: the same table, with these rows in the place of those with their numbers."""
+        return type(self)(self._header, {**self._by_number, **{row.number: row for row in rows}}.values())
+
+    def decode(self, data: bytes) -> Frame:
+        """The frame that these bytes are; they have no length prefix.
+
+        Raises ``NotUnderstood`` or ``BadMetadata``, and nothing else.
+        """
+        try:
+            number, flags, stream_id = self._split(data)
+        except struct.error:
+            self._fail_short(data)
+        try:
+            decode = self._decoders[number]
+        except KeyError:
+            self._fail_unknown(data, number)
+        if stream_id > self._last_id:
+            self._fail_stream_id(data, number, stream_id)
+        try:
+            return decode(stream_id, flags, data)
+        except struct.error:
+            self._fail_fixed(data, number)
+        except RemoteProtocolError as error:
+            # A decoder knows the place; only here is it known which frame that was.
+            name = self._by_number[number].name
+            raise type(error)(f"{name} frame of {len(data)} bytes: {error}", offset=error.offset) from None
+
+    def encode(self, frame: Frame) -> bytes:
+        """The frame as bytes, without a length prefix.
+
+        Raises ``LocalProtocolError`` for a frame that the dialect forbids.
+        """
+        head, data = self.encode_parts(frame)
+        return head + data
+
+    def encode_parts(self, frame: Frame) -> Parts:
+        """The frame as two pieces, of which the second is the payload's data as it was given, not a copy.
+
+        Raises ``LocalProtocolError`` for a frame that the dialect forbids.
+        """
+        kind: object = frame.interaction if type(frame) is RequestFrame else type(frame)
+        try:
+            encode = self._encoders[kind]
+        except KeyError:
+            raise LocalProtocolError(f"no frame of this dialect says {_kind_name(kind)}") from None
+        parts = encode(frame)
+        size = len(parts[0]) + len(parts[1])
+        if size > self.largest:
+            raise LocalProtocolError(f"{self._by_kind[kind].name} frame of {size} bytes, limit {self.largest}")
+        return parts
+
+    def header(self, data: bytes) -> Header | None:
+        """The header of a frame of whatever type, or ``None`` when the frame is too short to have one."""
+        try:
+            return Header(*self._split(data))
+        except struct.error:
+            return None
+
+    def ignorable(self, data: bytes) -> bool:
+        """Whether a frame that was not understood may be skipped (ALL-RCT-02). Too short for the flag counts as no."""
+        header = self.header(data)
+        if header is None or not header.flags & self.ignore_flag:
+            return False
+        row = self._by_number.get(header.number)
+        return row is None or row.ignorable
+
+    def row(self, number: int) -> Row | None:
+        """The row of a type number, or ``None`` for a type that the layout does not have."""
+        return self._by_number.get(number)
+
+    def row_of(self, frame: Frame) -> Row:
+        """The row that a frame is written by. Raises ``LocalProtocolError`` where the layout has none."""
+        kind: object = frame.interaction if isinstance(frame, RequestFrame) else type(frame)
+        try:
+            return self._by_kind[kind]
+        except KeyError:
+            raise LocalProtocolError(f"no frame of this dialect says {_kind_name(kind)}") from None
+
+    def spare_flags(self, row: Row) -> int:
+        """The flag bits that mean nothing in this type: sent 0, ignored on reception."""
+        return self._header.all_flags & ~row.flags & ~(self.ignore_flag if row.ignorable else 0)
+
+    def name_of(self, frame: Frame) -> str:
+        """What the dialect's document calls this frame."""
+        return self.row_of(frame).name
+
+    def add_flags(self, data: bytes, flags: int) -> bytes:
+        """An encoded frame with more flags set in its header, for what no frame value can say."""
+        return self._header.add_flags(data, flags)
+
+    # Failures are rare; kept out of decode, they leave it short enough to read.
+
+    def _fail_short(self, data: bytes) -> NoReturn:
+        raise NotUnderstood(f"frame of {len(data)} bytes: header needs {self.minimum}") from None
+
+    def _fail_unknown(self, data: bytes, number: int) -> NoReturn:
+        text = f"frame of {len(data)} bytes: unknown type 0x{number:02X}"
+        raise NotUnderstood(text, offset=self._header.type_offset) from None
+
+    def _fail_stream_id(self, data: bytes, number: int, stream_id: int) -> NoReturn:
+        name = self._by_number[number].name
+        raise NotUnderstood(f"{name} frame of {len(data)} bytes: stream id 0x{stream_id:X} above 0x{self._last_id:X}")
+
+    def _fail_fixed(self, data: bytes, number: int) -> NoReturn:
+        row = self._by_number[number]
+        left = len(data) - self.minimum
+        raise NotUnderstood(
+            f"{row.name} frame of {len(data)} bytes: "
+            f"fixed fields need {row.fixed} bytes at offset {self.minimum}, {left} left",
+            offset=self.minimum,
+        ) from None
+
+
+def end_of(data: bytes, offset: int, size: int, what: str) -> int:
+    """Where a field of ``size`` bytes ends. Raises ``NotUnderstood`` when the frame ends before it does."""
+    end = offset + size
+    if end > len(data):
+        raise NotUnderstood(
+            f"{what} needs {size} bytes at offset {offset}, {max(len(data) - offset, 0)} left", offset=offset
+        )
+    return end
+
+
+def sized_at(data: bytes, offset: int, width: int, what: str) -> tuple[bytes, int]:
+    """A field behind its own length of ``width`` bytes, and where it ends. Raises ``NotUnderstood`` when cut short."""
+    start = end_of(data, offset, width, f"{what} length")
+    end = end_of(data, start, int.from_bytes(data[offset:start], "big"), what)
+    return data[start:end], end
+
+
+def sized(content: bytes, width: int, what: str) -> bytes:
+    """A field behind its own length of ``width`` bytes. Raises ``LocalProtocolError`` when it is too long for that."""
+    limit = (1 << 8 * width) - 1
+    if len(content) > limit:
+        raise LocalProtocolError(f"{what} of {len(content)} bytes, limit {limit}")
+    return len(content).to_bytes(width, "big") + content
+
+
+def check(name: str, field: str, number: int | None, low: int, high: int) -> None:
+    """Hold a number that is about to be sent to its field's range. Raises ``LocalProtocolError``."""
+    if number is None or not low <= number <= high:
+        allowed = f"must be {low}" if low == high else f"must be from {low} to {high}"
+        raise LocalProtocolError(f"{name} {field} {number}: {allowed}")
+
+
+def _kind_name(kind: object) -> str:
+    return kind.name if isinstance(kind, Interaction) else getattr(kind, "__name__", repr(kind))

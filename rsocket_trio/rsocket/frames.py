@@ -1,0 +1,154 @@
+"""The frames of all dialects of the RSocket family, as values: one model, whatever the layout."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.values import value
+
+
+@value
+class SetupFrame:
+    """SETUP: version, keepalive terms in seconds, mime types, and the application's payload."""
+
+    major: int
+    minor: int
+    keepalive_interval: float
+    max_lifetime: float
+    metadata_mime: str
+    data_mime: str
+    payload: Payload
+    lease: bool = False
+    strict: bool = False
+    resume_token: bytes | None = None
+    stream_id: int = 0
+
+
+@value
+class LeaseFrame:
+    """LEASE: how many requests, for how long. Nanoseconds, so that every dialect's unit is exact."""
+
+    time_to_live_ns: int
+    number_of_requests: int
+    metadata: bytes | None = None
+    stream_id: int = 0
+
+
+@value
+class KeepaliveFrame:
+    """KEEPALIVE: a sign of life, and with ``respond`` the wish for one."""
+
+    respond: bool
+    last_received_position: int = 0
+    data: bytes = b""
+    stream_id: int = 0
+
+
+@value
+class RequestFrame:
+    """REQUEST_RESPONSE, _FNF, _STREAM, _SUB or _CHANNEL: opens a stream, and starts its first payload.
+
+    ``initial_n`` is ``None`` where the type or the frame has no such field.
+    """
+
+    stream_id: int
+    interaction: Interaction
+    payload: Payload
+    initial_n: int | None = None
+    follows: bool = False
+    complete: bool = False
+
+
+@value
+class RequestNFrame:
+    """REQUEST_N: credit for so many items more."""
+
+    stream_id: int
+    request_n: int
+    metadata: bytes | None = None
+
+
+@value
+class CancelFrame:
+    """CANCEL: its receiver's items are no longer wanted."""
+
+    stream_id: int
+    metadata: bytes | None = None
+
+
+@value
+class PayloadFrame:
+    """PAYLOAD (or RESPONSE): one item of a stream, its end, or both."""
+
+    stream_id: int
+    payload: Payload
+    next: bool = True
+    complete: bool = False
+    follows: bool = False
+
+
+@value
+class ErrorFrame:
+    """ERROR on a stream, or on stream 0 for the connection (0.0: SETUP_ERROR)."""
+
+    stream_id: int
+    code: int
+    data: bytes = b""
+    metadata: bytes | None = None
+
+
+@value
+class MetadataPushFrame:
+    """METADATA_PUSH: metadata without a request."""
+
+    metadata: bytes
+    stream_id: int = 0
+
+
+@value
+class ResumeFrame:
+    """RESUME: the first frame of a client that wants its session back. Positions are bytes."""
+
+    major: int
+    minor: int
+    token: bytes
+    last_received_server_position: int
+    first_available_client_position: int
+    stream_id: int = 0
+
+
+@value
+class ResumeOkFrame:
+    """RESUME_OK: the session goes on from this position, in bytes."""
+
+    last_received_client_position: int
+    stream_id: int = 0
+
+
+@value
+class ExtFrame:
+    """EXT: a frame of an extension; ``body`` is opaque and includes any metadata."""
+
+    stream_id: int
+    ext_type: int
+    body: bytes = b""
+    ignore: bool = False
+    has_metadata: bool = False
+
+
+Frame: TypeAlias = (
+    SetupFrame
+    | LeaseFrame
+    | KeepaliveFrame
+    | RequestFrame
+    | RequestNFrame
+    | CancelFrame
+    | PayloadFrame
+    | ErrorFrame
+    | MetadataPushFrame
+    | ResumeFrame
+    | ResumeOkFrame
+    | ExtFrame
+)

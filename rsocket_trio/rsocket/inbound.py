@@ -1,0 +1,261 @@
+"""What a frame on a stream means: an event, an answer, an error of the peer's, or nothing."""
+
+from __future__ import annotations
+
+from rsocket_trio.rsocket.dialects import Dialect
+
+from rsocket_trio.errors import RemoteProtocolError, stream_error
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.events import (
+    CreditGranted,
+    Event,
+    ItemReceived,
+    RequestReceived,
+    SendingCancelled,
+    StreamCancelled,
+    StreamCompleted,
+    StreamFailed,
+)
+from rsocket_trio.mux.fragments import Assembly
+from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
+from rsocket_trio.rsocket.lease import CancelBudget, Permits
+from rsocket_trio.rsocket.outbound import Outbound
+from rsocket_trio.rsocket.streams import RESPONDERS_HALVES, Stream, StreamTable
+
+REJECTED = 0x202
+INVALID = 0x204
+
+
+class Inbound:
+    """The rules for frames on streams. Events are collected in ``events``.
+
+    ``now`` is the time of the frames at hand, ``draining`` refuses new requests, ``granted`` is what this side's
+    lease still allows the peer (``None`` without leases), ``lingering`` are handlers that still run although their
+    stream is over: they count as streams. ``ignored`` counts frames without effect, ``refused`` refused requests.
+    """
+
+    def __init__(
+        self, dialect: Dialect, limits: Limits, table: StreamTable, outbound: Outbound, outbox: Outbox
+    ) -> None:
+        self._dialect = dialect
+        self._limits = limits
+        self._table = table
+        self._outbound = outbound
+        self._outbox = outbox
+        self._cancels = CancelBudget(limits.cancels, limits.cancel_rate)
+        self.events: list[Event] = []
+        self.now = 0.0
+        self.draining = False
+        self.granted: Permits | None = None
+        self.lingering = 0
+        self.ignored = 0
+        self.refused = 0
+
+    def on_request(self, frame: RequestFrame) -> None:
+        """A stream opens, unless its id is not the peer's to use or something refuses it."""
+        stream_id = frame.stream_id
+        if not self._table.is_peers(stream_id):
+            self.ignored += 1  # ALL-RCT-12
+            return
+        live = self._table.theirs.get(stream_id)
+        if live is not None:
+            self._repeated_request(live, frame)
+            return
+        interaction = frame.interaction
+        answered = interaction is not Interaction.FIRE_AND_FORGET
+        refusal = self._refusal(frame)
+        if refusal is not None:
+            self.refused += 1
+            if answered:
+                self._outbound.refuse(stream_id, *refusal)
+            return
+        stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
+        stream.room = 1 if frame.initial_n is None else frame.initial_n
+        if frame.follows and not frame.complete:
+            self._table.theirs[stream_id] = stream
+            stream.request = frame
+            self._continue_request(stream, frame.payload, follows=True, complete=False)
+            return
+        if answered:
+            self._table.theirs[stream_id] = stream
+        self._begin(stream, frame.payload, frame.complete)
+
+    def on_payload(self, frame: PayloadFrame) -> None:
+        """An item, a fragment of one or of a request, or the end of the peer's half."""
+        stream = self._table.mine.get(frame.stream_id) or self._table.theirs.get(frame.stream_id)
+        if stream is None:
+            self.ignored += 1  # RS10-UNX-12, ALL-RCT-14
+            return
+        complete = frame.complete
+        follows = frame.follows and not complete  # RS10-UNX-07
+        if stream.request is not None:
+            self._continue_request(stream, frame.payload, follows=follows, complete=complete)
+        elif not stream.open & RECEIVING:
+            self.ignored += 1
+        elif follows or stream.assembly is not None:
+            self._continue_item(stream, frame.payload, follows=follows, complete=complete)
+        elif frame.next or (not complete and self._dialect.bare_payload_is_item and frame.payload != Payload()):
+            self._item(stream, frame.payload, complete)
+        elif complete:
+            self._completed(stream)  # what it carries is dropped: RS10-PAY-05
+        else:
+            self.ignored += 1  # RS10-PAY-03
+
+    def on_error(self, frame: ErrorFrame) -> None:
+        """The stream ends both ways."""
+        stream = self._table.find(frame.stream_id)
+        if stream is None or stream.open == NEITHER:
+            self.ignored += 1  # RS10-UNX-11
+            return
+        known = stream.request is None
+        self._drop(stream)
+        if known:
+            self.events.append(StreamFailed(stream, stream_error(frame.code, frame.data)))
+
+    def on_cancel(self, frame: CancelFrame) -> None:
+        """The peer wants no more items: of its requester's stream, or of our half of a channel."""
+        stream = self._table.theirs.get(frame.stream_id)
+        if stream is None:
+            self._half_cancel(self._table.mine.get(frame.stream_id))
+            return
+        ended, known = stream.open == NEITHER, stream.request is None
+        if not stream.item_sent and not ended:
+            self._cancels.spend(self.now)
+        self._drop(stream)
+        if known and not ended:
+            self.events.append(StreamCancelled(stream))
+
+    def on_request_n(self, frame: RequestNFrame) -> None:
+        """More items may be sent (cumulative, without upper wrap: ALL-RCT-09)."""
+        stream = self._table.find(frame.stream_id)
+        if stream is None or frame.request_n <= 0 or not stream.open & SENDING:
+            self.ignored += 1  # ALL-RCT-08, RS10-UNX-18
+            return
+        if stream.interaction is Interaction.REQUEST_RESPONSE:
+            return
+        stream.room += frame.request_n
+        if stream.request is None:
+            self.events.append(CreditGranted(stream))
+
+    def _refusal(self, frame: RequestFrame) -> tuple[int, str] | None:
+        if frame.initial_n == 0 and self._dialect.zero_initial_n_invalid:
+            return INVALID, "initial request-n of 0"  # RS10-N-01
+        if frame.interaction not in self._dialect.interactions:
+            return INVALID, f"{self._dialect.name} has no {frame.interaction.value}"
+        if self.draining:
+            return REJECTED, "no new requests: the connection is closing"  # RS02-ERR-08
+        if len(self._table.theirs) + self.lingering >= self._limits.streams:
+            return REJECTED, f"{self._limits.streams} streams are open already"
+        if self.granted is not None and not self.granted.take(self.now):
+            return REJECTED, "LEASE_ERROR: no lease allows this request"  # RS10-LS-02, RS02-ERR-09
+        return None
+
+    def _repeated_request(self, live: Stream, frame: RequestFrame) -> None:
+        # RS02-FRAG-03: a repeated request frame of the same type continues one that waits for fragments.
+        if live.request is not None and frame.interaction is live.interaction:
+            follows = frame.follows and not frame.complete
+            self._continue_request(live, frame.payload, follows=follows, complete=frame.complete)
+        else:
+            self.ignored += 1  # RS10-UNX-09
+
+    def _continue_request(self, stream: Stream, payload: Payload, *, follows: bool, complete: bool) -> None:
+        joined = self._assemble(stream, payload, follows=follows)
+        if joined is None:
+            return
+        stream.request = None
+        if stream.interaction is Interaction.FIRE_AND_FORGET:
+            self._table.end(stream)
+        self._begin(stream, joined, complete)
+
+    def _begin(self, stream: Stream, payload: Payload, complete: bool) -> None:
+        if complete:
+            stream.open &= ~RECEIVING
+        self.events.append(RequestReceived(stream, payload, not stream.open & RECEIVING))
+
+    def _continue_item(self, stream: Stream, payload: Payload, *, follows: bool, complete: bool) -> None:
+        if stream.assembly is None and stream.granted <= 0:
+            self._surplus(stream)
+            return
+        joined = self._assemble(stream, payload, follows=follows)
+        if joined is not None:
+            self._item(stream, joined, complete)
+
+    def _assemble(self, stream: Stream, payload: Payload, *, follows: bool) -> Payload | None:
+        """The whole payload once its last piece came. A piece too many ends the stream, and its rest is ignored."""
+        assembly = stream.assembly
+        if assembly is None:
+            stream.assembly = assembly = Assembly()
+        table, limits = self._table, self._limits
+        table.reassembling += payload.size
+        try:
+            assembly.add(payload, limits.payload_size, limits.tiny_fragments + (not follows))
+            if table.reassembling > limits.reassembly_size:
+                raise RemoteProtocolError(f"more than {limits.reassembly_size} bytes in unfinished payloads")
+        except RemoteProtocolError as error:
+            self._offence(stream, error)
+            return None
+        if follows:
+            return None
+        joined = assembly.join()
+        table.drop_assembly(stream)
+        return joined
+
+    def _item(self, stream: Stream, payload: Payload, complete: bool) -> None:
+        if stream.granted <= 0:
+            self._surplus(stream)
+            return
+        stream.granted -= 1
+        if stream.interaction is Interaction.REQUEST_RESPONSE:
+            complete = True  # RS10-UNX-05
+        self.events.append(ItemReceived(stream, payload, complete))
+        if complete:
+            self._close_receiving(stream)
+
+    def _completed(self, stream: Stream) -> None:
+        self.events.append(StreamCompleted(stream))
+        self._close_receiving(stream)
+
+    def _close_receiving(self, stream: Stream) -> None:
+        if stream.requester and not self._dialect.halves:
+            # RS02-SEQ-04: the responder's COMPLETE ends a channel on both sides.
+            self._outbox.discard(stream)
+            stream.open = NEITHER
+        else:
+            stream.open &= ~RECEIVING
+        if stream.open == NEITHER:
+            self._table.end(stream)
+
+    def _half_cancel(self, stream: Stream | None) -> None:
+        if stream is None or not self._dialect.halves or not stream.open & SENDING:
+            self.ignored += 1  # RS10-UNX-10
+            return
+        self._outbox.discard(stream)
+        self._outbound.keep_credit(stream)
+        stream.open &= ~SENDING  # RS10-SEQ-10
+        if stream.open == NEITHER:
+            self._table.end(stream)
+        self.events.append(SendingCancelled(stream))
+
+    def _surplus(self, stream: Stream) -> None:
+        # ALL-RCT-10: the surplus is not queued, the stream ends, the offender is told.
+        self._offence(stream, RemoteProtocolError(f"stream {stream.id}: more items than were granted"))
+
+    def _offence(self, stream: Stream, error: RemoteProtocolError) -> None:
+        known = stream.request is None
+        stream.request = None
+        if stream.interaction is Interaction.FIRE_AND_FORGET:
+            self._table.end(stream)
+        else:
+            self._outbound.abort(stream, INVALID, str(error))
+        if known:
+            self.events.append(StreamFailed(stream, error))
+
+    def _drop(self, stream: Stream) -> None:
+        """End a stream both ways, with what waits in its lane and what of a payload has come."""
+        stream.request = None
+        self._outbox.discard(stream)
+        self._table.end(stream)

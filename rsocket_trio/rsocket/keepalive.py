@@ -1,0 +1,48 @@
+"""When to show that this side lives, and when to take the other side for dead."""
+
+from __future__ import annotations
+
+import enum
+import math
+
+
+class Beat(enum.Enum):
+    """What the clock asks for."""
+
+    SEND = enum.auto()
+    DEAD = enum.auto()
+
+
+class KeepaliveTimer:
+    """One beat every ``interval`` seconds, death after ``max_lifetime`` seconds without any frame.
+
+    Whole frames are life, bytes are not (RS10-KA-07). A server's interval is infinite: only the client initiates
+    (RS10-KA-02).
+    """
+
+    __slots__ = ("_heard", "_next_beat", "interval", "max_lifetime")
+
+    def __init__(self, interval: float, max_lifetime: float, now: float) -> None:
+        self.interval = interval
+        self.max_lifetime = max_lifetime
+        self._heard = now
+        self._next_beat = now + interval
+
+    def heard(self, now: float) -> None:
+        """A frame came."""
+        self._heard = now
+
+    @property
+    def deadline(self) -> float:
+        """When ``expire`` has something to say, as far as is known now."""
+        return min(self._next_beat, self._heard + self.max_lifetime)
+
+    def expire(self, now: float) -> Beat | None:
+        """What is due. After a pause of the clock one beat is enough: missed ones are not made up for."""
+        if now >= self._heard + self.max_lifetime:
+            return Beat.DEAD
+        if now >= self._next_beat:
+            missed = math.floor((now - self._next_beat) / self.interval) if math.isfinite(self.interval) else 0
+            self._next_beat += self.interval * (missed + 1)
+            return Beat.SEND
+        return None

@@ -1,0 +1,234 @@
+"""What a session can be asked to send on a stream, and what each of these does to the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rsocket_trio.rsocket.dialects import Dialect
+
+from rsocket_trio.errors import LocalProtocolError, StreamError, Unsupported
+from rsocket_trio.mux.credit import MAX_REQUEST_N
+from rsocket_trio.mux.fragments import pieces
+from rsocket_trio.mux.framing import EncodedFrame
+from rsocket_trio.mux.halves import (
+    BOTH,
+    NEITHER,
+    RECEIVING,
+    SEND_CANCEL,
+    SEND_COMPLETE,
+    SEND_ERROR,
+    SEND_HALF_CANCEL,
+    SEND_LAST_WORD,
+    SEND_NEXT,
+    SENDING,
+    applied,
+)
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.outbox import Outbox, Source
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
+from rsocket_trio.rsocket.streams import Stream, StreamTable
+
+WHOLE_BODY = 32768
+"""Bytes from which a body is not copied into its frame, but handed to the write as it is."""
+METADATA_HEADER = 3
+REQUEST_N_FIELD = 4
+EMPTY = Payload()
+
+
+class CreditGrant:
+    """A REQUEST_N that waits to leave: further credit is added to it instead of queued behind it.
+
+    It stands in the urgent lane, or behind the unsent request of its own stream.
+    """
+
+    __slots__ = ("_encode", "amount", "stream")
+
+    size = 10  # bytes of a REQUEST_N, as they count in the outbox
+
+    def __init__(self, outbound: Outbound, stream: Stream, amount: int) -> None:
+        self._encode = outbound.encode_request_n
+        self.stream = stream
+        self.amount = amount
+
+    def encoded(self) -> bytes | None:
+        """The frame, unless it went already or the stream needs no credit any more."""
+        if self.stream.grant is self:
+            self.stream.grant = None
+        amount, self.amount = self.amount, 0
+        return self._encode(self.stream, amount) if amount and self.stream.open & RECEIVING else None
+
+    take = encoded
+
+    def next_size(self) -> int:
+        """Bytes of the frame."""
+        return self.size
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the frame went."""
+        return not self.amount
+
+
+class Outbound:
+    """Commands on streams. Each checks the stream's halves, encodes, and puts into the outbox; nothing waits here.
+
+    All raise ``LocalProtocolError`` for what the state of the stream forbids, and change nothing then.
+    """
+
+    def __init__(self, dialect: Dialect, table: StreamTable, outbox: Outbox, fragment_size: int) -> None:
+        self._dialect = dialect
+        self._codec = dialect.codec
+        self._encode = dialect.codec.encode
+        self._header = dialect.codec.minimum
+        self._table = table
+        self._outbox = outbox
+        self._fragment_size = fragment_size
+
+    def open(
+        self, interaction: Interaction, payload: Payload, initial_n: int | None = None, *, complete: bool = False
+    ) -> Stream:
+        """Open a stream. Raises ``Unsupported`` where the dialect lacks the interaction."""
+        if interaction not in self._dialect.interactions:
+            raise Unsupported(f"{self._dialect.name} has no {interaction.value}")
+        stream = self._table.new(interaction)
+        stream.granted = 1 if initial_n is None else initial_n
+        if complete:
+            stream.open &= ~SENDING
+        request = RequestFrame(stream.id, interaction, payload, initial_n, False, complete)
+        self._put(stream, request, payload, 0 if initial_n is None else REQUEST_N_FIELD)
+        return stream
+
+    def send_item(self, stream: Stream, payload: Payload, *, complete: bool = False) -> None:
+        """Send one item, which takes one of the stream's credits; with ``complete`` it is the last."""
+        if not stream.open & SENDING:
+            applied(SEND_NEXT, stream.open)
+        if stream.room <= 0:
+            raise LocalProtocolError(f"no credit left on stream {stream.id}")
+        stream.room -= 1
+        stream.item_sent = True
+        self._put(stream, PayloadFrame(stream.id, payload, True, complete, False), payload, 0)
+        if complete:
+            self._complete(stream)
+
+    def send_complete(self, stream: Stream) -> None:
+        """Say that nothing more comes from this side."""
+        applied(SEND_COMPLETE, stream.open)
+        self._outbox.put(stream, self._encode(PayloadFrame(stream.id, EMPTY, False, True, False)))
+        self._complete(stream)
+
+    def send_error(self, stream: Stream, error: StreamError) -> None:
+        """End the stream both ways with an error."""
+        applied(SEND_ERROR, stream.open)
+        self._outbox.put(stream, self._encode(self.error_frame(stream.id, error.code, error.data)))
+        self._table.end(stream)
+
+    def send_cancel(self, stream: Stream) -> None:
+        """Say that the peer's items are not wanted any more; a requester's cancel ends both halves.
+
+        A cancel discards what waits in the stream's lane. If the request was still there, nothing is sent at all.
+        Does nothing on a stream that has ended.
+        """
+        if stream.requester:
+            if stream.open == NEITHER:
+                return
+            stream.open = applied(SEND_CANCEL, stream.open)
+            self._outbox.discard(stream)
+            if stream.left:
+                self._outbox.put_urgent(self._encode(CancelFrame(stream.id)))
+            self._table.end(stream)
+        elif self._dialect.halves and stream.open & RECEIVING:
+            stream.open = applied(SEND_HALF_CANCEL, stream.open)
+            stream.assembly = None
+            # In its lane, so that a COMPLETE that was said before arrives before.
+            self._outbox.put(stream, self._encode(CancelFrame(stream.id)))
+            if stream.open == NEITHER:
+                self._table.end(stream)
+
+    def request_n(self, stream: Stream, amount: int) -> None:
+        """Grant credit for so many items more. Does nothing once the peer's half is closed."""
+        if not stream.open & RECEIVING:
+            return
+        stream.granted += amount
+        grant = stream.grant
+        if isinstance(grant, CreditGrant) and grant.amount + amount <= MAX_REQUEST_N:
+            grant.amount += amount
+            return
+        stream.grant = grant = CreditGrant(self, stream, amount)
+        if stream.requester and not stream.left:
+            self._outbox.put(stream, grant)
+        else:
+            self._outbox.put_urgent(grant)
+
+    def keep_credit(self, stream: Stream) -> None:
+        """The stream's lane was discarded, but its own reading goes on: credit that waited there still goes out."""
+        if isinstance(stream.grant, CreditGrant):
+            self._outbox.put_urgent(stream.grant)
+
+    def refuse(self, stream_id: int, code: int, text: str) -> None:
+        """Answer a request that opens no stream with ERROR."""
+        self._outbox.put_reply(self._encode(self.error_frame(stream_id, code, text.encode())))
+
+    def abort(self, stream: Stream, code: int, text: str) -> None:
+        """End a stream because of what the peer did on it, and say so: CANCEL by a requester, else ERROR."""
+        if stream.requester:
+            self.send_cancel(stream)
+        else:
+            self._outbox.discard(stream)
+            self.refuse(stream.id, code, text)
+            self._table.end(stream)
+
+    def encode_request_n(self, stream: Stream, amount: int) -> bytes:
+        """REQUEST_N for this stream."""
+        return self._encode(RequestNFrame(stream.id, amount))
+
+    def error_frame(self, stream_id: int, code: int, data: bytes) -> ErrorFrame:
+        """ERROR, its text cut to what one frame of the outbound size can hold."""
+        return ErrorFrame(stream_id, code, data[: max(0, self._fragment_size - self._header - 4)])
+
+    def _complete(self, stream: Stream) -> None:
+        if not self._dialect.halves and not stream.requester:
+            move = SEND_LAST_WORD
+        else:
+            move = SEND_COMPLETE
+        stream.open &= BOTH & ~move.closes
+        if stream.open == NEITHER:
+            self._table.end(stream)
+
+    def _put(self, stream: Stream, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int) -> None:
+        data = payload.data
+        size = self._header + fixed + len(data)
+        if payload.metadata is not None:
+            size += METADATA_HEADER + len(payload.metadata)
+        if size > self._fragment_size:
+            self._outbox.put(stream, Source(self._fragments(frame, payload, fixed), size))
+        elif len(data) >= WHOLE_BODY:
+            self._outbox.put(stream, Source(iter(((self._head(frame, payload.metadata), data),)), size))
+        else:
+            self._outbox.put(stream, self._encode(frame))
+
+    def _head(self, frame: RequestFrame | PayloadFrame, metadata: bytes | None) -> bytes:
+        """The frame without its data, which always stands last."""
+        bare = Payload(b"", metadata)
+        if isinstance(frame, PayloadFrame):
+            return self._encode(PayloadFrame(frame.stream_id, bare, frame.next, frame.complete, frame.follows))
+        return self._encode(
+            RequestFrame(frame.stream_id, frame.interaction, bare, frame.initial_n, frame.follows, frame.complete)
+        )
+
+    def _fragments(self, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int) -> Iterator[EncodedFrame]:
+        """The frames of one payload, made one by one as they leave (RS10-FRAG-04: requests go on as PAYLOAD).
+
+        NEXT stands on every PAYLOAD, COMPLETE on the last frame only (RS10-FRAG-06, RS10-CH-05).
+        """
+        room = self._fragment_size - self._header
+        first = True
+        for piece in pieces(payload, room - fixed, room, METADATA_HEADER):
+            complete = frame.complete and not piece.follows
+            part: RequestFrame | PayloadFrame
+            if first and isinstance(frame, RequestFrame):
+                part = RequestFrame(frame.stream_id, frame.interaction, EMPTY, frame.initial_n, piece.follows, complete)
+            else:
+                part = PayloadFrame(frame.stream_id, EMPTY, True, complete, piece.follows)
+            first = False
+            yield self._head(part, None if piece.metadata is None else bytes(piece.metadata)), piece.data

@@ -1,0 +1,70 @@
+"""The first frame: what a client says, and whether a server can take it before its application is asked."""
+
+from __future__ import annotations
+
+from rsocket_trio.rsocket.dialects import Dialect
+
+from rsocket_trio.errors import InvalidSetup, RejectedSetup, SetupError, UnsupportedSetup
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.frames import SetupFrame
+from rsocket_trio.terms import Keepalive, Setup
+from rsocket_trio.values import value
+
+
+@value
+class ClientTerms:
+    """What a client puts into its SETUP."""
+
+    payload: Payload
+    data_mime: str
+    metadata_mime: str
+    keepalive: Keepalive
+    lease: bool
+    strict: bool
+
+
+def setup_frame(dialect: Dialect, terms: ClientTerms) -> SetupFrame:
+    """The SETUP of this dialect for those terms."""
+    return SetupFrame(
+        dialect.major,
+        dialect.minor,
+        terms.keepalive.interval,
+        terms.keepalive.max_lifetime,
+        terms.metadata_mime,
+        terms.data_mime,
+        terms.payload,
+        lease=terms.lease,
+        strict=terms.strict and dialect.strict,
+    )
+
+
+def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool) -> SetupError | None:
+    """Why this SETUP can't be accepted by a server of this dialect, or ``None``."""
+    if (frame.major, frame.minor) != (dialect.major, dialect.minor):
+        # RS10-SETUP-08, RS02-CON-07: the description of the code names versions.
+        return InvalidSetup(f"version {frame.major}.{frame.minor} is not spoken here, {dialect.name} is")
+    if frame.keepalive_interval <= 0 or frame.max_lifetime <= 0:
+        return InvalidSetup(
+            f"keepalive interval {frame.keepalive_interval:g} s and lifetime {frame.max_lifetime:g} s must be above 0"
+        )
+    if frame.resume_token is not None:
+        # RS10-SETUP-07, RS02-SETUP-07.
+        return RejectedSetup("resumption is not offered here")
+    if frame.lease and not grants_leases:
+        return UnsupportedSetup("leases are not granted here")
+    return None
+
+
+def described(dialect: Dialect, frame: SetupFrame) -> Setup:
+    """The SETUP as the application sees it, before the facts of the handshake are added."""
+    return Setup(
+        dialect=dialect.name,
+        payload=frame.payload,
+        data_mime=frame.data_mime,
+        metadata_mime=frame.metadata_mime,
+        keepalive_interval=frame.keepalive_interval,
+        max_lifetime=frame.max_lifetime,
+        lease=frame.lease,
+        strict=frame.strict,
+        resume=frame.resume_token is not None,
+    )

@@ -1,0 +1,142 @@
+"""The streams of one session: what is kept of each, which are open, and which side opened them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rsocket_trio.rsocket.dialects import Dialect
+
+from rsocket_trio.mux.fragments import Assembly
+from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
+from rsocket_trio.mux.ids import StreamIds
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.outbox import Lane
+from rsocket_trio.rsocket.frames import RequestFrame
+
+REQUESTERS_HALVES = {
+    Interaction.REQUEST_RESPONSE: RECEIVING,
+    Interaction.FIRE_AND_FORGET: NEITHER,
+    Interaction.REQUEST_STREAM: RECEIVING,
+    Interaction.REQUEST_SUBSCRIPTION: RECEIVING,
+    Interaction.REQUEST_CHANNEL: BOTH,
+}
+RESPONDERS_HALVES = {
+    Interaction.REQUEST_RESPONSE: SENDING,
+    Interaction.FIRE_AND_FORGET: NEITHER,
+    Interaction.REQUEST_STREAM: SENDING,
+    Interaction.REQUEST_SUBSCRIPTION: SENDING,
+    Interaction.REQUEST_CHANNEL: BOTH,
+}
+
+
+class Stream(Lane):
+    """One stream. It is its own lane in the outbox.
+
+    ``open`` are its open halves, ``room`` the items that may be sent, ``granted`` the items that the peer may still
+    send. ``request`` is the request frame whose fragments still arrive, ``assembly`` any payload that does.
+    ``owner`` belongs to the connection.
+    """
+
+    __slots__ = (
+        "assembly",
+        "grant",
+        "granted",
+        "id",
+        "interaction",
+        "item_sent",
+        "open",
+        "owner",
+        "request",
+        "requester",
+        "room",
+    )
+
+    def __init__(self, stream_id: int, interaction: Interaction, halves: int, *, requester: bool) -> None:
+        # Lane.__init__ is spelled out: one stream is made for every request.
+        self.head = None
+        self.rest = None
+        self.in_turn = False
+        self.left = False
+        self.ended = False
+        self.id = stream_id
+        self.interaction = interaction
+        self.requester = requester
+        self.open = halves
+        self.room = 0
+        self.granted = 0
+        self.item_sent = False
+        self.owner: Any = None
+        self.assembly: Assembly | None = None
+        self.request: RequestFrame | None = None
+        self.grant: object | None = None
+
+    def __repr__(self) -> str:
+        side = "ours" if self.requester else "theirs"
+        return f"<Stream {self.id} {self.interaction.value}, {side}, open {self.open}>"
+
+
+class StreamTable:
+    """All streams that are not over: ``mine`` were opened by this side, ``theirs`` by the peer.
+
+    A stream that has ended stays until its last frame left the outbox, so that a late CANCEL still finds it.
+    ``reassembling`` is the bytes of all payloads that still arrive.
+    """
+
+    __slots__ = ("_ids", "_peer_parity", "mine", "reassembling", "theirs")
+
+    def __init__(self, dialect: Dialect, *, client: bool) -> None:
+        first, peers_first = dialect.client_first_id, dialect.server_first_id
+        if not client:
+            first, peers_first = peers_first, first
+        self._ids = StreamIds(first, dialect.last_id, reuse=dialect.id_reuse)
+        self._peer_parity = peers_first % 2
+        self.reassembling = 0
+        self.mine: dict[int, Stream] = {}
+        self.theirs: dict[int, Stream] = {}
+
+    def __len__(self) -> int:
+        return len(self.mine) + len(self.theirs)
+
+    @property
+    def ids(self) -> StreamIds:
+        """Where this side's ids come from."""
+        return self._ids
+
+    def is_peers(self, stream_id: int) -> bool:
+        """Whether the peer may open a stream of this id (RS10-SID-03, -04; any unused one: RS10-SID-05)."""
+        return stream_id != 0 and stream_id % 2 == self._peer_parity
+
+    def find(self, stream_id: int) -> Stream | None:
+        """The stream of this id, whoever opened it."""
+        return self.mine.get(stream_id) or self.theirs.get(stream_id)
+
+    def new(self, interaction: Interaction) -> Stream:
+        """A stream of this side's. Raises ``LocalProtocolError`` when ids are used up."""
+        stream_id = self._ids.take(self.mine)
+        stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], requester=True)
+        if interaction is not Interaction.FIRE_AND_FORGET:
+            self.mine[stream_id] = stream
+        return stream
+
+    def end(self, stream: Stream) -> None:
+        """Both halves are closed: forget the stream, at once or when its lane is empty."""
+        stream.open = NEITHER
+        if stream.assembly is not None:
+            self.drop_assembly(stream)
+        if stream.head is None:
+            self.forget(stream)
+        else:
+            stream.ended = True
+
+    def drop_assembly(self, stream: Stream) -> None:
+        """Drop what of a payload has come."""
+        if stream.assembly is not None:
+            self.reassembling -= stream.assembly.size
+            stream.assembly = None
+
+    def forget(self, lane: Lane) -> None:
+        """The last frame of a stream that ended has left."""
+        assert isinstance(lane, Stream)
+        table = self.mine if lane.requester else self.theirs
+        if table.get(lane.id) is lane:
+            del table[lane.id]

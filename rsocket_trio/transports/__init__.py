@@ -1,0 +1,1 @@
+"""Moving whole frames: TCP, TLS, Unix sockets, WebSocket, memory, and the URIs that name them."""

@@ -1,0 +1,75 @@
+"""What a connection asks of a transport: whole frames in, whole frames out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from rsocket_trio.mux.framing import EncodedFrame, Framing
+from rsocket_trio.values import value
+
+
+@value
+class Handshake:
+    """What is known of the peer before its first frame.
+
+    ``transport`` is the scheme of the URI (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``memory``, or ``stream``),
+    ``peer`` its address as ``host:port`` or a path, ``certificate`` what ``ssl.SSLSocket.getpeercert()`` gives,
+    ``path`` and ``headers`` those of the WebSocket handshake (header names in lower case).
+    """
+
+    transport: str = "stream"
+    peer: str = ""
+    certificate: Mapping[str, Any] | None = None
+    path: str | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Transport(Protocol):
+    """Moves whole frames. One task sends, one task receives.
+
+    ``BrokenResourceError`` and ``ClosedResourceError`` of Trio mean a lost transport; ``RemoteProtocolError`` means
+    that the peer broke the framing and can't be understood from here on.
+    """
+
+    handshake: Handshake
+
+    @property
+    def is_message_based(self) -> bool:
+        """Whether each message is one frame, so that no length prefix is needed."""
+        ...
+
+    def use_framing(self, framing: Framing) -> None:
+        """Cut received bytes into frames this way from now on; called before the first ``receive``."""
+        ...
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """The first bytes received so far, waiting for at least one more; and whether no more can come.
+
+        For message transports the first message, whole. What was peeked is delivered by ``receive`` again.
+        """
+        ...
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        """Write all frames, in one write where the transport allows it."""
+        ...
+
+    async def receive(self) -> Sequence[bytes]:
+        """The whole frames that came next, at least one; an empty sequence at the end of the stream."""
+        ...
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a frame was received and its rest was not."""
+        ...
+
+    async def finish(self, code: int = 1000) -> None:
+        """Say that nothing more is sent, then wait for the peer to do the same, discarding what comes.
+
+        Ends early once 4 MiB were discarded. The caller bounds the time. ``code`` is the WebSocket close code.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close at once; never raises for a transport that is broken already."""
+        ...

@@ -1,0 +1,128 @@
+"""How do frames travel over a stream of bytes? TCP, TLS, Unix sockets, and any other Trio stream."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Sequence
+
+import trio
+
+from rsocket_trio.mux.framing import EncodedFrame, Framing, NoFraming
+from rsocket_trio.transports.base import Handshake
+
+READ_SIZE = 65536
+"""Bytes that one read may bring."""
+DISCARD_LIMIT = 4 * 1024 * 1024
+"""Bytes that ``finish`` reads and drops while it waits for the peer to close."""
+
+
+class ByteStreamTransport:
+    """Frames over a stream of bytes, cut by the framing that ``use_framing`` sets.
+
+    One write per ``send``. Cancelling ``send`` may leave half a frame on the wire: close the transport afterwards.
+    """
+
+    is_message_based = False
+
+    def __init__(self, stream: trio.abc.Stream, handshake: Handshake | None = None) -> None:
+        self.handshake = Handshake() if handshake is None else handshake
+        self._stream = stream
+        self._framing: Framing = NoFraming()
+        self._peeked = b""
+        self._ended = False
+
+    def use_framing(self, framing: Framing) -> None:
+        """Cut received bytes into frames this way from now on; called before the first ``receive``."""
+        self._framing = framing
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """All bytes so far, with at least one more than at the last call, and whether no more can come."""
+        if not self._ended:
+            self._peeked += await self._read()
+        return self._peeked, self._ended
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        """Write all frames in one write. ``LocalProtocolError``, and nothing written, if one is too large."""
+        await self._stream.send_all(self._framing.join(frames))
+
+    async def receive(self) -> Sequence[bytes]:
+        """The whole frames that came next, at least one; an empty sequence at the end of the stream.
+
+        Broken framing raises ``RemoteProtocolError`` once the frames before it were handed out.
+        """
+        framing = self._framing
+        if self._peeked:
+            chunk, self._peeked = self._peeked, b""
+        else:
+            chunk = b""
+        while True:
+            if framing.error is not None:
+                raise framing.error
+            if chunk:
+                frames = framing.feed(chunk)
+                if frames:
+                    return frames
+            elif self._ended:
+                return ()
+            if framing.error is None:
+                chunk = await self._read()
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a frame was received and its rest was not."""
+        return self._framing.mid_frame
+
+    async def finish(self, code: int = 1000) -> None:
+        """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
+
+        Nobody may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
+        """
+        try:
+            stream = self._stream
+            if isinstance(stream, trio.SSLStream):
+                stream = await _say_goodbye(stream)
+            if isinstance(stream, trio.abc.HalfCloseableStream):
+                await stream.send_eof()
+            # Closing a socket that holds unread bytes resets it, and the peer may lose what was said last.
+            discarded = 0
+            while discarded < DISCARD_LIMIT and (chunk := await stream.receive_some(READ_SIZE)):
+                discarded += len(chunk)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    async def aclose(self) -> None:
+        """Close at once; never raises for a transport that is broken already."""
+        # A polite TLS close writes, and a write to a peer that does not read hangs. finish() is the polite way.
+        await trio.aclose_forcefully(self._stream)
+
+    async def _read(self) -> bytes:
+        """The next bytes; none at the end of the stream, which stays its end."""
+        if self._ended:
+            return b""
+        try:
+            chunk = await self._stream.receive_some(READ_SIZE)
+        except trio.BrokenResourceError as exc:
+            if not _is_missing_close_notify(exc.__cause__):
+                raise
+            chunk = b""
+        if not chunk:
+            self._ended = True
+        return bytes(chunk)
+
+
+async def _say_goodbye(stream: trio.SSLStream[trio.abc.Stream]) -> trio.abc.Stream:
+    """Exchange close_notify; what is left is the stream below."""
+    below = stream.transport_stream
+    try:
+        await stream.unwrap()
+    except trio.BrokenResourceError:
+        # Ours went out; the peer still sends data, or ended without its own, as many do.
+        pass
+    return below
+
+
+def _is_missing_close_notify(cause: BaseException | None) -> bool:
+    """Whether a TLS peer merely ended the connection without close_notify: cut frames show a cut anyway."""
+    if isinstance(cause, ssl.SSLEOFError):
+        return True
+    return isinstance(cause, ssl.SSLError) and "UNEXPECTED_EOF" in (cause.strerror or "")

@@ -1,0 +1,77 @@
+"""How is a URI dialled? A transport to whoever listens there, or ``ConnectionLost`` with the reason."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import trio
+
+from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.limits import Limits
+from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.bytestream import ByteStreamTransport
+from rsocket_trio.transports.memory import connect_memory
+from rsocket_trio.transports.reasons import reason
+from rsocket_trio.transports.sockets import peer_name, secure
+from rsocket_trio.transports.uris import Endpoint, parse_uri
+from rsocket_trio.transports.websocket import open_websocket
+
+
+@asynccontextmanager
+async def open_transport(
+    uri: str,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    headers: Iterable[tuple[str, str]] = (),
+    limits: Limits | None = None,
+) -> AsyncIterator[Transport]:
+    """Connect, do the handshakes of TLS and WebSocket, and close when the block ends.
+
+    ``headers`` go into the WebSocket handshake; TLS without an ``ssl_context`` trusts what the system trusts.
+    Raises ``ConnectionLost`` naming the URI and the reason, with the error of the socket, of TLS or of the handshake
+    as its cause, and ``ValueError`` for a URI that is none. The caller bounds the time.
+    """
+    endpoint = parse_uri(uri)
+    headers = tuple(headers)
+    if headers and not endpoint.is_websocket:
+        raise ValueError(f"{uri!r}: only ws and wss have a handshake that carries headers")
+    async with AsyncExitStack() as stack:
+        try:
+            transport = await _connect(stack, endpoint, ssl_context, headers, limits or Limits())
+        except (OSError, trio.BrokenResourceError) as exc:
+            raise ConnectionLost(f"{uri}: {reason(exc)}") from exc
+        yield transport
+
+
+async def _connect(
+    stack: AsyncExitStack,
+    endpoint: Endpoint,
+    ssl_context: ssl.SSLContext | None,
+    headers: tuple[tuple[str, str], ...],
+    limits: Limits,
+) -> Transport:
+    """The connected transport; the stack closes it."""
+    if endpoint.scheme == "memory":
+        memory = await connect_memory(endpoint.host)
+        stack.push_async_callback(memory.aclose)
+        return memory
+    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]
+    if endpoint.scheme == "unix":
+        stream = await trio.open_unix_socket(endpoint.path)
+        peer = endpoint.path
+    else:
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        peer = peer_name(stream)
+    stack.push_async_callback(trio.aclose_forcefully, stream)
+    handshake = Handshake(transport=endpoint.scheme, peer=peer)
+    if endpoint.uses_tls:
+        context = ssl.create_default_context() if ssl_context is None else ssl_context
+        stream = trio.SSLStream(stream, context, server_hostname=endpoint.host, https_compatible=True)
+        handshake = await secure(stream, handshake)
+    if endpoint.is_websocket:
+        return await stack.enter_async_context(
+            open_websocket(stream, endpoint, handshake, headers=headers, max_message=limits.frame_size)
+        )
+    return ByteStreamTransport(stream, handshake)

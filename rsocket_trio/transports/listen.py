@@ -1,0 +1,166 @@
+"""Who accepts connections, and where? Bound listeners for URIs, and accepted connections before their handshake."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import NoReturn, TypeAlias
+
+import attrs
+import trio
+
+from rsocket_trio.limits import Limits
+from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.bytestream import ByteStreamTransport
+from rsocket_trio.transports.memory import MemoryListener, MemoryTransport, listen_memory
+from rsocket_trio.transports.reasons import HandshakeFailed, reason
+from rsocket_trio.transports.sockets import UnixListener, bind_tcp, bind_unix, peer_name, secure, server_tls
+from rsocket_trio.transports.uris import Endpoint, parse_uri
+from rsocket_trio.transports.websocket import accept_websocket
+
+DEFAULT_BACKLOG = 1024
+"""Connections that the system completes before they are accepted. It cuts this down to its own maximum."""
+
+logger = logging.getLogger(__name__)
+
+
+class Accepted:
+    """A connection that was accepted and has not said anything yet."""
+
+    def __init__(
+        self, endpoint: Endpoint, stream: trio.SocketStream | MemoryTransport, ssl_context: ssl.SSLContext | None
+    ) -> None:
+        self.endpoint = endpoint
+        self._stream = stream
+        self._ssl_context = ssl_context
+
+    @asynccontextmanager
+    async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
+        """Do the handshakes of TLS and WebSocket, if any, and close when the block ends.
+
+        Raises ``HandshakeFailed``. The caller bounds the time: this waits for a peer that may never speak.
+        """
+        stream = self._stream
+        if isinstance(stream, MemoryTransport):
+            try:
+                yield stream
+            finally:
+                await stream.aclose()
+            return
+        endpoint = self.endpoint
+        peer = endpoint.path if endpoint.scheme == "unix" else peer_name(stream)
+        handshake = Handshake(transport=endpoint.scheme, peer=peer)
+        try:
+            ready: trio.SocketStream | trio.SSLStream[trio.SocketStream] = stream
+            if endpoint.uses_tls:
+                assert self._ssl_context is not None
+                ready = server_tls(self._ssl_context, stream)
+                handshake = await secure(ready, handshake)
+            if endpoint.is_websocket:
+                max_message = (limits or Limits()).frame_size
+                async with accept_websocket(ready, endpoint, handshake, max_message=max_message) as transport:
+                    yield transport
+            else:
+                yield ByteStreamTransport(ready, handshake)
+        finally:
+            await trio.aclose_forcefully(stream)
+
+
+AnyListener: TypeAlias = trio.SocketListener | UnixListener | MemoryListener
+Handler: TypeAlias = Callable[[Accepted], Awaitable[None]]
+
+
+class BoundListener(trio.abc.AsyncResource):
+    """One URI that is listened on: bound already, accepting once it is served. ``uri`` has the port that was bound."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        listeners: Sequence[AnyListener],
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
+        self.endpoint = endpoint
+        self._listeners = list(listeners)
+        self._ssl_context = ssl_context
+
+    @property
+    def uri(self) -> str:
+        """Where clients find it."""
+        return str(self.endpoint)
+
+    async def serve(
+        self,
+        handler: Handler,
+        *,
+        handler_nursery: trio.Nursery | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> NoReturn:
+        """Accept until cancelled, and close the listener then. The handler opens what it is given, in its own task.
+
+        Accepting goes on whatever a client does. A handshake that failed ends that one connection only; any other
+        exception of the handler is the caller's.
+        """
+
+        async def handle(stream: trio.SocketStream | MemoryTransport) -> None:
+            try:
+                await handler(Accepted(self.endpoint, stream, self._ssl_context))
+            except HandshakeFailed as exc:
+                logger.debug("%s: a client was turned away: %s", self.uri, exc)
+
+        # Bound sockets queue connections already, so nobody who hears of the URI comes too early.
+        task_status.started(self.uri)
+        await trio.serve_listeners(handle, self._listeners, handler_nursery=handler_nursery)
+
+    async def aclose(self) -> None:
+        """Stop listening: the port, the path or the name is free again."""
+        with trio.CancelScope(shield=True):
+            for listener in self._listeners:
+                await listener.aclose()
+
+
+async def open_listeners(
+    uris: Iterable[str],
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    unix_mode: int | None = None,
+    backlog: int = DEFAULT_BACKLOG,
+) -> list[BoundListener]:
+    """Bind all URIs, in the order given; if one fails, none stays bound.
+
+    A host name with several addresses is bound on all of them, on one port. ``unix_mode`` are the permissions of the
+    path of a Unix socket, by default what the umask leaves. Raises ``OSError`` naming the URI, and ``ValueError`` for a
+    URI that is none, or that needs an ``ssl_context`` where there is none. The caller serves or closes each.
+    """
+    endpoints = [parse_uri(uri) for uri in uris]
+    for endpoint in endpoints:
+        if endpoint.uses_tls and ssl_context is None:
+            raise ValueError(f"{endpoint}: serving TLS needs an ssl_context with a certificate")
+    bound: list[BoundListener] = []
+    try:
+        for endpoint in endpoints:
+            bound.append(await _bind(endpoint, ssl_context, unix_mode, backlog))
+    except BaseException:
+        for listener in bound:
+            await listener.aclose()
+        raise
+    return bound
+
+
+async def _bind(
+    endpoint: Endpoint, ssl_context: ssl.SSLContext | None, unix_mode: int | None, backlog: int
+) -> BoundListener:
+    listeners: Sequence[AnyListener]
+    try:
+        if endpoint.scheme == "memory":
+            listeners = [listen_memory(endpoint.host)]
+        elif endpoint.scheme == "unix":
+            listeners = [bind_unix(endpoint.path, unix_mode, backlog)]
+        else:
+            tcp = await bind_tcp(endpoint.host, endpoint.port, backlog)
+            endpoint = attrs.evolve(endpoint, port=tcp[0].socket.getsockname()[1])
+            listeners = tcp
+    except OSError as exc:
+        raise OSError(exc.errno, f"cannot listen on {endpoint}: {reason(exc)}") from exc
+    return BoundListener(endpoint, listeners, ssl_context)

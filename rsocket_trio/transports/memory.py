@@ -1,0 +1,161 @@
+"""How do two tasks of one program talk in frames, without bytes? ``memory://name``."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import trio
+
+from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
+from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.bytestream import DISCARD_LIMIT
+
+BATCHES = 4
+"""Batches of frames that wait for a receiver before ``send`` waits as well."""
+BACKLOG = 128
+"""Connections that wait to be accepted before connecting waits as well."""
+
+
+class MemoryTransport(trio.abc.AsyncResource):
+    """One end of a pair: each ``send`` is one batch of whole frames, and waits while the peer is behind."""
+
+    is_message_based = True
+    mid_frame = False
+
+    def __init__(
+        self,
+        outgoing: trio.MemorySendChannel[list[bytes]],
+        incoming: trio.MemoryReceiveChannel[list[bytes]],
+        handshake: Handshake,
+    ) -> None:
+        self.handshake = handshake
+        self._outgoing = outgoing
+        self._incoming = incoming
+        self._peeked: list[bytes] = []
+        self._ended = False
+
+    def use_framing(self, framing: Framing) -> None:
+        """Nothing to cut: messages are frames."""
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """The first frame, and whether no more can come. ``receive`` delivers it again."""
+        if not self._peeked and not self._ended:
+            self._peeked = await self._take()
+        return (self._peeked[0] if self._peeked else b""), self._ended
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        """Hand over all frames at once."""
+        if frames:
+            await self._outgoing.send([whole(frame) for frame in frames])
+
+    async def receive(self) -> Sequence[bytes]:
+        """All frames that are here, at least one; an empty sequence once the peer has finished."""
+        frames, self._peeked = self._peeked, []
+        if not frames and not self._ended:
+            frames = await self._take()
+        return frames
+
+    async def finish(self, code: int = 1000) -> None:
+        """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB."""
+        await self._outgoing.aclose()
+        discarded = 0
+        try:
+            while discarded < DISCARD_LIMIT and not self._ended:
+                discarded += sum(map(len, await self._take()))
+        except trio.ClosedResourceError:
+            pass
+
+    async def aclose(self) -> None:
+        """Close both directions at once."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """What ``aclose`` does, for those that cannot wait."""
+        self._outgoing.close()
+        self._incoming.close()
+
+    async def _take(self) -> list[bytes]:
+        """The next batch together with those behind it."""
+        try:
+            frames = list(await self._incoming.receive())
+        except trio.EndOfChannel:
+            self._ended = True
+            return []
+        try:
+            while True:
+                frames += self._incoming.receive_nowait()
+        except (trio.WouldBlock, trio.EndOfChannel):
+            return frames
+
+
+def memory_pair(name: str = "") -> tuple[MemoryTransport, MemoryTransport]:
+    """Two ends that are connected to each other."""
+    handshake = Handshake(transport="memory", peer=name)
+    to_right, from_left = trio.open_memory_channel[list[bytes]](BATCHES)
+    to_left, from_right = trio.open_memory_channel[list[bytes]](BATCHES)
+    return MemoryTransport(to_right, from_right, handshake), MemoryTransport(to_left, from_left, handshake)
+
+
+class MemoryListener(trio.abc.Listener[MemoryTransport]):
+    """Whoever connects to a name is accepted here."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._arriving, self._arrived = trio.open_memory_channel[MemoryTransport](BACKLOG)
+
+    async def connect(self) -> MemoryTransport:
+        """A new pair: one end is accepted by the listener, the other is returned."""
+        ours, theirs = memory_pair(self.name)
+        await self._arriving.send(theirs)
+        return ours
+
+    async def accept(self) -> MemoryTransport:
+        """The next connection."""
+        return await self._arrived.receive()
+
+    async def aclose(self) -> None:
+        """Free the name; connections that nobody accepted are closed."""
+        names = _listeners()
+        if names.get(self.name) is self:
+            del names[self.name]
+        try:
+            while True:
+                self._arrived.receive_nowait().close()
+        except (trio.WouldBlock, trio.ClosedResourceError):
+            self._arrived.close()
+        await trio.lowlevel.checkpoint()
+
+
+_NAMES: trio.lowlevel.RunVar[dict[str, MemoryListener]] = trio.lowlevel.RunVar("memory listeners")
+"""Who listens under which name. One table a run: channels work in one run only, and a run that died leaves nothing."""
+
+
+def _listeners() -> dict[str, MemoryListener]:
+    try:
+        return _NAMES.get()
+    except LookupError:
+        names: dict[str, MemoryListener] = {}
+        _NAMES.set(names)
+        return names
+
+
+def listen_memory(name: str) -> MemoryListener:
+    """A listener under a name. ``OSError`` if the name is taken."""
+    names = _listeners()
+    if name in names:
+        raise OSError(errno.EADDRINUSE, "the name is taken")
+    names[name] = listener = MemoryListener(name)
+    return listener
+
+
+async def connect_memory(name: str) -> MemoryTransport:
+    """Connect to a name. ``ConnectionRefusedError`` if nobody listens."""
+    listener = _listeners().get(name)
+    if listener is None:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on memory://{name}")
+    try:
+        return await listener.connect()
+    except trio.BrokenResourceError:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on memory://{name} any more") from None

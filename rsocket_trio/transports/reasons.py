@@ -1,0 +1,35 @@
+"""Why did a connection fail? One line out of what sockets, TLS and WebSocket raise."""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+import trio
+
+
+class HandshakeFailed(trio.BrokenResourceError):
+    """The handshake of TLS or WebSocket failed, or ended before it was done. Its text says how."""
+
+
+def reason(exc: BaseException) -> str:
+    """The reason for people, without class names and numbers; looks into causes and groups."""
+    if isinstance(exc, BaseExceptionGroup):
+        # A name with several addresses: mostly all failed alike.
+        return "; ".join(dict.fromkeys(reason(each) for each in exc.exceptions))
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {exc.verify_message}"
+    if isinstance(exc, ssl.SSLEOFError):
+        return "the peer closed the connection during the TLS handshake"
+    if isinstance(exc, ssl.SSLError):
+        return f"TLS: {(exc.reason or str(exc)).lower().replace('_', ' ')}"
+    if exc.__cause__ is not None and (not str(exc) or isinstance(exc, OSError)):
+        return reason(exc.__cause__)
+    text = str(exc) or type(exc).__name__
+    if isinstance(exc, OSError) and exc.strerror:
+        text = exc.strerror
+        plain = os.strerror(exc.errno or 0)
+        if text.endswith(plain):
+            text = plain  # Trio puts the address before it, which our line names already
+    # The system writes "Connection refused", which stands in the middle of our line.
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,138 @@
+"""What holds for every test: nothing that it made is left when it ends.
+
+File descriptors, child processes, Trio's system tasks and the objects of ``WATCHED`` are counted before and after.
+Every other task ends with the test by itself: Trio's run does not return before its nurseries do.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import time
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+# Objects of these classes must not outlive their test.
+WATCHED = (
+    "rsocket_trio.connection.connection:Connection",
+    "rsocket_trio.rsocket.session:Session",
+)
+DESCRIPTORS = Path("/proc/self/fd")
+PATIENCE = 1.0
+"""Seconds of real time in which a system task may still end after the test."""
+
+_alive: list[weakref.ref[Any]] = []
+_watched: set[str] = set()
+
+
+def pytest_collection_finish() -> None:
+    # What the test run itself keeps need not be looked at again after every test.
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail the test that leaves something behind."""
+    is_trio_test = request.node.get_closest_marker("trio") is not None
+    if is_trio_test:
+        check_system_tasks(request.node)
+    before = left_behind()
+    _alive.clear()
+    for name in WATCHED:
+        watch(name)
+    yield
+    if left_behind() - before or live_objects():
+        gc.collect()
+    left = sorted(left_behind() - before) + live_objects()
+    assert left == [], f"left behind: {', '.join(left)}"
+
+
+def left_behind() -> set[str]:
+    """What the operating system keeps for this process, by name."""
+    return {f"descriptor {number} {target}" for number, target in descriptors()} | {
+        f"child process {number}" for number in children()
+    }
+
+
+def descriptors() -> Iterator[tuple[str, str]]:
+    if not DESCRIPTORS.is_dir():
+        return
+    for number in os.listdir(DESCRIPTORS):
+        try:
+            yield number, os.readlink(DESCRIPTORS / number)
+        except FileNotFoundError:  # the one that listed them
+            continue
+
+
+def children() -> set[str]:
+    found: set[str] = set()
+    for one in Path("/proc/self/task").glob("*/children"):
+        try:
+            found.update(one.read_text().split())
+        except (FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            continue
+    return found
+
+
+def live_objects() -> list[str]:
+    """The objects of ``WATCHED`` that were made in this test and are still referred to."""
+    return [f"{type(one).__qualname__} object" for ref in _alive if (one := ref()) is not None]
+
+
+def watch(name: str) -> None:
+    """From now on remember, weakly, every object of a class that is made, if a test has imported it."""
+    module_name, class_name = name.split(":")
+    module = sys.modules.get(module_name)
+    if module is None or name in _watched:
+        return
+    _watched.add(name)
+    cls = getattr(module, class_name)
+    original = cls.__init__
+
+    @functools.wraps(original)
+    def init(self: object, *args: object, **kwargs: object) -> None:
+        _alive.append(weakref.ref(self))
+        original(self, *args, **kwargs)
+
+    cls.__init__ = init
+
+
+def check_system_tasks(item: pytest.Function) -> None:
+    """Have a test end with a look at the tasks that no nursery of its own ends."""
+    if hasattr(item.obj, "hypothesis"):
+        handle = item.obj.hypothesis  # the same function for each set of parameters
+        if not getattr(handle.inner_test, "is_checked", False):
+            handle.inner_test = checked(handle.inner_test)
+    elif not getattr(item.obj, "is_checked", False):
+        item.obj = checked(item.obj)
+
+
+def checked(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    @functools.wraps(test)
+    async def run(*args: object, **kwargs: object) -> None:
+        before = system_tasks()
+        await test(*args, **kwargs)
+        gc.collect()  # Trio complains of an asynchronous generator that nobody closed when it is collected
+        deadline = time.monotonic() + PATIENCE
+        # Not trio.sleep: the test's clock may be one that stands still.
+        while (left := system_tasks() - before) and time.monotonic() < deadline:
+            await trio.lowlevel.checkpoint()
+        assert not left, f"system tasks left behind: {sorted(task.name for task in left)}"
+
+    run.is_checked = True  # type: ignore[attr-defined]
+    return run
+
+
+def system_tasks() -> set[trio.lowlevel.Task]:
+    """The tasks beside the main one, which live as long as Trio's run."""
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    return {task for nursery in root.child_nurseries for task in nursery.child_tasks}

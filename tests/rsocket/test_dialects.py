@@ -1,0 +1,160 @@
+"""The first bytes of a connection tell its dialect: at every cut, over byte streams and over messages."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.rsocket.dialects import (
+    ALL,
+    DIALECTS,
+    REACTIVESOCKET_0_2,
+    RSOCKET_1_0,
+    UNDECIDED,
+    Dialect,
+    Undecided,
+    answer_for,
+    detect,
+    dialect_named,
+)
+
+SETUP_1_0 = "00 00 14  00 00 00 00  04 00  00 01 00 00  00 00 01 f4  00 00 05 dc  00 00"
+RESUME_1_0 = "00 00 1d  00 00 00 00  34 00  00 01 00 00  00 01 74" + " 00" * 16
+SETUP_0_2 = "00 00 14  00 00 00 00  05 e0  00 00 00 02  00 00 01 f4  00 00 05 dc  00 00"
+RESUME_0_2 = "00 00 1d  00 00 00 00  34 00  00 00 00 02  00 01 74" + " 00" * 16
+
+
+@attrs.frozen
+class Opening:
+    """What a client may begin with, and what to make of it as soon as ``decided`` bytes are there."""
+
+    name: str
+    hex: str
+    decided: int
+    dialect: Dialect | None = None
+    answer: Dialect | None = None
+
+    @property
+    def bytes(self) -> bytes:
+        return bytes.fromhex(self.hex)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+# fmt: off
+OPENINGS = [
+    Opening("SETUP of 1.0",                   SETUP_1_0,  13, RSOCKET_1_0),                         # DET-02
+    Opening("SETUP of 1.0 with all flags",    "00 00 14  00 00 00 00  07 ff  00 01 00 00", 13, RSOCKET_1_0),
+    Opening("SETUP of 1.0, 16 MB long",       "ff ff ff  00 00 00 00  04 00  00 01 00 00", 13, RSOCKET_1_0),
+    Opening("RESUME of 1.0",                  RESUME_1_0, 13, RSOCKET_1_0),                         # DET-02
+    Opening("SETUP of 0.2",                   SETUP_0_2,  13, REACTIVESOCKET_0_2),                  # DET-03
+    Opening("RESUME of 0.2",                  RESUME_0_2, 13, REACTIVESOCKET_0_2),                  # DET-03
+    # DET-07
+    Opening("SETUP of 1.1",                   "00 00 14  00 00 00 00  04 00  00 01 00 01", 13, None, RSOCKET_1_0),
+    Opening("SETUP of 0.3",                   "00 00 14  00 00 00 00  04 00  00 00 00 03", 13, None, RSOCKET_1_0),
+    Opening("SETUP of 3.0",                   "00 00 14  00 00 00 00  04 00  00 03 00 00", 11, None, RSOCKET_1_0),
+    Opening("SETUP of 769.0",                 "00 00 14  00 00 00 00  04 00  03 01 00 00", 10, None, RSOCKET_1_0),
+    Opening("SETUP on a stream",              "00 00 14  00 00 00 01  04 00  00 01 00 00", 8, None, RSOCKET_1_0),
+    Opening("SETUP that ends in its version", "00 00 09  00 00 00 00  04 00  00 01 00", 8, None, RSOCKET_1_0),
+    Opening("SETUP that is only a header",    "00 00 06  00 00 00 00  04 00", 8, None, RSOCKET_1_0),
+    Opening("PAYLOAD",                        "00 00 08  00 00 00 01  28 20  68 69", 8, None, RSOCKET_1_0),
+    Opening("KEEPALIVE",                      "00 00 0e  00 00 00 00  0c 80" + " 00" * 8, 8, None, RSOCKET_1_0),
+    Opening("CANCEL on the last stream",      "00 00 06  7f ff ff ff  24 00", 8, None, RSOCKET_1_0),
+    Opening("EXT",                            "00 00 0a  00 00 00 00  fc 00  00 00 00 01", 8, None, RSOCKET_1_0),
+    Opening("RESUME of 3.0",                  "00 00 1d  00 00 00 00  34 00  00 03 00 00", 11),
+    Opening("RESUME on a stream",             "00 00 1d  00 00 00 01  34 00  00 01 00 00", 8),
+    Opening("type 00",                        "00 00 06  00 00 00 00  00 00", 8),
+    Opening("type 0f",                        "00 00 06  00 00 00 00  3c 00", 8),
+    Opening("a reserved stream id",           "00 00 06  80 00 00 01  24 00", 4),
+    Opening("a frame below a header",         "00 00 05  00 00 00 01  24", 3),
+    Opening("an empty frame",                 "00 00 00  00 00 06  00 00 00 01  24 00", 3),
+    Opening("an HTTP request",                b"GET / HTTP/1.1\r\n\r\n".hex(), 8),
+    Opening("a TLS handshake",                "16 03 01 02 00 01 00 01 fc 03 03", 8),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("opening", OPENINGS, ids=str)
+def test_a_byte_stream_is_decided_at_the_earliest_byte_and_not_before(opening: Opening) -> None:
+    data = opening.bytes
+
+    for size in range(len(data) + 1):
+        expected: Dialect | Undecided | None = opening.dialect if size >= opening.decided else UNDECIDED
+        assert detect(data[:size], message=False, ended=False) is expected, f"at {size} bytes"
+
+
+@pytest.mark.parametrize("opening", OPENINGS, ids=str)
+def test_a_byte_stream_that_ended_is_always_decided(opening: Opening) -> None:
+    data = opening.bytes
+
+    for size in range(len(data) + 1):
+        expected = opening.dialect if size >= opening.decided else None
+        assert detect(data[:size], message=False, ended=True) is expected, f"at {size} bytes"
+
+
+@pytest.mark.parametrize("opening", OPENINGS, ids=str)
+def test_once_decided_it_is_known_how_to_refuse(opening: Opening) -> None:
+    if opening.dialect is None:
+        for size in range(opening.decided, len(opening.bytes) + 1):
+            assert answer_for(opening.bytes[:size], message=False) is opening.answer, f"at {size} bytes"
+
+
+@pytest.mark.parametrize("opening", [one for one in OPENINGS if one.dialect is not None], ids=str)
+def test_a_message_needs_no_length_prefix_and_is_decided_as_it_comes(opening: Opening) -> None:  # DET-09
+    frame = opening.bytes[3:]
+
+    for size in range(1, len(frame) + 1):
+        expected = opening.dialect if size >= opening.decided - 3 else None
+        assert detect(frame[:size], message=True, ended=False) is expected, f"at {size} bytes"
+
+
+@pytest.mark.parametrize(
+    ("frame", "answer"),
+    [
+        ("00 00 00 00  04 00  00 01 00", RSOCKET_1_0),
+        ("00 00 00 00  04 00  00 09 00 00", RSOCKET_1_0),
+        ("00 00 00 01  28 20", RSOCKET_1_0),
+        ("00 00 00 01  28", None),
+        ("80 00 00 01  28 20", None),
+        ("00 00 00 01  3c 00", None),
+        ("68 65 6c 6c 6f", None),
+    ],
+)
+def test_a_message_that_opens_nothing_is_refused_in_1_0_if_it_is_a_frame(frame: str, answer: Dialect | None) -> None:
+    data = bytes.fromhex(frame)
+
+    assert detect(data, message=True, ended=False) is None
+    assert answer_for(data, message=True) is answer
+
+
+def test_nothing_yet_is_undecided_and_nothing_at_all_is_unknown() -> None:
+    for message in (False, True):
+        assert detect(b"", message=message, ended=False) is UNDECIDED
+        assert detect(b"", message=message, ended=True) is None
+        assert answer_for(b"", message=message) is None
+
+
+def test_sixteen_bytes_always_decide() -> None:
+    for opening in OPENINGS:
+        assert detect(opening.bytes[:16].ljust(16, b"\0"), message=False, ended=False) is not UNDECIDED
+
+
+def test_dialects_are_found_by_name() -> None:
+    assert ALL == ("rsocket/1.0", "reactivesocket/0.2")
+    assert [dialect_named(name) for name in ALL] == list(DIALECTS.values()) == [RSOCKET_1_0, REACTIVESOCKET_0_2]
+    with pytest.raises(ValueError, match=r"'rsocket/3': the known ones are rsocket/1.0, reactivesocket/0.2"):
+        dialect_named("rsocket/3")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+def test_a_dialect_has_a_frame_for_exactly_its_interactions(dialect: Dialect) -> None:
+    asked = {row.interaction for row in dialect.codec.rows if row.interaction is not None}
+
+    assert asked == dialect.interactions == set(Interaction) - {Interaction.REQUEST_SUBSCRIPTION}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+def test_clients_have_odd_ids_and_servers_even_ones(dialect: Dialect) -> None:  # RS10-SID-03, RS10-SID-04, RS02-SID-03
+    assert (dialect.client_first_id, dialect.server_first_id, dialect.last_id) == (1, 2, 2**31 - 1)

@@ -1,0 +1,144 @@
+"""The house stands: imports point down, and the pure folders know neither Trio nor any other way to do I/O."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "rsocket_trio"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+WORDS = ("errors", "values", "payload", "limits", "terms")
+PURE = (*WORDS, "mux", "rsocket", "streamux", "metadata")
+PUBLIC = "__init__"
+"""The public names: programs may import them, as users do, and nothing below may."""
+
+# Bottom-up. A folder imports only from the rows below its own; the words may use each other.
+LAYERS: tuple[tuple[str, ...], ...] = (
+    WORDS,
+    ("mux",),
+    ("rsocket", "streamux", "metadata"),
+    ("transports",),
+    ("responder",),
+    ("connection",),
+    (PUBLIC,),
+    ("cli", "spark", "testing", "replay"),
+)
+LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
+
+# A responder's handlers are given the connection's objects; it may name their types, and nothing more.
+ONLY_FOR_ANNOTATIONS = {("responder", "connection")}
+
+THIRD_PARTY_IN_PURE_FOLDERS = {"attrs"}
+IMPURE = {
+    *("asyncio", "concurrent", "multiprocessing", "os", "pathlib", "random", "select", "selectors", "signal"),
+    *("socket", "socketserver", "ssl", "subprocess", "threading", "time"),
+}
+
+
+class Import(NamedTuple):
+    """One imported module, as a dotted name."""
+
+    module: str
+    line: int
+    for_annotations: bool
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_imports_point_down(path: Path) -> None:
+    folder = folder_of_file(path)
+    assert folder in LEVELS, f"{path.name} stands in no layer: give it a place in the table"
+
+    wrong = [
+        f"line {found.line}: {folder} imports {found.module}"
+        for found in imports_of(path)
+        if found.module.split(".")[0] == PACKAGE.name and not may_import(folder, found)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if path.relative_to(PACKAGE).parts[0].removesuffix(".py") in PURE],
+    ids=lambda path: path.relative_to(PACKAGE).as_posix(),
+)
+def test_pure_folders_import_nothing_that_does_io(path: Path) -> None:
+    outside = {found.module.split(".")[0] for found in imports_of(path)} - {PACKAGE.name}
+
+    assert outside & IMPURE == set()
+    assert outside - set(sys.stdlib_module_names) - THIRD_PARTY_IN_PURE_FOLDERS == set()
+
+
+@pytest.mark.parametrize(
+    ("folder", "source", "allowed"),
+    [
+        ("mux", "from rsocket_trio.errors import Invalid", True),
+        ("mux", "from rsocket_trio import errors", True),
+        ("mux", "from . import outbox", True),
+        ("mux", "from .. import connection", False),
+        ("mux", "import rsocket_trio.rsocket.codec", False),
+        ("mux", "from rsocket_trio import Payload", False),
+        ("rsocket", "from rsocket_trio import metadata", False),
+        ("rsocket", "def f():\n    from rsocket_trio.transports import base", False),
+        ("payload", "from rsocket_trio.errors import Invalid", True),
+        ("responder", "if TYPE_CHECKING:\n    from rsocket_trio.connection import Connection", True),
+        ("responder", "from rsocket_trio.connection import Connection", False),
+        ("mux", "if TYPE_CHECKING:\n    from rsocket_trio.connection import Connection", False),
+        ("cli", "from rsocket_trio import serve", True),
+        ("cli", "from rsocket_trio.testing import pair", False),
+    ],
+)
+def test_the_judge_tells_up_from_down(folder: str, source: str, allowed: bool) -> None:
+    found = list(imports_in(ast.parse(source), (PACKAGE.name, folder)))
+
+    assert [may_import(folder, one) for one in found] == [allowed]
+
+
+def may_import(folder: str, found: Import) -> bool:
+    target = folder_of_module(found.module)
+    if target == folder or (folder in WORDS and target in WORDS):
+        return True
+    if found.for_annotations and (folder, target) in ONLY_FOR_ANNOTATIONS:
+        return True
+    return LEVELS[target] < LEVELS[folder]
+
+
+def folder_of_file(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def folder_of_module(module: str) -> str:
+    """The folder, or the single file, that a dotted name lies in. A name of the package itself is a public one."""
+    name = [*module.split("."), PUBLIC][1]
+    is_module = (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file() or name in LEVELS
+    return name if is_module else PUBLIC
+
+
+def imports_of(path: Path) -> Iterator[Import]:
+    package = (PACKAGE.name, *path.relative_to(PACKAGE).parts[:-1])
+    return imports_in(ast.parse(path.read_text("utf-8")), package)
+
+
+def imports_in(tree: ast.AST, package: tuple[str, ...], *, for_annotations: bool = False) -> Iterator[Import]:
+    """Every import, wherever it stands, with relative ones made absolute."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, for_annotations)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *([node.module] if node.module else [])))
+            for alias in node.names:
+                # What is imported from the package itself is a module of it or a public name.
+                yield Import(f"{module}.{alias.name}", node.lineno, for_annotations)
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            yield from imports_in(ast.Module(node.body, []), package, for_annotations=True)
+            yield from imports_in(ast.Module(node.orelse, []), package, for_annotations=for_annotations)
+        else:
+            yield from imports_in(node, package, for_annotations=for_annotations)
