@@ -64,9 +64,12 @@ __all__ = [
     "serve_stream",
 ]
 
-for _name in __all__:
-    # Users meet these names here, so this is where errors and documentation say that they live.
-    _object = globals()[_name]
-    if isinstance(_object, type) or callable(_object):
-        _object.__module__ = __name__
-del _name, _object
+
+def _show_names_here() -> None:
+    """Users meet these names here, so this is where errors and documentation say that they live."""
+    for name in __all__:
+        if isinstance(globals()[name], type):
+            globals()[name].__module__ = __name__
+
+
+_show_names_here()

@@ -213,7 +213,9 @@ def stream_error(code: int, data: bytes) -> StreamError:
 
 def connection_error(code: int, data: bytes) -> ConnectionLost:
     """The exception for an ERROR received on stream 0 that ends the connection."""
-    return ConnectionLost(f"the peer ended the connection: {readable(data)}" if data else "the peer ended the connection", code=code)
+    return ConnectionLost(
+        f"the peer ended the connection: {readable(data)}" if data else "the peer ended the connection", code=code
+    )
 
 
 def again(error: RSocketError) -> RSocketError:

@@ -3,58 +3,57 @@
 from __future__ import annotations
 
 import attrs
-from attrs import validators
+
+from rsocket_trio.values import between
 
 KIB = 1024
 MIB = 1024 * KIB
 LARGEST_FRAME = 16 * MIB - 1
 """Bytes: what the 24-bit length field of ReactiveSocket 0.2 and RSocket 1.0 can say."""
 
-_positive = validators.gt(0)
-
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """The bounds of one connection. Sizes are bytes, times are seconds. Raises ``ValueError`` for a bound below 1.
+    """The bounds of one connection. Sizes are bytes, times are seconds. Raises ``ValueError`` for what bounds nothing.
 
     Each attribute says what a peer gets that goes beyond it.
     """
 
-    setup_timeout: float = attrs.field(default=10.0, validator=_positive)
+    setup_timeout: float = attrs.field(default=10.0, validator=between(0.001))
     """Seconds from accept to the whole SETUP, TLS and WebSocket handshakes included. Beyond: closed."""
-    setup_size: int = attrs.field(default=64 * KIB, validator=_positive)
+    setup_size: int = attrs.field(default=64 * KIB, validator=between(1))
     """Bytes of a SETUP frame, its resume token not counted. Beyond: INVALID_SETUP."""
-    frame_size: int = attrs.field(default=LARGEST_FRAME, validator=[_positive, validators.le(2**31 - 1)])
+    frame_size: int = attrs.field(default=LARGEST_FRAME, validator=between(1, 2**31 - 1))
     """Bytes of one inbound frame. Beyond: CONNECTION_ERROR, before a byte of the body is stored."""
-    payload_size: int = attrs.field(default=64 * MIB, validator=_positive)
+    payload_size: int = attrs.field(default=64 * MIB, validator=between(1))
     """Bytes of one payload joined from fragments. Beyond: the stream ends with INVALID, the rest is skipped."""
-    reassembly_size: int = attrs.field(default=128 * MIB, validator=_positive)
+    reassembly_size: int = attrs.field(default=128 * MIB, validator=between(1))
     """Bytes of all unfinished payloads of a connection. Beyond: the stream that adds to it ends with INVALID."""
-    tiny_fragments: int = attrs.field(default=1024, validator=_positive)
+    tiny_fragments: int = attrs.field(default=1024, validator=between(1))
     """Fragments below 64 bytes in a row that are not the last. Beyond: the stream ends with INVALID."""
-    streams: int = attrs.field(default=10_000, validator=_positive)
+    streams: int = attrs.field(default=10_000, validator=between(1))
     """Streams that the peer may have open. Beyond: REJECTED; a fire-and-forget is dropped and counted."""
-    cancels: int = attrs.field(default=2_000, validator=_positive)
+    cancels: int = attrs.field(default=2_000, validator=between(1))
     """Cancels before any item went out that are taken in a burst. Beyond: CONNECTION_ERROR."""
-    cancel_rate: float = attrs.field(default=200.0, validator=_positive)
+    cancel_rate: float = attrs.field(default=200.0, validator=between(0.001))
     """How many of those cancels a second become free again."""
-    reply_size: int = attrs.field(default=MIB, validator=_positive)
-    """Bytes of replies (keepalive answers, refusals) that wait for a peer that does not read. Beyond: reading pauses."""
-    reply_frames: int = attrs.field(default=4_096, validator=_positive)
+    reply_size: int = attrs.field(default=MIB, validator=between(1))
+    """Bytes of answers (to keepalives, refusals) that wait for a peer that does not read. Beyond: reading pauses."""
+    reply_frames: int = attrs.field(default=4_096, validator=between(1))
     """The same in frames."""
-    outbox_size: int = attrs.field(default=4 * MIB, validator=_positive)
+    outbox_size: int = attrs.field(default=4 * MIB, validator=between(1))
     """Bytes that wait to be written. Beyond: ``send`` and requests wait."""
-    inbox_size: int = attrs.field(default=8 * MIB, validator=_positive)
+    inbox_size: int = attrs.field(default=8 * MIB, validator=between(1))
     """Bytes of items received and not yet taken by their readers. Beyond: no new credit is granted."""
-    held_frames: int = attrs.field(default=256, validator=_positive)
+    held_frames: int = attrs.field(default=256, validator=between(1))
     """Frames held while the setup handler decides. Beyond: reading pauses."""
-    held_size: int = attrs.field(default=MIB, validator=_positive)
+    held_size: int = attrs.field(default=MIB, validator=between(1))
     """The same in bytes."""
-    silence: float = attrs.field(default=90.0, validator=_positive)
+    silence: float = attrs.field(default=90.0, validator=between(0.001))
     """Seconds that a half-received frame or a paused read may last where no lifetime was agreed. Beyond: closed."""
-    metadata_entries: int = attrs.field(default=1_024, validator=_positive)
+    metadata_entries: int = attrs.field(default=1_024, validator=between(1))
     """Entries of a composite metadata. Beyond: INVALID."""
-    idle_workers: int = attrs.field(default=32, validator=validators.ge(0))
+    idle_workers: int = attrs.field(default=32, validator=between(0))
     """Handler tasks that a connection keeps parked between requests."""
-    pending_handlers: int = attrs.field(default=10_000, validator=_positive)
+    pending_handlers: int = attrs.field(default=10_000, validator=between(1))
     """Fire-and-forget and metadata-push handlers running at once. Beyond: dropped and counted."""

@@ -91,7 +91,7 @@ class Responder:
     @overload
     def request_stream(self, route: str | None = None) -> Callable[[F], F]: ...
     def request_stream(self, route: F | str | None = None) -> F | Callable[[F], F]:
-        """Serve a stream: an async generator of the request, or an async function of the request and an ``Outgoing``."""
+        """Serve a stream: an async generator of the request, or an async function of it and an ``Outgoing``."""
         return self._decorator(Interaction.REQUEST_STREAM, route)
 
     @overload
@@ -249,7 +249,9 @@ def _checked(decorator: str, function: object) -> Handler:
         if shape == wanted and _takes(function, arguments):
             return Handler(function, kind)
     hints = ARGUMENTS.get(decorator, {})
-    allowed = " or ".join(f"a{'n' if name[0] == 'a' else ''} {name} {hints.get(count, '(request)')}" for name, count in forms)
+    allowed = " or ".join(
+        f"a{'n' if name[0] == 'a' else ''} {name} {hints.get(count, '(request)')}" for name, count in forms
+    )
     raise TypeError(f"{decorator} takes {allowed}; {_function_name(function)}{_signature(function)} is a {shape}")
 
 

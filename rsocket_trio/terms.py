@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-from attrs import validators
 
 from rsocket_trio.payload import Payload
+from rsocket_trio.values import between
 
 MAX_SECONDS = (2**31 - 1) / 1000
 """The longest time that 31 bits of milliseconds can say: a little more than 24 days."""
@@ -23,8 +23,8 @@ class Keepalive:
     ``max_lifetime`` (RS10-KA-07). Raises ``ValueError`` unless both are at least a millisecond and fit 31 bits.
     """
 
-    interval: float = attrs.field(default=20.0, validator=[validators.ge(0.001), validators.le(MAX_SECONDS)])
-    max_lifetime: float = attrs.field(default=90.0, validator=[validators.ge(0.001), validators.le(MAX_SECONDS)])
+    interval: float = attrs.field(default=20.0, validator=between(0.001, MAX_SECONDS))
+    max_lifetime: float = attrs.field(default=90.0, validator=between(0.001, MAX_SECONDS))
 
 
 @attrs.frozen
@@ -34,8 +34,8 @@ class Lease:
     Raises ``ValueError`` outside of what 31 bits of requests and milliseconds can say.
     """
 
-    number_of_requests: int = attrs.field(validator=[validators.ge(0), validators.le(MAX_REQUESTS)])
-    time_to_live: float = attrs.field(validator=[validators.ge(0), validators.le(MAX_SECONDS)])
+    number_of_requests: int = attrs.field(validator=between(0, MAX_REQUESTS))
+    time_to_live: float = attrs.field(validator=between(0, MAX_SECONDS))
 
 
 @attrs.frozen(kw_only=True)

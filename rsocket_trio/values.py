@@ -1,13 +1,28 @@
-"""How values are declared: frozen for the type checker, cheap at run time."""
+"""How values are declared and checked: frozen for the type checker, cheap at run time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import attrs
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    value = attrs.frozen
+    from attrs import frozen as value
 else:
     # A frozen class costs four times as much to make, and frames are made for every item.
-    value = attrs.define
+    from attrs import define as value
+
+__all__ = ["between", "value"]
+
+
+def between(low: float, high: float = math.inf) -> Callable[[Any, Any, Any], None]:
+    """A check for numbers of attrs classes: ``ValueError`` naming the field, the number and the bounds."""
+
+    def check(instance: object, attribute: Any, number: Any) -> None:
+        if isinstance(number, bool) or not isinstance(number, int | float):
+            raise TypeError(f"{type(instance).__name__}.{attribute.name} is a number, not {type(number).__name__}")
+        if not low <= number <= high:
+            bounds = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:.10g}"
+            raise ValueError(f"{type(instance).__name__}.{attribute.name} of {number}: must be {bounds}")
+
+    return check

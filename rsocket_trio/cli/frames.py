@@ -84,7 +84,7 @@ def _encoded(dialect: Dialect, line: str, prefix: Prefix | None) -> Answer:
     try:
         content = json.loads(line)
         if not isinstance(content, dict):
-            raise ValueError(f"a JSON object expected, not {content!r:.80}")
+            return _error(f"a JSON object expected, not {content!r:.80}")
         frame = from_json(dialect, content)
     except RecursionError:
         return _error("not JSON: nested too deeply")

@@ -62,9 +62,11 @@ async def open_connection(
     terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict)
     session = client_session(dialect, terms, limits, fragment_size, responder, resume, quirks)
     parse_uri(uri)
-    async with open_transport(uri, ssl_context=ssl_context, headers=headers, limits=limits) as transport:
-        async with _run_client(session, terms, transport, responder) as connection:
-            yield connection
+    async with (
+        open_transport(uri, ssl_context=ssl_context, headers=headers, limits=limits) as transport,
+        _run_client(session, terms, transport, responder) as connection,
+    ):
+        yield connection
 
 
 @asynccontextmanager
@@ -165,7 +167,7 @@ async def _run_client(
             nursery.start_soon(connection.run, transport)
             try:
                 yield connection
-            except BaseException as exc:  # noqa: BLE001 - it is raised again outside of the nursery
+            except BaseException as exc:
                 error = exc
             connection.leave()
     except BaseExceptionGroup as group:

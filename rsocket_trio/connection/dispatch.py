@@ -29,20 +29,21 @@ from rsocket_trio.mux.events import (
     StreamFailed,
 )
 from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream import StreamState
 from rsocket_trio.payload import Payload, as_payload
 from rsocket_trio.responder import Handler, Kind
 from rsocket_trio.rsocket.streams import Stream
 from rsocket_trio.terms import Setup
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.connection.engine import Engine
 
 
 class Dispatcher:
     """Acts on events. Nothing here waits; what needs time becomes a job for a worker."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._actions: dict[type, Callable[[Any], None]] = {
             SetupReceived: self._on_setup,
             RequestReceived: self._on_request,
@@ -52,11 +53,11 @@ class Dispatcher:
             StreamCancelled: self._on_cancelled,
             SendingCancelled: self._on_credit,
             CreditGranted: self._on_credit,
-            LeaseReceived: lambda event: connection.on_lease(),
+            LeaseReceived: lambda event: engine.on_lease(),
             MetadataPushed: self._on_metadata_push,
             ExtensionReceived: self._on_extension,
             Pong: lambda event: event.token.set(),
-            PeerDraining: lambda event: connection.on_peer_draining(),
+            PeerDraining: lambda event: engine.on_peer_draining(),
             SessionEnded: self._on_ended,
         }
 
@@ -80,7 +81,7 @@ class Dispatcher:
 
     def _on_failed(self, event: StreamFailed) -> None:
         if isinstance(event.error, RemoteProtocolError):
-            self._connection.log_fault(str(event.error))
+            self._engine.faults.of_peer(str(event.error))
         owner = event.stream.owner
         if owner is not None:
             owner.on_error(event.error)
@@ -97,22 +98,21 @@ class Dispatcher:
 
     def _on_request(self, event: RequestReceived) -> None:
         stream, payload = event.stream, event.payload
-        assert isinstance(stream, Stream)
-        connection = self._connection
+        engine = self._engine
         try:
             handler = self._find(stream.interaction, payload)
         except StreamError as error:
             if stream.interaction is Interaction.FIRE_AND_FORGET:
-                connection.counters.dropped += 1
+                engine.faults.dropped += 1
             else:
-                connection.fail_stream(stream, error)
+                engine.fail_stream(stream, error)
             return
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
             return
-        job = Job(connection, stream, handler, payload)
+        job = Job(engine, stream, handler, payload)
         if stream.interaction is Interaction.FIRE_AND_FORGET:
-            connection.outlive(job)
+            engine.workers.outlive(job)
         else:
             stream.owner = job
             if stream.interaction is Interaction.REQUEST_CHANNEL:
@@ -120,52 +120,49 @@ class Dispatcher:
         self._start(job)
 
     def _find(self, interaction: Interaction, payload: Payload) -> Handler:
-        connection = self._connection
+        engine = self._engine
         try:
-            limit = connection.session.limits.metadata_entries
-            route = route_of(payload.metadata, connection.setup.metadata_mime, limit)
+            limit = engine.session.limits.metadata_entries
+            route = route_of(payload.metadata, engine.connection.setup.metadata_mime, limit)
         except RemoteProtocolError as error:
             raise Invalid(f"metadata: {error}") from error
-        return connection.responder.find(interaction, route)
+        return engine.responder.find(interaction, route)
 
-    def _run_inline(self, stream: Stream, handler: Handler, payload: Payload) -> None:
-        connection = self._connection
-        workers = connection.workers
-        assert workers is not None
+    def _run_inline(self, stream: StreamState, handler: Handler, payload: Payload) -> None:
+        engine = self._engine
+        workers = engine.workers
         try:
             result = workers.context.copy().run(handler.function, payload)
             if stream.interaction is Interaction.FIRE_AND_FORGET:
                 return
             reply = as_payload(result)
-        except Exception as error:  # noqa: BLE001 - whatever a user's handler raises is an outcome of its stream
+        except Exception as error:
             if stream.interaction is Interaction.FIRE_AND_FORGET:
-                connection.log_failure(handler.function, error)
+                engine.faults.of_handler(handler.function, error)
             else:
-                Job(connection, stream, handler, payload).fail(error)
+                Job(engine, stream, handler, payload).fail(error)
             return
-        if connection.has_room(len(reply.data)):
-            connection.send_item(stream, reply, complete=True)
+        if engine.has_room(len(reply.data)):
+            engine.send_item(stream, reply, complete=True)
             return
 
         async def late(request: Payload) -> Payload:
             return reply
 
         # The outbox is full: the answer waits in a task, and the receive task does not.
-        job = Job(connection, stream, Handler(late, Kind.ASYNC), payload)
+        job = Job(engine, stream, Handler(late, Kind.ASYNC), payload)
         stream.owner = job
         self._start(job)
 
     def _start(self, job: Job) -> None:
-        workers = self._connection.workers
-        assert workers is not None
-        workers.start(job)
+        self._engine.workers.start(job)
 
     # The connection
 
     def _on_setup(self, event: SetupReceived) -> None:
-        connection = self._connection
-        facts = connection.handshake
-        connection.setup = setup = attrs.evolve(
+        engine = self._engine
+        facts = engine.connection.handshake
+        engine.connection.setup = setup = attrs.evolve(
             event.setup,
             transport=facts.transport,
             peer=facts.peer,
@@ -173,78 +170,73 @@ class Dispatcher:
             path=facts.path,
             headers=facts.headers,
         )
-        connection.reset_timer()
-        if connection.responder.setup_handler is None:
+        engine.clock.reset()
+        if engine.responder.setup_handler is None:
             self._accept(setup)
         else:
-            assert connection.nursery is not None
-            assert connection.workers is not None
-            connection.workers.context.copy().run(connection.nursery.start_soon, self._gate, setup)
+            engine.workers.context.copy().run(engine.nursery.start_soon, self._gate, setup)
 
     async def _gate(self, setup: Setup) -> None:
-        connection = self._connection
-        handler = connection.responder.setup_handler
+        engine = self._engine
+        handler = engine.responder.setup_handler
         assert handler is not None
         try:
-            answer = handler.function(setup, connection)
+            answer = handler.function(setup, engine.connection)
             if handler.kind is Kind.ASYNC:
                 await answer
-        except Exception as error:  # noqa: BLE001 - nothing of a user's exception goes to the peer, and nobody gets in
+        except Exception as error:
             leaf = only_leaf(error)
             if isinstance(leaf, SetupError):
                 self._refuse(leaf)
                 return
-            connection.log_failure(handler.function, error)
+            engine.faults.of_handler(handler.function, error)
             self._refuse(RejectedSetup("internal error"))
         else:
             self._accept(setup)
 
     def _accept(self, setup: Setup) -> None:
-        connection = self._connection
-        if connection.ended is not None:
+        engine = self._engine
+        if engine.ended is not None:
             return
         if setup.lease:
-            connection.start_lease_policy(setup)
-        self.act(connection.session.accept(trio.current_time()))
-        connection.on_accepted()
+            engine.nursery.start_soon(engine.clock.run_lease_policy, setup)
+        self.act(engine.session.accept(trio.current_time()))
+        engine.on_accepted()
 
     def _refuse(self, error: SetupError) -> None:
-        self.act(self._connection.session.refuse(error))
+        self.act(self._engine.session.refuse(error))
 
     def _on_metadata_push(self, event: MetadataPushed) -> None:
-        connection = self._connection
-        handler = connection.responder.metadata_push_handler
-        if handler is None or connection.afterlives >= connection.session.limits.pending_handlers:
-            connection.counters.dropped += 1
+        engine = self._engine
+        handler = engine.responder.metadata_push_handler
+        if handler is None or engine.workers.afterlives >= engine.session.limits.pending_handlers:
+            engine.faults.dropped += 1
             return
-        assert connection.workers is not None
         if handler.kind is Kind.INLINE:
             try:
-                connection.workers.context.copy().run(handler.function, event.metadata)
-            except Exception as error:  # noqa: BLE001 - nobody else can be told
-                connection.log_failure(handler.function, error)
+                engine.workers.context.copy().run(handler.function, event.metadata)
+            except Exception as error:
+                engine.faults.of_handler(handler.function, error)
             return
 
         async def take(request: Payload) -> None:
             await handler.function(request.data)
 
         stream = Stream(0, Interaction.FIRE_AND_FORGET, 0, requester=False)
-        job = Job(connection, stream, Handler(take, Kind.ASYNC), Payload(event.metadata))
-        connection.outlive(job)
+        job = Job(engine, stream, Handler(take, Kind.ASYNC), Payload(event.metadata))
+        engine.workers.outlive(job)
         self._start(job)
 
     def _on_extension(self, event: ExtensionReceived) -> None:
-        connection = self._connection
-        handler = connection.responder.extensions[event.ext_type]
-        assert connection.workers is not None
+        engine = self._engine
+        handler = engine.responder.extensions[event.ext_type]
         try:
-            connection.workers.context.copy().run(handler.function, event.stream_id, event.body)
-        except Exception as error:  # noqa: BLE001 - an extension's failure is nobody else's
-            connection.log_failure(handler.function, error)
+            engine.workers.context.copy().run(handler.function, event.stream_id, event.body)
+        except Exception as error:
+            engine.faults.of_handler(handler.function, error)
 
     def _on_ended(self, event: SessionEnded) -> None:
-        connection = self._connection
+        engine = self._engine
         if not isinstance(event.error, ConnectionClosed):
-            connection.log_fault(str(event.error))
-        connection.end(event.error)
-
+            engine.faults.of_peer(str(event.error))
+        engine.end(event.error)

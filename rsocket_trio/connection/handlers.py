@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,8 @@ from rsocket_trio.responder import Handler, Kind
 if TYPE_CHECKING:
     import trio
 
-    from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.rsocket.streams import Stream
-
-logger = logging.getLogger("rsocket_trio")
+    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.mux.stream import StreamState
 
 
 class Job(Owner):
@@ -30,10 +27,10 @@ class Job(Owner):
     over while the handler still runs, so that it goes on counting as a stream.
     """
 
-    __slots__ = ("cancelled", "channel", "connection", "handler", "lingering", "payload", "scope", "sender", "stream")
+    __slots__ = ("cancelled", "channel", "engine", "handler", "lingering", "payload", "scope", "sender", "stream")
 
-    def __init__(self, connection: Connection, stream: Stream, handler: Handler, payload: Payload) -> None:
-        self.connection = connection
+    def __init__(self, engine: Engine, stream: StreamState, handler: Handler, payload: Payload) -> None:
+        self.engine = engine
         self.stream = stream
         self.handler = handler
         self.payload = payload
@@ -46,9 +43,7 @@ class Job(Owner):
     def accept_channel(self) -> None:
         """Open the channel at once, not with the handler's first step: items may follow in the same read."""
         handler = self.handler
-        self.channel = AcceptedChannel(
-            self.connection, self.stream, self.payload, handler.credit, refill=handler.refill
-        )
+        self.channel = AcceptedChannel(self.engine, self.stream, self.payload, handler.credit, refill=handler.refill)
         # The job is told first: a cancel stops the handler.
         self.stream.owner = self
 
@@ -56,7 +51,7 @@ class Job(Owner):
         """Run the handler to its end, whatever that is; only cancellation and what is no ``Exception`` get out."""
         try:
             await RUNNERS[self.stream.interaction](self)
-        except Exception as error:  # noqa: BLE001 - whatever a user's handler raises is an outcome of its stream
+        except Exception as error:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
@@ -64,10 +59,10 @@ class Job(Owner):
         told = only_leaf(error)
         if not isinstance(told, StreamError):
             # The end of the connection itself is no failure of a handler that met it.
-            if not (isinstance(error, ConnectionLost | ConnectionClosed) and self.connection.ended):
-                self.connection.log_failure(self.handler.function, error)
+            if not (isinstance(error, ConnectionLost | ConnectionClosed) and self.engine.ended):
+                self.engine.faults.of_handler(self.handler.function, error)
             told = ApplicationError("internal error")
-        self.connection.fail_stream(self.stream, told)
+        self.engine.fail_stream(self.stream, told)
 
     def cancel(self) -> None:
         """The stream, or the connection, is over: stop the handler."""
@@ -84,15 +79,15 @@ class Job(Owner):
             self.channel.on_complete()
 
     def on_error(self, error: RSocketError) -> None:
-        self.connection.linger(self)
-        if self.channel is not None and not self.connection.ended:
+        self.engine.workers.linger(self)
+        if self.channel is not None and not self.engine.ended:
             # The requester of a channel failed: its reader hears why, and is not cut short.
             self.channel.on_error(error)
         else:
             self.cancel()
 
     def on_cancel(self) -> None:
-        self.connection.linger(self)
+        self.engine.workers.linger(self)
         self.cancel()
 
     def on_credit(self) -> None:
@@ -119,7 +114,7 @@ async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[Payloa
         while True:
             try:
                 await send(item)
-            except BaseException as error:  # noqa: BLE001 - Cancelled too belongs to the generator's own frames
+            except BaseException as error:
                 item = await items.athrow(error)
             else:
                 item = await items.__anext__()
@@ -134,11 +129,11 @@ async def _respond(job: Job) -> None:
 
 async def deliver(job: Job, reply: Payload) -> None:
     """Send the one answer of a request/response, once there is room for it."""
-    connection, stream = job.connection, job.stream
-    while stream.open & SENDING and not connection.has_room(len(reply.data)):
-        await connection.wait_for_room(len(reply.data))
+    engine, stream = job.engine, job.stream
+    while stream.open & SENDING and not engine.has_room(len(reply.data)):
+        await engine.wait_for_room(len(reply.data))
     if stream.open & SENDING:
-        connection.send_item(stream, reply, complete=True)
+        engine.send_item(stream, reply, complete=True)
 
 
 async def _forget(job: Job) -> None:
@@ -147,7 +142,7 @@ async def _forget(job: Job) -> None:
 
 async def _stream(job: Job) -> None:
     await _send_items(job)
-    job.connection.complete_stream(job.stream)
+    job.engine.complete_stream(job.stream)
 
 
 async def _subscription(job: Job) -> None:
@@ -157,7 +152,7 @@ async def _subscription(job: Job) -> None:
 
 
 async def _send_items(job: Job) -> None:
-    job.sender = sender = Sender(job.connection, job.stream)
+    job.sender = sender = Sender(job.engine, job.stream)
     if job.handler.kind is Kind.GENERATOR:
         await drive(job.handler.function(job.payload), sender.send)
     else:
@@ -165,15 +160,15 @@ async def _send_items(job: Job) -> None:
 
 
 async def _channel(job: Job) -> None:
-    connection, stream, channel = job.connection, job.stream, job.channel
+    engine, stream, channel = job.engine, job.stream, job.channel
     assert channel is not None
     try:
         await job.handler.function(channel)
     finally:
         channel.discard()
-    connection.complete_stream(stream)
+    engine.complete_stream(stream)
     if stream.open & RECEIVING:
-        connection.cancel_stream(stream)
+        engine.cancel_stream(stream)
 
 
 RUNNERS: dict[Interaction, Callable[[Job], Awaitable[Any]]] = {

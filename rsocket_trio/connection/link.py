@@ -163,4 +163,3 @@ def reason(error: BaseException) -> str:
     """The most telling text of a transport's exception: that of its cause, where there is one."""
     cause = error.__cause__ or error
     return str(cause) or type(cause).__name__
-

@@ -12,10 +12,45 @@ from rsocket_trio.mux.credit import Window, checked_request_n
 from rsocket_trio.payload import Payload
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.mux.events import StreamState
+    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.mux.stream import StreamState
 
 checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
+
+
+class Stock:
+    """What all streams of a connection received and nobody has read yet, in bytes of data.
+
+    Above the limit no new credit is granted; those who go without are remembered until readers caught up.
+    """
+
+    __slots__ = ("_limit", "_starved", "size")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._starved: dict[Inbox, None] = {}
+        self.size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no new credit is granted."""
+        return self.size > self._limit
+
+    def starve(self, inbox: Inbox) -> None:
+        """An inbox has to wait for its credit."""
+        self._starved[inbox] = None
+
+    def taken(self, size: int) -> None:
+        """Bytes were read, or dropped: grant what was withheld, if there is room again."""
+        self.size -= size
+        if self._starved and self.size <= self._limit:
+            starved, self._starved = self._starved, {}
+            for inbox in starved:
+                inbox.top_up()
+
+    def clear(self) -> None:
+        """The connection is over: nobody gets credit."""
+        self._starved.clear()
 
 
 class Inbox:
@@ -25,10 +60,11 @@ class Inbox:
     against the connection's inbox limit; above it no new credit is granted.
     """
 
-    __slots__ = ("_connection", "_due", "_ended", "_error", "_items", "_reader", "_stream", "_window")
+    __slots__ = ("_due", "_ended", "_engine", "_error", "_items", "_reader", "_stock", "_stream", "_window")
 
-    def __init__(self, connection: Connection, stream: StreamState, credit: int, *, refill: bool) -> None:
-        self._connection = connection
+    def __init__(self, engine: Engine, stream: StreamState, credit: int, *, refill: bool) -> None:
+        self._engine = engine
+        self._stock = engine.stock
         self._stream = stream
         self._items: deque[Payload] = deque()
         self._ended = False
@@ -45,7 +81,7 @@ class Inbox:
     def put(self, payload: Payload, complete: bool) -> None:
         """An item came."""
         self._items.append(payload)
-        self._connection.inbox_size += len(payload.data)
+        self._stock.size += len(payload.data)
         if complete:
             self._ended = True
         reader = self._reader
@@ -66,9 +102,9 @@ class Inbox:
     def drop(self) -> None:
         """Nobody reads any more."""
         self._ended = True
-        self._connection.inbox_size -= sum(len(payload.data) for payload in self._items)
+        size = sum(len(payload.data) for payload in self._items)
         self._items.clear()
-        self._connection.credit_freed()
+        self._stock.taken(size)
 
     async def get(self) -> Payload:
         """The next item. Raises ``StopAsyncIteration`` at the end, or the error that ended the stream."""
@@ -82,33 +118,29 @@ class Inbox:
         else:
             await checkpoint_if_cancelled()
         payload = items.popleft()
-        connection = self._connection
-        connection.inbox_size -= len(payload.data)
+        self._stock.taken(len(payload.data))
         window = self._window
         if window is not None and window.use():
             self._due = True
             self.top_up()
-        if connection.starved:
-            connection.credit_freed()
         return payload
 
     def top_up(self) -> None:
         """Grant credit for what was read, unless too many bytes wait on this connection."""
         if self._ended or self._window is None:
             return
-        connection = self._connection
-        if connection.inbox_is_full:
-            connection.starved[self] = None
+        if self._stock.is_full:
+            self._stock.starve(self)
             return
         amount = self._window.refill()
         if amount:
-            connection.request_n(self._stream, amount)
+            self._engine.request_n(self._stream, amount)
 
     def request_n(self, amount: int) -> None:
         """Grant credit by hand. Raises ``ValueError`` for a number that can't be said."""
         checked_request_n(amount)
         if not self._ended:
-            self._connection.request_n(self._stream, amount)
+            self._engine.request_n(self._stream, amount)
 
     async def _wait(self) -> None:
         if self._reader is not None:

@@ -12,8 +12,8 @@ from rsocket_trio.mux.halves import SENDING
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.rsocket.streams import Stream
+    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.mux.stream import StreamState
 
 BREATH = 128
 """Items after which a sender that never had to wait lets others run: half of the default credit."""
@@ -22,10 +22,10 @@ BREATH = 128
 class Sender:
     """Sends items on one stream. Several tasks may send; each waits its turn."""
 
-    __slots__ = ("_connection", "_parking", "_sent", "_stream", "completed")
+    __slots__ = ("_engine", "_parking", "_sent", "_stream", "completed")
 
-    def __init__(self, connection: Connection, stream: Stream) -> None:
-        self._connection = connection
+    def __init__(self, engine: Engine, stream: StreamState) -> None:
+        self._engine = engine
         self._stream = stream
         self._parking: Parking | None = None
         self._sent = 0
@@ -40,16 +40,16 @@ class Sender:
         """Send one item, waiting for credit and room. A send that is cancelled has sent nothing."""
         item = payload if type(payload) is Payload else as_payload(payload)
         stream = self._stream
-        connection = self._connection
+        engine = self._engine
         self._sent += 1
         if self._sent % BREATH:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
         size = len(item.data)
-        while stream.room <= 0 or not stream.open & SENDING or not connection.has_room(size):
+        while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
             await self._wait(size)
-        connection.send_item(stream, item)
+        engine.send_item(stream, item)
 
     def on_credit(self) -> None:
         """More may be sent, or nothing may: whoever waits looks again."""
@@ -59,12 +59,12 @@ class Sender:
     async def _wait(self, size: int) -> None:
         stream = self._stream
         if not stream.open & SENDING:
-            self._connection.check_open()
+            self._engine.check_open()
             if self.completed:
                 raise LocalProtocolError(f"stream {stream.id} was completed by this side already")
             raise Canceled("the peer wants no more items")
         if stream.room > 0:
-            await self._connection.wait_for_room(size)
+            await self._engine.wait_for_room(size)
             return
         if self._parking is None:
             self._parking = Parking()

@@ -15,8 +15,8 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload, PayloadLike
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.rsocket.streams import Stream
+    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.mux.stream import StreamState
 
 
 class Owner:
@@ -70,16 +70,16 @@ class Incoming(Owner):
     the items that came before it.
     """
 
-    __slots__ = ("_connection", "_credit", "_inbox", "_interaction", "_refill", "_stream", "request")
+    __slots__ = ("_credit", "_engine", "_inbox", "_interaction", "_refill", "_stream", "request")
 
     def __init__(
-        self, connection: Connection, interaction: Interaction, request: Payload, credit: int, *, refill: bool
+        self, engine: Engine, interaction: Interaction, request: Payload, credit: int, *, refill: bool
     ) -> None:
-        self._connection = connection
+        self._engine = engine
         self._interaction = interaction
         self._credit = credit
         self._refill = refill
-        self._stream: Stream | None = None
+        self._stream: StreamState | None = None
         self._inbox: Inbox | None = None
         self.request = request
 
@@ -87,7 +87,7 @@ class Incoming(Owner):
         if self._stream is not None:
             raise LocalProtocolError("a stream can be opened once only: ask the connection for a new one")
         # Nothing waits between the opening and the owner's place in it, so no event is missed.
-        self._attach(await self._connection.open_stream(self._interaction, self.request, self._credit))
+        self._attach(await self._engine.open_stream(self._interaction, self.request, self._credit))
         return self
 
     async def __aexit__(
@@ -129,15 +129,15 @@ class Incoming(Owner):
     def on_error(self, error: RSocketError) -> None:
         self._opened()[1].end(error)
 
-    def _attach(self, stream: Stream) -> None:
+    def _attach(self, stream: StreamState) -> None:
         self._stream = stream
-        self._inbox = Inbox(self._connection, stream, self._credit, refill=self._refill)
+        self._inbox = Inbox(self._engine, stream, self._credit, refill=self._refill)
         stream.owner = self
 
-    def _leave(self, stream: Stream, *, clean: bool) -> None:
-        self._connection.cancel_stream(stream)
+    def _leave(self, stream: StreamState, *, clean: bool) -> None:
+        self._engine.cancel_stream(stream)
 
-    def _opened(self) -> tuple[Stream, Inbox]:
+    def _opened(self) -> tuple[StreamState, Inbox]:
         if self._stream is None or self._inbox is None:
             raise LocalProtocolError("the stream is not open: use it under 'async with'")
         return self._stream, self._inbox
@@ -154,9 +154,9 @@ class Channel(Incoming):
     _sender: Sender | None
 
     def __init__(
-        self, connection: Connection, interaction: Interaction, request: Payload, credit: int, *, refill: bool
+        self, engine: Engine, interaction: Interaction, request: Payload, credit: int, *, refill: bool
     ) -> None:
-        super().__init__(connection, interaction, request, credit, refill=refill)
+        super().__init__(engine, interaction, request, credit, refill=refill)
         self._sender = None
 
     @property
@@ -178,9 +178,9 @@ class Channel(Incoming):
         sender = self._sending()
         await trio.lowlevel.checkpoint()
         if not sender.completed:
-            self._connection.check_open()
+            self._engine.check_open()
             sender.completed = True
-            self._connection.complete_stream(self._opened()[0])
+            self._engine.complete_stream(self._opened()[0])
 
     def on_complete(self) -> None:
         super().on_complete()
@@ -194,15 +194,15 @@ class Channel(Incoming):
     def on_credit(self) -> None:
         self._sending().on_credit()
 
-    def _attach(self, stream: Stream) -> None:
+    def _attach(self, stream: StreamState) -> None:
         super()._attach(stream)
-        self._sender = Sender(self._connection, stream)
+        self._sender = Sender(self._engine, stream)
 
-    def _leave(self, stream: Stream, *, clean: bool) -> None:
+    def _leave(self, stream: StreamState, *, clean: bool) -> None:
         if clean and stream.open == SENDING:
-            self._connection.complete_stream(stream)
+            self._engine.complete_stream(stream)
         else:
-            self._connection.cancel_stream(stream)
+            self._engine.cancel_stream(stream)
 
     def _sending(self) -> Sender:
         if self._sender is None:
@@ -215,10 +215,10 @@ class AcceptedChannel(Channel):
 
     __slots__ = ()
 
-    def __init__(self, connection: Connection, stream: Stream, request: Payload, credit: int, *, refill: bool) -> None:
-        super().__init__(connection, stream.interaction, request, credit, refill=refill)
+    def __init__(self, engine: Engine, stream: StreamState, request: Payload, credit: int, *, refill: bool) -> None:
+        super().__init__(engine, stream.interaction, request, credit, refill=refill)
         self._attach(stream)
         if stream.open & RECEIVING:
-            connection.request_n(stream, credit)  # RS10-SEQ-07
+            engine.request_n(stream, credit)  # RS10-SEQ-07
         else:
             self.on_complete()

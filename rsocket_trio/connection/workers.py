@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextvars
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import trio
 
+from rsocket_trio.connection.waiting import Parking
+
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.connection.engine import Engine
     from rsocket_trio.connection.handlers import Job
 
 
@@ -28,14 +31,14 @@ class Workers:
     The scope is replaced only after a cancel. Each job runs in a fresh copy of ``context``.
     """
 
-    def __init__(
-        self, connection: Connection, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int
-    ) -> None:
-        self._connection = connection
-        self._nursery = nursery
+    def __init__(self, engine: Engine, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
         self.context = context
+        self._engine = engine
+        self._nursery = nursery
         self._idle_limit = idle_limit
         self._idle: list[Worker] = []
+        self._afterlife: set[Job] = set()
+        self._done = Parking()
 
     def start(self, job: Job) -> None:
         """Run a job, in a task that is free or in a new one."""
@@ -50,21 +53,51 @@ class Workers:
         else:
             self.context.copy().run(self._nursery.start_soon, self._work, Worker(job))
 
+    def linger(self, job: Job) -> None:
+        """A handler's stream is over before the handler is: it goes on counting as a stream."""
+        if not job.lingering:
+            job.lingering = True
+            self._engine.session.lingering += 1
+
+    def outlive(self, job: Job) -> None:
+        """A handler that answers nobody: it counts as a stream, and gets a moment when the connection ends."""
+        self.linger(job)
+        self._afterlife.add(job)
+
+    @property
+    def afterlives(self) -> int:
+        """Handlers at work that answer nobody."""
+        return len(self._afterlife)
+
+    async def outlast(self) -> None:
+        """Wait for the handlers that answer nobody."""
+        while self._afterlife:
+            await self._done.park()
+
     async def _work(self, worker: Worker) -> None:
         worker.task = trio.lowlevel.current_task()
         while worker.job is not None:
-            function = worker.job.handler.function
-            try:
-                with trio.CancelScope() as scope:
-                    while worker.job is not None and not scope.cancel_called:
-                        function = worker.job.handler.function
-                        await self._run(worker, worker.job, scope)
-                        if not scope.cancel_called:
-                            await self._park(worker)
-            except Exception as error:  # noqa: BLE001 - what a handler raises beside being cancelled
-                self._connection.log_failure(function, error)
-            if worker.job is None and scope.cancel_called:
+            await self._serve(worker)
+            if worker.job is None:
                 await self._park(worker)
+
+    async def _serve(self, worker: Worker) -> None:
+        """Run jobs under one scope, until one of them is cancelled or there is none to wait for."""
+        function: Callable[..., Any] | None = None
+        scope = trio.CancelScope()
+        try:
+            with scope:
+                while (job := worker.job) is not None:
+                    function = job.handler.function
+                    await self._run(worker, job, scope)
+                    if scope.cancel_called:
+                        return
+                    await self._park(worker)
+        except Exception as error:
+            if function is None:
+                raise
+            # What a handler raised beside being cancelled: its stream is over, so only the log can hear of it.
+            self._engine.faults.of_handler(function, error)
 
     async def _run(self, worker: Worker, job: Job, scope: trio.CancelScope) -> None:
         try:
@@ -74,7 +107,7 @@ class Workers:
         finally:
             # Forgotten before this task parks, so that a late CANCEL can't hit the next job.
             worker.job = job.scope = None
-            self._connection.job_over(job)
+            self._forget(job)
 
     async def _park(self, worker: Worker) -> None:
         """Wait for the next job; return at once, without one, when enough tasks wait already."""
@@ -87,3 +120,12 @@ class Workers:
 
         self._idle.append(worker)
         await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _forget(self, job: Job) -> None:
+        if job.stream.owner is job:
+            job.stream.owner = None
+        if job.lingering:
+            self._engine.session.lingering -= 1
+        if job in self._afterlife:
+            self._afterlife.discard(job)
+            self._done.wake_all()

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from rsocket_trio.errors import RSocketError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream import StreamState
 from rsocket_trio.payload import Payload
 from rsocket_trio.terms import Setup
 from rsocket_trio.values import value
-
-
-class StreamState(Protocol):
-    """What a connection may know of a session's stream.
-
-    ``owner`` is the connection's own: whoever waits for the stream's events, or ``None``.
-    """
-
-    id: int
-    interaction: Interaction
-    requester: bool
-    owner: Any
-    room: int
-    open: int
 
 
 @value

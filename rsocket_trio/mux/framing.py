@@ -37,7 +37,8 @@ class Framing(Protocol):
 class _LengthPrefixed:
     """Frames behind a length. Sizes here do not count the prefix, whatever the length on the wire counts.
 
-    ``first_max`` bounds the first frame by itself. A length that was announced is a number and nothing else until its bytes are here.
+    ``first_max`` bounds the first frame by itself. A length that was announced is a number and nothing else until its
+    bytes are here.
     """
 
     __slots__ = ("_first", "_later_max", "_max", "_missing", "_parts", "_rest", "_smallest", "error")

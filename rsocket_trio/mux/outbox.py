@@ -9,7 +9,7 @@ from typing import Protocol, TypeAlias
 from rsocket_trio.mux.framing import EncodedFrame
 
 WRITE_SIZE = 65536
-"""Bytes that one write holds at most, so that an urgent frame never waits behind megabytes; a larger frame goes alone."""
+"""Bytes that one write holds at most: an urgent frame never waits behind megabytes. A larger frame goes alone."""
 SMALL = 4096
 """Bytes up to which an entry counts as small: small ones have room of their own beside bulk."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from rsocket_trio.rsocket.dialects import Dialect
-
 from rsocket_trio.errors import RemoteProtocolError, stream_error
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
@@ -21,6 +19,7 @@ from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialects import Dialect
 from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
 from rsocket_trio.rsocket.lease import CancelBudget, Permits
 from rsocket_trio.rsocket.outbound import Outbound
@@ -151,7 +150,7 @@ class Inbound:
         if len(self._table.theirs) + self.lingering >= self._limits.streams:
             return REJECTED, f"{self._limits.streams} streams are open already"
         if self.granted is not None and not self.granted.take(self.now):
-            return REJECTED, "LEASE_ERROR: no lease allows this request"  # RS10-LS-02, RS02-ERR-09
+            return REJECTED, self._dialect.lease_refusal
         return None
 
     def _repeated_request(self, live: Stream, frame: RequestFrame) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rsocket_trio.rsocket.dialects import Dialect
-
 from rsocket_trio.errors import LocalProtocolError, StreamError, Unsupported
 from rsocket_trio.mux.credit import MAX_REQUEST_N
 from rsocket_trio.mux.fragments import pieces
@@ -26,6 +24,7 @@ from rsocket_trio.mux.halves import (
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox, Source
 from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialects import Dialect
 from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
 from rsocket_trio.rsocket.streams import Stream, StreamTable
 

@@ -33,7 +33,8 @@ from rsocket_trio.mux.events import (
     SessionEnded,
     SetupReceived,
 )
-from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.outbox import Lane, Outbox
 from rsocket_trio.rsocket import setup
 from rsocket_trio.rsocket.codec import BadMetadata
 from rsocket_trio.rsocket.dialects import Dialect
@@ -57,7 +58,7 @@ from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
 from rsocket_trio.rsocket.lease import Permits
 from rsocket_trio.rsocket.outbound import Outbound
 from rsocket_trio.rsocket.streams import Stream, StreamTable
-from rsocket_trio.terms import MAX_REQUESTS, Keepalive, Lease
+from rsocket_trio.terms import MAX_REQUESTS, Lease
 
 NANOSECONDS = 1_000_000_000
 UNLIMITED_LEASE = Lease(MAX_REQUESTS, MAX_REQUESTS / 1000)
@@ -78,13 +79,19 @@ class State(enum.Enum):
 class Session:
     """The rules of one connection of the RSocket family.
 
-    What is to be sent stands in ``outbox``; the connection writes it. ``streams`` are commands on streams. Methods
-    that depend on time take ``now``, in seconds. ``receive`` and ``expire`` return what happened; never call the
-    session again before all of it was collected.
+    What is to be sent stands in ``outbox``; the connection writes it. ``commands`` are what can be sent on streams.
+    Methods that depend on time take ``now``, in seconds. ``receive`` and ``expire`` return what happened; never call
+    the session again before all of it was collected.
     """
 
     def __init__(
-        self, dialect: Dialect, *, client: bool, limits: Limits, fragment_size: int, extensions: frozenset[int] = frozenset()
+        self,
+        dialect: Dialect,
+        *,
+        client: bool,
+        limits: Limits,
+        fragment_size: int,
+        extensions: frozenset[int] = frozenset(),
     ) -> None:
         self.dialect = dialect
         self.client = client
@@ -95,13 +102,14 @@ class Session:
         self.error: RSocketError | None = None
         self.table = StreamTable(dialect, client=client)
         self.outbox = Outbox(limits.outbox_size, self.table.forget)
-        self.streams = Outbound(dialect, self.table, self.outbox, fragment_size)
-        self.inbound = Inbound(dialect, limits, self.table, self.streams, self.outbox)
+        self.commands = Outbound(dialect, self.table, self.outbox, fragment_size)
+        self.inbound = Inbound(dialect, limits, self.table, self.commands, self.outbox)
         self.permits: Permits | None = None
         self._extensions = extensions
         self._grants_leases = False
         self._keepalive = KeepaliveTimer(math.inf, math.inf, 0.0)
         self._pings: deque[object] = deque()
+        self._pushes = Lane()
         self._held: list[bytes] = []
         self._held_size = 0
         self._stream_handlers: dict[type, Callable[[Any], None]] = {
@@ -164,16 +172,17 @@ class Session:
         self.outbox.put_urgent(self.dialect.codec.encode(frame))
 
     def ping(self, token: object) -> None:
-        """Ask for a sign of life; ``Pong`` with this token is its answer, in order. Raises ``Unsupported`` where the dialect has none."""
+        """Ask for a sign of life; ``Pong`` with this token is its answer, in order.
+
+        Raises ``Unsupported`` where the dialect has none.
+        """
         if KeepaliveFrame not in {row.frame for row in self.dialect.codec.rows}:
             raise Unsupported(f"{self.dialect.name} has no ping")
         self._send_keepalive(token)
 
-    def metadata_push(self, metadata: bytes) -> Stream:
-        """Send metadata for the connection. The lane that it waits in is returned."""
-        lane = Stream(0, next(iter(self.dialect.interactions)), 0, requester=True)
-        self.outbox.put(lane, self.dialect.codec.encode(MetadataPushFrame(metadata)))
-        return lane
+    def metadata_push(self, metadata: bytes) -> None:
+        """Send metadata for the connection, in a lane of its own."""
+        self.outbox.put(self._pushes, self.dialect.codec.encode(MetadataPushFrame(metadata)))
 
     def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
         """Send an EXT frame for the connection; ``ignore`` allows the peer to skip it."""
@@ -199,6 +208,38 @@ class Session:
     # What the connection asks
 
     @property
+    def name(self) -> str:
+        """The dialect's name."""
+        return self.dialect.name
+
+    @property
+    def awaits_setup(self) -> bool:
+        """Whether this is a server that no SETUP has reached."""
+        return self.state is State.NEW
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no stream is open, and the last frame of each has left."""
+        return not self.table
+
+    @property
+    def lingering(self) -> int:
+        """Handlers that still run although their streams are over: they count as streams of the peer's."""
+        return self.inbound.lingering
+
+    @lingering.setter
+    def lingering(self, number: int) -> None:
+        self.inbound.lingering = number
+
+    def open_streams(self) -> list[Stream]:
+        """All streams of both sides, as they are now."""
+        return [*self.table.mine.values(), *self.table.theirs.values()]
+
+    def supports(self, interaction: Interaction) -> bool:
+        """Whether the dialect has this interaction."""
+        return interaction in self.dialect.interactions
+
+    @property
     def deadline(self) -> float:
         """When ``expire`` has something to say, as far as is known now; infinite when nothing is due."""
         return self._keepalive.deadline if self.state in (State.OPEN, State.GATED) else math.inf
@@ -213,11 +254,6 @@ class Session:
             or len(self._held) >= limits.held_frames
             or self._held_size >= limits.held_size
         )
-
-    def keepalive_terms(self) -> Keepalive | None:
-        """The interval and lifetime that hold for this connection, once they are known."""
-        timer = self._keepalive
-        return Keepalive(timer.interval, timer.max_lifetime) if math.isfinite(timer.interval) else None
 
     # What the peer and the clock say
 
@@ -400,7 +436,7 @@ class Session:
         self.outbox.put_urgent(self.dialect.codec.encode(KeepaliveFrame(True)))
 
     def _error(self, code: int, data: bytes) -> bytes:
-        return self.dialect.codec.encode(self.streams.error_frame(0, code, data))
+        return self.dialect.codec.encode(self.commands.error_frame(0, code, data))
 
     def _refuse_setup(self, error: SetupError) -> None:
         self._end_with(error.code, error.data, error)

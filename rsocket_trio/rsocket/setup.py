@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from rsocket_trio.rsocket.dialects import Dialect
-
 from rsocket_trio.errors import InvalidSetup, RejectedSetup, SetupError, UnsupportedSetup
 from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialects import Dialect
 from rsocket_trio.rsocket.frames import SetupFrame
 from rsocket_trio.terms import Keepalive, Setup
 from rsocket_trio.values import value

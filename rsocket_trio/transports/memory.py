@@ -154,8 +154,12 @@ async def connect_memory(name: str) -> MemoryTransport:
     """Connect to a name. ``ConnectionRefusedError`` if nobody listens."""
     listener = _listeners().get(name)
     if listener is None:
-        raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on memory://{name}")
+        raise _nobody(name)
     try:
         return await listener.connect()
     except trio.BrokenResourceError:
-        raise ConnectionRefusedError(errno.ECONNREFUSED, f"nobody listens on memory://{name} any more") from None
+        raise _nobody(name) from None
+
+
+def _nobody(name: str) -> OSError:
+    return ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens", f"memory://{name}")

@@ -32,4 +32,4 @@ def reason(exc: BaseException) -> str:
         if text.endswith(plain):
             text = plain  # Trio puts the address before it, which our line names already
     # The system writes "Connection refused", which stands in the middle of our line.
-    return text[:1].lower() + text[1:]
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -97,12 +97,8 @@ async def client_peer(kind: Kind, uri: str, **options: object) -> AsyncIterator[
         if not hello["ok"]:
             raise PeerFailed(f"the peer could not connect: {hello['error']}")
         client = PeerClient(peer)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client._read)
-            try:
-                yield client
-            finally:
-                nursery.cancel_scope.cancel()
+        async with _beside(client._read):
+            yield client
 
 
 @attrs.define(eq=False)
@@ -112,6 +108,7 @@ class PeerClient:
     _peer: _Peer
     _last_id: int = 0
     _waiting: dict[int, trio.MemorySendChannel[Result]] = attrs.field(factory=dict)
+    _failure: PeerFailed | None = None
 
     async def do(self, what: str, *, data: bytes | None = None, metadata: bytes | None = None, **fields: Any) -> Result:
         """Have the peer do something, and give what came of it.
@@ -126,6 +123,8 @@ class PeerClient:
             command["metadata"] = metadata.hex()
         if "items" in command:
             command["items"] = [item.hex() if isinstance(item, bytes) else item for item in command["items"]]
+        if self._failure is not None:
+            raise self._failure
         self._last_id += 1
         number = self._last_id
         send, receive = trio.open_memory_channel[Result](1)
@@ -134,15 +133,23 @@ class PeerClient:
             with self._peer.deadline(COMMAND_TIMEOUT):
                 await self._peer.tell(command | {"id": number})
                 return _with_bytes(await receive.receive())
+        except trio.EndOfChannel:
+            assert self._failure is not None
+            raise self._failure from None
         finally:
             self._waiting.pop(number, None)
 
     async def _read(self) -> None:
-        while True:
-            result = json.loads(await self._peer.line())
-            waiting = self._waiting.get(result.pop("id"))
-            if waiting is not None:
-                waiting.send_nowait(result)
+        try:
+            while True:
+                result = json.loads(await self._peer.line())
+                waiting = self._waiting.get(result.pop("id"))
+                if waiting is not None:
+                    waiting.send_nowait(result)
+        except PeerFailed as error:
+            self._failure = error
+            for waiting in self._waiting.values():
+                waiting.close()
 
 
 @attrs.define(eq=False)
@@ -192,19 +199,23 @@ class _Peer:
     async def listen(self) -> None:
         """Keep the end of what the process writes to standard error."""
         assert self.process.stderr is not None
-        async for chunk in self.process.stderr:
-            self.last_words += chunk
-            del self.last_words[:-STDERR_KEPT]
+        async with self.process.stderr as stream:
+            async for chunk in stream:
+                self.last_words += chunk
+                del self.last_words[:-STDERR_KEPT]
 
     async def end(self) -> None:
         """End the process: politely by the end of its input, then not."""
-        assert self.process.stdin is not None
-        await self.process.stdin.aclose()
+        process = self.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        await process.stdin.aclose()
         with trio.move_on_after(END_TIMEOUT):
-            await self.process.wait()
-        if self.process.returncode is None:
-            self.process.kill()
-            await self.process.wait()
+            await process.wait()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        await process.stdout.aclose()
 
 
 @asynccontextmanager
@@ -219,17 +230,30 @@ async def _peer(kind: Kind, role: str, *args: str, **options: object) -> AsyncIt
         [*command, *args], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     peer = _Peer(process, f"the {kind} {role}")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(peer.listen)
-        try:
+    try:
+        async with _beside(peer.listen):
             yield peer
+    finally:
+        with trio.CancelScope(shield=True):
+            await peer.end()
+
+
+@asynccontextmanager
+async def _beside(task: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run a task for as long as the block. The block's own error leaves it alone, in no group."""
+    error: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task)
+        try:
+            yield
+        except BaseException as exc:
+            error = exc
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        try:
+            raise error
         finally:
-            with trio.CancelScope(shield=True):
-                await peer.end()
-            nursery.cancel_scope.cancel()
-            for stream in (process.stdout, process.stderr):
-                assert stream is not None
-                await trio.aclose_forcefully(stream)
+            del error  # its traceback refers to this frame
 
 
 def _with_bytes(result: Result) -> Result:

@@ -171,6 +171,18 @@ def test_the_largest_frame_of_24_bits_passes_and_one_byte_more_is_not_sent() -> 
         framing.join([b"small", (largest, b"1")])
 
 
+@pytest.mark.parametrize("kind", [Framing24, Framing32])
+def test_the_first_frame_may_have_a_limit_of_its_own(kind: type[Framing24 | Framing32]) -> None:
+    framing = kind(1000, 6, first_max=10)
+    data = framing.join([bytes(10), bytes(11), bytes(1000)])
+
+    assert framing.feed(data) == [bytes(10), bytes(11), bytes(1000)]
+    assert framing.error is None
+    too_large_a_start = kind(1000, 6, first_max=10)
+    assert too_large_a_start.feed(framing.join([bytes(11)])) == []
+    assert str(too_large_a_start.error) == "frame of 11 bytes, limit 10"
+
+
 @both
 def test_an_announced_length_is_not_allocated(make: Callable[[], Framing]) -> None:
     prefix = make().join([bytes(LARGE)])[: 3 if make is framing24 else 4]

@@ -77,7 +77,7 @@ def test_one_endpoint_is_always_written_in_one_way(uri: str, written: str) -> No
 
 @pytest.mark.parametrize(("uri", "text"), BAD)
 def test_what_is_no_uri_says_in_one_line_which_and_why(uri: str, text: str) -> None:
-    with pytest.raises(ValueError, match="^[^\n]*$") as caught:
+    with pytest.raises(ValueError, match=r"^[^\n]*$") as caught:
         parse_uri(uri)
 
     assert str(caught.value).startswith(f"{uri!r}: ")

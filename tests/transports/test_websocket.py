@@ -186,6 +186,24 @@ async def test_one_receive_takes_all_messages_that_are_here() -> None:
         assert [*first, *rest] == [b"%d" % number for number in range(500)]
 
 
+async def test_half_a_message_is_mid_frame() -> None:
+    async with (
+        our_server() as (uri, accepted, _),
+        await trio.open_tcp_stream("127.0.0.1", parse_uri(uri).port) as stream,
+    ):
+        await stream.send_all(upgrade("/rsocket"))
+        await stream.receive_some()
+        server = await accepted.receive()
+        seen = [server.mid_frame]
+        await stream.send_all(b"\x82\x85\0\0\0\0hel")
+        await wait_all_tasks_blocked(0.05)
+        seen.append(server.mid_frame)
+        await stream.send_all(b"lo")
+        assert await server.receive() == [b"hello"]
+        seen.append(server.mid_frame)
+    assert seen == [False, True, False]
+
+
 async def test_what_was_peeked_is_received_again() -> None:
     async with transport_pair(URI) as (client, server):
         await client.send([b"first", b"second"])

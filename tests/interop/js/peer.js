@@ -11,9 +11,15 @@ const {
 } = require("rsocket-composite-metadata");
 const { ErrorCodes, RSocketError } = require("rsocket-core");
 
+// The class is compiled so that its instances are plain Errors, whose code the library does not send.
+function coded(code, message) {
+  return Object.setPrototypeOf(new RSocketError(code, message), RSocketError.prototype);
+}
+
 const COMPOSITE = WellKnownMimeType.MESSAGE_RSOCKET_COMPOSITE_METADATA.string;
 const ROUTING = WellKnownMimeType.MESSAGE_RSOCKET_ROUTING.string;
 const MAX_REQUEST_N = 0x7fffffff;
+const LAST_HOLD = 100;
 
 // Seen by this process as a responder, on all connections.
 const seen = { cancels: 0, fnf: [], push: [], credits: [], setup: null };
@@ -137,12 +143,12 @@ function routeOf(payload, metadataMime) {
 function pick(table, payload, metadataMime) {
   const route = routeOf(payload, metadataMime);
   const found = route === null ? table.echo : table[route];
-  if (!found) throw new RSocketError(ErrorCodes.REJECTED, `no route ${route}`);
+  if (!found) throw coded(ErrorCodes.REJECTED, `no route ${route}`);
   return found;
 }
 
 const later = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
-const failure = (message) => new RSocketError(ErrorCodes.APPLICATION_ERROR, message);
+const failure = (message) => coded(ErrorCodes.APPLICATION_ERROR, message);
 
 const RESPONSES = {
   echo: (payload) => ({ data: payload.data, metadata: payload.metadata }),
@@ -150,7 +156,7 @@ const RESPONSES = {
     throw failure(text(payload));
   },
   invalid: (payload) => {
-    throw new RSocketError(ErrorCodes.INVALID, text(payload));
+    throw coded(ErrorCodes.INVALID, text(payload));
   },
   size: (payload) => ({ data: pattern(Number(text(payload))) }),
   large: (payload) => {
@@ -370,7 +376,10 @@ class Commander {
       let result = null;
       // Both halves have to end: a responder that is done may still be listening.
       const settle = () => {
-        if (result !== null && (source.done || !complete || !result.completed)) resolve({ ...result, ...extra });
+        if (result === null) return;
+        if (source.done || !complete || !result.completed) {
+          resolve({ ...result, ...extra, stopped: extra.stopped && result.ok });
+        }
       };
       const push = (n) => {
         out.items.push(...messages.splice(0, n));
@@ -477,7 +486,10 @@ class Taker {
     this.onItem();
     if (isComplete) return this.finish({ completed: true });
     if (this.items.length === this.command.take) return this.stop();
-    if (this.credit === 0) setTimeout(() => this.more(), this.command.hold ?? 0);
+    if (this.credit === 0) {
+      // The last credit may be followed by the end, and by nothing else.
+      setTimeout(() => this.more(), this.command.hold ?? (this.grants.length > 0 ? 0 : LAST_HOLD));
+    }
   }
 
   more() {

@@ -1,5 +1,8 @@
-"""python -m tests.interop.py.client tcp|ws PORT [--fragment N] [--lease PENDING] [--setup TEXT] [--keepalive MS] [--lifetime MS]
-[--metadata-mime M] [--path P]: reads a JSON command a line, prints a JSON result a line, ends with standard input."""
+"""The asyncio peer that connects: reads a JSON command a line, prints a JSON result a line, ends with standard input.
+
+``python -m tests.interop.py.client tcp|ws PORT [--path P] [--fragment N] [--lease PENDING] [--setup TEXT]
+[--keepalive MS] [--lifetime MS] [--metadata-mime M]``
+"""
 
 from __future__ import annotations
 

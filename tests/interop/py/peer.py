@@ -28,6 +28,8 @@ from rsocket.request_handler import BaseRequestHandler
 COMPOSITE = "message/x.rsocket.composite-metadata.v0"
 ROUTING = "message/x.rsocket.routing.v0"
 MAX_REQUEST_N = 2**31 - 1
+LAST_HOLD = 100
+FRAGMENT_PAUSE = 0.001
 HOST = "127.0.0.1"
 
 Result = dict[str, Any]
@@ -85,15 +87,23 @@ class Source(Publisher, Subscription):
         self.credit += n
         self.wake()
 
-    def wake(self) -> None:
+    def wake(self, pause: float | None = None) -> None:
         if not self.scheduled and not self.done and self.sink is not None:
             self.scheduled = True
-            asyncio.get_running_loop().call_later(self.pause, self.send)
+            asyncio.get_running_loop().call_later(self.pause if pause is None else pause, self.send)
+
+    def must_wait(self) -> bool:
+        """The library mixes the fragments of one stream's payloads, so each has to be out before the next is begun."""
+        socket = getattr(self.sink, "socket", None) or getattr(self.sink, "_socket", None)
+        return socket is not None and socket.get_fragment_size_bytes() and not socket._send_queue.empty()
 
     def send(self) -> None:
         self.scheduled = False
         for _ in range(self.batch):
             if self.done:
+                return
+            if self.must_wait():
+                self.wake(FRAGMENT_PAUSE)
                 return
             try:
                 # The end needs no credit, the next item does; `following` is told which of them may come.
@@ -179,6 +189,7 @@ def answer(value: Any) -> Payload:
     return Payload((value if isinstance(value, str) else json.dumps(value)).encode())
 
 
+# The library gives metadata that is absent as empty: the two look alike here.
 def hexed(data: bytes | None) -> str | None:
     return None if data is None else bytes(data).hex()
 
@@ -468,7 +479,7 @@ class Commander:
                 future.cancel()
                 return {"ok": True, "cancelled": True}
         reply = await future
-        return {"ok": True, "data": hexed(reply.data), "metadata": hexed(reply.metadata)}
+        return {"ok": True, "data": hexed(reply.data), "metadata": hexed(reply.metadata or None)}
 
     async def request_stream(self, command: Result) -> Result:
         taker = Taker(command)
@@ -574,8 +585,10 @@ class Taker(Subscriber):
         self.subscription = subscription
 
     def on_next(self, value: Payload, is_complete: bool = False) -> None:
+        if self.finished.done():
+            return
         self.items.append(data_of(value).hex())
-        self.metadata.append(hexed(value.metadata))
+        self.metadata.append(hexed(value.metadata or None))
         self.credit -= 1
         self.surplus += self.credit < 0
         self.on_item()
@@ -584,7 +597,9 @@ class Taker(Subscriber):
         elif len(self.items) == self.command.get("take"):
             self.stop()
         elif self.credit == 0:
-            asyncio.get_running_loop().call_later(self.command.get("hold", 0) / 1000, self.more)
+            # The last credit may be followed by the end, and by nothing else.
+            hold = self.command.get("hold", 0 if self.grants else LAST_HOLD)
+            asyncio.get_running_loop().call_later(hold / 1000, self.more)
 
     def more(self) -> None:
         if self.finished.done():

@@ -1,4 +1,7 @@
-"""python -m tests.interop.py.server tcp|ws [--fragment N] [--lease N]: prints "PORT n", serves until standard input ends."""
+"""The asyncio peer that listens: prints ``PORT n``, and serves until its standard input ends.
+
+``python -m tests.interop.py.server tcp|ws [--fragment N] [--lease N]``
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,63 @@
+"""The timers of a connection: the session names deadlines, this task waits for them."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.terms import Setup
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.engine import Engine
+
+
+class Clock:
+    """Waits for whatever is due next: the end of a server's patience for SETUP, a keepalive, death by silence."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._scope: trio.CancelScope | None = None
+        self.setup_deadline = math.inf
+
+    async def run(self) -> None:
+        """Wait and tell, for as long as the connection."""
+        engine = self._engine
+        while True:
+            with trio.CancelScope(deadline=self._deadline()) as self._scope:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            if engine.ended is not None:
+                continue
+            if engine.session.awaits_setup:
+                if now >= self.setup_deadline:
+                    engine.faults.of_peer("no SETUP came in time")
+                    engine.end(ConnectionLost("no SETUP came in time"))
+            else:
+                engine.on_deadline(now)
+
+    def reset(self) -> None:
+        """A deadline has come nearer."""
+        if self._scope is not None:
+            self._scope.deadline = self._deadline()
+
+    async def run_lease_policy(self, setup: Setup) -> None:
+        """Grant what the application's policy yields. A policy that fails grants nothing more, and the log hears."""
+        engine = self._engine
+        policy = engine.responder.lease_policy
+        if policy is None:
+            return
+        try:
+            async for lease in policy(setup):
+                engine.session.grant(lease, trio.current_time())
+                engine.wake()
+        except Exception as error:
+            engine.faults.of_handler(policy, error)
+
+    def _deadline(self) -> float:
+        engine = self._engine
+        if engine.ended is not None:
+            return math.inf
+        return self.setup_deadline if engine.session.awaits_setup else engine.session.deadline

@@ -1,0 +1,301 @@
+"""The engine of a connection: who waits for what, what streams and handlers may ask, and how it all ends."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from rsocket_trio.connection.clock import Clock
+from rsocket_trio.connection.dispatch import Dispatcher
+from rsocket_trio.connection.faults import Faults
+from rsocket_trio.connection.handlers import Job
+from rsocket_trio.connection.link import Link
+from rsocket_trio.connection.receiving import Stock
+from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.connection.workers import Workers
+from rsocket_trio.errors import (
+    Canceled,
+    ConnectionClosed,
+    ConnectionLost,
+    RemoteProtocolError,
+    RSocketError,
+    StreamError,
+    again,
+)
+from rsocket_trio.mux.halves import RECEIVING, SENDING
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.session import Session
+from rsocket_trio.mux.stream import StreamState
+from rsocket_trio.payload import Payload
+from rsocket_trio.responder import Responder
+from rsocket_trio.transports.base import Transport
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+
+AFTERLIFE = 1.0
+"""Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
+
+
+class Engine:
+    """Drives one session: the tasks, the waiting, the end.
+
+    ``connection`` is the user's view of it, ``ended`` why nothing goes on any more, ``stock`` what was received and
+    not read, ``faults`` what the log heard of.
+    """
+
+    def __init__(self, connection: Connection, session: Session, responder: Responder) -> None:
+        self.connection = connection
+        self.session = session
+        self.responder = responder
+        self.ended: RSocketError | None = None
+        self.faults = Faults(connection)
+        self.stock = Stock(session.limits.inbox_size)
+        self.clock = Clock(self)
+        self.quiet = Parking()
+        self.pings: set[trio.Event] = set()
+        self._commands = session.commands
+        self._outbox = session.outbox
+        self._dispatcher = Dispatcher(self)
+        self._room = Parking()
+        self._permits = Parking()
+        self._peer_draining = False
+        self._nursery: trio.Nursery | None = None
+        self._workers: Workers | None = None
+        self._link: Link | None = None
+
+    async def run(self, transport: Transport, context: contextvars.Context) -> None:
+        """Run until the connection ends. Shielded: only ``end`` ends it. Handlers run in copies of ``context``."""
+        self._link = Link(transport, self._outbox, self)
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                self._workers = Workers(self, nursery, context, self.session.limits.idle_workers)
+                nursery.start_soon(self.clock.run)
+                await self._link.run()
+                if self.ended is None:
+                    # Only a fault of ours can end a link without a word to the engine.
+                    self.end(ConnectionLost("the link ended"))
+                with trio.move_on_after(AFTERLIFE):
+                    await self._workers.outlast()
+                nursery.cancel_scope.cancel()
+
+    @property
+    def nursery(self) -> trio.Nursery:
+        """Where everything of this connection runs."""
+        assert self._nursery is not None
+        return self._nursery
+
+    @property
+    def workers(self) -> Workers:
+        """The tasks that run handlers."""
+        assert self._workers is not None
+        return self._workers
+
+    # What users' calls wait for
+
+    def check_open(self) -> None:
+        """Raise ``ConnectionLost`` or ``ConnectionClosed`` if nothing can be asked of the peer any more."""
+        if self.ended is not None:
+            raise again(self.ended)
+
+    async def open_stream(self, interaction: Interaction, payload: Payload, initial_n: int | None) -> StreamState:
+        """Open a stream, waiting for room and, with leases, for a permit. Nothing waits after it was opened."""
+        session = self.session
+        if not session.supports(interaction):
+            # Raises Unsupported at once: nothing of this is a matter of time.
+            return self._commands.open(interaction, payload, initial_n)
+        size = len(payload.data)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if self.ended is not None or session.draining or session.permits is not None or not self.has_room(size):
+            await self._wait_to_open(size)
+        stream = self._commands.open(interaction, payload, initial_n)
+        self.wake()
+        return stream
+
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes may be put into the outbox now."""
+        return self._outbox.has_room(size)
+
+    async def wait_for_room(self, size: int) -> None:
+        """Wait until so many bytes may be put into the outbox. Raises when the connection is gone."""
+        while not self.has_room(size):
+            self.check_open()
+            await self._room.park()
+        self.check_open()
+
+    async def _wait_to_open(self, size: int) -> None:
+        session = self.session
+        turn = False
+        while True:
+            if self.ended is not None or session.draining:
+                await trio.lowlevel.checkpoint()
+                self.check_open()
+                raise ConnectionClosed("the connection is closing: no new requests")
+            if not self.has_room(size):
+                await self._room.park()
+                continue
+            # Who comes later must not take the permit of those who wait.
+            if session.permits is None or ((turn or not self._permits) and session.permits.take(trio.current_time())):
+                return
+            turn = True
+            await self._permits.park()
+
+    # What streams and handlers ask
+
+    def send_item(self, stream: StreamState, payload: Payload, *, complete: bool = False) -> None:
+        """Send one item; there is credit and room for it."""
+        self._commands.send_item(stream, payload, complete=complete)
+        self.wake()
+
+    def complete_stream(self, stream: StreamState) -> None:
+        """Complete this side's half, if it is still open."""
+        if stream.open & SENDING and self.ended is None:
+            self._commands.send_complete(stream)
+            self.wake()
+
+    def fail_stream(self, stream: StreamState, error: StreamError) -> None:
+        """End a stream with an error, if this side may still say so; else cancel what the peer sends."""
+        if self.ended is not None:
+            return
+        if stream.open & SENDING:
+            self._commands.send_error(stream, error)
+        elif stream.open & RECEIVING:
+            self._commands.send_cancel(stream)
+        self.wake()
+
+    def cancel_stream(self, stream: StreamState) -> None:
+        """Cancel a stream, if it has not ended. Never waits and never raises."""
+        if self.ended is None:
+            self._commands.send_cancel(stream)
+            self.wake()
+
+    def request_n(self, stream: StreamState, amount: int) -> None:
+        """Grant credit."""
+        if self.ended is None:
+            self._commands.request_n(stream, amount)
+            self.wake()
+
+    def wake(self) -> None:
+        """Let the send task run: something was queued."""
+        if self._link is not None:
+            self._link.wake()
+
+    # What the link says
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether reading must pause."""
+        return self.session.is_congested
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be read."""
+        return self.ended is not None
+
+    def on_frames(self, frames: Sequence[bytes]) -> None:
+        """Whole frames came: everything that they mean happens before the next ones are read."""
+        self._dispatcher.act(self.session.receive(frames, trio.current_time()))
+        self.settle()
+
+    def on_broken(self, error: RemoteProtocolError) -> None:
+        """The transport can't find the next frame."""
+        self._dispatcher.act(self.session.broken(error))
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        """The transport is gone."""
+        if self._peer_draining:
+            self.end(ConnectionClosed("the peer closed the connection"))
+        elif self.ended is None:
+            self.faults.lost(error)
+            self.end(error)
+
+    def on_written(self) -> None:
+        """Something left the outbox."""
+        if self._room and self.has_room(0):
+            self._room.wake_all()
+        if self.session.draining:
+            self.settle()
+
+    # What events and the clock say
+
+    def on_deadline(self, now: float) -> None:
+        """The session's deadline has come."""
+        self._dispatcher.act(self.session.expire(now))
+        self.wake()
+
+    def on_accepted(self) -> None:
+        """The application let the peer in, and what was held has happened."""
+        self.clock.reset()
+        self.settle()
+
+    def on_peer_draining(self) -> None:
+        """The peer lets open streams finish and takes no new ones."""
+        self._peer_draining = True
+        self._wake_waiters()
+
+    def on_lease(self) -> None:
+        """The peer granted requests: those who wait for one look again, in their order."""
+        self._permits.wake_all()
+
+    def settle(self) -> None:
+        """Write what was queued, and look whether the last stream ended that a drain waits for."""
+        self.wake()
+        if self.session.draining and self.session.is_quiet:
+            self.quiet.wake_all()
+            if self._peer_draining and not self._outbox:
+                self.end(ConnectionClosed("the peer closed the connection"))
+
+    # The end
+
+    def drain(self, *, announce: bool) -> None:
+        """Take nothing new from now on."""
+        self.session.drain()
+        if announce:
+            self.session.announce_close()
+        self._wake_waiters()
+        self.wake()
+
+    def leave(self, closed: ConnectionClosed, *, announce: bool = False) -> None:
+        """This side is done: what is open is cancelled, what is queued still goes out, then the link closes."""
+        if self.ended is not None:
+            return
+        for stream in self.session.open_streams():
+            owner, stream.owner = stream.owner, None
+            if stream.requester:
+                self._commands.send_cancel(stream)
+            elif stream.open & SENDING:
+                self._commands.send_error(stream, Canceled("the connection is closing"))
+            if isinstance(owner, Job):
+                owner.cancel()
+            elif owner is not None:
+                owner.on_error(again(closed))
+        if announce:
+            self.session.announce_close()
+        self.end(closed)
+
+    def end(self, error: RSocketError) -> None:
+        """The connection is over: everybody who waits hears of it, handlers are cancelled, the link closes."""
+        if self.ended is not None:
+            return
+        self.ended = error
+        self.session.close(error)
+        for stream in self.session.open_streams():
+            owner, stream.owner = stream.owner, None
+            if owner is not None:
+                owner.on_error(again(error))
+        self.stock.clear()
+        self._wake_waiters()
+        for ping in self.pings:
+            ping.set()
+        if self._link is not None:
+            self._link.stop()
+        self.clock.reset()
+
+    def _wake_waiters(self) -> None:
+        self._permits.wake_all()
+        self._room.wake_all()
+        self.quiet.wake_all()

@@ -1,0 +1,45 @@
+"""What a connection tells the log, and what it only counts: a peer must not be able to fill a disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from rsocket_trio.errors import readable
+
+logger = logging.getLogger("rsocket_trio")
+
+
+@attrs.define(eq=False)
+class Faults:
+    """Counts of what went wrong or was dropped; the first of each kind is logged with the connection's name."""
+
+    connection: object
+    peer_faults: int = 0
+    """Times that the peer broke the rules."""
+    handler_errors: int = 0
+    """Handlers that failed with an exception of their own."""
+    dropped: int = 0
+    """Fire-and-forget requests and pushed metadata that no handler took."""
+    _functions: set[Callable[..., Any]] = attrs.field(factory=set)
+
+    def of_peer(self, text: str) -> None:
+        """The peer broke a rule: one line for each connection."""
+        self.peer_faults += 1
+        if self.peer_faults == 1:
+            logger.warning("%r: %s; further faults are counted", self.connection, readable(text))
+
+    def of_handler(self, function: Callable[..., Any], error: BaseException) -> None:
+        """A handler failed: the first time of each handler with its traceback."""
+        self.handler_errors += 1
+        if function not in self._functions:
+            self._functions.add(function)
+            name = getattr(function, "__qualname__", repr(function))
+            logger.error("%r: handler %s failed; further failures are counted", self.connection, name, exc_info=error)
+
+    def lost(self, error: BaseException) -> None:
+        """The connection ended without agreement."""
+        logger.info("%r: %s", self.connection, error)

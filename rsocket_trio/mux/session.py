@@ -1,0 +1,168 @@
+"""The interface that a connection drives: what every protocol's session offers, whatever it puts on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from rsocket_trio.errors import RemoteProtocolError, RSocketError, SetupError, StreamError
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.events import Event
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.stream import StreamState
+from rsocket_trio.payload import Payload
+from rsocket_trio.terms import Lease
+
+
+class StreamCommands(Protocol):
+    """What can be sent on streams. Nothing waits; all is put into the outbox.
+
+    A command that the state of the stream forbids raises ``LocalProtocolError`` and changes nothing.
+    """
+
+    def open(self, interaction: Interaction, payload: Payload, initial_n: int | None = None) -> StreamState:
+        """Open a stream. Raises ``Unsupported`` where the protocol lacks the interaction."""
+        ...
+
+    def send_item(self, stream: Any, payload: Payload, *, complete: bool = False) -> None:
+        """Send an item, for which there is credit; with ``complete`` it is the last."""
+        ...
+
+    def send_complete(self, stream: Any) -> None:
+        """Say that this side sends nothing more."""
+        ...
+
+    def send_error(self, stream: Any, error: StreamError) -> None:
+        """End the stream with an error."""
+        ...
+
+    def send_cancel(self, stream: Any) -> None:
+        """Say that the peer's items are not wanted. Does nothing on a stream that has ended."""
+        ...
+
+    def request_n(self, stream: Any, amount: int) -> None:
+        """Grant credit. Does nothing once the peer's half is closed."""
+        ...
+
+
+class LeaseState(Protocol):
+    """What the peer's last lease allows this side."""
+
+    def remaining(self, now: float) -> int:
+        """Requests that may be sent."""
+        ...
+
+    def expires_in(self, now: float) -> float:
+        """Seconds until it ends."""
+        ...
+
+    def take(self, now: float) -> bool:
+        """Use one permit, if there is one."""
+        ...
+
+
+class Session(Protocol):
+    """The rules of one connection: frames in, events out, time as an argument.
+
+    ``receive``, ``broken``, ``expire``, ``accept`` and ``refuse`` return what happened; nothing may be asked of the
+    session before all of it was collected. ``permits`` is ``None`` where no leases were agreed.
+    """
+
+    client: bool
+    limits: Limits
+    outbox: Outbox
+    draining: bool
+    lingering: int
+    """Handlers that still run although their streams are over: they count as streams of the peer's."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        ...
+
+    @property
+    def commands(self) -> StreamCommands:
+        """What can be sent on streams."""
+        ...
+
+    @property
+    def permits(self) -> LeaseState | None:
+        """What the peer's last lease allows."""
+        ...
+
+    @property
+    def awaits_setup(self) -> bool:
+        """Whether the peer has still to say who it is."""
+        ...
+
+    @property
+    def deadline(self) -> float:
+        """When ``expire`` has something to say, as far as is known now."""
+        ...
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether reading must pause."""
+        ...
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no stream is open."""
+        ...
+
+    def open_streams(self) -> Iterable[StreamState]:
+        """All streams of both sides, as they are now."""
+        ...
+
+    def supports(self, interaction: Interaction) -> bool:
+        """Whether the protocol has this interaction."""
+        ...
+
+    def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
+        """Take whole frames, in order. Nothing that a peer can send raises."""
+        ...
+
+    def broken(self, error: RemoteProtocolError) -> list[Event]:
+        """The transport could not find the next frame."""
+        ...
+
+    def expire(self, now: float) -> list[Event]:
+        """What the clock asks for."""
+        ...
+
+    def accept(self, now: float) -> list[Event]:
+        """The application lets the peer in."""
+        ...
+
+    def refuse(self, error: SetupError) -> list[Event]:
+        """The application refuses the peer."""
+        ...
+
+    def grant(self, lease: Lease, now: float) -> None:
+        """Allow the peer so many requests for so long."""
+        ...
+
+    def ping(self, token: object) -> None:
+        """Ask for a sign of life. Raises ``Unsupported`` where the protocol has none."""
+        ...
+
+    def metadata_push(self, metadata: bytes) -> None:
+        """Send metadata for the connection. Raises ``Unsupported`` where the protocol has none."""
+        ...
+
+    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
+        """Send an extension frame. Raises ``Unsupported`` where the protocol has none."""
+        ...
+
+    def drain(self) -> None:
+        """Refuse new requests from now on."""
+        ...
+
+    def announce_close(self) -> None:
+        """Tell the peer that this connection ends, where the protocol can."""
+        ...
+
+    def close(self, error: RSocketError | None = None) -> None:
+        """The session is over: all that comes is ignored from now on."""
+        ...
