@@ -18,6 +18,7 @@ he is told how many lines he missed, and goes on from there. A private message t
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import re
 import signal
@@ -365,9 +366,9 @@ async def demo() -> None:
                 async with visit("ada", tcp) as ada:
                     await all_see(ada, bob, carol)
                     await converse(ada, bob, carol, tcp)
-                print("\nada's connection is cut.")
+                print("\nada closes her terminal.")
                 await all_see(carol)
-        print("\ncarol's block is left, and the server stops.")
+        print("\ncarol closes hers, and the server stops.")
         nursery.cancel_scope.cancel()
 
 
@@ -455,6 +456,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         program = partial(run_server, given.listen)
     elif given.program == "client":
         program = partial(run_client, given.name, given.room, given.uri)
+    # What is lost or refused is said once, by complain.
+    logging.getLogger("rsocket_trio").setLevel(logging.ERROR)
     code = 0
     try:
         trio.run(until_interrupted, program)

@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from rsocket_trio.connection.handlers import Job, only_leaf
-from rsocket_trio.errors import ConnectionClosed, Invalid, RejectedSetup, RemoteProtocolError, SetupError, StreamError
+from rsocket_trio.errors import ConnectionLost, Invalid, RejectedSetup, RemoteProtocolError, SetupError, StreamError
 from rsocket_trio.metadata.routes import route_of
 from rsocket_trio.mux.events import (
     CreditGranted,
@@ -237,6 +237,9 @@ class Dispatcher:
 
     def _on_ended(self, event: SessionEnded) -> None:
         engine = self._engine
-        if not isinstance(event.error, ConnectionClosed):
+        if isinstance(event.error, ConnectionLost):
             engine.faults.of_peer(str(event.error))
+        else:
+            # A refusal: whoever waits is told, and on the server the application itself decided.
+            engine.faults.lost(event.error)
         engine.end(event.error)

@@ -59,7 +59,7 @@ class Job(Owner):
         told = only_leaf(error)
         if not isinstance(told, StreamError):
             # The end of the connection itself is no failure of a handler that met it.
-            if not (isinstance(error, ConnectionLost | ConnectionClosed) and self.engine.ended):
+            if not (isinstance(told, ConnectionLost | ConnectionClosed) and self.engine.ended):
                 self.engine.faults.of_handler(self.handler.function, error)
             told = ApplicationError("internal error")
         self.engine.fail_stream(self.stream, told)

@@ -58,6 +58,7 @@ class Link:
         self._lost = False
         self._reading = trio.CancelScope()
         self._drained = Parking()
+        self._sent = trio.Event()
 
     def wake(self) -> None:
         """Something was put into the outbox."""
@@ -107,23 +108,24 @@ class Link:
 
     async def _send(self) -> None:
         transport, outbox, rules = self._transport, self._outbox, self._rules
-        while not self._lost:
-            frames = outbox.take()
-            if not frames:
-                if self._leaving:
-                    break
-                await self._wait_for_frames()
-                continue
-            try:
+        try:
+            while not self._lost:
+                frames = outbox.take()
+                if not frames:
+                    if self._leaving:
+                        break
+                    await self._wait_for_frames()
+                    continue
                 await transport.send(frames)
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                self._lose(f"the transport broke: {reason(error)}", error)
-                break
-            rules.on_written()
-            if self._drained:
-                self._drained.wake_all()
-        self._reading.cancel()
-        self._drained.wake_all()
+                rules.on_written()
+                if self._drained:
+                    self._drained.wake_all()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._lose(f"the transport broke: {reason(error)}", error)
+            self._reading.cancel()
+        finally:
+            self._sent.set()
+            self._drained.wake_all()
 
     async def _wait_for_frames(self) -> None:
         def abort(_: object) -> trio.lowlevel.Abort:
@@ -142,12 +144,9 @@ class Link:
 
     async def _say_goodbye(self) -> None:
         """Let the send task empty the outbox, then end the transport in order."""
-        if self._lost:
-            return
         self._leaving = True
-        while self._outbox and not self._lost:
-            self.wake()
-            await self._drained.park()
+        self.wake()
+        await self._sent.wait()
         if not self._lost:
             await self._finish()
 

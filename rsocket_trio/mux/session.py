@@ -72,7 +72,6 @@ class Session(Protocol):
     client: bool
     limits: Limits
     outbox: Outbox
-    draining: bool
     lingering: int
     """Handlers that still run although their streams are over: they count as streams of the peer's."""
 
@@ -89,6 +88,11 @@ class Session(Protocol):
     @property
     def permits(self) -> LeaseState | None:
         """What the peer's last lease allows."""
+        ...
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is taken or asked."""
         ...
 
     @property

@@ -194,6 +194,10 @@ class Codec:
         """The flag bits that mean nothing in this type: sent 0, ignored on reception."""
         return self._header.all_flags & ~row.flags & ~(self.ignore_flag if row.ignorable else 0)
 
+    def writes(self, frame: type[Frame]) -> bool:
+        """Whether the layout has frames of this kind."""
+        return frame in self._by_kind
+
     def name_of(self, frame: Frame) -> str:
         """What the dialect's document calls this frame."""
         return self.row_of(frame).name

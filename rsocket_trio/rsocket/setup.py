@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from rsocket_trio.errors import InvalidSetup, RejectedSetup, SetupError, UnsupportedSetup
+from rsocket_trio.errors import (
+    InvalidSetup,
+    RejectedResume,
+    RejectedSetup,
+    RemoteProtocolError,
+    SetupError,
+    UnsupportedSetup,
+)
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import Dialect
-from rsocket_trio.rsocket.frames import SetupFrame
+from rsocket_trio.rsocket.frames import ResumeFrame, SetupFrame
 from rsocket_trio.terms import Keepalive, Setup
 from rsocket_trio.values import value
 
@@ -35,6 +42,30 @@ def setup_frame(dialect: Dialect, terms: ClientTerms) -> SetupFrame:
         lease=terms.lease,
         strict=terms.strict and dialect.strict,
     )
+
+
+def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool) -> SetupFrame:
+    """The SETUP that a server's first frame is; ``limit`` is in bytes, its resume token not counted.
+
+    Raises the ``SetupError`` to refuse it with.
+    """
+    try:
+        frame = dialect.codec.decode(data)
+    except RemoteProtocolError as error:
+        # ALL-RCT-04: whatever its ignore flag says.
+        raise InvalidSetup(str(error)) from None
+    if isinstance(frame, ResumeFrame) and not frame.stream_id:
+        raise RejectedResume("resumption is not offered here")  # RS10-RSM-17
+    if not isinstance(frame, SetupFrame) or frame.stream_id:
+        name = dialect.codec.name_of(frame)
+        raise InvalidSetup(f"the first frame must be SETUP on stream 0, not {name}")  # RS10-CON-02
+    size = len(data) - len(frame.resume_token or b"")
+    if size > limit:
+        raise InvalidSetup(f"SETUP of {size} bytes, limit {limit}")
+    refused = refusal(dialect, frame, grants_leases=grants_leases)
+    if refused is not None:
+        raise refused
+    return frame
 
 
 def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool) -> SetupError | None:

@@ -37,7 +37,11 @@ async def main() -> None:
         settings["setup_payload"] = Payload(asked["setup"].encode())
 
     async with RSocketClient(transports(asked), **settings) as client:
-        client._handler.socket = client
+        handler = client._handler
+        handler.socket = client
+        if handler.closed.is_set():
+            say(json.dumps({"ok": False, "code": None, "error": handler.error[1]}))
+            return
         say(json.dumps({"ok": True}))
         await obey(client, metadata_mime)
 

@@ -421,7 +421,9 @@ class Responder(BaseRequestHandler):  # type: ignore[misc,unused-ignore]  # the 
         Seen.push.append(bytes(payload.metadata).hex())
 
     async def on_error(self, error_code: ErrorCode, payload: Payload) -> None:
+        # An error of the whole connection, which the library survives.
         self.error = (int(error_code), text(payload))
+        self.closed.set()
 
     async def on_connection_error(self, rsocket: Any, exception: Exception) -> None:
         self.error = (0, str(exception))

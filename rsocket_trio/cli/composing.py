@@ -1,0 +1,124 @@
+"""Which metadata goes with a request? Route, credentials and texts, put together for one metadata MIME type."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import attrs
+
+from rsocket_trio.metadata import (
+    AUTHENTICATION,
+    COMPOSITE_METADATA,
+    ROUTING,
+    WELL_KNOWN,
+    Authentication,
+    BearerAuthentication,
+    Entry,
+    SimpleAuthentication,
+    encode_authentication,
+    encode_composite,
+)
+
+SHORT_NAMES = {
+    **{mime.partition("/")[2]: mime for mime in WELL_KNOWN.values() if mime.startswith(("application/", "text/"))},
+    "text": "text/plain",
+    "binary": "application/octet-stream",
+    "protobuf": "application/vnd.google.protobuf",
+    "composite": COMPOSITE_METADATA,
+    "routing": ROUTING,
+}
+"""MIME types by the names that people type."""
+
+
+@attrs.frozen
+class Metadata:
+    """What goes onto the wire. ``mime`` is the connection's; the library adds ``route`` to ``content``."""
+
+    mime: str
+    route: str | None
+    content: bytes | None
+    setup: bytes | None
+
+
+def full_mime(name: str) -> str:
+    """The MIME type that a short name means; what has a slash is one already. Raises ``ValueError``."""
+    if "/" in name:
+        return name
+    try:
+        return SHORT_NAMES[name]
+    except KeyError:
+        raise ValueError(f"MIME type {name!r}: a full one like text/plain, or one of {', '.join(SHORT_NAMES)}") from None
+
+
+def compose(
+    texts: Sequence[str],
+    mimes: Sequence[str],
+    *,
+    default_mime: str,
+    route: str | None = None,
+    credentials: Authentication | None = None,
+    setup_text: str | None = None,
+    setup_mime: str | None = None,
+) -> Metadata:
+    """Put it all together: the ``mimes`` belong to the ``texts`` in order, the last one to all that follow.
+
+    One text alone is the metadata as it stands, in its own MIME type. A route, credentials, several texts, or a SETUP
+    in another type make it composite metadata, where each is an entry; a text whose type is composite metadata itself
+    is entries that are ready-made. Raises ``ValueError`` for what can't be said.
+    """
+    pairs = [(_mime_at(mimes, place, default_mime), text) for place, text in enumerate(texts)]
+    alone = _alone(pairs, mimes, route, credentials)
+    if alone is not None and (setup_mime is None or setup_mime == alone):
+        content = _content(*pairs[0]) if pairs else None
+        return Metadata(alone, route, content, None if setup_text is None else _content(alone, setup_text))
+    entries = [] if credentials is None else [(AUTHENTICATION, encode_authentication(credentials))]
+    entries += [(mime, _content(mime, text)) for mime, text in pairs]
+    content = b"".join(_entry(mime, content) for mime, content in entries) if entries else None
+    setup = None
+    if setup_text is not None:
+        mime = setup_mime or default_mime
+        setup = _entry(mime, _content(mime, setup_text))
+    return Metadata(COMPOSITE_METADATA, route, content, setup)
+
+
+def _alone(
+    pairs: Sequence[tuple[str, str]], mimes: Sequence[str], route: str | None, credentials: Authentication | None
+) -> str | None:
+    """The connection's MIME type where nothing needs to be composed, or ``None``."""
+    if credentials is not None or len(pairs) > 1:
+        return None
+    if route is not None:
+        return ROUTING if not pairs and tuple(mimes) == (ROUTING,) else None
+    if pairs:
+        return pairs[0][0]
+    return mimes[0] if mimes else None
+
+
+def _mime_at(mimes: Sequence[str], place: int, default_mime: str) -> str:
+    if not mimes:
+        return default_mime
+    return mimes[min(place, len(mimes) - 1)]
+
+
+def _entry(mime: str, content: bytes) -> bytes:
+    return content if mime == COMPOSITE_METADATA else encode_composite([Entry(mime, content)])
+
+
+def _content(mime: str, text: str) -> bytes:
+    """The bytes of a text; credentials are written ``simple:user:password`` or ``bearer:token``."""
+    scheme, separator, rest = text.partition(":")
+    if mime == AUTHENTICATION and separator:
+        if scheme == "simple":
+            return encode_authentication(simple(rest))
+        if scheme == "bearer":
+            return encode_authentication(BearerAuthentication(rest))
+    return os.fsencode(text)
+
+
+def simple(text: str) -> SimpleAuthentication:
+    """``user:password``; the password may have colons. Raises ``ValueError`` without showing what was given."""
+    user, separator, password = text.partition(":")
+    if not separator:
+        raise ValueError("credentials are written user:password")
+    return SimpleAuthentication(user, password)

@@ -1,0 +1,32 @@
+"""The ``demo`` command: the chat example, which lies in ``examples/`` of a checkout and is copied into a wheel."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+CHECKOUT = Path(__file__).parents[2] / "examples" / "chat.py"
+COPY = "rsocket_trio.cli._chat_example"
+
+
+def main() -> int:
+    """Run the demo and return its exit code."""
+    code: int = chat_example().main([])
+    return code
+
+
+def chat_example() -> ModuleType:
+    """The chat example as a module."""
+    if not CHECKOUT.is_file():
+        return importlib.import_module(COPY)
+    spec = importlib.util.spec_from_file_location(COPY, CHECKOUT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Where classes look for the names in their annotations.
+    sys.modules[COPY] = module
+    spec.loader.exec_module(module)
+    return module

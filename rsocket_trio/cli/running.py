@@ -1,0 +1,113 @@
+"""How does a command end? Errors as one line on stderr, Ctrl-C quietly, and the exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+
+import trio
+
+from rsocket_trio.cli.output import Output, ReaderGone
+from rsocket_trio.errors import RSocketError, readable
+
+FAILED = 1
+MISUSED = 2
+INTERRUPTED = 128 + signal.SIGINT
+
+
+class Failure(Exception):
+    """What a command says when it fails, as it stands. ``code`` is the exit code."""
+
+    def __init__(self, text: str, code: int = FAILED) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def run_client(work: Callable[[Output], Awaitable[None]], *, quiet: bool = False, stacktrace: bool = False) -> int:
+    """Run what a client command does, and return its exit code.
+
+    A reader of our output that went away has all it wanted: that is no failure. Ctrl-C leaves every block in order,
+    so the peer gets its CANCEL.
+    """
+    try:
+        return trio.run(_until_interrupted, work, Output(quiet=quiet))
+    except BaseException as error:
+        return report(error, stacktrace=stacktrace)
+
+
+def report(error: BaseException, *, stacktrace: bool = False) -> int:
+    """Say in one line on stderr what went wrong. Returns the exit code."""
+    leaf = first_leaf(error)
+    if isinstance(leaf, KeyboardInterrupt):
+        return INTERRUPTED
+    if isinstance(leaf, ReaderGone | BrokenPipeError):
+        return 0
+    if not isinstance(leaf, Exception):
+        raise leaf
+    text, code = described(leaf)
+    if stacktrace:
+        complain("".join(traceback.format_exception(leaf)).rstrip())
+    complain(text)
+    return code
+
+
+def described(error: Exception) -> tuple[str, int]:
+    """The line and the exit code that an exception stands for."""
+    text = readable(str(error))
+    if isinstance(error, Failure):
+        return text, error.code
+    if isinstance(error, ValueError):
+        # Terms that can't be said, refused before anything was sent.
+        return f"rsocket-trio: {text}", MISUSED
+    if isinstance(error, OSError):
+        return f"rsocket-trio: {text}", FAILED
+    name = type(error).__name__
+    if isinstance(error, RSocketError | trio.TooSlowError):
+        return (f"{name}: {text}" if text else name), FAILED
+    return f"{name}: {text} (a fault of rsocket-trio: --stacktrace shows where)", FAILED
+
+
+def complain(text: str) -> None:
+    """Write to stderr, if anybody is there to read it."""
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        return
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    """The exception itself, or the first one in a group: a person is told of one reason."""
+    while isinstance(error, BaseExceptionGroup):
+        interrupts = error.subgroup(KeyboardInterrupt)
+        error = (interrupts or error).exceptions[0]
+    return error
+
+
+async def _until_interrupted(work: Callable[[Output], Awaitable[None]], output: Output) -> int:
+    interrupted = False
+    error: Exception | None = None
+
+    async def watch() -> None:
+        nonlocal interrupted
+        async for _ in signals:
+            interrupted = True
+            nursery.cancel_scope.cancel()
+
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            try:
+                await work(output)
+            except Exception as exc:
+                error = exc
+            nursery.cancel_scope.cancel()
+    if interrupted:
+        return INTERRUPTED
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+    return 0

@@ -1,0 +1,135 @@
+"""What crosses the wire? A transport that shows every frame on stderr, one line each way, or its bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+
+from rsocket_trio.cli.running import complain
+from rsocket_trio.errors import RemoteProtocolError, readable
+from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialects import Dialect
+from rsocket_trio.transports.base import Transport
+
+SHOWN = 64
+"""Bytes of data that a line shows."""
+ROW = 16
+"""Bytes in a row of a hex dump."""
+SENT = "->"
+RECEIVED = "<-"
+
+
+@attrs.frozen
+class Watch:
+    """What is shown of each frame: a line, the line with its bytes, a dump of the bytes."""
+
+    frames: bool = False
+    hex: bool = False
+    dump: bool = False
+
+    def __bool__(self) -> bool:
+        return self.frames or self.hex or self.dump
+
+
+class WatchedTransport:
+    """Another transport, each of its frames shown as it passes."""
+
+    def __init__(
+        self, transport: Transport, dialect: Dialect, watch: Watch, show: Callable[[str], None] = complain
+    ) -> None:
+        self.handshake = transport.handshake
+        self._transport = transport
+        self._dialect = dialect
+        self._watch = watch
+        self._show = show
+
+    @property
+    def is_message_based(self) -> bool:
+        """Whether each message is one frame."""
+        return self._transport.is_message_based
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a frame was received and its rest was not."""
+        return self._transport.mid_frame
+
+    def use_framing(self, framing: Framing) -> None:
+        """Cut received bytes into frames this way from now on."""
+        self._transport.use_framing(framing)
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """The first bytes so far, and whether no more can come. ``receive`` shows them."""
+        return await self._transport.peek()
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        """Show all frames, then write them."""
+        for frame in frames:
+            self._tell(SENT, whole(frame))
+        await self._transport.send(frames)
+
+    async def receive(self) -> Sequence[bytes]:
+        """The next frames, shown."""
+        frames = await self._transport.receive()
+        for frame in frames:
+            self._tell(RECEIVED, frame)
+        return frames
+
+    async def finish(self, code: int = 1000) -> None:
+        """Say that nothing more is sent, and wait for the peer to do the same."""
+        await self._transport.finish(code)
+
+    async def aclose(self) -> None:
+        """Close at once."""
+        await self._transport.aclose()
+
+    def _tell(self, arrow: str, frame: bytes) -> None:
+        if self._watch.frames or self._watch.hex:
+            line = f"{arrow} {described(self._dialect, frame)}"
+            self._show(f"{line} {frame.hex()}" if self._watch.hex else line)
+        if self._watch.dump:
+            for row in dumped(frame):
+                self._show(f"{arrow} {row}")
+
+
+def described(dialect: Dialect, data: bytes) -> str:
+    """A frame in a line: its type, its stream, what it carries. Metadata, which may be secret, by its size only."""
+    try:
+        frame = dialect.codec.decode(data)
+    except RemoteProtocolError as error:
+        return f"undecodable, {error}"
+    words = [dialect.codec.name_of(frame), f"stream {frame.stream_id}"]
+    for field in attrs.fields(type(frame)):
+        name, content = field.name, getattr(frame, field.name)
+        if name in {"stream_id", "interaction"} or content is None or content is False:
+            continue
+        if isinstance(content, Payload):
+            if content.metadata is not None:
+                words.append(f"metadata of {len(content.metadata)} bytes")
+            words.append(_data(content.data))
+        elif name == "data":
+            words.append(_data(content))
+        elif isinstance(content, bytes):
+            words.append(f"{name} of {len(content)} bytes")
+        elif content is True:
+            words.append(name)
+        elif name == "code":
+            words.append(f"code 0x{content:X}")
+        else:
+            words.append(f"{name} {content:g}" if isinstance(content, float) else f"{name} {content}")
+    return ", ".join(word for word in words if word)
+
+
+def dumped(data: bytes) -> Iterator[str]:
+    """Rows of sixteen bytes: the offset, the bytes in hex, and those that are ASCII letters."""
+    for offset in range(0, len(data), ROW):
+        row = data[offset : offset + ROW]
+        letters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+        yield f"{offset:06x}  {row.hex(' '):<{3 * ROW}} {letters}"
+
+
+def _data(data: bytes) -> str:
+    if len(data) <= SHOWN:
+        return f"'{readable(data)}'" if data else ""
+    return f"'{readable(data[:SHOWN])}'... {len(data)} bytes"

@@ -1,0 +1,174 @@
+"""What a frame for the connection as a whole means: keepalives, leases, pushed metadata, errors, extensions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from rsocket_trio.errors import (
+    CONNECTION_CLOSE,
+    SETUP_ERRORS,
+    RemoteProtocolError,
+    RSocketError,
+    Unsupported,
+    connection_error,
+)
+from rsocket_trio.mux.events import ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
+from rsocket_trio.mux.outbox import Lane, Outbox
+from rsocket_trio.rsocket.dialects import Dialect
+from rsocket_trio.rsocket.frames import (
+    ErrorFrame,
+    ExtFrame,
+    Frame,
+    KeepaliveFrame,
+    LeaseFrame,
+    MetadataPushFrame,
+    ResumeFrame,
+    ResumeOkFrame,
+    SetupFrame,
+)
+from rsocket_trio.rsocket.inbound import Inbound
+from rsocket_trio.rsocket.lease import Permits
+from rsocket_trio.terms import Lease
+
+NANOSECONDS = 1_000_000_000
+
+
+class EndedByPeer(Exception):
+    """An ERROR of the peer's ends the connection: nothing is to be answered."""
+
+    def __init__(self, error: RSocketError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Control:
+    """The connection's own frames, both ways. Events go to those of ``inbound``.
+
+    ``permits`` is what the peer's last lease allows, ``None`` without leases; ``established`` whether the server's
+    acceptance has shown.
+    """
+
+    def __init__(
+        self, dialect: Dialect, inbound: Inbound, outbox: Outbox, extensions: frozenset[int], *, client: bool
+    ) -> None:
+        self._encode = dialect.codec.encode
+        self._dialect = dialect
+        self._inbound = inbound
+        self._outbox = outbox
+        self._extensions = extensions
+        self._client = client
+        self._pings: deque[object] | None = None
+        self._pushes = Lane()
+        self.permits: Permits | None = None
+        self.established = False
+
+    # What is sent
+
+    def agree_leases(self) -> None:
+        """Both sides ask for permits from now on."""
+        self.permits = Permits()
+        self._inbound.granted = Permits()
+
+    def grant(self, lease: Lease, now: float) -> None:
+        """Allow the peer so many requests for so long; does nothing where leases were not agreed."""
+        if self._inbound.granted is not None:
+            self._inbound.granted.grant(lease.number_of_requests, lease.time_to_live, now)
+            frame = LeaseFrame(round(lease.time_to_live * NANOSECONDS), lease.number_of_requests)
+            self._outbox.put_urgent(self._encode(frame))
+
+    def ping(self, token: object) -> None:
+        """Ask for a sign of life; ``Pong`` with this token is its answer, in order. ``None`` waits for no answer."""
+        if not self._dialect.codec.writes(KeepaliveFrame):
+            raise Unsupported(f"{self._dialect.name} has no ping")
+        if self._pings is None:
+            self._pings = deque()
+        self._pings.append(token)
+        self._outbox.put_urgent(self._encode(KeepaliveFrame(True)))
+
+    def metadata_push(self, metadata: bytes) -> None:
+        """Send metadata for the connection, in a lane of its own."""
+        self._outbox.put(self._pushes, self._encode(MetadataPushFrame(metadata)))
+
+    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
+        """Send an EXT frame for the connection; ``ignore`` allows the peer to skip it."""
+        self._outbox.put(self._pushes, self._encode(ExtFrame(0, ext_type, body, ignore=ignore)))
+
+    # What is received
+
+    def receive(self, frame: Frame) -> None:
+        """Take a frame that is none of a stream's.
+
+        Raises ``RemoteProtocolError`` for a fault that ends the connection, ``EndedByPeer`` for an ERROR that does.
+        """
+        HANDLERS[type(frame)](self, frame)
+
+    def _ignore(self, frame: Frame) -> None:
+        self._inbound.ignored += 1
+
+    def _on_error(self, frame: ErrorFrame) -> None:
+        if frame.stream_id:
+            self._inbound.on_error(frame)
+        elif frame.code in SETUP_ERRORS:
+            if self.established:
+                self._inbound.ignored += 1  # RS10-UNX-15, -16
+            else:
+                raise EndedByPeer(SETUP_ERRORS[frame.code].received(frame.code, frame.data))
+        elif frame.code == CONNECTION_CLOSE:
+            self._inbound.draining = True  # RS10-ERR-09
+            self._inbound.events.append(PeerDraining())
+        else:
+            # RS10-ERR-06: on stream 0 any unknown code counts as CONNECTION_ERROR.
+            raise EndedByPeer(connection_error(frame.code, frame.data))
+
+    def _on_keepalive(self, frame: KeepaliveFrame) -> None:
+        if frame.stream_id:
+            self._inbound.ignored += 1
+        elif frame.respond:
+            # RS10-KA-04, -08: the same data, our own position, which is 0 without resumption.
+            self._outbox.put_reply(self._encode(KeepaliveFrame(False, 0, frame.data)))
+        elif self._pings:
+            # Answers come in order; their data is not checked, since some peers echo nothing.
+            token = self._pings.popleft()
+            if token is not None:
+                self._inbound.events.append(Pong(token))
+
+    def _on_lease(self, frame: LeaseFrame) -> None:
+        if frame.stream_id or self.permits is None:
+            self._inbound.ignored += 1  # RS10-LEASE-05
+            return
+        self.permits.grant(frame.number_of_requests, frame.time_to_live_ns / NANOSECONDS, self._inbound.now)
+        self._inbound.events.append(LeaseReceived())
+
+    def _on_metadata_push(self, frame: MetadataPushFrame) -> None:
+        if frame.stream_id:
+            self._inbound.ignored += 1  # RS10-UNX-13
+        else:
+            self._inbound.events.append(MetadataPushed(frame.metadata))
+
+    def _on_ext(self, frame: ExtFrame) -> None:
+        if frame.ext_type in self._extensions:
+            self._inbound.events.append(ExtensionReceived(frame.ext_type, frame.stream_id, frame.body))
+        elif frame.ignore:
+            self._inbound.ignored += 1
+        else:
+            raise RemoteProtocolError(f"EXT of type 0x{frame.ext_type:X} is not known here")  # RS10-EXT-02
+
+    def _on_resume(self, frame: ResumeFrame) -> None:
+        if self._client or frame.stream_id:
+            self._inbound.ignored += 1  # RS10-UNX-18
+        else:
+            raise RemoteProtocolError("RESUME on a connection that is set up")  # RS10-RSM-20
+
+
+HANDLERS: dict[type, Callable[[Control, Any], None]] = {
+    ErrorFrame: Control._on_error,
+    KeepaliveFrame: Control._on_keepalive,
+    LeaseFrame: Control._on_lease,
+    MetadataPushFrame: Control._on_metadata_push,
+    ExtFrame: Control._on_ext,
+    SetupFrame: Control._ignore,  # RS10-UNX-14, RS10-UNX-17
+    ResumeFrame: Control._on_resume,
+    ResumeOkFrame: Control._ignore,  # RS10-UNX-18
+}

@@ -1,0 +1,68 @@
+"""The foreign peers themselves: they start, understand each other and their commands, and end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.interop import peers
+from tests.interop.peers import KINDS, TRANSPORTS, Kind, PeerFailed, TransportName, client_peer, pattern, server_peer
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_peer_talks_to_its_own_kind(kind: Kind, transport: TransportName) -> None:
+    async with server_peer(kind, transport) as uri, client_peer(kind, uri) as client:
+        echo = await client.do("request_response", route="echo", data=b"hi")
+        assert (echo["ok"], echo["data"]) == (True, b"hi")
+
+        numbers = await client.do("request_stream", route="count", data=b"5", initial_n=2, later=[3])
+        assert (numbers["items"], numbers["completed"]) == ([b"0", b"1", b"2", b"3", b"4"], True)
+
+        summed = await client.do("request_channel", route="sum", items=[{"size": 27_182}, {"size": 8}])
+        assert summed["items"] == [b"27190"]
+
+        refused = await client.do("request_response", route="nowhere")
+        assert (refused["ok"], refused["code"], refused["error"]) == (False, 0x202, "no route nowhere")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_calls_its_client_back(kind: Kind) -> None:
+    command = {"do": "request_response", "route": "echo", "data": b"hi".hex()}
+
+    async with server_peer(kind, "tcp") as uri, client_peer(kind, uri) as client:
+        reply = await client.do("request_response", route="call", data=json.dumps(command).encode())
+
+    assert json.loads(reply["data"])["data"] == b"hi".hex()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_payloads_in_fragments_arrive_whole(kind: Kind) -> None:
+    async with server_peer(kind, "tcp", fragment=1000) as uri, client_peer(kind, uri, fragment=1000) as client:
+        reply = await client.do("request_stream", route="sizes", data=b"31415,9,2653,58979")
+
+    assert reply["items"] == [pattern(31_415), pattern(9), pattern(2_653), pattern(58_979)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_peer_that_cannot_connect_says_so(kind: Kind) -> None:
+    with pytest.raises(PeerFailed, match="could not connect"):
+        async with client_peer(kind, "tcp://127.0.0.1:1"):
+            pass
+
+
+async def test_a_peer_that_dies_fails_what_waits_for_it() -> None:
+    async with server_peer("py", "tcp") as uri, client_peer("py", uri) as client:
+        client._peer.process.kill()
+        with pytest.raises(PeerFailed, match="the py client ended"):
+            await client.do("request_response", route="sleep", data=b"60000")
+
+
+@pytest.mark.parametrize("ci", ["", "true"])
+def test_a_missing_peer_skips_or_fails(ci: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setattr(peers, "missing_for", lambda kind: f"no {kind}")
+
+    with pytest.raises(pytest.fail.Exception if ci else pytest.skip.Exception, match="no js"):
+        peers.require_peer("js")
