@@ -48,7 +48,9 @@ def full_mime(name: str) -> str:
     try:
         return SHORT_NAMES[name]
     except KeyError:
-        raise ValueError(f"MIME type {name!r}: a full one like text/plain, or one of {', '.join(SHORT_NAMES)}") from None
+        raise ValueError(
+            f"MIME type {name!r}: a full one like text/plain, or one of {', '.join(SHORT_NAMES)}"
+        ) from None
 
 
 def compose(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -29,7 +29,7 @@ class Text:
         """All of it, as one payload."""
         return os.fsencode(self.text)
 
-    async def lines(self) -> AsyncIterator[bytes]:
+    async def lines(self) -> AsyncGenerator[bytes, None]:
         """The payloads that it makes in a channel: itself."""
         yield await self.whole()
 
@@ -45,7 +45,7 @@ class Stdin:
             chunks.append(chunk)
         return b"".join(chunks)
 
-    async def lines(self) -> AsyncIterator[bytes]:
+    async def lines(self) -> AsyncGenerator[bytes, None]:
         """Each line as it comes, without its newline; a last line need not have one."""
         rest = b""
         while chunk := await _in_thread(_read_stdin):
@@ -66,7 +66,7 @@ class Loaded:
         """All of it, as one payload. Raises ``Failure`` where it can't be read."""
         return await _in_thread(self._read)
 
-    async def lines(self) -> AsyncIterator[bytes]:
+    async def lines(self) -> AsyncGenerator[bytes, None]:
         """The payloads that it makes in a channel: one."""
         yield await self.whole()
 
@@ -93,15 +93,17 @@ def source_of(value: str, *, files: bool = False) -> Source:
     return Text(value)
 
 
-async def whole(sources: tuple[Source, ...]) -> bytes:
-    """The one payload of a request; empty without sources."""
-    return b"".join([await source.whole() for source in sources])
+async def whole(sources: Sequence[Source]) -> bytes:
+    """The one payload of a request; empty without sources. Raises ``ValueError`` for more than one."""
+    if len(sources) > 1:
+        raise ValueError(f"data given {len(sources)} times: only a channel takes more than one payload")
+    return await sources[0].whole() if sources else b""
 
 
-async def each(sources: tuple[Source, ...]) -> AsyncIterator[bytes]:
+async def each(sources: Sequence[Source]) -> AsyncGenerator[bytes, None]:
     """The payloads of a channel, in order; standard input gives one a line."""
     for source in sources:
-        async with aclosing(source.lines()) as lines:  # type: ignore[type-var]
+        async with aclosing(source.lines()) as lines:
             async for line in lines:
                 yield line
 

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+COPY = Path(__file__).with_name("_chat_example.py")
 CHECKOUT = Path(__file__).parents[2] / "examples" / "chat.py"
-COPY = "rsocket_trio.cli._chat_example"
+NAME = "rsocket_trio.cli._chat_example"
 
 
 def main() -> int:
@@ -20,13 +21,13 @@ def main() -> int:
 
 def chat_example() -> ModuleType:
     """The chat example as a module."""
-    if not CHECKOUT.is_file():
-        return importlib.import_module(COPY)
-    spec = importlib.util.spec_from_file_location(COPY, CHECKOUT)
+    if COPY.is_file():
+        return importlib.import_module(NAME)
+    spec = importlib.util.spec_from_file_location(NAME, CHECKOUT)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Where classes look for the names in their annotations.
-    sys.modules[COPY] = module
+    sys.modules[NAME] = module
     spec.loader.exec_module(module)
     return module

@@ -25,11 +25,13 @@ class Output:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
+        self.lines = 0
         self._poll = select.poll()
         self._poll.register(STDOUT, select.POLLOUT)
 
     async def write_line(self, data: bytes) -> None:
         """One item: its bytes, whatever they are, and a newline. Raises ``ReaderGone``."""
+        self.lines += 1
         if self._quiet:
             return
         line = memoryview(data + b"\n")

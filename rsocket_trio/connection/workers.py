@@ -24,6 +24,11 @@ class Worker:
         self.job: Job | None = job
         self.task: trio.lowlevel.Task | None = None
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it has no job."""
+        return self.job is None
+
 
 class Workers:
     """Runs jobs in the connection's nursery, each under a cancel scope that stands for its stream.
@@ -76,9 +81,9 @@ class Workers:
 
     async def _work(self, worker: Worker) -> None:
         worker.task = trio.lowlevel.current_task()
-        while worker.job is not None:
+        while not worker.is_free:
             await self._serve(worker)
-            if worker.job is None:
+            if worker.is_free:
                 await self._park(worker)
 
     async def _serve(self, worker: Worker) -> None:

@@ -52,10 +52,11 @@ async def test_a_peer_that_cannot_connect_says_so(kind: Kind) -> None:
             pass
 
 
-async def test_a_peer_that_dies_fails_what_waits_for_it() -> None:
-    async with server_peer("py", "tcp") as uri, client_peer("py", uri) as client:
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_peer_that_dies_fails_what_waits_for_it(kind: Kind) -> None:
+    async with server_peer(kind, "tcp") as uri, client_peer(kind, uri) as client:
         client._peer.process.kill()
-        with pytest.raises(PeerFailed, match="the py client ended"):
+        with pytest.raises(PeerFailed, match=f"the {kind} client ended"):
             await client.do("request_response", route="sleep", data=b"60000")
 
 

@@ -1,0 +1,1 @@
+"""How fast, and how large: measured against a peer in the same run."""

@@ -1,0 +1,1 @@
+"""One server and one client script for each library."""

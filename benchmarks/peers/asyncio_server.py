@@ -1,0 +1,85 @@
+"""The server of the workloads, with rsocket-py on asyncio. Prints its port, serves until its standard input ends."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+from reactivestreams.publisher import DefaultPublisher
+from reactivestreams.subscriber import DefaultSubscriber
+from reactivestreams.subscription import DefaultSubscription
+from rsocket.helpers import create_future
+from rsocket.payload import Payload
+from rsocket.request_handler import BaseRequestHandler
+from rsocket.rsocket_server import RSocketServer
+from rsocket.streams.stream_from_async_generator import StreamFromAsyncGenerator
+from rsocket.transports.tcp import TransportTCP
+
+from benchmarks.workloads import CREDIT
+
+
+class Echo(DefaultPublisher, DefaultSubscriber, DefaultSubscription):
+    """Sends back what it gets; credit goes through from one side to the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._out: Any = None
+        self._taken = 0
+
+    def subscribe(self, subscriber: Any) -> None:
+        self._out = subscriber
+        subscriber.on_subscribe(self)
+
+    def on_subscribe(self, subscription: Any) -> None:
+        super().on_subscribe(subscription)
+        subscription.request(CREDIT)
+
+    def on_next(self, value: Any, is_complete: bool = False) -> None:
+        self._out.on_next(value, is_complete)
+        self._taken += 1
+        if self._taken >= CREDIT // 2:
+            self._taken = 0
+            self.subscription.request(CREDIT // 2)
+
+    def on_complete(self) -> None:
+        self._out.on_complete()
+
+    def request(self, n: int) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+
+class Handler(BaseRequestHandler):
+    async def request_response(self, payload: Any) -> Any:
+        return create_future(Payload(payload.data))
+
+    async def request_stream(self, payload: Any) -> Any:
+        count, size = map(int, payload.data.split())
+
+        async def items() -> AsyncIterator[tuple[Any, bool]]:
+            item = bytes(size)
+            for number in range(count):
+                yield Payload(item), number == count - 1
+
+        return StreamFromAsyncGenerator(items)
+
+    async def request_channel(self, payload: Any) -> Any:
+        echo = Echo()
+        return echo, echo
+
+
+async def main() -> None:
+    def session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        RSocketServer(TransportTCP(reader, writer, read_buffer_size=65536), handler_factory=Handler)
+
+    server = await asyncio.start_server(session, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,43 @@
+"""The server of the workloads, with this library. Prints its port, serves until its standard input ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+
+import trio
+
+from rsocket_trio import Channel, Payload, Responder, serve
+
+responder = Responder()
+
+
+@responder.request_response
+async def echo(request: Payload) -> Payload:
+    return request
+
+
+@responder.request_stream
+async def items(request: Payload) -> AsyncIterator[bytes]:
+    count, size = map(int, request.data.split())
+    item = bytes(size)
+    for _ in range(count):
+        yield item
+
+
+@responder.request_channel
+async def echo_all(channel: Channel) -> None:
+    async for item in channel:
+        await channel.send(item)
+
+
+async def main() -> None:
+    async with trio.open_nursery() as nursery:
+        uris = await nursery.start(serve, responder, [f"{sys.argv[1]}://127.0.0.1:0"])
+        print(uris[0].rsplit(":", 1)[1].strip("/"), flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
+        nursery.cancel_scope.cancel()
+
+
+if __name__ == "__main__":
+    trio.run(main)

@@ -1,0 +1,161 @@
+"""From a command line to one interaction and its exit code: what the options of every client command mean together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from rsocket_trio import Keepalive, Payload
+from rsocket_trio.cli.composing import Metadata, compose, simple
+from rsocket_trio.cli.connecting import Dial, client_tls, connected
+from rsocket_trio.cli.data import Loaded, Source, source_of
+from rsocket_trio.cli.interactions import Kind, Wish, perform
+from rsocket_trio.cli.options import set_up_logging
+from rsocket_trio.cli.output import Output
+from rsocket_trio.cli.running import Failure, report, run_client
+from rsocket_trio.cli.watching import Watch
+from rsocket_trio.metadata import JSON, OCTET_STREAM, TEXT_PLAIN, Authentication, BearerAuthentication
+
+
+@attrs.frozen(kw_only=True)
+class Habits:
+    """Where our commands and rsc differ: what is meant when nothing is said."""
+
+    data_mime: str
+    metadata_mime: str
+    files: bool
+    """Whether ``@name`` as data is a file."""
+    first_opens: bool
+    """Whether a channel's first payload travels in the frame that opens it."""
+
+
+OURS = Habits(data_mime=OCTET_STREAM, metadata_mime=TEXT_PLAIN, files=False, first_opens=False)
+RSC = Habits(data_mime=JSON, metadata_mime=JSON, files=True, first_opens=True)
+
+
+@attrs.frozen(kw_only=True)
+class Ask:
+    """The parameters of ``options.ROWS``, and those of the commands themselves, as click gives them."""
+
+    uri: str
+    route: str | None
+    data: tuple[str, ...]
+    load: tuple[str, ...] = ()
+    metadata: tuple[str, ...]
+    take: int | None
+    limit_rate: int | None
+    delay: int = 0
+    timeout: float | None
+    dialect: str
+    quirks: tuple[str, ...]
+    data_mime: str | None
+    mimes: tuple[str, ...]
+    setup_data: str | None
+    setup_metadata: str | None
+    setup_mime: str | None
+    simple: str | None
+    bearer: str | None
+    keepalive: float | None
+    lifetime: float | None
+    lease: bool
+    trust: str | None
+    untrusted: bool
+    cert: str | None
+    key: str | None
+    headers: tuple[tuple[str, str], ...]
+    retries: int
+    debug: bool
+    hexadecimal: bool
+    wiretap: bool = False
+    quiet: bool
+    log: str | None
+    stacktrace: bool
+    first_opens: bool | None = None
+
+    def run(self, kind: Kind, habits: Habits) -> int:
+        """Do it. Returns the exit code."""
+        set_up_logging(self.log)
+        try:
+            metadata = self._metadata(habits)
+            dial = self._dial(habits, metadata)
+            wish = self._wish(kind, habits, metadata)
+        except (ValueError, Failure) as error:
+            return report(error, stacktrace=self.stacktrace)
+
+        async def work(output: Output) -> None:
+            await ask(dial, wish, output, self.timeout)
+
+        return run_client(work, quiet=self.quiet, stacktrace=self.stacktrace)
+
+    def _metadata(self, habits: Habits) -> Metadata:
+        return compose(
+            self.metadata,
+            self.mimes,
+            default_mime=habits.metadata_mime,
+            route=self.route,
+            credentials=self._credentials(),
+            setup_text=self.setup_metadata,
+            setup_mime=self.setup_mime,
+        )
+
+    def _credentials(self) -> Authentication | None:
+        if self.simple is not None and self.bearer is not None:
+            raise ValueError("credentials are a user and password, or a token, not both")
+        if self.simple is not None:
+            return simple(self.simple)
+        return None if self.bearer is None else BearerAuthentication(self.bearer)
+
+    def _dial(self, habits: Habits, metadata: Metadata) -> Dial:
+        return Dial(
+            uri=self.uri,
+            dialect=self.dialect,
+            quirks=self.quirks,
+            setup=Payload(os.fsencode(self.setup_data or ""), metadata.setup),
+            data_mime=self.data_mime or habits.data_mime,
+            metadata_mime=metadata.mime,
+            keepalive=_keepalive(self.keepalive, self.lifetime),
+            lease=self.lease,
+            ssl_context=client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
+            headers=self.headers,
+            retries=self.retries,
+            watch=Watch(frames=self.debug, hex=self.hexadecimal, dump=self.wiretap),
+        )
+
+    def _wish(self, kind: Kind, habits: Habits, metadata: Metadata) -> Wish:
+        sources: Sequence[Source] = [
+            *(source_of(each, files=habits.files) for each in self.data),
+            *(Loaded(place) for place in self.load),
+        ]
+        return Wish(
+            kind=kind,
+            route=metadata.route,
+            metadata=metadata.content,
+            sources=tuple(sources),
+            take=self.take,
+            limit_rate=self.limit_rate,
+            delay=self.delay / 1000,
+            first_opens=habits.first_opens if self.first_opens is None else self.first_opens,
+        )
+
+
+async def ask(dial: Dial, wish: Wish, output: Output, timeout: float | None) -> None:  # noqa: ASYNC109 - it is an option
+    """Connect, do it, and leave. Raises ``Failure`` when the time is over."""
+    scope = trio.CancelScope()
+    if timeout is not None:
+        scope.deadline = trio.current_time() + timeout
+    with scope:
+        async with connected(dial) as connection:
+            await perform(connection, wish, output)
+            return
+    missing = "end" if output.lines else "answer"
+    raise Failure(f"TooSlowError: no {missing} within {timeout:g} s")
+
+
+def _keepalive(interval: float | None, lifetime: float | None) -> Keepalive:
+    """The terms, with the default of what is not said; a longer interval makes the lifetime longer too."""
+    default = Keepalive()
+    interval = default.interval if interval is None else interval
+    return Keepalive(interval, max(default.max_lifetime, 3 * interval) if lifetime is None else lifetime)

@@ -1,0 +1,128 @@
+"""How is a peer reached? The terms of a connection as a command line gives them, and the connection for a block."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import attrs
+import trio
+
+from rsocket_trio import Connection, ConnectionLost, Keepalive, Payload, open_connection, open_connection_over
+from rsocket_trio.cli.running import Failure
+from rsocket_trio.cli.watching import Watch, WatchedTransport
+from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.transports.connect import open_transport
+
+RETRY_INTERVAL = 1.0
+"""Seconds between two tries to connect."""
+
+
+@attrs.frozen(kw_only=True)
+class Dial:
+    """Whom to call, and on which terms."""
+
+    uri: str
+    dialect: str
+    quirks: tuple[str, ...] = ()
+    setup: Payload = attrs.field(factory=Payload)
+    data_mime: str
+    metadata_mime: str
+    keepalive: Keepalive = attrs.field(factory=Keepalive)
+    lease: bool = False
+    ssl_context: ssl.SSLContext | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    retries: int = 0
+    watch: Watch = attrs.field(factory=Watch)
+
+
+@asynccontextmanager
+async def connected(dial: Dial) -> AsyncIterator[Connection]:
+    """The connection, for as long as the block. Raises ``ConnectionLost`` when every try to connect failed."""
+    tries_left = dial.retries
+    while True:
+        async with AsyncExitStack() as stack:
+            try:
+                connection = await _open(dial, stack)
+            except ConnectionLost:
+                if not tries_left:
+                    raise
+            else:
+                yield connection
+                return
+        tries_left -= 1
+        await trio.sleep(RETRY_INTERVAL)
+
+
+async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
+    if not dial.watch:
+        return await stack.enter_async_context(
+            open_connection(
+                dial.uri,
+                dialect=dial.dialect,
+                setup=dial.setup,
+                data_mime=dial.data_mime,
+                metadata_mime=dial.metadata_mime,
+                keepalive=dial.keepalive,
+                lease=dial.lease,
+                ssl_context=dial.ssl_context,
+                headers=dial.headers,
+                quirks=dial.quirks,
+            )
+        )
+    transport = await stack.enter_async_context(
+        open_transport(dial.uri, ssl_context=dial.ssl_context, headers=dial.headers)
+    )
+    return await stack.enter_async_context(
+        open_connection_over(
+            WatchedTransport(transport, dialect_named(dial.dialect), dial.watch),
+            dialect=dial.dialect,
+            setup=dial.setup,
+            data_mime=dial.data_mime,
+            metadata_mime=dial.metadata_mime,
+            keepalive=dial.keepalive,
+            lease=dial.lease,
+            quirks=dial.quirks,
+        )
+    )
+
+
+def client_tls(
+    trust: str | None, cert: str | None, key: str | None, *, untrusted: bool = False
+) -> ssl.SSLContext | None:
+    """What a client trusts and shows, or ``None`` for the system's own. Raises ``Failure`` naming the file."""
+    if not (trust or cert or untrusted):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=trust)
+    except OSError as error:
+        raise Failure(f"cannot use certificates of {trust}: {_why(error)}") from error
+    if untrusted:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if cert:
+        load_certificate(context, cert, key)
+    return context
+
+
+def server_tls(cert: str, key: str | None) -> ssl.SSLContext:
+    """What a server shows. Raises ``Failure`` naming the file."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    load_certificate(context, cert, key)
+    return context
+
+
+def load_certificate(context: ssl.SSLContext, cert: str, key: str | None) -> None:
+    """Load a certificate chain and its key, which may be in the same file."""
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:
+        files = cert if key is None else f"{cert} and {key}"
+        raise Failure(f"cannot use the certificate and key of {files}: {_why(error)}") from error
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "no PEM file").lower().replace("_", " ")
+    return error.strerror or str(error)

@@ -1,0 +1,57 @@
+"""The commands ``frames decode``, ``frames encode`` and ``detect``: standard input to standard output, line by line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import click
+
+from rsocket_trio.cli.data import stdin_lines
+from rsocket_trio.cli.frames import Answer, decode_lines, detect_lines, encode_lines, run
+from rsocket_trio.cli.options import DIALECT
+from rsocket_trio.cli.output import write_text
+from rsocket_trio.cli.running import report
+from rsocket_trio.rsocket.dialects import RSOCKET_1_0, dialect_named
+
+dialect_option = click.option(
+    "--dialect", type=DIALECT, default=RSOCKET_1_0.name, show_default=True, help="Whose frames they are."
+)
+tcp_option = click.option("--tcp", is_flag=True, help="With length prefixes, as on a byte stream.")
+
+
+@click.group("frames")
+def frames_group() -> None:
+    """Translate frames between bytes and JSON."""
+
+
+@frames_group.command("decode")
+@dialect_option
+@tcp_option
+@click.pass_context
+def decode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
+    """Frames in hex, one a line, as JSON; with --tcp all lines are one byte stream."""
+    ctx.exit(answer(decode_lines(dialect_named(dialect), stdin_lines(), tcp=tcp)))
+
+
+@frames_group.command("encode")
+@dialect_option
+@tcp_option
+@click.pass_context
+def encode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
+    """Frames in JSON, one a line, as hex."""
+    ctx.exit(answer(encode_lines(dialect_named(dialect), stdin_lines(), tcp=tcp)))
+
+
+@click.command("detect")
+@click.pass_context
+def detect_command(ctx: click.Context, /) -> None:
+    """Name the dialect that the first bytes of a connection speak, in hex, or say "unknown"."""
+    ctx.exit(answer(detect_lines(stdin_lines())))
+
+
+def answer(answers: Iterable[Answer]) -> int:
+    """Write every answer as it comes. Returns the exit code."""
+    try:
+        return run(answers, write_text)
+    except BaseException as error:
+        return report(error)

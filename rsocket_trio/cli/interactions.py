@@ -1,0 +1,139 @@
+"""What does a client command do once it is connected? One interaction, its items onto the output."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+import attrs
+import trio
+
+from rsocket_trio import Canceled, Channel, Connection, Incoming, Payload
+from rsocket_trio.cli.data import Source, each, whole
+from rsocket_trio.cli.output import Output
+from rsocket_trio.metadata import with_route
+
+DEFAULT_CREDIT = 256
+
+
+class Kind(enum.Enum):
+    """The interactions, by the names of the commands."""
+
+    REQUEST = "request"
+    STREAM = "stream"
+    CHANNEL = "channel"
+    FNF = "fnf"
+    PUSH = "push"
+
+
+@attrs.frozen(kw_only=True)
+class Wish:
+    """One interaction: what is sent, and how much is wanted back.
+
+    ``first_opens`` lets a channel's first payload travel in the frame that opens it; else that one is empty.
+    """
+
+    kind: Kind
+    route: str | None = None
+    metadata: bytes | None = None
+    sources: tuple[Source, ...] = ()
+    take: int | None = None
+    limit_rate: int | None = None
+    delay: float = 0.0
+    first_opens: bool = False
+
+    @property
+    def credit(self) -> int:
+        """The first grant: no more than is wanted at all."""
+        credit = self.limit_rate or DEFAULT_CREDIT
+        return credit if self.take is None else min(credit, self.take)
+
+    @property
+    def refill(self) -> bool:
+        """Whether more may be wanted than the first grant."""
+        return self.take is None or self.take > self.credit
+
+
+async def perform(connection: Connection, wish: Wish, output: Output) -> None:
+    """Do it, and return when it is over."""
+    await PERFORMERS[wish.kind](connection, wish, output)
+
+
+async def _request(connection: Connection, wish: Wish, output: Output) -> None:
+    payload = Payload(await whole(wish.sources), wish.metadata)
+    reply = await connection.request_response(payload, route=wish.route)
+    await trio.sleep(wish.delay)
+    await output.write_line(reply.data)
+
+
+async def _stream(connection: Connection, wish: Wish, output: Output) -> None:
+    payload = Payload(await whole(wish.sources), wish.metadata)
+    async with connection.request_stream(
+        payload, route=wish.route, initial_request_n=wish.credit, refill=wish.refill
+    ) as items:
+        await _show(items, wish, output)
+
+
+async def _channel(connection: Connection, wish: Wish, output: Output) -> None:
+    async with aclosing(each(wish.sources)) as payloads:
+        opening = await anext(payloads, b"") if wish.first_opens else b""
+        async with (
+            connection.request_channel(
+                Payload(opening, wish.metadata), route=wish.route, initial_request_n=wish.credit, refill=wish.refill
+            ) as channel,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(_send_all, channel, payloads)
+            if await _show(channel, wish, output):
+                nursery.cancel_scope.cancel()
+
+
+async def _send_all(channel: Channel, payloads: AsyncGenerator[bytes, None]) -> None:
+    try:
+        async for payload in payloads:
+            await channel.send(payload)
+        await channel.send_eof()
+    except Canceled:
+        # The peer wants no more; what it has to say itself goes on.
+        return
+
+
+async def _fnf(connection: Connection, wish: Wish, output: Output) -> None:
+    await connection.fire_and_forget(Payload(await whole(wish.sources), wish.metadata), route=wish.route)
+
+
+async def _push(connection: Connection, wish: Wish, output: Output) -> None:
+    metadata = wish.metadata
+    if wish.sources:
+        if metadata is not None or wish.route is not None:
+            raise ValueError("a push is metadata and nothing else: data cannot go with it")
+        metadata = await whole(wish.sources)
+    if wish.route is not None:
+        metadata = with_route(wish.route, metadata, connection.setup.metadata_mime)
+    if metadata is None:
+        raise ValueError("a push needs metadata")
+    await connection.metadata_push(metadata)
+
+
+async def _show(items: Incoming, wish: Wish, output: Output) -> bool:
+    """Write items as they come. Returns whether that stopped because enough of them came."""
+    left = wish.take
+    async for item in items:
+        if wish.delay:
+            await trio.sleep(wish.delay)
+        await output.write_line(item.data)
+        if left is not None:
+            left -= 1
+            if not left:
+                return True
+    return False
+
+
+PERFORMERS: dict[Kind, Callable[[Connection, Wish, Output], Awaitable[None]]] = {
+    Kind.REQUEST: _request,
+    Kind.STREAM: _stream,
+    Kind.CHANNEL: _channel,
+    Kind.FNF: _fnf,
+    Kind.PUSH: _push,
+}

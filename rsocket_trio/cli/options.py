@@ -1,0 +1,191 @@
+"""Which options do client commands take? One table: the name in our commands, and the names that rsc's users know."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import attrs
+import click
+
+from rsocket_trio.cli.composing import full_mime
+from rsocket_trio.rsocket.dialects import RSOCKET_1_0, dialect_named
+from rsocket_trio.terms import MAX_REQUESTS
+from rsocket_trio.transports.uris import parse_uri
+
+Callback = TypeVar("Callback", bound=Callable[..., Any])
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Checked(click.ParamType):
+    """A text that a function accepts, or refuses with a ``ValueError``; what the function returns is dropped."""
+
+    def __init__(self, name: str, check: Callable[[str], object]) -> None:
+        self.name = name
+        self._check = check
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text as it was given."""
+        try:
+            self._check(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        return value
+
+
+class Mime(click.ParamType):
+    """A MIME type, or the short name of a well-known one."""
+
+    name = "mime"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The MIME type in full."""
+        try:
+            return full_mime(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Header(click.ParamType):
+    """``Name: text``, or ``Name=text``."""
+
+    name = "header"
+
+    def convert(
+        self, value: str | tuple[str, str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """The name and the text."""
+        if isinstance(value, tuple):
+            return value
+        separator = ":" if ":" in value else "="
+        name, found, text = value.partition(separator)
+        if not found or not name.strip() or not name.isascii():
+            self.fail(f"{value!r}: a header is written 'Name: text'", param, ctx)
+        return name.strip(), text.strip()
+
+
+URI = Checked("uri", parse_uri)
+DIALECT = Checked("dialect", dialect_named)
+SECONDS = click.FloatRange(min=0, min_open=True)
+COUNT = click.IntRange(1, MAX_REQUESTS)
+FILE = click.Path(exists=True, dir_okay=False)
+FLAG: dict[str, Any] = {"is_flag": True}
+MANY: dict[str, Any] = {"multiple": True}
+
+
+@attrs.frozen
+class Row:
+    """One option: its parameter, its names in our commands and in ``call``, its help, and what click needs."""
+
+    parameter: str
+    ours: str
+    rsc: str
+    help: str
+    settings: dict[str, Any]
+
+    def option(self, names: str) -> Callable[[Callback], Callback]:
+        """The option under these names."""
+        return click.option(*names.split(), self.parameter, help=self.help, **self.settings)
+
+
+# fmt: off
+ROWS = (
+    Row("route",    "-r --route", "-r --route", "The route of the handler.", {}),
+    Row("data",     "-d --data", "-d --data -i --input", "The data; - is standard input, in a channel a payload a "
+                    "line.", {**MANY, "metavar": "TEXT|-"}),
+    Row("load",     "", "-l --load", "Data from a file or URL.", {**MANY, "metavar": "FILE|URL"}),
+    Row("metadata", "-m --metadata", "-m --metadata", "Metadata; several make composite metadata.", MANY),
+    Row("take",     "--take", "--take", "Stop after so many items.", {"type": COUNT}),
+    Row("limit_rate", "--limit-rate", "--limitRate --requestn", "Ask for so many items first, topped up at half.",
+                    {"type": COUNT}),
+    Row("delay",    "", "--delayElements", "Milliseconds before each item is shown.",
+                    {"type": click.IntRange(min=0), "default": 0, "metavar": "MS"}),
+    Row("timeout",  "--timeout", "--timeout", "Seconds for all of it.", {"type": SECONDS}),
+    Row("dialect",  "--dialect", "--dialect", "The protocol and version.",
+                    {"type": DIALECT, "default": RSOCKET_1_0.name, "show_default": True}),
+    Row("quirks",   "--quirk", "--quirk", "A deviation of the peer to put up with.", MANY),
+    Row("mimes",    "--metadata-mime", "--mmt --metadataMimeType --metadataFormat",
+                    "MIME type of the metadata; of each, where there are several.", {**MANY, "type": Mime()}),
+    Row("setup_data", "--setup-data", "--sd --setup --setupData", "Data of the SETUP.", {}),
+    Row("setup_metadata", "--setup-metadata", "--sm --setupMetadata", "Metadata of the SETUP.", {}),
+    Row("setup_mime", "--setup-metadata-mime", "--smmt --setupMetadataMimeType", "Its MIME type.", {"type": Mime()}),
+    Row("simple",   "-u --auth-simple", "-u --as --authSimple", "Credentials, sent with the request.",
+                    {"metavar": "USER:PASSWORD"}),
+    Row("bearer",   "--auth-bearer", "--ab --authBearer", "A token, sent with the request.", {"metavar": "TOKEN"}),
+    Row("keepalive", "--keepalive", "--keepalive", "Seconds between signs of life (20).", {"type": SECONDS}),
+    Row("lifetime", "--lifetime", "--lifetime", "Seconds of silence that end the connection (90).",
+                    {"type": SECONDS}),
+    Row("lease",    "--lease", "--lease", "Agree on leases: requests wait for a permit.", FLAG),
+    Row("trust",    "--trust-cert", "--trustCert", "Certificates to trust, PEM.", {"type": FILE}),
+    Row("untrusted", "--allow-untrusted", "--allowUntrustedSsl", "Trust every certificate.", FLAG),
+    Row("cert",     "--cert", "--cert", "Our own certificate, PEM.", {"type": FILE}),
+    Row("key",      "--key", "--key", "Its key, PEM.", {"type": FILE}),
+    Row("headers",  "-H --header", "-H --header --wsHeader --wsh --httpHeader", "A header for the WebSocket handshake.",
+                    {**MANY, "type": Header(), "metavar": "'NAME: TEXT'"}),
+    Row("retries",  "--retry", "--retry", "Try so often to connect again, a second apart (10).",
+                    {"type": click.IntRange(min=0), "default": 0, "metavar": "N"}),
+    Row("debug",    "--debug", "--debug", "Show frames on stderr, a line each.", FLAG),
+    Row("hexadecimal", "--hex", "--hex", "Show frames with all their bytes.", FLAG),
+    Row("wiretap",  "", "-w --wiretap", "Show a dump of the bytes on stderr.", FLAG),
+    Row("quiet",    "-q --quiet", "-q --quiet", "Show no items.", FLAG),
+    Row("log",      "--log", "--log", "Show log lines on stderr, from this level on (info).",
+                    {"type": click.Choice(LEVELS), "metavar": "LEVEL"}),
+    Row("stacktrace", "--stacktrace", "--stacktrace", "Show where an error came from.", FLAG),
+)
+# fmt: on
+
+
+def our_options(command: Callback) -> Callback:
+    """Every option under its name in our commands."""
+    for row in reversed(ROWS):
+        if row.ours:
+            command = row.option(row.ours)(command)
+    return command
+
+
+def rsc_options(command: Callback) -> Callback:
+    """Every option under the names that rsc's users know."""
+    for row in reversed(ROWS):
+        command = row.option(row.rsc)(command)
+    return command
+
+
+def set_up_logging(level: str | None) -> None:
+    """Log lines onto stderr from this level on, or nowhere: a command that fails says so in its one line."""
+    if level is None:
+        logging.getLogger().addHandler(logging.NullHandler())
+    else:
+        logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+def completion_option(command: Callback) -> Callback:
+    """``--completion SHELL`` prints what the shell's start file should read."""
+
+    def show(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
+        if shell is None or ctx.resilient_parsing:
+            return
+        from click.shell_completion import get_completion_class
+
+        # Bash's class asks an installed bash for its version; there may be none where the script is written.
+        kind = get_completion_class(shell)
+        assert kind is not None
+        complete = kind(ctx.find_root().command, {}, "rsocket-trio", "_RSOCKET_TRIO_COMPLETE")
+        click.echo(kind.source_template % complete.source_vars())
+        ctx.exit()
+
+    return click.option(
+        "--completion",
+        type=click.Choice(["bash", "zsh", "fish"]),
+        callback=show,
+        expose_value=False,
+        is_eager=True,
+        help="Print what makes the shell complete our commands.",
+    )(command)
+
+
+def version_option(command: Callback) -> Callback:
+    """``-v`` and ``--version``."""
+    return click.version_option(
+        None, "-v", "--version", package_name="rsocket-trio", prog_name="rsocket-trio", message="%(prog)s %(version)s"
+    )(command)

@@ -1,0 +1,102 @@
+"""``call``: the same interactions for fingers that know rsc's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from rsocket_trio.cli.asking import RSC, Ask
+from rsocket_trio.cli.interactions import Kind
+from rsocket_trio.cli.options import LEVELS, URI, Mime, completion_option, rsc_options, version_option
+
+MODELS = {
+    "REQUEST_RESPONSE": Kind.REQUEST,
+    "REQUEST_STREAM": Kind.STREAM,
+    "REQUEST_CHANNEL": Kind.CHANNEL,
+    "FIRE_AND_FORGET": Kind.FNF,
+    "METADATA_PUSH": Kind.PUSH,
+}
+"""The names of ``--im``."""
+
+OPTIONAL: dict[str, tuple[Callable[[str], bool], str]] = {
+    "--retry": (str.isdigit, "10"),
+    "--resume": (str.isdigit, "60"),
+    "--log": (LEVELS.__contains__, "info"),
+}
+"""Options whose value may be left out: which words are a value, and what stands for none."""
+
+
+class RscCommand(click.Command):
+    """A command whose options may have optional values: a word behind one that can't be its value is the next one."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Say what was left out, then parse as ever."""
+        return super().parse_args(ctx, spelled_out(args))
+
+
+def spelled_out(args: list[str]) -> list[str]:
+    """The same arguments with every optional value said."""
+    result = []
+    for place, arg in enumerate(args):
+        if arg == "--":
+            return result + args[place:]
+        if arg in OPTIONAL:
+            fits, default = OPTIONAL[arg]
+            following = args[place + 1 : place + 2]
+            if not following or not fits(following[0]):
+                result.append(f"{arg}={default}")
+                continue
+        result.append(arg)
+    return result
+
+
+def _refuse_resume(ctx: click.Context, param: click.Parameter, seconds: int | None) -> None:
+    if seconds is not None:
+        raise click.BadParameter("resumption is not offered by this version", ctx, param)
+
+
+def _model(name: str) -> str:
+    return name.upper().replace("-", "_")
+
+
+@click.command(cls=RscCommand)
+@click.argument("uri", type=URI)
+@click.option(
+    "--request", "kind", flag_value=Kind.REQUEST, type=Kind, default=Kind.REQUEST, help="Ask for one answer (default)."
+)
+@click.option("--stream", "kind", flag_value=Kind.STREAM, type=Kind, help="Ask for a stream.")
+@click.option("--channel", "kind", flag_value=Kind.CHANNEL, type=Kind, help="Open a channel.")
+@click.option("--fnf", "kind", flag_value=Kind.FNF, type=Kind, help="Send what is never answered.")
+@click.option("--metadataPush", "kind", flag_value=Kind.PUSH, type=Kind, help="Push metadata.")
+@click.option("--im", "model", metavar="MODEL", help=f"The interaction by name: {', '.join(MODELS)}.")
+@rsc_options
+@click.option(
+    "--dmt",
+    "--dataMimeType",
+    "--dataFormat",
+    "data_mime",
+    type=Mime(),
+    help="MIME type of the data (application/json).",
+)
+@click.option(
+    "--first-opens/--empty-opening",
+    "first_opens",
+    default=None,
+    help="Whether a channel's first payload travels in the frame that opens it, as by default, or that one is empty.",
+)
+@click.option(
+    "--resume", type=int, callback=_refuse_resume, expose_value=False, metavar="SECONDS", help="Not offered yet."
+)
+@completion_option
+@version_option
+@click.pass_context
+def call(ctx: click.Context, /, kind: Kind, model: str | None, **parameters: Any) -> None:
+    """Make one request, with the flags of rsc."""
+    if model is not None:
+        try:
+            kind = MODELS[_model(model)]
+        except KeyError:
+            raise click.BadParameter(f"{model!r}: one of {', '.join(MODELS)}", ctx, param_hint="--im") from None
+    ctx.exit(Ask(**parameters).run(kind, RSC))

@@ -1,0 +1,115 @@
+"""``serve``: a responder on any number of URIs, until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from contextlib import suppress
+from functools import partial
+
+import click
+import trio
+
+from rsocket_trio import Responder, serve
+from rsocket_trio.cli.connecting import server_tls
+from rsocket_trio.cli.loading import load_responder
+from rsocket_trio.cli.options import DIALECT, FILE, LEVELS, URI, version_option
+from rsocket_trio.cli.output import ReaderGone, write_text
+from rsocket_trio.cli.running import Failure, report
+from rsocket_trio.rsocket.dialects import ALL
+from rsocket_trio.transports.uris import parse_uri
+
+STOP = (signal.SIGINT, signal.SIGTERM)
+
+
+class Mode(click.ParamType):
+    """Permissions of a file, in octal digits."""
+
+    name = "mode"
+
+    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The permissions as a number."""
+        if isinstance(value, int):
+            return value
+        try:
+            mode = int(value, 8)
+        except ValueError:
+            mode = -1
+        if not 0 <= mode <= 0o777:
+            self.fail(f"{value!r}: three octal digits, as in 660", param, ctx)
+        return mode
+
+
+@click.command("serve")
+@click.argument("target", metavar="MODULE:RESPONDER")
+@click.argument("more", nargs=-1, type=URI, metavar="")
+@click.option("--listen", multiple=True, type=URI, metavar="URI", help="Where to listen; may be given several times.")
+@click.option("--dialect", "dialects", multiple=True, type=DIALECT, help="A dialect to speak; all of them by default.")
+@click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to put up with.")
+@click.option("--cert", type=FILE, help="The certificate for tls and wss, PEM.")
+@click.option("--key", type=FILE, help="Its key, PEM, if not in the same file.")
+@click.option("--unix-mode", type=Mode(), help="Permissions of a Unix socket, as in 660.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    help="Seconds that streams get to finish at the end.",
+)
+@click.option("--log", type=click.Choice(LEVELS), default="warning", help="Show log lines from this level on.")
+@click.option("--stacktrace", is_flag=True, help="Show where an error came from.")
+@version_option
+@click.pass_context
+def serve_command(
+    ctx: click.Context,
+    /,
+    target: str,
+    more: tuple[str, ...],
+    listen: tuple[str, ...],
+    dialects: tuple[str, ...],
+    quirks: tuple[str, ...],
+    cert: str | None,
+    key: str | None,
+    unix_mode: int | None,
+    grace: float,
+    log: str,
+    stacktrace: bool,
+) -> None:
+    """Serve the RESPONDER of a MODULE; the current directory is searched first.
+
+    Prints "listening URI" for each URI that is bound. SIGINT and SIGTERM let what is under way finish.
+    """
+    uris = [*listen, *more]
+    if not uris:
+        raise click.UsageError("where to listen is missing, as in --listen tcp://127.0.0.1:7878", ctx)
+    if cert is None:
+        for uri in uris:
+            if parse_uri(uri).uses_tls:
+                raise click.UsageError(f"{uri} needs a certificate: --cert", ctx)
+    logging.basicConfig(level=log.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        responder = load_responder(target)
+        run = partial(
+            serve,
+            dialects=dialects or ALL,
+            quirks=quirks,
+            ssl_context=server_tls(cert, key) if cert is not None else None,
+            unix_mode=unix_mode,
+            grace=grace,
+        )
+        trio.run(_serve_until_stopped, partial(run, responder, uris))
+    except BaseException as error:
+        ctx.exit(report(error, stacktrace=stacktrace))
+
+
+async def _serve_until_stopped(run: partial[object]) -> None:
+    """Serve until the first signal; a second one has its usual meaning."""
+    async with trio.open_nursery() as nursery:
+        with trio.open_signal_receiver(*STOP) as signals:
+            uris: list[str] = await nursery.start(run)
+            with suppress(ReaderGone):
+                for uri in uris:
+                    write_text(f"listening {uri}")
+            async for _ in signals:
+                break
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,400 @@
+"""The examples run, and the chat keeps what it promises: as a demo, and as processes with people at their ends."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+
+import pytest
+import trio
+
+from rsocket_trio import Channel, Connection, Rejected, RejectedSetup, open_connection
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+CHAT = EXAMPLES / "chat.py"
+PATIENCE = 20.0
+"""Seconds that anything here may take on a busy machine."""
+MAILBOX = 16
+"""Lines that the chat keeps for a member who does not read."""
+
+# fmt: off
+EXPECTED = {
+    "client.py": ["greet: hello, Ada", "greet: whom shall I greet? (code 0x301)", "count: 2", "echo: twice", "ping:"],
+    "backpressure.py": ["at most 9 ahead: True", "asked for 2: 1 2", "asked for 3: 3 4 5", "the server produced 6"],
+    "lease.py": ["guest: 5 requests needed", "friend: 5 requests needed"],
+    "tls.py": ["tls: you are ada@example.org", "wss: you are ada@example.org"],
+    "call_back.py": ["the server asks: really apples?", "ordered apples, wrapped, before noon", "nothing ordered"],
+}
+# fmt: on
+
+TRANSCRIPT = [
+    "ada   | * ada joined lobby, clock ",
+    "bob   | * ada joined lobby, clock ",
+    "she is refused: the name 'ada' is taken",
+    "ada   > hello, everybody",
+    "ada   | ada: hello, everybody",
+    "bob   | ada: hello, everybody",
+    "carol | ada: hello, everybody",
+    "bob   = delivered to carol",
+    "carol | bob to you: psst, only you see this",
+    "bob   = nobody here is called 'dave'",
+    "ada   = ada in lobby, bob in lobby, carol in lobby",
+    "bob   | * carol left for kitchen",
+    "carol | * carol joined kitchen",
+    "ada   = kitchen (1), lobby (2)",
+    "ada   = carol's clock: ",
+    "ada and bob have seen all 40",
+    "carol | ada: line 1 ...",
+    "carol | * you did not keep up and missed ",
+    "carol | bob: welcome back",
+    "bob   > /quit",
+    "ada   | * bob left",
+    "carol | * bob left",
+    "carol | * ada left",
+]
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_every_example_is_run_here() -> None:
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, "chat.py", "server.py"}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_an_example_does_what_it_says_and_ends(name: str) -> None:
+    done = run(EXAMPLES / name)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_in_order(EXPECTED[name], done.stdout)
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_importing_an_example_does_nothing(file: Path) -> None:
+    done = run("-c", f"import runpy; runpy.run_path({str(file)!r})")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+async def test_the_client_example_talks_to_the_server_example() -> None:
+    async with program(EXAMPLES / "server.py", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/rsocket") as server:
+        uris = [(await server.reads("listening ")).split()[1] for _ in range(2)]
+        for uri in uris:
+            done = await trio.to_thread.run_sync(run, EXAMPLES / "client.py", uri)
+            assert (done.returncode, done.stderr) == (0, "")
+            await server.reads("log: the client was here")
+        server.process.send_signal(signal.SIGINT)
+
+        assert await server.ends() == 0
+
+
+# The demo
+
+
+def test_the_demo_shows_a_conversation_and_ends() -> None:
+    started = monotonic()
+    done = run(CHAT)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_in_order(TRANSCRIPT, done.stdout)
+    assert monotonic() - started < 10
+
+
+def test_the_demo_tells_the_same_story_each_time() -> None:
+    assert without_accidents(run(CHAT).stdout) == without_accidents(run(CHAT).stdout)
+
+
+def test_the_command_line_runs_the_same_demo() -> None:
+    done = run("-c", "import sys; from rsocket_trio.cli.demo import main; sys.exit(main())")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_in_order(TRANSCRIPT, done.stdout)
+
+
+def without_accidents(transcript: str) -> str:
+    """Ports and clocks are nobody's merit."""
+    return re.sub(r":\d+", ":", transcript)
+
+
+def assert_in_order(parts: list[str], text: str) -> None:
+    """Each part is in the text, behind the one before."""
+    rest = text
+    for part in parts:
+        _, found, rest = rest.partition(part)
+        assert found, f"{part!r} is missing, or out of order, in:\n{text}"
+
+
+# The chat, as people use it
+
+
+class Program:
+    """A running program: what it prints, line by line, and a keyboard for it."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process = process
+        self._rest = b""
+
+    async def types(self, line: str) -> None:
+        assert self.process.stdin is not None
+        await self.process.stdin.send_all(line.encode() + b"\n")
+
+    async def hangs_up(self) -> None:
+        """End its standard input, as Ctrl-D does."""
+        assert self.process.stdin is not None
+        await self.process.stdin.aclose()
+
+    async def line(self) -> str:
+        """The next line. Raises ``EOFError`` at the end."""
+        assert self.process.stdout is not None
+        while b"\n" not in self._rest:
+            data = await self.process.stdout.receive_some()
+            if not data:
+                raise EOFError(f"the program has ended; on its standard error: {await self.complaints()}")
+            self._rest += data
+        line, self._rest = self._rest.split(b"\n", 1)
+        return line.decode()
+
+    async def reads(self, wanted: str) -> str:
+        """The next line that has this in it."""
+        passed = []
+        with trio.move_on_after(PATIENCE):
+            while True:
+                passed.append(await self.line())
+                if wanted in passed[-1]:
+                    return passed[-1]
+        raise AssertionError(f"{wanted!r} did not come; what came: {passed}")
+
+    async def complaints(self) -> str:
+        """What it writes to its standard error, to the end."""
+        assert self.process.stderr is not None
+        return b"".join([data async for data in self.process.stderr]).decode()
+
+    async def ends(self) -> int:
+        """Its exit code, once it has ended by itself."""
+        with trio.fail_after(PATIENCE):
+            return await self.process.wait()
+
+
+@asynccontextmanager
+async def program(*arguments: object) -> AsyncIterator[Program]:
+    process = await trio.lowlevel.open_process(
+        [sys.executable, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        yield Program(process)
+    finally:
+        with trio.CancelScope(shield=True):
+            process.kill()
+            await process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                assert pipe is not None
+                await pipe.aclose()
+
+
+@asynccontextmanager
+async def chat_server() -> AsyncIterator[tuple[Program, str, str]]:
+    """A chat server, and the URIs that it said."""
+    async with program(CHAT, "server", "--listen", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/chat") as server:
+        tcp, ws = [(await server.reads("listening ")).split()[1] for _ in range(2)]
+        yield server, tcp, ws
+
+
+@asynccontextmanager
+async def two_members() -> AsyncIterator[tuple[Program, Program, Program]]:
+    """A server with ada, who came over WebSocket, and bob, who came over TCP."""
+    async with (
+        chat_server() as (server, tcp, ws),
+        program(CHAT, "client", "ada", ws) as ada,
+        joined_program(ada, "ada"),
+        program(CHAT, "client", "bob", tcp) as bob,
+        joined_program(bob, "bob"),
+    ):
+        await ada.reads("* bob joined lobby, clock ")
+        yield server, ada, bob
+
+
+@asynccontextmanager
+async def joined_program(member: Program, name: str) -> AsyncIterator[None]:
+    assert re.fullmatch(rf"\* {name} joined lobby, clock \d\d:\d\d [+-]\d{{4}}", await member.reads(f"* {name} joined"))
+    yield
+
+
+@asynccontextmanager
+async def member(uri: str, name: str, initial_request_n: int = 256) -> AsyncIterator[tuple[Connection, Channel]]:
+    """A member who uses the bare protocol, and has no clock."""
+    async with (
+        open_connection(uri, setup=name) as connection,
+        connection.request_channel("lobby", route="chat", initial_request_n=initial_request_n) as channel,
+    ):
+        with trio.fail_after(PATIENCE):
+            assert (await anext(channel)).text == f"* {name} joined lobby, clock unknown"
+        yield connection, channel
+
+
+async def test_two_people_talk_and_ask_for_things() -> None:
+    async with two_members() as (_, ada, bob):
+        await ada.types("hello bob")
+        assert await bob.reads("hello") == "ada: hello bob"
+        assert await ada.reads("hello") == "ada: hello bob"
+        await bob.types("/msg ada psst")
+        assert await ada.reads("psst") == "bob to you: psst"
+        assert await bob.reads("delivered") == "delivered to ada"
+        await bob.types("/join kitchen")
+        await ada.reads("* bob left for kitchen")
+        await bob.reads("you are in kitchen")
+        await ada.types("/users")
+        await ada.reads("ada in lobby, bob in kitchen")
+        await ada.types("/rooms")
+        await ada.reads("kitchen (1), lobby (1)")
+        await ada.types("/time bob")
+        assert re.search(r"bob's clock: \d\d:\d\d", await ada.reads("clock"))
+        await ada.types("/time")
+        await ada.reads("the server's clock: ")
+        await ada.types("/dance")
+        await ada.reads("/msg NAME text, /users")
+
+
+@pytest.mark.parametrize("way", ["/quit", "Ctrl-D", "Ctrl-C", "SIGTERM"])
+async def test_who_leaves_in_good_order_is_gone_at_once(way: str) -> None:
+    async with two_members() as (_, ada, bob):
+        if way == "/quit":
+            await bob.types(way)
+        elif way == "Ctrl-D":
+            await bob.hangs_up()
+        else:
+            bob.process.send_signal(signal.SIGINT if way == "Ctrl-C" else signal.SIGTERM)
+        with trio.fail_after(5):
+            await ada.reads("* bob left")
+
+        assert await bob.ends() == 0
+        assert await bob.complaints() == ""
+
+
+async def test_who_is_killed_is_gone_at_once() -> None:
+    async with two_members() as (_, ada, bob):
+        bob.process.kill()
+        with trio.fail_after(5):
+            await ada.reads("* bob left")
+
+
+async def test_a_name_is_free_again_when_its_owner_has_left() -> None:
+    async with chat_server() as (_, tcp, _), member(tcp, "witness") as (_, seen):
+        for _ in range(3):
+            async with member(tcp, "ada"):
+                assert (await anext(seen)).text == "* ada joined lobby, clock unknown"
+                with pytest.raises(RejectedSetup, match="the name 'ada' is taken"):
+                    async with member(tcp, "ada"):
+                        pass
+            assert (await anext(seen)).text == "* ada left"
+
+
+@pytest.mark.parametrize(("name", "complaint"), [("ada", "the name 'ada' is taken"), ("a b", "'a b' is no name")])
+async def test_a_name_that_is_taken_or_none_is_refused_in_one_line(name: str, complaint: str) -> None:
+    async with chat_server() as (_, tcp, _), member(tcp, "ada"):
+        done = await trio.to_thread.run_sync(run, CHAT, "client", name, tcp)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"chat: {complaint}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+async def test_the_members_say_in_one_line_that_the_server_has_gone(how: signal.Signals) -> None:
+    async with two_members() as (server, ada, bob):
+        server.process.send_signal(how)
+        for one in (ada, bob):
+            assert await one.ends() == 1
+            complaint = await one.complaints()
+            assert complaint.startswith("chat: ")
+            assert complaint.count("\n") == 1
+        assert await server.ends() == (0 if how is signal.SIGINT else -signal.SIGKILL)
+        assert await server.complaints() == ""
+
+
+async def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed() -> None:
+    credit, said = 4, 500
+    async with (
+        chat_server() as (_, tcp, ws),
+        member(ws, "slow", initial_request_n=credit) as (_, slow),
+        member(tcp, "quick") as (connection, quick),
+    ):
+        assert (await anext(slow)).text == "* quick joined lobby, clock unknown"
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(say, quick, said)
+                seen = [(await anext(quick)).text for _ in range(said)]
+        with pytest.raises(Rejected, match="slow does not keep up"):
+            await connection.request_response("slow are you there?", route="msg")
+
+        read = [(await anext(slow)).text for _ in range(credit + MAILBOX)]
+        # One more that he missed: the private message.
+        notice = f"* you did not keep up and missed {said - len(read) + 1} lines"
+        assert seen == [f"quick: line {number}" for number in range(said)]
+        assert read == seen[: len(read)]
+        assert (await anext(slow)).text == notice
+        await quick.send("welcome back")
+        assert (await anext(slow)).text == "quick: welcome back"
+
+
+async def test_what_would_harm_a_terminal_or_a_mailbox_is_not_passed_on() -> None:
+    async with chat_server() as (_, tcp, _), member(tcp, "ada") as (_, channel):
+        await channel.send(b"\x1b[2J\xff")
+        assert (await anext(channel)).text == "ada: \N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}"
+        await channel.send("x" * 100_000)
+        assert (await anext(channel)).text == "* not said: 100000 characters, limit 1000"
+
+
+@pytest.mark.parametrize("route", ["msg", "join", "time"])
+async def test_who_is_not_in_a_room_is_refused(route: str) -> None:
+    async with chat_server() as (_, tcp, _), open_connection(tcp, setup="ada") as connection:
+        with pytest.raises(Rejected):
+            await connection.request_response("nobody", route=route)
+        assert await users(connection) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["dance"], 2),
+        (["client"], 2),
+        (["server", "--loud"], 2),
+        (["server", "--listen"], 2),
+        (["client", "ada", "nonsense"], 2),
+        (["server", "--listen", "gopher://127.0.0.1:0"], 2),
+        (["client", "ada", "tcp://127.0.0.1:1"], 1),
+    ],
+)
+def test_wrong_arguments_get_one_line(arguments: list[str], code: int) -> None:
+    done = run(CHAT, *arguments)
+
+    assert (done.returncode, done.stdout) == (code, "")
+    assert done.stderr.startswith("chat: ")
+    assert done.stderr.count("\n") == 1
+
+
+async def say(channel: Channel, count: int) -> None:
+    for number in range(count):
+        await channel.send(f"line {number}")
+
+
+async def users(connection: Connection) -> list[str]:
+    async with connection.request_stream(route="users") as found:
+        return [item.text async for item in found]
