@@ -419,15 +419,16 @@ async def converse(ada: Visitor, bob: Visitor, carol: Visitor, uri: str) -> None
 async def until_interrupted(program: Callable[[], Awaitable[None]]) -> None:
     """Run to the end, or to Ctrl-C or SIGTERM: then everything is left in good order."""
     async with trio.open_nursery() as nursery:
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        await nursery.start(cancel_on_signal, nursery.cancel_scope)
+        await program()
+        nursery.cancel_scope.cancel()
 
-            async def stop() -> None:
-                async for _ in signals:
-                    nursery.cancel_scope.cancel()
 
-            nursery.start_soon(stop)
-            await program()
-            nursery.cancel_scope.cancel()
+async def cancel_on_signal(everything: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async for _ in signals:
+            everything.cancel()
 
 
 class Parser(argparse.ArgumentParser):

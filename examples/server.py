@@ -50,7 +50,7 @@ async def run(uris: Sequence[str]) -> None:
 def main() -> None:
     try:
         trio.run(run, sys.argv[1:] or ["tcp://127.0.0.1:7878"])
-    except KeyboardInterrupt:
+    except* KeyboardInterrupt:
         print("stopped")
 
 

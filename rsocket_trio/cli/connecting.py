@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,6 +15,8 @@ from rsocket_trio.cli.running import Failure
 from rsocket_trio.cli.watching import Watch, WatchedTransport
 from rsocket_trio.rsocket.dialects import dialect_named
 from rsocket_trio.transports.connect import open_transport
+
+logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL = 1.0
 """Seconds between two tries to connect."""
@@ -45,9 +48,10 @@ async def connected(dial: Dial) -> AsyncIterator[Connection]:
         async with AsyncExitStack() as stack:
             try:
                 connection = await _open(dial, stack)
-            except ConnectionLost:
+            except ConnectionLost as error:
                 if not tries_left:
                     raise
+                logger.info("%s; trying again, %d times at most", error, tries_left)
             else:
                 yield connection
                 return

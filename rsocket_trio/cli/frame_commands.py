@@ -8,13 +8,18 @@ import click
 
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.frames import Answer, decode_lines, detect_lines, encode_lines, run
-from rsocket_trio.cli.options import DIALECT
+from rsocket_trio.cli.options import dialect as dialect_name
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.running import report
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0, dialect_named
 
 dialect_option = click.option(
-    "--dialect", type=DIALECT, default=RSOCKET_1_0.name, show_default=True, help="Whose frames they are."
+    "--dialect",
+    type=dialect_name,
+    metavar="NAME",
+    default=RSOCKET_1_0.name,
+    show_default=True,
+    help="Whose frames they are.",
 )
 tcp_option = click.option("--tcp", is_flag=True, help="With length prefixes, as on a byte stream.")
 

@@ -15,58 +15,41 @@ from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.uris import parse_uri
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
+T = TypeVar("T")
 LEVELS = ("debug", "info", "warning", "error")
 
 
-class Checked(click.ParamType):
-    """A text that a function accepts, or refuses with a ``ValueError``; what the function returns is dropped."""
-
-    def __init__(self, name: str, check: Callable[[str], object]) -> None:
-        self.name = name
-        self._check = check
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text as it was given."""
-        try:
-            self._check(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        return value
+def uri(text: str) -> str:
+    """A URI of ours, as it was given."""
+    return checked(parse_uri, text)[1]
 
 
-class Mime(click.ParamType):
-    """A MIME type, or the short name of a well-known one."""
-
-    name = "mime"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The MIME type in full."""
-        try:
-            return full_mime(value)
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
+def dialect(text: str) -> str:
+    """The name of a dialect."""
+    return checked(dialect_named, text)[1]
 
 
-class Header(click.ParamType):
-    """``Name: text``, or ``Name=text``."""
-
-    name = "header"
-
-    def convert(
-        self, value: str | tuple[str, str], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """The name and the text."""
-        if isinstance(value, tuple):
-            return value
-        separator = ":" if ":" in value else "="
-        name, found, text = value.partition(separator)
-        if not found or not name.strip() or not name.isascii():
-            self.fail(f"{value!r}: a header is written 'Name: text'", param, ctx)
-        return name.strip(), text.strip()
+def mime(text: str) -> str:
+    """A MIME type in full, of itself or of its short name."""
+    return checked(full_mime, text)[0]
 
 
-URI = Checked("uri", parse_uri)
-DIALECT = Checked("dialect", dialect_named)
+def header(text: str) -> tuple[str, str]:
+    """The name and the text of ``Name: text``, or ``Name=text``."""
+    name, found, content = text.partition(":" if ":" in text else "=")
+    if not found or not name.strip() or not name.isascii():
+        raise click.BadParameter(f"{text!r}: a header is written 'Name: text'")
+    return name.strip(), content.strip()
+
+
+def checked(read: Callable[[str], T], text: str) -> tuple[T, str]:
+    """What a function makes of a text, and the text; its ``ValueError`` as wrong usage."""
+    try:
+        return read(text), text
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
 SECONDS = click.FloatRange(min=0, min_open=True)
 COUNT = click.IntRange(1, MAX_REQUESTS)
 FILE = click.Path(exists=True, dir_okay=False)
@@ -103,13 +86,15 @@ ROWS = (
                     {"type": click.IntRange(min=0), "default": 0, "metavar": "MS"}),
     Row("timeout",  "--timeout", "--timeout", "Seconds for all of it.", {"type": SECONDS}),
     Row("dialect",  "--dialect", "--dialect", "The protocol and version.",
-                    {"type": DIALECT, "default": RSOCKET_1_0.name, "show_default": True}),
+                    {"type": dialect, "metavar": "NAME", "default": RSOCKET_1_0.name, "show_default": True}),
     Row("quirks",   "--quirk", "--quirk", "A deviation of the peer to put up with.", MANY),
     Row("mimes",    "--metadata-mime", "--mmt --metadataMimeType --metadataFormat",
-                    "MIME type of the metadata; of each, where there are several.", {**MANY, "type": Mime()}),
+                    "MIME type of the metadata; of each, where there are several.",
+                    {**MANY, "type": mime, "metavar": "MIME"}),
     Row("setup_data", "--setup-data", "--sd --setup --setupData", "Data of the SETUP.", {}),
     Row("setup_metadata", "--setup-metadata", "--sm --setupMetadata", "Metadata of the SETUP.", {}),
-    Row("setup_mime", "--setup-metadata-mime", "--smmt --setupMetadataMimeType", "Its MIME type.", {"type": Mime()}),
+    Row("setup_mime", "--setup-metadata-mime", "--smmt --setupMetadataMimeType", "Its MIME type.",
+                    {"type": mime, "metavar": "MIME"}),
     Row("simple",   "-u --auth-simple", "-u --as --authSimple", "Credentials, sent with the request.",
                     {"metavar": "USER:PASSWORD"}),
     Row("bearer",   "--auth-bearer", "--ab --authBearer", "A token, sent with the request.", {"metavar": "TOKEN"}),
@@ -122,7 +107,7 @@ ROWS = (
     Row("cert",     "--cert", "--cert", "Our own certificate, PEM.", {"type": FILE}),
     Row("key",      "--key", "--key", "Its key, PEM.", {"type": FILE}),
     Row("headers",  "-H --header", "-H --header --wsHeader --wsh --httpHeader", "A header for the WebSocket handshake.",
-                    {**MANY, "type": Header(), "metavar": "'NAME: TEXT'"}),
+                    {**MANY, "type": header, "metavar": "'NAME: TEXT'"}),
     Row("retries",  "--retry", "--retry", "Try so often to connect again, a second apart (10).",
                     {"type": click.IntRange(min=0), "default": 0, "metavar": "N"}),
     Row("debug",    "--debug", "--debug", "Show frames on stderr, a line each.", FLAG),

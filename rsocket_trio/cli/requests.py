@@ -8,7 +8,7 @@ import click
 
 from rsocket_trio.cli.asking import OURS, Ask
 from rsocket_trio.cli.interactions import Kind
-from rsocket_trio.cli.options import URI, Mime, our_options
+from rsocket_trio.cli.options import mime, our_options, uri
 
 # fmt: off
 COMMANDS = {
@@ -29,7 +29,9 @@ def command_for(kind: Kind) -> click.Command:
         ctx.exit(Ask(**parameters).run(kind, OURS))
 
     run = our_options(run)
-    run = click.option("--data-mime", type=Mime(), help="MIME type of the data (application/octet-stream).")(run)
+    run = click.option(
+        "--data-mime", type=mime, metavar="MIME", help="MIME type of the data (application/octet-stream)."
+    )(run)
     if kind is Kind.CHANNEL:
         run = click.option(
             "--first-opens/--empty-opening",
@@ -37,5 +39,5 @@ def command_for(kind: Kind) -> click.Command:
             default=None,
             help="Whether the first payload travels in the frame that opens the channel; by default that one is empty.",
         )(run)
-    run = click.argument("uri", type=URI)(run)
+    run = click.argument("uri", type=uri)(run)
     return click.command(kind.value, help=COMMANDS[kind])(run)

@@ -9,7 +9,7 @@ import click
 
 from rsocket_trio.cli.asking import RSC, Ask
 from rsocket_trio.cli.interactions import Kind
-from rsocket_trio.cli.options import LEVELS, URI, Mime, completion_option, rsc_options, version_option
+from rsocket_trio.cli.options import LEVELS, completion_option, mime, rsc_options, uri, version_option
 
 MODELS = {
     "REQUEST_RESPONSE": Kind.REQUEST,
@@ -38,7 +38,7 @@ class RscCommand(click.Command):
 
 def spelled_out(args: list[str]) -> list[str]:
     """The same arguments with every optional value said."""
-    result = []
+    result: list[str] = []
     for place, arg in enumerate(args):
         if arg == "--":
             return result + args[place:]
@@ -62,14 +62,12 @@ def _model(name: str) -> str:
 
 
 @click.command(cls=RscCommand)
-@click.argument("uri", type=URI)
-@click.option(
-    "--request", "kind", flag_value=Kind.REQUEST, type=Kind, default=Kind.REQUEST, help="Ask for one answer (default)."
-)
-@click.option("--stream", "kind", flag_value=Kind.STREAM, type=Kind, help="Ask for a stream.")
-@click.option("--channel", "kind", flag_value=Kind.CHANNEL, type=Kind, help="Open a channel.")
-@click.option("--fnf", "kind", flag_value=Kind.FNF, type=Kind, help="Send what is never answered.")
-@click.option("--metadataPush", "kind", flag_value=Kind.PUSH, type=Kind, help="Push metadata.")
+@click.argument("uri", type=uri)
+@click.option("--request", "kind", flag_value=Kind.REQUEST.value, help="Ask for one answer (default).")
+@click.option("--stream", "kind", flag_value=Kind.STREAM.value, help="Ask for a stream.")
+@click.option("--channel", "kind", flag_value=Kind.CHANNEL.value, help="Open a channel.")
+@click.option("--fnf", "kind", flag_value=Kind.FNF.value, help="Send what is never answered.")
+@click.option("--metadataPush", "kind", flag_value=Kind.PUSH.value, help="Push metadata.")
 @click.option("--im", "model", metavar="MODEL", help=f"The interaction by name: {', '.join(MODELS)}.")
 @rsc_options
 @click.option(
@@ -77,7 +75,8 @@ def _model(name: str) -> str:
     "--dataMimeType",
     "--dataFormat",
     "data_mime",
-    type=Mime(),
+    type=mime,
+    metavar="MIME",
     help="MIME type of the data (application/json).",
 )
 @click.option(
@@ -92,11 +91,11 @@ def _model(name: str) -> str:
 @completion_option
 @version_option
 @click.pass_context
-def call(ctx: click.Context, /, kind: Kind, model: str | None, **parameters: Any) -> None:
+def call(ctx: click.Context, /, kind: str | None, model: str | None, **parameters: Any) -> None:
     """Make one request, with the flags of rsc."""
+    chosen = Kind(kind) if kind is not None else Kind.REQUEST
     if model is not None:
-        try:
-            kind = MODELS[_model(model)]
-        except KeyError:
-            raise click.BadParameter(f"{model!r}: one of {', '.join(MODELS)}", ctx, param_hint="--im") from None
-    ctx.exit(Ask(**parameters).run(kind, RSC))
+        if _model(model) not in MODELS:
+            raise click.BadParameter(f"{model!r}: one of {', '.join(MODELS)}", ctx, param_hint="--im")
+        chosen = MODELS[_model(model)]
+    ctx.exit(Ask(**parameters).run(chosen, RSC))

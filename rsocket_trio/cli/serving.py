@@ -4,51 +4,52 @@ from __future__ import annotations
 
 import logging
 import signal
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
 import click
 import trio
 
-from rsocket_trio import Responder, serve
+from rsocket_trio import serve
 from rsocket_trio.cli.connecting import server_tls
 from rsocket_trio.cli.loading import load_responder
-from rsocket_trio.cli.options import DIALECT, FILE, LEVELS, URI, version_option
+from rsocket_trio.cli.options import FILE, LEVELS, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
-from rsocket_trio.cli.running import Failure, report
+from rsocket_trio.cli.running import report
 from rsocket_trio.rsocket.dialects import ALL
 from rsocket_trio.transports.uris import parse_uri
 
 STOP = (signal.SIGINT, signal.SIGTERM)
 
 
-class Mode(click.ParamType):
-    """Permissions of a file, in octal digits."""
-
-    name = "mode"
-
-    def convert(self, value: str | int, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The permissions as a number."""
-        if isinstance(value, int):
-            return value
-        try:
-            mode = int(value, 8)
-        except ValueError:
-            mode = -1
-        if not 0 <= mode <= 0o777:
-            self.fail(f"{value!r}: three octal digits, as in 660", param, ctx)
-        return mode
+def mode(text: str) -> int:
+    """Permissions of a file, from octal digits."""
+    try:
+        number = int(text, 8)
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 0o777:
+        raise click.BadParameter(f"{text!r}: three octal digits, as in 660")
+    return number
 
 
 @click.command("serve")
 @click.argument("target", metavar="MODULE:RESPONDER")
-@click.argument("more", nargs=-1, type=URI, metavar="")
-@click.option("--listen", multiple=True, type=URI, metavar="URI", help="Where to listen; may be given several times.")
-@click.option("--dialect", "dialects", multiple=True, type=DIALECT, help="A dialect to speak; all of them by default.")
+@click.argument("more", nargs=-1, type=uri, metavar="")
+@click.option("--listen", multiple=True, type=uri, metavar="URI", help="Where to listen; may be given several times.")
+@click.option(
+    "--dialect",
+    "dialects",
+    multiple=True,
+    type=dialect,
+    metavar="NAME",
+    help="A dialect to speak; all of them by default.",
+)
 @click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to put up with.")
 @click.option("--cert", type=FILE, help="The certificate for tls and wss, PEM.")
 @click.option("--key", type=FILE, help="Its key, PEM, if not in the same file.")
-@click.option("--unix-mode", type=Mode(), help="Permissions of a Unix socket, as in 660.")
+@click.option("--unix-mode", type=mode, metavar="MODE", help="Permissions of a Unix socket, as in 660.")
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),
@@ -102,7 +103,7 @@ def serve_command(
         ctx.exit(report(error, stacktrace=stacktrace))
 
 
-async def _serve_until_stopped(run: partial[object]) -> None:
+async def _serve_until_stopped(run: Callable[..., Awaitable[object]]) -> None:
     """Serve until the first signal; a second one has its usual meaning."""
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(*STOP) as signals:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import trio
@@ -50,9 +51,10 @@ class Clock:
         if policy is None:
             return
         try:
-            async for lease in policy(setup):
-                engine.session.grant(lease, trio.current_time())
-                engine.wake()
+            async with aclosing(policy(setup)) as leases:
+                async for lease in leases:
+                    engine.session.grant(lease, trio.current_time())
+                    engine.wake()
         except Exception as error:
             engine.faults.of_handler(policy, error)
 

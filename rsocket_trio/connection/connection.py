@@ -118,7 +118,9 @@ class Connection:
 
     async def fire_and_forget(self, payload: PayloadLike = b"", *, route: str | None = None) -> None:
         """Send a request that is never answered. What was accepted is not lost by leaving the connection."""
-        await self._engine.open_stream(Interaction.FIRE_AND_FORGET, self._request(payload, route), None)
+        request = self._request(payload, route)
+        await trio.lowlevel.checkpoint()
+        await self._engine.open_stream(Interaction.FIRE_AND_FORGET, request, None)
 
     async def metadata_push(self, metadata: BytesLike) -> None:
         """Send metadata that concerns the connection as a whole."""
@@ -135,7 +137,7 @@ class Connection:
         Answers match in order; their data is not checked. Raises ``Unsupported`` where the dialect has none.
         """
         engine = self._engine
-        await trio.lowlevel.checkpoint_if_cancelled()
+        await trio.lowlevel.checkpoint()
         engine.check_open()
         answered = trio.Event()
         started = trio.current_time()

@@ -9,7 +9,15 @@ import attrs
 import trio
 
 from rsocket_trio.connection.handlers import Job, only_leaf
-from rsocket_trio.errors import ConnectionLost, Invalid, RejectedSetup, RemoteProtocolError, SetupError, StreamError
+from rsocket_trio.errors import (
+    ConnectionLost,
+    Invalid,
+    NegotiationFailed,
+    RejectedSetup,
+    RemoteProtocolError,
+    SetupError,
+    StreamError,
+)
 from rsocket_trio.metadata.routes import route_of
 from rsocket_trio.mux.events import (
     CreditGranted,
@@ -42,30 +50,15 @@ if TYPE_CHECKING:
 class Dispatcher:
     """Acts on events. Nothing here waits; what needs time becomes a job for a worker."""
 
+    __slots__ = ("_engine",)
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._actions: dict[type, Callable[[Any], None]] = {
-            SetupReceived: self._on_setup,
-            RequestReceived: self._on_request,
-            ItemReceived: self._on_item,
-            StreamCompleted: self._on_complete,
-            StreamFailed: self._on_failed,
-            StreamCancelled: self._on_cancelled,
-            SendingCancelled: self._on_credit,
-            CreditGranted: self._on_credit,
-            LeaseReceived: lambda event: engine.on_lease(),
-            MetadataPushed: self._on_metadata_push,
-            ExtensionReceived: self._on_extension,
-            Pong: lambda event: event.token.set(),
-            PeerDraining: lambda event: engine.on_peer_draining(),
-            SessionEnded: self._on_ended,
-        }
 
     def act(self, events: Iterable[Event]) -> None:
         """Act on what a session reported, in order."""
-        actions = self._actions
         for event in events:
-            actions[type(event)](event)
+            ACTIONS[type(event)](self, event)
 
     # Streams
 
@@ -99,6 +92,8 @@ class Dispatcher:
     def _on_request(self, event: RequestReceived) -> None:
         stream, payload = event.stream, event.payload
         engine = self._engine
+        if not stream.open and stream.interaction is not Interaction.FIRE_AND_FORGET:
+            return  # it was cancelled, or the session ended, in the same read
         try:
             handler = self._find(stream.interaction, payload)
         except StreamError as error:
@@ -172,7 +167,7 @@ class Dispatcher:
         )
         engine.clock.reset()
         if engine.responder.setup_handler is None:
-            self._accept(setup)
+            self._accept()
         else:
             engine.workers.context.copy().run(engine.nursery.start_soon, self._gate, setup)
 
@@ -186,20 +181,19 @@ class Dispatcher:
                 await answer
         except Exception as error:
             leaf = only_leaf(error)
-            if isinstance(leaf, SetupError):
+            if isinstance(leaf, SetupError) and not isinstance(leaf, NegotiationFailed):
                 self._refuse(leaf)
                 return
             engine.faults.of_handler(handler.function, error)
             self._refuse(RejectedSetup("internal error"))
         else:
-            self._accept(setup)
+            self._accept()
 
-    def _accept(self, setup: Setup) -> None:
+    def _accept(self) -> None:
         engine = self._engine
         if engine.ended is not None:
             return
-        if setup.lease:
-            engine.nursery.start_soon(engine.clock.run_lease_policy, setup)
+        engine.start_lease_policy()
         self.act(engine.session.accept(trio.current_time()))
         engine.on_accepted()
 
@@ -218,12 +212,8 @@ class Dispatcher:
             except Exception as error:
                 engine.faults.of_handler(handler.function, error)
             return
-
-        async def take(request: Payload) -> None:
-            await handler.function(request.data)
-
         stream = Stream(0, Interaction.FIRE_AND_FORGET, 0, requester=False)
-        job = Job(engine, stream, Handler(take, Kind.ASYNC), Payload(event.metadata))
+        job = Job(engine, stream, handler, event.metadata)
         engine.workers.outlive(job)
         self._start(job)
 
@@ -243,3 +233,30 @@ class Dispatcher:
             # A refusal: whoever waits is told, and on the server the application itself decided.
             engine.faults.lost(event.error)
         engine.end(event.error)
+
+    def _on_lease(self, event: LeaseReceived) -> None:
+        self._engine.on_lease()
+
+    def _on_pong(self, event: Pong) -> None:
+        event.token.set()
+
+    def _on_peer_draining(self, event: PeerDraining) -> None:
+        self._engine.on_peer_draining()
+
+
+ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {
+    ItemReceived: Dispatcher._on_item,
+    RequestReceived: Dispatcher._on_request,
+    CreditGranted: Dispatcher._on_credit,
+    StreamCompleted: Dispatcher._on_complete,
+    StreamCancelled: Dispatcher._on_cancelled,
+    StreamFailed: Dispatcher._on_failed,
+    SendingCancelled: Dispatcher._on_credit,
+    MetadataPushed: Dispatcher._on_metadata_push,
+    LeaseReceived: Dispatcher._on_lease,
+    Pong: Dispatcher._on_pong,
+    ExtensionReceived: Dispatcher._on_extension,
+    SetupReceived: Dispatcher._on_setup,
+    PeerDraining: Dispatcher._on_peer_draining,
+    SessionEnded: Dispatcher._on_ended,
+}

@@ -44,7 +44,8 @@ class Engine:
     """Drives one session: the tasks, the waiting, the end.
 
     ``connection`` is the user's view of it, ``ended`` why nothing goes on any more, ``stock`` what was received and
-    not read, ``faults`` what the log heard of.
+    not read, ``faults`` what the log heard of, ``room`` where those wait for
+    whom the outbox is too full.
     """
 
     def __init__(self, connection: Connection, session: Session, responder: Responder) -> None:
@@ -60,7 +61,7 @@ class Engine:
         self._commands = session.commands
         self._outbox = session.outbox
         self._dispatcher = Dispatcher(self)
-        self._room = Parking()
+        self.room = Parking()
         self._permits = Parking()
         self._peer_draining = False
         self._nursery: trio.Nursery | None = None
@@ -75,6 +76,8 @@ class Engine:
                 self._nursery = nursery
                 self._workers = Workers(self, nursery, context, self.session.limits.idle_workers)
                 nursery.start_soon(self.clock.run)
+                if self.session.client:
+                    self.start_lease_policy()
                 await self._link.run()
                 if self.ended is None:
                     # Only a fault of ours can end a link without a word to the engine.
@@ -95,6 +98,12 @@ class Engine:
         assert self._workers is not None
         return self._workers
 
+    def start_lease_policy(self) -> None:
+        """Let the application's policy grant leases, if they were agreed and it has one."""
+        setup = self.connection.setup
+        if setup.lease and self.responder.lease_policy is not None:
+            self.workers.context.copy().run(self.nursery.start_soon, self.clock.run_lease_policy, setup)
+
     # What users' calls wait for
 
     def check_open(self) -> None:
@@ -108,7 +117,7 @@ class Engine:
         if not session.supports(interaction):
             # Raises Unsupported at once: nothing of this is a matter of time.
             return self._commands.open(interaction, payload, initial_n)
-        size = len(payload.data)
+        size = payload.size
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.ended is not None or session.draining or session.permits is not None or not self.has_room(size):
             await self._wait_to_open(size)
@@ -124,25 +133,24 @@ class Engine:
         """Wait until so many bytes may be put into the outbox. Raises when the connection is gone."""
         while not self.has_room(size):
             self.check_open()
-            await self._room.park()
+            await self.room.park()
         self.check_open()
 
     async def _wait_to_open(self, size: int) -> None:
         session = self.session
-        turn = False
         while True:
             if self.ended is not None or session.draining:
                 await trio.lowlevel.checkpoint()
                 self.check_open()
                 raise ConnectionClosed("the connection is closing: no new requests")
             if not self.has_room(size):
-                await self._room.park()
+                await self.room.park()
                 continue
             # Who comes later must not take the permit of those who wait.
-            if session.permits is None or ((turn or not self._permits) and session.permits.take(trio.current_time())):
+            if session.permits is None or (not self._permits and session.permits.take(trio.current_time())):
                 return
-            turn = True
-            await self._permits.park()
+            if await self._permits.park():
+                return
 
     # What streams and handlers ask
 
@@ -215,8 +223,10 @@ class Engine:
 
     def on_written(self) -> None:
         """Something left the outbox."""
-        if self._room and self.has_room(0):
-            self._room.wake_all()
+        if self.room and self.has_room(0):
+            self.room.wake_all()
+        if self._permits:
+            self.on_lease()
         if self.session.draining:
             self.settle()
 
@@ -231,6 +241,10 @@ class Engine:
         """The application let the peer in, and what was held has happened."""
         self.clock.reset()
         self.settle()
+        if self._link is not None:
+            self._link.look_again()
+        if self._link is not None:
+            self._link.resume()
 
     def on_peer_draining(self) -> None:
         """The peer lets open streams finish and takes no new ones."""
@@ -238,12 +252,15 @@ class Engine:
         self._wake_waiters()
 
     def on_lease(self) -> None:
-        """The peer granted requests: those who wait for one look again, in their order."""
-        self._permits.wake_all()
+        """The peer granted requests: those who wait get theirs, in the order in which they came."""
+        permits = self.session.permits
+        while permits is not None and self._permits and self.has_room(0) and permits.take(trio.current_time()):
+            self._permits.wake_one(True)
 
     def settle(self) -> None:
         """Write what was queued, and look whether the last stream ended that a drain waits for."""
-        self.wake()
+        if self._outbox:
+            self.wake()
         if self.session.draining and self.session.is_quiet:
             self.quiet.wake_all()
             if self._peer_draining and not self._outbox:
@@ -297,5 +314,5 @@ class Engine:
 
     def _wake_waiters(self) -> None:
         self._permits.wake_all()
-        self._room.wake_all()
+        self.room.wake_all()
         self.quiet.wake_all()

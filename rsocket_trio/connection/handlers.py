@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 class Job(Owner):
     """One request on its way through a handler.
 
+    ``payload`` is what the handler is given: the request, or metadata that was pushed.
     ``cancelled`` is remembered for a handler that has not taken its first step; ``lingering`` says that the stream is
     over while the handler still runs, so that it goes on counting as a stream.
     """
 
     __slots__ = ("cancelled", "channel", "engine", "handler", "lingering", "payload", "scope", "sender", "stream")
 
-    def __init__(self, engine: Engine, stream: StreamState, handler: Handler, payload: Payload) -> None:
+    def __init__(self, engine: Engine, stream: StreamState, handler: Handler, payload: Any) -> None:
         self.engine = engine
         self.stream = stream
         self.handler = handler
@@ -46,13 +47,6 @@ class Job(Owner):
         self.channel = AcceptedChannel(self.engine, self.stream, self.payload, handler.credit, refill=handler.refill)
         # The job is told first: a cancel stops the handler.
         self.stream.owner = self
-
-    async def run(self) -> None:
-        """Run the handler to its end, whatever that is; only cancellation and what is no ``Exception`` get out."""
-        try:
-            await RUNNERS[self.stream.interaction](self)
-        except Exception as error:
-            self.fail(error)
 
     def fail(self, error: Exception) -> None:
         """The handler raised: tell the peer what it may know, and the log the rest."""
@@ -141,22 +135,15 @@ async def _forget(job: Job) -> None:
 
 
 async def _stream(job: Job) -> None:
-    await _send_items(job)
-    job.engine.complete_stream(job.stream)
-
-
-async def _subscription(job: Job) -> None:
-    await _send_items(job)
-    # A subscription has no COMPLETE.
-    raise ApplicationError("subscription ended")
-
-
-async def _send_items(job: Job) -> None:
     job.sender = sender = Sender(job.engine, job.stream)
     if job.handler.kind is Kind.GENERATOR:
         await drive(job.handler.function(job.payload), sender.send)
     else:
         await job.handler.function(job.payload, Outgoing(sender))
+    if job.stream.interaction is Interaction.REQUEST_SUBSCRIPTION:
+        # A subscription has no COMPLETE.
+        raise ApplicationError("subscription ended")
+    job.engine.complete_stream(job.stream)
 
 
 async def _channel(job: Job) -> None:
@@ -171,10 +158,11 @@ async def _channel(job: Job) -> None:
         engine.cancel_stream(stream)
 
 
+# What a worker awaits; whatever these raise is an outcome of the stream: ``Job.fail``.
 RUNNERS: dict[Interaction, Callable[[Job], Awaitable[Any]]] = {
     Interaction.REQUEST_RESPONSE: _respond,
     Interaction.FIRE_AND_FORGET: _forget,
     Interaction.REQUEST_STREAM: _stream,
-    Interaction.REQUEST_SUBSCRIPTION: _subscription,
+    Interaction.REQUEST_SUBSCRIPTION: _stream,
     Interaction.REQUEST_CHANNEL: _channel,
 }

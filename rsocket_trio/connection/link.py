@@ -67,6 +67,14 @@ class Link:
             self._writer = None
             trio.lowlevel.reschedule(writer)
 
+    def resume(self) -> None:
+        """What reading paused for may be over."""
+        self._drained.wake_all()
+
+    def look_again(self) -> None:
+        """What made reading pause may be over."""
+        self._drained.wake_all()
+
     def stop(self) -> None:
         """Read no more: write what is queued, then close."""
         self._reading.cancel()
@@ -103,6 +111,7 @@ class Link:
                 self._lose("the peer closed the transport", None)
                 return
             rules.on_frames(frames)
+            del frames  # nothing of them is to live until the next ones come
             while rules.is_congested and not rules.is_over:
                 await self._drained.park()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from rsocket_trio.errors import RSocketError, again
+from rsocket_trio.errors import LocalProtocolError, RSocketError, again
 from rsocket_trio.mux.credit import Window, checked_request_n
 from rsocket_trio.payload import Payload
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rsocket_trio.mux.stream import StreamState
 
 checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
+
+BREATH = 128
+"""Items after which a reader that never had to wait lets others run: half of the default credit."""
 
 
 class Stock:
@@ -60,7 +63,7 @@ class Inbox:
     against the connection's inbox limit; above it no new credit is granted.
     """
 
-    __slots__ = ("_due", "_ended", "_engine", "_error", "_items", "_reader", "_stock", "_stream", "_window")
+    __slots__ = ("_breath", "_ended", "_engine", "_error", "_items", "_reader", "_stock", "_stream", "_window", "_woken")
 
     def __init__(self, engine: Engine, stream: StreamState, credit: int, *, refill: bool) -> None:
         self._engine = engine
@@ -71,7 +74,8 @@ class Inbox:
         self._error: RSocketError | None = None
         self._reader: trio.lowlevel.Task | None = None
         self._window = Window(credit) if refill else None
-        self._due = False
+        self._breath = BREATH
+        self._woken = False
 
     @property
     def is_over(self) -> bool:
@@ -84,10 +88,7 @@ class Inbox:
         self._stock.size += len(payload.data)
         if complete:
             self._ended = True
-        reader = self._reader
-        if reader is not None:
-            self._reader = None
-            trio.lowlevel.reschedule(reader)
+        self._wake()
 
     def end(self, error: RSocketError | None) -> None:
         """Nothing more comes; what came before can still be read."""
@@ -95,33 +96,38 @@ class Inbox:
             return
         self._ended = True
         self._error = error
-        if self._reader is not None:
-            reader, self._reader = self._reader, None
-            trio.lowlevel.reschedule(reader)
+        self._wake()
 
     def drop(self) -> None:
         """Nobody reads any more."""
+        if self._items or not self._ended:
+            self._error = LocalProtocolError("the stream was left: nothing more can be read from it")
         self._ended = True
+        self._wake()
         size = sum(len(payload.data) for payload in self._items)
         self._items.clear()
         self._stock.taken(size)
 
     async def get(self) -> Payload:
         """The next item. Raises ``StopAsyncIteration`` at the end, or the error that ended the stream."""
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task reads from this stream already")
         items = self._items
-        if not items:
+        if items:
+            if self._breath > 0:
+                await checkpoint_if_cancelled()
+            else:
+                # A reader that never finds the inbox empty lets others run at every half of its credit.
+                await trio.lowlevel.checkpoint()
+                self._breath = BREATH
+        while not items:
             await self._wait()
-        elif self._due:
-            # A reader that never finds the inbox empty lets others run at every half of its credit.
-            self._due = False
-            await trio.lowlevel.checkpoint()
-        else:
-            await checkpoint_if_cancelled()
         payload = items.popleft()
+        self._breath -= 1
         self._stock.taken(len(payload.data))
         window = self._window
         if window is not None and window.use():
-            self._due = True
+            self._breath = 0
             self.top_up()
         return payload
 
@@ -143,20 +149,27 @@ class Inbox:
             self._engine.request_n(self._stream, amount)
 
     async def _wait(self) -> None:
-        if self._reader is not None:
-            raise trio.BusyResourceError("another task reads from this stream already")
         if self._ended:
             await trio.lowlevel.checkpoint()
             self._raise_end()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._reader = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
+        # Nobody else may read until this task has taken what it was woken for.
         self._reader = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(abort)
-        if not self._items:
+        self._woken = False
+        try:
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        finally:
+            self._reader = None
+        if not self._items and self._ended:
             self._raise_end()
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._woken:
+            self._woken = True
+            trio.lowlevel.reschedule(self._reader)
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._woken = True
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _raise_end(self) -> None:
         if self._error is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from rsocket_trio.connection.waiting import Parking
-from rsocket_trio.errors import Canceled, LocalProtocolError
+from rsocket_trio.errors import Canceled, LocalProtocolError, RSocketError, again
 from rsocket_trio.mux.halves import SENDING
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 
@@ -22,7 +22,7 @@ BREATH = 128
 class Sender:
     """Sends items on one stream. Several tasks may send; each waits its turn."""
 
-    __slots__ = ("_engine", "_parking", "_sent", "_stream", "completed")
+    __slots__ = ("_engine", "_parking", "_sent", "_stream", "completed", "error")
 
     def __init__(self, engine: Engine, stream: StreamState) -> None:
         self._engine = engine
@@ -30,6 +30,7 @@ class Sender:
         self._parking: Parking | None = None
         self._sent = 0
         self.completed = False
+        self.error: RSocketError | None = None
 
     @property
     def room(self) -> int:
@@ -48,7 +49,7 @@ class Sender:
             await trio.lowlevel.checkpoint()
         size = len(item.data)
         while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
-            await self._wait(size)
+            await self._obstacle().park()
         engine.send_item(stream, item)
 
     def on_credit(self) -> None:
@@ -56,16 +57,18 @@ class Sender:
         if self._parking is not None:
             self._parking.wake_all()
 
-    async def _wait(self, size: int) -> None:
-        stream = self._stream
+    def _obstacle(self) -> Parking:
+        """Where to wait for what is missing. Raises when nothing can be sent any more."""
+        engine, stream = self._engine, self._stream
+        engine.check_open()
         if not stream.open & SENDING:
-            self._engine.check_open()
             if self.completed:
                 raise LocalProtocolError(f"stream {stream.id} was completed by this side already")
+            if self.error is not None:
+                raise again(self.error)
             raise Canceled("the peer wants no more items")
         if stream.room > 0:
-            await self._engine.wait_for_room(size)
-            return
+            return engine.room
         if self._parking is None:
             self._parking = Parking()
-        await self._parking.park()
+        return self._parking

@@ -86,6 +86,7 @@ class Incoming(Owner):
     async def __aenter__(self) -> Self:
         if self._stream is not None:
             raise LocalProtocolError("a stream can be opened once only: ask the connection for a new one")
+        await trio.lowlevel.checkpoint()
         # Nothing waits between the opening and the owner's place in it, so no event is missed.
         self._attach(await self._engine.open_stream(self._interaction, self.request, self._credit))
         return self
@@ -181,6 +182,7 @@ class Channel(Incoming):
             self._engine.check_open()
             sender.completed = True
             self._engine.complete_stream(self._opened()[0])
+            sender.on_credit()
 
     def on_complete(self) -> None:
         super().on_complete()
@@ -189,6 +191,7 @@ class Channel(Incoming):
 
     def on_error(self, error: RSocketError) -> None:
         super().on_error(error)
+        self._sending().error = error
         self.on_credit()
 
     def on_credit(self) -> None:
@@ -203,6 +206,9 @@ class Channel(Incoming):
             self._engine.complete_stream(stream)
         else:
             self._engine.cancel_stream(stream)
+        sender = self._sending()
+        sender.completed = True
+        sender.on_credit()
 
     def _sending(self) -> Sender:
         if self._sender is None:

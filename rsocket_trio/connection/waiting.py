@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import outcome
 import trio
 
 
 class Parking:
-    """Where tasks wait in the order in which they came. Who wakes them says nothing: they look for themselves."""
+    """Where tasks wait in the order in which they came. Who wakes all says nothing: they look for themselves."""
 
     __slots__ = ("_tasks",)
 
@@ -16,8 +17,8 @@ class Parking:
     def __bool__(self) -> bool:
         return bool(self._tasks)
 
-    async def park(self) -> None:
-        """Wait until woken. A checkpoint; being cancelled leaves no trace."""
+    async def park(self) -> object:
+        """Wait until woken, for what the waker gives. A checkpoint; being cancelled leaves no trace."""
         task = trio.lowlevel.current_task()
         self._tasks[task] = None
 
@@ -25,13 +26,13 @@ class Parking:
             self._tasks.pop(task, None)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        return await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def wake_one(self) -> None:
-        """Wake the task that waits longest, if there is one."""
+    def wake_one(self, gift: object = None) -> None:
+        """Wake the task that waits longest, if there is one. It gets the gift for certain: no cancel comes between."""
         for task in self._tasks:
             del self._tasks[task]
-            trio.lowlevel.reschedule(task)
+            trio.lowlevel.reschedule(task, outcome.Value(gift))
             return
 
     def wake_all(self) -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
+from rsocket_trio.connection.handlers import RUNNERS, Job
 from rsocket_trio.connection.waiting import Parking
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.connection.handlers import Job
 
 
 class Worker:
@@ -23,11 +22,6 @@ class Worker:
     def __init__(self, job: Job) -> None:
         self.job: Job | None = job
         self.task: trio.lowlevel.Task | None = None
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it has no job."""
-        return self.job is None
 
 
 class Workers:
@@ -80,51 +74,45 @@ class Workers:
             await self._done.park()
 
     async def _work(self, worker: Worker) -> None:
+        # One coroutine on purpose: every frame on the way to a waiting handler costs memory for each open stream.
         worker.task = trio.lowlevel.current_task()
-        while not worker.is_free:
-            await self._serve(worker)
-            if worker.is_free:
-                await self._park(worker)
+        while (job := worker.job) is not None:
+            function = job.handler.function
+            scope = trio.CancelScope()
+            try:
+                with scope:
+                    while job is not None:
+                        function = job.handler.function
+                        try:
+                            if not job.cancelled:
+                                job.scope = scope
+                                await RUNNERS[job.stream.interaction](job)
+                        except Exception as error:
+                            job.fail(error)
+                        finally:
+                            # Forgotten before this task parks, so that a late CANCEL can't hit the next job.
+                            worker.job = job.scope = None
+                            self._forget(job)
+                            job = None  # a task that waits keeps no request alive
+                        if not scope.cancel_called:
+                            job = await self._next_job(worker)
+            except Exception as error:
+                # What a handler raised beside being cancelled: its stream is over, so only the log can hear of it.
+                self._engine.faults.of_handler(function, error)
+            if scope.cancel_called:
+                await self._next_job(worker)
 
-    async def _serve(self, worker: Worker) -> None:
-        """Run jobs under one scope, until one of them is cancelled or there is none to wait for."""
-        function: Callable[..., Any] | None = None
-        scope = trio.CancelScope()
-        try:
-            with scope:
-                while (job := worker.job) is not None:
-                    function = job.handler.function
-                    await self._run(worker, job, scope)
-                    if scope.cancel_called:
-                        return
-                    await self._park(worker)
-        except Exception as error:
-            if function is None:
-                raise
-            # What a handler raised beside being cancelled: its stream is over, so only the log can hear of it.
-            self._engine.faults.of_handler(function, error)
+    async def _next_job(self, worker: Worker) -> Job | None:
+        """Wait for the next job; ``None`` at once when enough tasks wait already."""
+        if len(self._idle) < self._idle_limit:
 
-    async def _run(self, worker: Worker, job: Job, scope: trio.CancelScope) -> None:
-        try:
-            if not job.cancelled:
-                job.scope = scope
-                await job.run()
-        finally:
-            # Forgotten before this task parks, so that a late CANCEL can't hit the next job.
-            worker.job = job.scope = None
-            self._forget(job)
+            def abort(_: object) -> trio.lowlevel.Abort:
+                self._idle.remove(worker)
+                return trio.lowlevel.Abort.SUCCEEDED
 
-    async def _park(self, worker: Worker) -> None:
-        """Wait for the next job; return at once, without one, when enough tasks wait already."""
-        if len(self._idle) >= self._idle_limit:
-            return
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._idle.remove(worker)
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        self._idle.append(worker)
-        await trio.lowlevel.wait_task_rescheduled(abort)
+            self._idle.append(worker)
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        return worker.job
 
     def _forget(self, job: Job) -> None:
         if job.stream.owner is job:

@@ -1,0 +1,62 @@
+"""The code blocks of a markdown page, and its links."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent
+PORTS = ("7878", "7879", "7880")
+"""What the pages listen on. Tests take other ports, so that they never meet a real server, or each other."""
+
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+class Block(NamedTuple):
+    """One fenced block: its language, its text, the heading that it stands under, the line it begins in."""
+
+    language: str
+    text: str
+    heading: str
+    line: int
+
+
+def page(path: str) -> str:
+    return (ROOT / path).read_text("utf-8")
+
+
+def blocks(text: str) -> Iterator[Block]:
+    for found in _FENCE.finditer(text):
+        before = _FENCE.sub("", text[: found.start()])
+        headings = _HEADING.findall(before)
+        yield Block(found[1], found[2], headings[-1] if headings else "", text[: found.start()].count("\n") + 2)
+
+
+def links(text: str) -> list[str]:
+    return _LINK.findall(_FENCE.sub("", text))
+
+
+def anchors(text: str) -> set[str]:
+    """The names that a page's headings have as targets of links."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-")
+        for heading in _HEADING.findall(_FENCE.sub("", text))
+    }
+
+
+def with_free_ports(text: str) -> str:
+    """The text with every port of ``PORTS`` replaced by one that is free."""
+    held = [socket.socket() for _ in PORTS]
+    try:
+        for port, holder in zip(PORTS, held, strict=True):
+            holder.bind(("127.0.0.1", 0))
+            text = text.replace(port, str(holder.getsockname()[1]))
+    finally:
+        for holder in held:
+            holder.close()
+    return text
