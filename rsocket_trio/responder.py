@@ -5,12 +5,15 @@ from __future__ import annotations
 import enum
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias, TypeVar, overload
+
+import trio
 
 from rsocket_trio.errors import Rejected, readable
 from rsocket_trio.mux.credit import checked_request_n
 from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.terms import Lease, Setup
 from rsocket_trio.values import value
 
 Function: TypeAlias = Callable[..., Any]
@@ -152,6 +155,23 @@ class Responder:
     def lease(self, function: F | None = None) -> F | Callable[[F], F]:
         """Grant leases: an async generator of the ``Setup`` that yields ``Lease``, one generator per connection."""
         return self._special("lease", function)
+
+    def lease_at_rate(self, number_of_requests: int, seconds: float) -> None:
+        """Grant every connection so many requests for each period of so many seconds: the ready-made lease policy.
+
+        Raises ``ValueError`` for numbers that a lease can't say, or when there is a policy already.
+        """
+        # Twice the period to live: a renewal that is a moment late leaves no gap; the last lease replaces the former.
+        lease = Lease(number_of_requests, 2 * seconds)
+        if seconds <= 0:
+            raise ValueError(f"a period of {seconds} seconds: must be above 0")
+
+        async def fixed_rate(setup: Setup) -> AsyncIterator[Lease]:
+            while True:
+                yield lease
+                await trio.sleep(seconds)
+
+        self.lease(fixed_rate)
 
     def extension(self, ext_type: int) -> Callable[[F], F]:
         """Take EXT frames of this type: a plain function of ``(stream_id, body)``, run inline."""

@@ -43,10 +43,11 @@ def links(text: str) -> list[str]:
 
 def anchors(text: str) -> set[str]:
     """The names that a page's headings have as targets of links."""
-    return {
-        re.sub(r"[^\w\- ]", "", heading.replace("`", "")).strip().lower().replace(" ", "-")
-        for heading in _HEADING.findall(_FENCE.sub("", text))
-    }
+    return {slug(heading) for heading in _HEADING.findall(_FENCE.sub("", text))}
+
+
+def slug(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading).strip().lower().replace(" ", "-")
 
 
 def with_free_ports(text: str) -> str:

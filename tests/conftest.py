@@ -39,7 +39,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+def nothing_is_left(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """Fail the test that leaves something behind."""
     is_trio_test = request.node.get_closest_marker("trio") is not None
     if is_trio_test:
@@ -49,6 +49,8 @@ def nothing_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
     for name in WATCHED:
         watch(name)
     yield
+    for record in caplog.get_records("call"):
+        record.exc_info = None  # the log keeps tracebacks, and they their frames, until the next test
     if left_behind() - before or live_objects():
         gc.collect()
     left = sorted(left_behind() - before) + live_objects()

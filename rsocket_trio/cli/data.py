@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
@@ -73,6 +72,8 @@ class Loaded:
     def _read(self) -> bytes:
         try:
             if self.place.startswith(URL_SCHEMES):
+                import urllib.request  # as much to load as all of our own commands
+
                 with urllib.request.urlopen(self.place, timeout=URL_TIMEOUT) as answer:
                     content: bytes = answer.read()
                 return content

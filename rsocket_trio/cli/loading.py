@@ -15,7 +15,7 @@ from rsocket_trio.cli.running import FAILED, MISUSED, Failure
 def load_responder(target: str) -> Responder:
     """The responder. Raises ``Failure`` that says which step failed, and why."""
     module_name, colon, path = target.partition(":")
-    if not module_name or not colon or not path:
+    if not module_name or module_name.startswith(".") or not colon or not path:
         raise Failure(f"{target!r}: MODULE:RESPONDER is needed, as in app:responder", MISUSED)
     found: object = _import(module_name)
     owner = f"module {module_name!r}"

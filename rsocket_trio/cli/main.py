@@ -50,13 +50,24 @@ for command in (call, frames_group, detect_command, demo):
 
 def main() -> None:
     """Run the command line, and exit: 0, 1 when something failed, 2 for wrong usage, 130 after Ctrl-C."""
+    _fill_standard_streams()
     code = _run()
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:
         # Nobody reads it; without this the interpreter would complain when it flushes once more.
         os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
     sys.exit(code)
+
+
+def _fill_standard_streams() -> None:
+    """Have something at 0, 1 and 2 where we were started without: else a socket of ours would take the place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _run() -> int:

@@ -48,7 +48,13 @@ def write_all(data: bytes | memoryview) -> None:
     """Write all of it to stdout, waiting where that takes time."""
     view = memoryview(data)
     while view:
-        view = view[os.write(STDOUT, view) :]
+        try:
+            view = view[os.write(STDOUT, view) :]
+        except BlockingIOError:
+            # Whoever started us made it so that writing does not wait.
+            poll = select.poll()
+            poll.register(STDOUT, select.POLLOUT)
+            poll.poll()
 
 
 def write_text(line: str) -> None:

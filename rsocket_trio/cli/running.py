@@ -62,7 +62,8 @@ def described(error: Exception) -> tuple[str, int]:
         # Terms that can't be said, refused before anything was sent.
         return f"rsocket-trio: {text}", MISUSED
     if isinstance(error, OSError):
-        return f"rsocket-trio: {text}", FAILED
+        # Without the number of the error, which says nothing to a person.
+        return f"rsocket-trio: {readable(error.strerror or text)}", FAILED
     name = type(error).__name__
     if isinstance(error, RSocketError | trio.TooSlowError):
         return (f"{name}: {text}" if text else name), FAILED

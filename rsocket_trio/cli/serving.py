@@ -104,7 +104,7 @@ def serve_command(
 
 
 async def _serve_until_stopped(run: Callable[..., Awaitable[object]]) -> None:
-    """Serve until the first signal; a second one has its usual meaning."""
+    """Serve until the first signal; a second one kills."""
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(*STOP) as signals:
             uris: list[str] = await nursery.start(run)
@@ -113,4 +113,6 @@ async def _serve_until_stopped(run: Callable[..., Awaitable[object]]) -> None:
                     write_text(f"listening {uri}")
             async for _ in signals:
                 break
+        # Listening stops at once; only what is under way is lost by somebody who does not want to wait for it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         nursery.cancel_scope.cancel()

@@ -272,7 +272,7 @@ class Engine:
         """Take nothing new from now on."""
         self.session.drain()
         if announce:
-            self.session.announce_close()
+            self.session.announce_close(last=False)
         self._wake_waiters()
         self.wake()
 
@@ -291,7 +291,7 @@ class Engine:
             elif owner is not None:
                 owner.on_error(again(closed))
         if announce:
-            self.session.announce_close()
+            self.session.announce_close(last=True)
         self.end(closed)
 
     def end(self, error: RSocketError) -> None:

@@ -30,7 +30,8 @@ class Faults:
         """The peer broke a rule: one line for each connection."""
         self.peer_faults += 1
         if self.peer_faults == 1:
-            logger.warning("%r: %s; further faults are counted", self.connection, readable(text))
+            # The name as text: whoever keeps the record must not keep the connection.
+            logger.warning("%s: %s; further faults are counted", repr(self.connection), readable(text))
 
     def of_handler(self, function: Callable[..., Any], error: BaseException) -> None:
         """A handler failed: the first time of each handler with its traceback."""
@@ -38,8 +39,10 @@ class Faults:
         if function not in self._functions:
             self._functions.add(function)
             name = getattr(function, "__qualname__", repr(function))
-            logger.error("%r: handler %s failed; further failures are counted", self.connection, name, exc_info=error)
+            logger.error(
+                "%s: handler %s failed; further failures are counted", repr(self.connection), name, exc_info=error
+            )
 
     def lost(self, error: BaseException) -> None:
         """The connection ended without agreement."""
-        logger.info("%r: %s", self.connection, error)
+        logger.info("%s: %s", repr(self.connection), str(error))

@@ -7,8 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from rsocket_trio.connection.sending import Sender
 from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, Owner
-from rsocket_trio.errors import ApplicationError, ConnectionClosed, ConnectionLost, RSocketError, StreamError
-from rsocket_trio.mux.halves import RECEIVING, SENDING
+from rsocket_trio.errors import (
+    ApplicationError,
+    ConnectionClosed,
+    ConnectionLost,
+    RemoteProtocolError,
+    RSocketError,
+    StreamError,
+)
+from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 from rsocket_trio.responder import Handler, Kind
@@ -52,8 +59,9 @@ class Job(Owner):
         """The handler raised: tell the peer what it may know, and the log the rest."""
         told = only_leaf(error)
         if not isinstance(told, StreamError):
-            # The end of the connection itself is no failure of a handler that met it.
-            if not (isinstance(told, ConnectionLost | ConnectionClosed) and self.engine.ended):
+            # The end of the connection, or of the stream by a fault of the peer's, is no failure of the handler's.
+            is_the_peers = isinstance(told, RemoteProtocolError) and self.stream.open == NEITHER
+            if not is_the_peers and not (isinstance(told, ConnectionLost | ConnectionClosed) and self.engine.ended):
                 self.engine.faults.of_handler(self.handler.function, error)
             told = ApplicationError("internal error")
         self.engine.fail_stream(self.stream, told)

@@ -63,7 +63,18 @@ class Inbox:
     against the connection's inbox limit; above it no new credit is granted.
     """
 
-    __slots__ = ("_breath", "_ended", "_engine", "_error", "_items", "_reader", "_stock", "_stream", "_window", "_woken")
+    __slots__ = (
+        "_breath",
+        "_ended",
+        "_engine",
+        "_error",
+        "_items",
+        "_reader",
+        "_stock",
+        "_stream",
+        "_window",
+        "_woken",
+    )
 
     def __init__(self, engine: Engine, stream: StreamState, credit: int, *, refill: bool) -> None:
         self._engine = engine

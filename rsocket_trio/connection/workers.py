@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+from collections import deque
 from typing import TYPE_CHECKING
 
 import trio
@@ -24,10 +25,18 @@ class Worker:
         self.task: trio.lowlevel.Task | None = None
 
 
+CREW = 32
+"""Tasks that may be on their way to their first job at once. In a burst the next jobs wait for a task that is done
+soon, which most handlers are, rather than start one task each."""
+
+
 class Workers:
     """Runs jobs in the connection's nursery, each under a cancel scope that stands for its stream.
 
     The scope is replaced only after a cancel. Each job runs in a fresh copy of ``context``.
+
+    Jobs of a burst that find no task wait in line. Whoever finishes takes the next of them; and as soon as all tasks
+    that were called have begun, more are called for those still in line, so that handlers that wait hold up nobody.
     """
 
     def __init__(self, engine: Engine, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
@@ -36,21 +45,27 @@ class Workers:
         self._nursery = nursery
         self._idle_limit = idle_limit
         self._idle: list[Worker] = []
+        self._line: deque[Job] = deque()
+        self._coming = 0
         self._afterlife: set[Job] = set()
         self._done = Parking()
 
     def start(self, job: Job) -> None:
-        """Run a job, in a task that is free or in a new one."""
+        """Run a job, in a task that is free or in a new one, or as soon as there is one."""
         if self._idle:
             worker = self._idle.pop()
             task = worker.task
             assert task is not None
             worker.job = job
+            self._coming += 1
             # A parked task takes its next step in whatever context it has then.
             task.context = self.context.copy()
             trio.lowlevel.reschedule(task)
-        else:
+        elif self._coming < CREW:
+            self._coming += 1
             self.context.copy().run(self._nursery.start_soon, self._work, Worker(job))
+        else:
+            self._line.append(job)
 
     def linger(self, job: Job) -> None:
         """A handler's stream is over before the handler is: it goes on counting as a stream."""
@@ -76,6 +91,7 @@ class Workers:
     async def _work(self, worker: Worker) -> None:
         # One coroutine on purpose: every frame on the way to a waiting handler costs memory for each open stream.
         worker.task = trio.lowlevel.current_task()
+        self._begin()
         while (job := worker.job) is not None:
             function = job.handler.function
             scope = trio.CancelScope()
@@ -103,8 +119,13 @@ class Workers:
                 await self._next_job(worker)
 
     async def _next_job(self, worker: Worker) -> Job | None:
-        """Wait for the next job; ``None`` at once when enough tasks wait already."""
-        if len(self._idle) < self._idle_limit:
+        """The next job in line, or one that comes later; ``None`` at once when enough tasks wait already."""
+        if self._line:
+            worker.job = self._line.popleft()
+            trio.lowlevel.current_task().context = self.context.copy()
+            # The new context holds from the next step on.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        elif len(self._idle) < self._idle_limit:
 
             def abort(_: object) -> trio.lowlevel.Abort:
                 self._idle.remove(worker)
@@ -112,7 +133,15 @@ class Workers:
 
             self._idle.append(worker)
             await trio.lowlevel.wait_task_rescheduled(abort)
+            self._begin()
         return worker.job
+
+    def _begin(self) -> None:
+        """A task that was called has come. If it was the last, those before it may all be waiting: call more."""
+        self._coming -= 1
+        if self._coming == 0:
+            for _ in range(min(len(self._line), CREW)):
+                self.start(self._line.popleft())
 
     def _forget(self, job: Job) -> None:
         if job.stream.owner is job:

@@ -105,6 +105,7 @@ class Outbox:
 
     __slots__ = (
         "_drained",
+        "_last",
         "_limit",
         "_replies",
         "_turns",
@@ -117,6 +118,7 @@ class Outbox:
     def __init__(self, limit: int, drained: Callable[[Lane], None]) -> None:
         self._limit = limit
         self._drained = drained
+        self._last: bytes | None = None
         # Lists: an empty deque costs 600 bytes, and these are empty most of the time.
         self._urgent: list[Urgent] = []
         self._replies: list[bytes] = []
@@ -126,7 +128,7 @@ class Outbox:
         self.reply_size = 0
 
     def __bool__(self) -> bool:
-        return bool(self._urgent or self._replies or self._turns)
+        return bool(self._urgent or self._replies or self._turns or self._last)
 
     @property
     def size(self) -> int:
@@ -151,6 +153,10 @@ class Outbox:
         """Put an answer that the peer provoked; it overtakes all lanes as well."""
         self._replies.append(frame)
         self.reply_size += len(frame)
+
+    def put_last(self, frame: bytes) -> None:
+        """Put the frame that leaves when nothing else is left."""
+        self._last = frame
 
     def put(self, lane: Lane, entry: Entry) -> None:
         """Put an entry at the end of its lane."""
@@ -227,6 +233,9 @@ class Outbox:
                     self._drained(lane)
             elif len(turns) > 1:
                 turns.rotate(-1)
+        if self._last is not None and not (frames or turns):
+            frames.append(self._last)
+            self._last = None
         return frames
 
     def _take_urgent(self, frames: list[EncodedFrame], limit: int) -> int:

@@ -163,8 +163,8 @@ class Session(Protocol):
         """Refuse new requests from now on."""
         ...
 
-    def announce_close(self) -> None:
-        """Tell the peer that this connection ends, where the protocol can."""
+    def announce_close(self, *, last: bool) -> None:
+        """Tell the peer that this connection ends, where the protocol can: at once, or when all else has left."""
         ...
 
     def close(self, error: RSocketError | None = None) -> None:

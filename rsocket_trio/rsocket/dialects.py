@@ -36,6 +36,8 @@ class Dialect:
     """A frame whose metadata does not fit is skipped, instead of being an error unless its ignore flag is set."""
     bare_payload_is_item: bool
     """A PAYLOAD with neither NEXT nor COMPLETE is an item if it carries anything, instead of being skipped."""
+    request_continues: bool
+    """A request frame of the same type goes on with one that waits for fragments, instead of being skipped."""
     strict: bool
     """SETUP can ask for strict interpretation of its payload."""
     lease_refusal: str
@@ -63,6 +65,7 @@ RSOCKET_1_0: Final = Dialect(
     halves=True,  # RS10-SEQ-06, RS10-SEQ-10
     bad_metadata_ignored=False,  # RS10-MD-02
     bare_payload_is_item=False,  # RS10-PAY-03
+    request_continues=False,  # RS10-FRAG-04, RS10-UNX-09
     strict=False,  # RS10-SETUP-03
     lease_refusal="no lease for this request",  # RS10-LS-02
 )
@@ -77,6 +80,7 @@ REACTIVESOCKET_0_2: Final = attrs.evolve(
     halves=False,  # RS02-SEQ-04
     bad_metadata_ignored=True,  # RS02-MD-02
     bare_payload_is_item=True,  # RS02-PAY-03
+    request_continues=True,  # RS02-FRAG-03
     strict=True,  # RS02-SETUP-03
     lease_refusal="LEASE_ERROR: no lease for this request",  # RS02-ERR-09
 )

@@ -107,9 +107,10 @@ class Inbound:
     def on_error(self, frame: ErrorFrame) -> None:
         """The stream ends both ways."""
         stream = self._table.find(frame.stream_id)
-        if stream is None or stream.open == NEITHER:
+        if stream is None or (stream.open == NEITHER and stream.request is None):
             self.ignored += 1  # RS10-UNX-11
             return
+        self._spend_on(stream)
         known = stream.request is None
         self._drop(stream)
         if known:
@@ -122,8 +123,8 @@ class Inbound:
             self._half_cancel(self._table.mine.get(frame.stream_id))
             return
         ended, known = stream.open == NEITHER, stream.request is None
-        if not stream.item_sent and not ended:
-            self._cancels.spend(self.now)
+        if not ended:
+            self._spend_on(stream)
         self._drop(stream)
         if known and not ended:
             self.events.append(StreamCancelled(stream))
@@ -154,8 +155,8 @@ class Inbound:
         return None
 
     def _repeated_request(self, live: Stream, frame: RequestFrame) -> None:
-        # RS02-FRAG-03: a repeated request frame of the same type continues one that waits for fragments.
-        if live.request is not None and frame.interaction is live.interaction:
+        waits = live.request is not None and frame.interaction is live.interaction
+        if waits and self._dialect.request_continues:
             follows = frame.follows and not frame.complete
             self._continue_request(live, frame.payload, follows=follows, complete=frame.complete)
         else:
@@ -252,6 +253,11 @@ class Inbound:
             self._outbound.abort(stream, INVALID, str(error))
         if known:
             self.events.append(StreamFailed(stream, error))
+
+    def _spend_on(self, stream: Stream) -> None:
+        """The peer ends a stream of its own, by CANCEL or ERROR: unanswered ones are limited in their rate."""
+        if not stream.requester and not stream.item_sent:
+            self._cancels.spend(self.now)
 
     def _drop(self, stream: Stream) -> None:
         """End a stream both ways, with what waits in its lane and what of a payload has come."""

@@ -138,7 +138,7 @@ class Outbound:
             self._table.end(stream)
         elif self._dialect.halves and stream.open & RECEIVING:
             stream.open = applied(SEND_HALF_CANCEL, stream.open)
-            stream.assembly = None
+            self._table.drop_assembly(stream)
             # In its lane, so that a COMPLETE that was said before arrives before.
             self._outbox.put(stream, self._encode(CancelFrame(stream.id)))
             if stream.open == NEITHER:

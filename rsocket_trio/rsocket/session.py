@@ -145,10 +145,11 @@ class Session:
         """Refuse new requests from now on; what is open may finish."""
         self.inbound.draining = True
 
-    def announce_close(self) -> None:
-        """Tell the peer that this connection ends (RS10-ERR-09)."""
+    def announce_close(self, *, last: bool) -> None:
+        """Tell the peer that this connection ends (RS10-ERR-09): at once, or when all else has left."""
         if self.dialect.has_connection_close and self.state in (State.OPEN, State.GATED):
-            self.outbox.put_reply(self._error(CONNECTION_CLOSE, b"closing"))
+            put = self.outbox.put_last if last else self.outbox.put_reply
+            put(self._error(CONNECTION_CLOSE, b"closing"))
 
     def close(self, error: RSocketError | None = None) -> None:
         """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""

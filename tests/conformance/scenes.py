@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import trio
 
+from rsocket_trio import ConnectionLost
 from tests.conformance.raw import (
     CONNECTION_ERROR,
     C,
@@ -169,7 +170,10 @@ async def asking(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
     async with client(wire, Log().responder) as (connection, peer), trio.open_nursery() as nursery:
 
         async def request() -> None:
-            answers.append((await connection.request_response(b"q")).data)
+            try:
+                answers.append((await connection.request_response(b"q")).data)
+            except ConnectionLost:
+                answers.append(b"lost")
 
         nursery.start_soon(request)
         await peer.expect(ask(1, b"q"))

@@ -1,10 +1,28 @@
-"""A test that is parametrized by ``kind`` runs where a peer of that kind does."""
+"""What interop tests share: peers that are here, servers that stay, and defects that are known.
+
+A test that is parametrized by ``kind`` runs where a peer of that kind does. One that takes ``setting`` is played once for
+each kind, transport and direction.
+"""
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
 import pytest
 
-from tests.interop.peers import require_peer
+from tests.interop.both_ways import Setting
+from tests.interop.defects import defect_in
+from tests.interop.peers import END_TIMEOUT, KINDS, ROOT, TRANSPORTS, command_for, require_peer
+
+SETTINGS = list(product(KINDS, TRANSPORTS, (True, False)))
+
+
+def name_of(param: tuple[str, str, bool]) -> str:
+    kind, transport, we_ask = param
+    return f"{kind}-{transport}-{'we_ask' if we_ask else 'they_ask'}"
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +32,40 @@ def peer_is_here(request: pytest.FixtureRequest) -> None:
     kind = callspec.params.get("kind") if callspec is not None else None
     if kind is not None:
         require_peer(kind)
+
+
+@pytest.fixture(scope="session", params=SETTINGS, ids=name_of)
+def session_setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
+    """One direction of one pair. A peer's server serves all tests that ask it for nothing special."""
+    kind, transport, we_ask = request.param
+    require_peer(kind)
+    if not we_ask:
+        yield Setting(kind, transport, None)
+        return
+    process = subprocess.Popen(
+        command_for(kind, "server", transport), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        port = process.stdout.readline().split()[1]
+        yield Setting(kind, transport, f"{transport}://127.0.0.1:{port}")
+        assert process.poll() is None, f"the {kind} server ended"
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(END_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture
+def setting(session_setting: Setting, request: pytest.FixtureRequest) -> Setting:
+    """The setting; where the peer is known to fail, the test must fail."""
+    node: Any = request.node
+    reason = defect_in(node.originalname, session_setting)
+    if reason is not None:
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
+    return session_setting

@@ -69,6 +69,16 @@ def missing_for(kind: Kind) -> str | None:
     return None
 
 
+def command_for(kind: Kind, role: str, *args: str, **options: object) -> list[str]:
+    """What starts a peer of this kind in this role, in ``ROOT``."""
+    module, script = f"tests.interop.py.{role}", str(FOLDER / "js" / f"{role}.js")
+    command = [sys.executable, "-m", module] if kind == "py" else ["node", script]
+    for name, value in options.items():
+        if value is not None:
+            args = (*args, f"--{name.replace('_', '-')}", str(value))
+    return [*command, *args]
+
+
 @asynccontextmanager
 async def server_peer(kind: Kind, transport: TransportName, **options: object) -> AsyncIterator[str]:
     """Run a server of this kind; the URI that it listens on. Options become ``--name value``: ``fragment=1000``."""
@@ -116,13 +126,7 @@ class PeerClient:
         ``items`` may hold bytes, ``data`` and the rest are as README.md says. In the result ``data``, ``metadata`` and
         ``items`` are bytes again.
         """
-        command = fields | {"do": what}
-        if data is not None:
-            command["data"] = data.hex()
-        if metadata is not None:
-            command["metadata"] = metadata.hex()
-        if "items" in command:
-            command["items"] = [item.hex() if isinstance(item, bytes) else item for item in command["items"]]
+        command = as_command(what, data=data, metadata=metadata, **fields)
         if self._failure is not None:
             raise self._failure
         self._last_id += 1
@@ -132,7 +136,7 @@ class PeerClient:
         try:
             with self._peer.deadline(COMMAND_TIMEOUT):
                 await self._peer.tell(command | {"id": number})
-                return _with_bytes(await receive.receive())
+                return with_bytes(await receive.receive())
         except trio.EndOfChannel:
             assert self._failure is not None
             raise self._failure from None
@@ -150,6 +154,29 @@ class PeerClient:
             self._failure = error
             for waiting in self._waiting.values():
                 waiting.close()
+
+
+def as_command(what: str, *, data: bytes | None = None, metadata: bytes | None = None, **fields: Any) -> Result:
+    """A command as it is told to a peer: bytes in hex."""
+    command = fields | {"do": what}
+    if data is not None:
+        command["data"] = data.hex()
+    if metadata is not None:
+        command["metadata"] = metadata.hex()
+    if "items" in command:
+        command["items"] = [item.hex() if isinstance(item, bytes) else item for item in command["items"]]
+    return command
+
+
+def with_bytes(result: Result) -> Result:
+    """A peer's result with bytes for what came in hex."""
+    for name in ("data", "metadata"):
+        if isinstance(result.get(name), str):
+            result[name] = bytes.fromhex(result[name])
+    for name in ("items", "metadata", "different"):
+        if isinstance(result.get(name), list):
+            result[name] = [None if item is None else bytes.fromhex(item) for item in result[name]]
+    return result
 
 
 @attrs.define(eq=False)
@@ -221,13 +248,9 @@ class _Peer:
 @asynccontextmanager
 async def _peer(kind: Kind, role: str, *args: str, **options: object) -> AsyncIterator[_Peer]:
     require_peer(kind)
-    module, script = f"tests.interop.py.{role}", str(FOLDER / "js" / f"{role}.js")
-    command = [sys.executable, "-m", module] if kind == "py" else ["node", script]
-    for name, value in options.items():
-        if value is not None:
-            args = (*args, f"--{name.replace('_', '-')}", str(value))
+    command = command_for(kind, role, *args, **options)
     process = await trio.lowlevel.open_process(
-        [*command, *args], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     peer = _Peer(process, f"the {kind} {role}")
     try:
@@ -254,13 +277,3 @@ async def _beside(task: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
             raise error
         finally:
             del error  # its traceback refers to this frame
-
-
-def _with_bytes(result: Result) -> Result:
-    for name in ("data", "metadata"):
-        if isinstance(result.get(name), str):
-            result[name] = bytes.fromhex(result[name])
-    for name in ("items", "metadata", "different"):
-        if isinstance(result.get(name), list):
-            result[name] = [None if item is None else bytes.fromhex(item) for item in result[name]]
-    return result

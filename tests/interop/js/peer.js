@@ -163,7 +163,7 @@ const RESPONSES = {
     if (!payload.data.equals(pattern(271828))) throw failure(`${payload.data.length} bytes, and not the right ones`);
     return { data: pattern(314159) };
   },
-  check: (payload) => answer({ size: payload.data.length, same: payload.data.equals(pattern(payload.data.length)) }),
+  check: ({ data }) => answer({ size: data?.length ?? 0, same: !data || data.equals(pattern(data.length)) }),
   sleep: async (payload) => {
     await later(Number(text(payload)));
     return answer("slept");
@@ -211,7 +211,7 @@ const CHANNELS = {
   sum: (out) => {
     let sum = 0;
     return [
-      (payload) => (sum += payload.data.length),
+      (payload) => (sum += payload.data?.length ?? 0),
       () => {
         out.items.push(answer(sum));
         out.ended = true;
@@ -231,10 +231,11 @@ const CHANNELS = {
   fail: (out) => [(payload) => (out.error = failure(text(payload))), () => {}],
   half: (out) => {
     out.ended = true;
-    return [(payload) => seen.fnf.push(payload.data.toString("hex")), () => {}];
+    return [(payload) => seen.fnf.push(hex(payload.data) ?? ""), () => {}];
   },
   stop: (out, stream) => [
     () => {
+      if (out.ended) return;
       stream.cancel();
       out.items.push(answer("stopped"));
       out.ended = true;
@@ -301,7 +302,7 @@ function responder(metadataMime, peer = () => null) {
       };
     },
     fireAndForget(payload, stream) {
-      seen.fnf.push(payload.data.toString("hex"));
+      seen.fnf.push(hex(payload.data) ?? "");
       return { cancel() {}, onExtension() {} };
     },
   };
@@ -409,7 +410,7 @@ class Commander {
       };
       taker.cancel = () => {
         // Also called for an error of the peer's and for a cancel of our own, neither of which stops our half alone.
-        extra.stopped = !source.done && !taker.over && !taker.stopping;
+        extra.stopped = !source.done && !taker.stopping && (!taker.over || result?.completed === true);
         source.done = true;
         setImmediate(settle);
       };

@@ -1,0 +1,156 @@
+"""The command as a whole: help, versions, completion, wrong words, and the commands that read hex."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.cli.commands import COMMAND, run, started
+
+CANCEL = "000000052400"
+
+
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize(
+    "command", ["", "serve", "request", "stream", "channel", "fnf", "push", "call", "frames", "frames decode", "detect"]
+)
+async def test_every_command_has_help(command: str, flag: str) -> None:
+    result = await run(*command.split(), flag)
+
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"Usage: rsocket-trio {command}".rstrip())
+
+
+@pytest.mark.parametrize("command", ["", "call", "serve"])
+@pytest.mark.parametrize("flag", ["-v", "--version"])
+async def test_the_version_is_that_of_the_package(command: str, flag: str) -> None:
+    result = await run(*command.split(), flag)
+
+    assert result.stdout == f"rsocket-trio {importlib.metadata.version('rsocket-trio')}\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("command", ["", "call"])
+async def test_a_shell_learns_to_complete(command: str, shell: str) -> None:
+    result = await run(*command.split(), "--completion", shell)
+
+    assert (result.code, result.stderr) == (0, "")
+    assert f"_RSOCKET_TRIO_COMPLETE={shell}_complete" in result.stdout
+
+
+async def test_no_command_is_wrong_usage_and_shows_help() -> None:
+    result = await run()
+
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Usage: rsocket-trio ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("nonsense", "rsocket-trio: No such command 'nonsense'."),
+        ("--nonsense", "rsocket-trio: No such option '--nonsense'."),
+        ("frames decode --dialect streamux/1", "the known ones are rsocket/1.0, reactivesocket/0.2"),
+        ("frames encode --dialect nonsense", "the known ones are rsocket/1.0, reactivesocket/0.2"),
+        ("frames translate", "rsocket-trio frames: No such command 'translate'."),
+        ("detect more", "rsocket-trio detect: Got unexpected extra argument (more)"),
+    ],
+)
+async def test_wrong_words_are_one_line(arguments: str, said: str) -> None:
+    result = await run(*arguments.split())
+
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert said in result.stderr
+
+
+async def test_frames_are_decoded_and_encoded_again() -> None:
+    decoded = await run("frames", "decode", "--dialect", "rsocket/1.0", stdin=f"{CANCEL}\n\n{CANCEL}".encode())
+    encoded = await run("frames", "encode", stdin=decoded.stdout.encode())
+
+    assert (decoded.code, decoded.stderr) == (0, "")
+    assert [json.loads(line)["type"] for line in decoded.stdout.splitlines()] == ["CANCEL", "CANCEL"]
+    assert (encoded.code, encoded.stdout) == (0, f"{CANCEL}\n{CANCEL}\n")
+
+
+async def test_a_byte_stream_is_decoded_and_encoded_again() -> None:
+    stream = f"000006{CANCEL}"
+    decoded = await run("frames", "decode", "--tcp", stdin=(stream * 2).encode())
+    encoded = await run("frames", "encode", "--tcp", stdin=decoded.stdout.encode())
+
+    assert encoded.stdout.split() == [stream, stream]
+
+
+async def test_a_line_that_is_no_frame_says_so_and_the_rest_goes_on() -> None:
+    result = await run("frames", "decode", stdin=b"xyz\n\xff\n" + CANCEL.encode())
+
+    assert (result.code, result.stderr) == (1, "")
+    wrong, undecodable, right = map(json.loads, result.stdout.splitlines())
+    assert wrong == {"error": "not hex: 'x' at digit 0", "offset": 0}
+    assert "not hex" in undecodable["error"]
+    assert right["type"] == "CANCEL"
+
+
+async def test_first_bytes_name_their_dialect() -> None:
+    setup = "000000 0400 00010000 00004e20 00015f90 00 00"
+    result = await run("detect", stdin=f"00001400{setup}\n474554202f20485454502f312e31\n".encode())
+
+    assert (result.code, result.stdout) == (0, "rsocket/1.0\nunknown\n")
+
+
+async def test_a_line_is_answered_before_the_next_one_comes() -> None:
+    async with started("frames", "decode") as command:
+        for stream_id in (1, 2):
+            await command.write(b"%08x2400\n" % stream_id)
+            assert json.loads(await command.line())["stream_id"] == stream_id
+        await command.close("stdin")
+        assert await command.end() == (0, "")
+
+
+async def test_ctrl_c_ends_a_command_that_waits_for_input_quietly() -> None:
+    async with started("frames", "decode") as command:
+        await command.write(CANCEL.encode() + b"\n")
+        await command.line()
+        command.process.send_signal(signal.SIGINT)
+
+        assert await command.end() == (130, "")
+
+
+async def test_a_reader_that_has_enough_ends_a_command_quietly() -> None:
+    async with started("frames", "decode") as command:
+        await command.write(CANCEL.encode() + b"\n")
+        await command.line()
+        await command.close("stdout")
+        await command.write(CANCEL.encode() + b"\n")
+
+        assert await command.end() == (0, "")
+
+
+def test_help_that_nobody_reads_ends_quietly() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([*COMMAND, "call", "--help"], stdout=writing, stderr=subprocess.PIPE, check=False)
+    finally:
+        os.close(writing)
+
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_a_command_without_standard_streams_works(closed: str) -> None:
+    script = f'exec "$@" {closed}'
+    done = subprocess.run(["sh", "-c", script, "sh", *COMMAND, "detect"], stdin=subprocess.DEVNULL, check=False)
+
+    assert done.returncode == 0
+
+
+async def test_the_demo_runs_to_its_end() -> None:
+    result = await run("demo")
+
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout

@@ -1,0 +1,1020 @@
+"""Connecting, refusing, keepalive, leases and closing: RSocket 1.0, and 0.2 where it says the same."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import trio
+
+from rsocket_trio import (
+    ApplicationError,
+    ConnectionClosed,
+    ConnectionLost,
+    InvalidSetup,
+    Keepalive,
+    Lease,
+    Limits,
+    Payload,
+    Rejected,
+    RejectedResume,
+    RejectedSetup,
+    Responder,
+    RSocketError,
+    UnsupportedSetup,
+    current_connection,
+)
+from tests.conformance.raw import (
+    APPLICATION_ERROR,
+    CONNECTION_CLOSE,
+    CONNECTION_ERROR,
+    INVALID_SETUP,
+    KEEPALIVE,
+    METADATA_PUSH,
+    REJECTED,
+    REJECTED_RESUME,
+    REJECTED_SETUP,
+    RS02,
+    RS10,
+    UNSUPPORTED_SETUP,
+    C,
+    F,
+    L,
+    Log,
+    M,
+    N,
+    RawPeer,
+    S,
+    Wire,
+    ask,
+    bare_server,
+    both,
+    cancel,
+    channel,
+    client,
+    complete,
+    error,
+    ext,
+    forget,
+    frame,
+    keepalive,
+    lease,
+    parsed,
+    payload,
+    prefixed,
+    request_n,
+    resume,
+    server,
+    settle,
+    setup,
+    sized,
+    stream,
+    u32,
+    u64,
+)
+
+clause = pytest.mark.clause
+pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+
+def leasing(*leases: Lease, log: Log | None = None) -> Log:
+    """A responder that grants these leases, one a second."""
+    log = Log() if log is None else log
+
+    @log.responder.lease
+    async def policy(setup: object) -> AsyncIterator[Lease]:
+        for one in leases:
+            yield one
+            await trio.sleep(1)
+
+    return log
+
+
+# SETUP
+
+
+@both
+@clause("RS10-CON-01", "RS10-SETUP-01", "RS02-SETUP-01", "RS02-CON-01", "RS10-FRM-01", "RS02-FRM-01")
+async def test_a_client_says_setup_first_and_at_once(wire: Wire) -> None:
+    async with trio.open_nursery() as nursery:
+        from trio.testing import memory_stream_pair
+
+        from rsocket_trio import open_connection_over
+
+        ours, theirs = memory_stream_pair()
+        peer = RawPeer(ours)
+        async with open_connection_over(
+            theirs,
+            dialect=wire.name,
+            setup=Payload(b"data", b"meta"),
+            data_mime="a/b",
+            metadata_mime="c/d",
+            keepalive=Keepalive(0.5, 2),
+        ):
+            await peer.expect(
+                wire.setup(
+                    keepalive=500, lifetime=2000, data_mime=b"a/b", metadata_mime=b"c/d", metadata=b"meta", data=b"data"
+                )
+            )
+        await peer.expect_end()
+        await ours.aclose()
+        nursery.cancel_scope.cancel()
+
+
+@clause("RS02-SETUP-03", "RS02-CON-04")
+async def test_a_client_can_ask_for_strictness() -> None:
+    async with client_that_said(RS02, strict=True) as (_, _, first):
+        assert first.flags == S
+
+
+@clause("RS02-SETUP-03", "RS02-CON-04")
+async def test_the_strict_flag_reaches_the_application_which_may_refuse() -> None:
+    log = Log()
+
+    @log.responder.setup
+    def gate(terms: Any, connection: object) -> None:
+        if terms.strict:
+            raise UnsupportedSetup(b"nothing of this is known here")
+
+    async with bare_server(RS02, log.responder) as peer:
+        await peer.send(RS02.setup(flags=S))
+        assert await peer.expect_failure(UNSUPPORTED_SETUP) == b"nothing of this is known here"
+
+
+@clause("RS10-SETUP-03")
+async def test_the_strict_flag_means_nothing_in_1_0() -> None:
+    seen = []
+    responder = Responder()
+
+    @responder.setup
+    def gate(terms: Any, connection: object) -> None:
+        seen.append(terms.strict)
+
+    async with bare_server(RS10, responder) as peer:
+        await peer.send(RS10.setup(flags=S))
+        await peer.expect_alive()
+    assert seen == [False]
+
+
+@both
+@clause("RS10-SETUP-02", "RS10-SETUP-05", "RS02-SETUP-05", "RS10-CON-05")
+async def test_the_application_sees_the_setup_as_it_was_sent(wire: Wire) -> None:
+    seen: list[Any] = []
+    responder = Responder()
+
+    @responder.setup
+    def gate(terms: Any, connection: object) -> None:
+        seen.append(terms)
+
+    async with bare_server(wire, responder) as peer:
+        odd = bytes(range(128, 255)) + b"\x00"
+        await peer.send(
+            wire.setup(keepalive=1, lifetime=7000, metadata_mime=odd, data_mime=b"", metadata=b"", data=b"\xff")
+        )
+        await peer.expect_alive()
+    (terms,) = seen
+    assert terms.payload == Payload(b"\xff", b"")
+    assert terms.metadata_mime.encode("latin-1") == odd
+    assert terms.data_mime == ""
+    assert (terms.keepalive_interval, terms.max_lifetime) == (0.001, 7)
+
+
+@both
+@clause("RS10-CON-09", "RS02-CON-03", "RS10-CON-02")
+@pytest.mark.parametrize(
+    ("refusal", "code", "text"),
+    [
+        (RejectedSetup("not you"), REJECTED_SETUP, b"not you"),
+        (InvalidSetup("not so"), INVALID_SETUP, b"not so"),
+        (UnsupportedSetup("not here"), UNSUPPORTED_SETUP, b"not here"),
+        (RuntimeError("secret"), REJECTED_SETUP, b"internal error"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_a_setup_that_the_application_refuses_is_answered_and_closed(
+    wire: Wire, refusal: Exception, code: int, text: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log()
+
+    @log.responder.setup
+    async def gate(terms: object, connection: object) -> None:
+        await trio.sleep(1)
+        raise refusal
+
+    async with bare_server(wire, log.responder) as peer:
+        await peer.send(wire.setup(), ask(1, b"x"), forget(3, b"y"), wire.push(b"z"))
+        assert await peer.expect_failure(code) == text
+    assert log.seen == []
+    caplog.clear()
+    refusal.__traceback__ = None
+
+
+@both
+@clause("RS10-CON-13", "RS02-CON-05", "RS10-CON-12")
+async def test_nothing_runs_and_nothing_is_answered_while_the_application_considers_the_setup(wire: Wire) -> None:
+    log = Log()
+
+    @log.responder.setup
+    async def gate(terms: object, connection: object) -> None:
+        await trio.sleep(3)
+
+    async with bare_server(wire, log.responder) as peer:
+        await peer.send(wire.setup(), ask(1, b"x"), forget(3, b"y"), wire.push(b"z"))
+        await peer.expect_alive()
+        await peer.expect_silence(2.5)
+        assert log.seen == []
+        await peer.expect(payload(1, b"x", N | C))
+        assert sorted(log.seen, key=str) == [("note", b"y", None), ("push", b"z"), ("request", b"x", None)]
+
+
+@both
+@clause("RS10-CON-13", "RS02-CON-05")
+async def test_a_server_says_nothing_before_setup(wire: Wire) -> None:
+    async with bare_server(wire, Log().responder) as peer:
+        await peer.expect_silence(9)
+
+
+@both
+@clause("RS10-CON-05", "RS10-CON-14", "RS02-CON-06", "RS10-CON-12")
+async def test_a_client_without_leases_may_ask_at_once(wire: Wire) -> None:
+    async with client(wire) as (connection, peer):
+        await connection.fire_and_forget(b"x")
+        await peer.expect(forget(1, b"x"))
+
+
+REFUSALS = [
+    (INVALID_SETUP, InvalidSetup),
+    (UNSUPPORTED_SETUP, UnsupportedSetup),
+    (REJECTED_SETUP, RejectedSetup),
+    (REJECTED_RESUME, RejectedResume),
+    (CONNECTION_ERROR, ConnectionLost),
+]
+
+
+@both
+@clause("RS10-CON-12", "RS10-CON-14", "RS02-CON-06", "RS10-ERR-04")
+@pytest.mark.parametrize(("code", "kind"), REFUSALS)
+async def test_a_client_that_is_refused_hears_why(wire: Wire, code: int, kind: type[RSocketError]) -> None:
+    async with client(wire) as (connection, peer):
+        await peer.send(error(0, code, "grün".encode()))
+        with pytest.raises(kind, match="grün") as caught:
+            await connection.request_response(b"x")
+        assert caught.value.code == code  # type: ignore[attr-defined]
+        del caught
+        await peer_reads_to_the_end(peer)
+
+
+@both
+@clause("RS10-CON-12", "RS02-CON-06")
+@pytest.mark.parametrize(
+    "nothing",
+    [
+        pytest.param((frame(METADATA_PUSH, M, 0, b"\x00\x00\x00"),), id="metadata push"),
+        pytest.param((setup(),), id="SETUP"),
+        pytest.param((frame(0x2A, 0x200),), id="a frame to be ignored"),
+        pytest.param((ext(7, flags=0x200),), id="EXT"),
+        pytest.param((resume(),), id="RESUME"),
+    ],
+)
+async def test_what_shows_no_acceptance_leaves_the_refusal_its_meaning(wire: Wire, nothing: tuple[bytes, ...]) -> None:
+    async with client(wire) as (connection, peer):
+        await peer.send(*nothing, error(0, REJECTED_SETUP, b"no"))
+        with pytest.raises(RejectedSetup):
+            await connection.request_response(b"x")
+
+
+ACCEPTED = [
+    pytest.param((keepalive(respond=True),), (keepalive(respond=False),), id="keepalive"),
+    pytest.param((forget(2, b"x"),), (), id="request"),
+    pytest.param((payload(1, b"item"),), (), id="response"),
+    pytest.param((error(1, APPLICATION_ERROR),), (), id="error on a stream"),
+]
+
+
+@both
+@clause("RS10-CON-12", "RS10-UNX-16", "RS02-CON-06", "RS02-UNX-05")
+@pytest.mark.parametrize(("sign", "answer"), ACCEPTED)
+async def test_what_shows_acceptance_takes_the_refusal_its_meaning(
+    wire: Wire, sign: tuple[bytes, ...], answer: tuple[bytes, ...]
+) -> None:
+    async with client(wire, Log().responder) as (connection, peer):
+        async with connection.request_stream(b"s", initial_request_n=5):
+            await peer.expect(stream(1, 5, b"s"))
+            await peer.send(*sign, error(0, REJECTED_SETUP, b"too late"))
+            await peer.expect(*answer)
+            await peer.expect_alive()
+
+
+@both
+@clause("RS10-GEN-03", "RS02-GEN-04", "RS10-CON-08", "RS10-SID-03", "RS10-SID-04", "RS02-SID-03")
+async def test_both_sides_ask_on_one_connection(wire: Wire) -> None:
+    log = Log()
+    answers = []
+
+    @log.responder.request_response("unused")
+    async def unused(request: Payload) -> Payload:
+        return request
+
+    @log.responder.fire_and_forget("unused")
+    async def also_unused(request: Payload) -> None: ...
+
+    @log.responder.setup
+    async def gate(terms: object, connection: Any) -> None:
+        connection.state.ready = True
+
+    @log.responder.extension(77)
+    def call_back(stream_id: int, body: bytes) -> None:
+        trio.lowlevel.spawn_system_task(ask_back, current_connection())
+
+    async def ask_back(connection: Any) -> None:
+        for _ in range(3):
+            answers.append((await connection.request_response(b"q")).data)
+
+    async with server(wire, log.responder) as peer:
+        await peer.send(ext(77), ask(1, b"x"))
+        got = {await peer.receive(), await peer.receive()}
+        assert got == {parsed(ask(2, b"q")), parsed(payload(1, b"x", N | C))}
+        for number in (2, 4, 6):
+            await peer.send(payload(number, b"%d" % number, N | C))
+            if number < 6:
+                await peer.expect(ask(number + 2, b"q"))
+        await settle()
+        assert answers == [b"2", b"4", b"6"]
+
+
+@both
+@clause("RS10-SID-03", "RS02-SID-03")
+async def test_a_client_counts_its_streams_in_odd_numbers_from_one(wire: Wire) -> None:
+    async with client(wire) as (connection, peer):
+        for number in (1, 3, 5):
+            await connection.fire_and_forget(b"x")
+            await peer.expect(forget(number, b"x"))
+
+
+@both
+@clause("RS10-SID-05", "RS02-SID-06")
+async def test_any_unused_id_of_the_clients_is_accepted_in_any_order(wire: Wire) -> None:
+    async with server(wire, Log().responder) as peer:
+        for stream_id in (9, 3, 2**31 - 1, 1):
+            await peer.send(ask(stream_id, b"x"))
+            await peer.expect(payload(stream_id, b"x", N | C))
+
+
+@both
+@clause("RS10-RSM-01", "RS02-RSM-01", "RS10-SETUP-07", "RS02-SETUP-07")
+async def test_a_client_does_not_ask_for_resumption_by_itself(wire: Wire) -> None:
+    async with client_that_said(wire) as (_, _, first):
+        assert first.flags == 0
+
+
+@both
+@clause("RS10-RSM-17", "RS10-RSM-18", "RS10-RSM-09", "RS02-RSM-16", "RS02-RSM-17", "RS02-RSM-24", "RS10-RSM-03")
+@pytest.mark.parametrize("token", [b"", b"unknown", bytes(65535)], ids=len)
+async def test_a_resume_is_refused_where_resumption_is_not_offered(wire: Wire, token: bytes) -> None:
+    async with bare_server(wire, Log().responder) as peer:
+        await peer.send(resume(wire.version, token))
+        await peer.expect_failure(REJECTED_RESUME)
+
+
+@clause("RS10-GEN-04", "RS02-GEN-03", "RS10-SETUP-08", "RS02-CON-07")
+async def test_a_server_of_both_dialects_speaks_the_one_that_the_client_names() -> None:
+    for wire, metadata in ((RS10, b"m"), (RS02, sized(b"m"))):
+        log = Log()
+        async with bare_server(wire, log.responder, dialects=[RS10.name, RS02.name]) as peer:
+            await peer.send(wire.setup(), frame(METADATA_PUSH, M, 0, metadata))
+            await peer.expect_alive()
+            assert log.seen == [("push", b"m")]
+
+
+@both
+@clause("RS10-SETUP-08", "RS02-CON-07", "RS02-GEN-03", "RS10-GEN-04")
+async def test_a_version_that_is_not_served_is_an_invalid_setup(wire: Wire) -> None:
+    other = RS02 if wire is RS10 else RS10
+    async with bare_server(wire, Log().responder) as peer:
+        await peer.send(other.setup())
+        await peer.expect_failure(INVALID_SETUP)
+
+
+@both
+@clause("RS10-TRN-02", "RS02-TRN-02")
+async def test_after_the_error_that_ends_a_connection_nothing_has_effect(wire: Wire) -> None:
+    log = Log()
+    async with server(wire, log.responder) as peer:
+        await peer.send(frame(0x2A), ask(1, b"x"), keepalive(b"x"), forget(3, b"y"), wire.push(b"z"))
+        await peer.expect_error(0, CONNECTION_ERROR)
+        await peer.send(ask(5, b"x"), keepalive(b"x"))
+        await peer.expect_end()
+    assert log.seen == []
+
+
+@both
+@clause("RS10-TRN-02", "RS02-TRN-02", "ALL-RCT-05", "RS10-FRM-05")
+async def test_a_frame_above_the_limit_is_refused_from_its_length_alone(wire: Wire) -> None:
+    async with server(wire, Log().responder, limits=Limits(frame_size=1000)) as peer:
+        await peer.send(ask(1, bytes(994)))
+        await peer.expect(payload(1, bytes(994), N | C))
+        await peer.send_bytes((1001).to_bytes(3, "big"))
+        await peer.expect_failure(CONNECTION_ERROR)
+
+
+@both
+@clause("RS10-FRM-01", "RS02-FRM-01", "RS10-FRM-03", "RS02-FRM-03")
+async def test_frames_may_arrive_byte_by_byte(wire: Wire) -> None:
+    async with bare_server(wire, Log().responder) as peer:
+        for byte in prefixed(wire.setup(), ask(1, b"hello"), keepalive(b"k")):
+            await peer.send_bytes(bytes([byte]))
+        got = {await peer.receive(), await peer.receive()}
+        assert got == {parsed(payload(1, b"hello", N | C)), parsed(keepalive(b"k", respond=False))}
+
+
+# Errors on stream 0, and closing
+
+
+@both
+@clause("RS10-ERR-08", "RS02-ERR-06", "RS10-ERR-06")
+async def test_a_connection_error_fails_what_is_open_at_once(wire: Wire) -> None:
+    log = Log()
+    async with server(wire, log.responder) as peer:
+        await peer.send(ask(1, b"wait"))
+        await settle()
+        await peer.send(error(0, CONNECTION_ERROR, b"bye"))
+        await peer.expect_end()
+        assert log.seen[-1] == "cancelled"
+    async with client(wire) as (connection, peer):
+        async with connection.request_stream(b"s") as items:
+            await peer.receive()
+            await peer.send(error(0, CONNECTION_ERROR, b"bye"))
+            with pytest.raises(ConnectionLost, match="bye"):
+                await anext(items)
+            await peer.expect_end()
+
+
+@both
+@clause("ALL-RCT-13", "RS10-ERR-02", "RS02-ERR-02")
+async def test_error_text_that_is_no_utf_8_is_handed_over_with_replacement(wire: Wire) -> None:
+    async with client(wire) as (connection, peer), trio.open_nursery() as nursery:
+
+        async def request() -> None:
+            with pytest.raises(ApplicationError) as caught:
+                await connection.request_response(b"x")
+            assert caught.value.text == "�\x00�"
+            assert caught.value.data == b"\xff\x00\xfe"
+
+        nursery.start_soon(request)
+        await peer.receive()
+        await peer.send(error(1, APPLICATION_ERROR, b"\xff\x00\xfe"))
+
+
+@both
+@clause("RS10-ERR-09", "RS02-ERR-07", "RS02-ERR-08")
+async def test_after_connection_close_open_streams_end_new_ones_are_rejected_and_the_last_one_closes(
+    wire: Wire,
+) -> None:
+    log = Log()
+    async with server(wire, log.responder) as peer:
+        await peer.send(stream(1, 1, b"3"))
+        await peer.expect(payload(1, b"tick 0"))
+        await peer.send(error(0, CONNECTION_CLOSE, b"soon"))
+        await peer.expect_alive()
+        await peer.send(ask(3, b"new"))
+        await peer.expect_error(3, REJECTED)
+        await peer.send(forget(5, b"new"))
+        await peer.expect_silence(1000 if wire is None else 60)
+        await peer.send(request_n(1, 5))
+        await peer.expect(payload(1, b"tick 1"), payload(1, b"tick 2"), complete(1))
+        await peer.expect_end()
+    assert log.seen == [("stream", b"3", None)]
+
+
+@both
+@clause("RS10-ERR-09", "RS02-ERR-07", "RS02-ERR-08")
+async def test_a_client_that_hears_connection_close_starts_nothing_and_lets_what_is_open_finish(wire: Wire) -> None:
+    async with client(wire) as (connection, peer):
+        async with connection.request_stream(b"s", initial_request_n=5) as items:
+            await peer.receive()
+            await peer.send(error(0, CONNECTION_CLOSE))
+            await settle()
+            with pytest.raises(ConnectionClosed):
+                await connection.request_response(b"new")
+            await peer.send(payload(1, b"a"), payload(1, b"b", N | C))
+            assert [item.data async for item in items] == [b"a", b"b"]
+        await peer.expect_end()
+        with pytest.raises(ConnectionClosed):
+            await connection.fire_and_forget(b"new")
+
+
+@both
+@clause("RS10-ERR-09", "RS02-ERR-07")
+async def test_a_side_that_drains_waits_for_open_streams_then_says_connection_close(wire: Wire) -> None:
+    async with client(wire) as (connection, peer):
+        async with trio.open_nursery() as nursery, connection.request_stream(b"s", initial_request_n=5) as items:
+            await peer.receive()
+            nursery.start_soon(connection.drain)
+            await settle()
+            await peer.send(ask(2, b"new"))
+            await peer.expect_error(2, REJECTED)
+            await peer.send(payload(1, b"a", N | C))
+            assert [item.data async for item in items] == [b"a"]
+        await peer.expect_failure(CONNECTION_CLOSE)
+
+
+@both
+@clause("RS10-ERR-09", "RS02-ERR-07")
+async def test_connection_close_comes_after_the_end_of_the_streams_that_did_not_finish(wire: Wire) -> None:
+    log = Log()
+
+    @log.responder.extension(1)
+    def drain(stream_id: int, body: bytes) -> None:
+        trio.lowlevel.spawn_system_task(current_connection().drain)
+
+    async with server(wire, log.responder) as peer:
+        await peer.send(ask(1, b"wait"), stream(3, 1), ext(1))
+        await peer.expect(payload(3, b"tick 0"))
+        await trio.sleep(10)
+        got = [await peer.receive() for _ in range(3)]
+        assert sorted(one.stream_id for one in got[:2]) == [1, 3]
+        assert (got[2].stream_id, got[2].error_code) == (0, CONNECTION_CLOSE)
+        await peer.expect_end()
+
+
+@both
+@clause("RS10-ERR-09", "RS02-ERR-07")
+async def test_connection_close_can_be_announced_first(wire: Wire) -> None:
+    async with client(wire) as (connection, peer):
+        async with trio.open_nursery() as nursery, connection.request_stream(b"s", initial_request_n=5) as items:
+            await peer.receive()
+            nursery.start_soon(lambda: connection.drain(announce=True))
+            await peer.expect_error(0, CONNECTION_CLOSE)
+            await peer.send(payload(1, b"a", N | C))
+            assert [item.data async for item in items] == [b"a"]
+        await peer.expect_end()
+
+
+# KEEPALIVE
+
+
+@both
+@clause("RS10-KA-02", "RS02-KA-02", "RS10-KA-06", "RS02-KA-05", "RS10-KA-01", "RS02-KA-01")
+async def test_a_client_sends_keepalive_at_the_interval_of_its_setup(wire: Wire) -> None:
+    async with client(wire, keepalive=Keepalive(2, 100)) as (_, peer):
+        start = trio.current_time()
+        for beat in range(1, 6):
+            await peer.expect(keepalive())
+            assert trio.current_time() - start == 2 * beat
+            await peer.send(keepalive(respond=False))
+
+
+@both
+@clause("RS10-KA-02", "RS02-KA-02")
+async def test_traffic_changes_nothing_about_the_interval(wire: Wire) -> None:
+    async with client(wire, keepalive=Keepalive(2, 100)) as (connection, peer):
+        start = trio.current_time()
+        await trio.sleep(1.5)
+        await connection.fire_and_forget(b"x")
+        await peer.send(keepalive(b"d"))
+        await peer.expect(keepalive(b"d", respond=False), forget(1, b"x"), keepalive())
+        assert trio.current_time() - start == 2
+
+
+@both
+@clause("RS10-KA-02", "RS10-KA-03", "RS02-KA-02")
+async def test_a_server_sends_keepalive_only_when_its_application_asks(wire: Wire) -> None:
+    log = Log()
+    seconds = []
+
+    @log.responder.extension(1)
+    def call_back(stream_id: int, body: bytes) -> None:
+        trio.lowlevel.spawn_system_task(ping, current_connection())
+
+    async def ping(connection: Any) -> None:
+        seconds.append(await connection.ping())
+
+    async with server(wire, log.responder) as peer:
+        await peer.expect_silence(80)
+        await peer.send(ext(1))
+        await peer.expect(keepalive())
+        await trio.sleep(1.5)
+        await peer.send(keepalive(b"other data", respond=False))
+        await settle()
+        assert seconds == [1.5]
+
+
+@both
+@clause("RS10-KA-04", "RS02-KA-03")
+@pytest.mark.parametrize("data", [b"", b"x", bytes(4096), bytes(range(256)) * 300], ids=len)
+async def test_keepalive_is_answered_with_its_data_by_both_roles(wire: Wire, data: bytes) -> None:
+    async with server(wire, Log().responder) as peer:
+        await peer.send(keepalive(data))
+        await peer.expect(keepalive(data, respond=False))
+    async with client(wire) as (_, peer):
+        await peer.send(keepalive(data))
+        await peer.expect(keepalive(data, respond=False))
+
+
+@both
+@clause("RS10-KA-08", "RS10-KA-06", "RS02-KA-04", "RS02-KA-05")
+@pytest.mark.parametrize("position", [0, 1, 2**63 - 1])
+async def test_the_position_in_an_answer_is_no_echo(wire: Wire, position: int) -> None:
+    async with server(wire, Log().responder) as peer:
+        await peer.send(keepalive(b"d", position=position))
+        await peer.expect(keepalive(b"d", respond=False, position=0))
+
+
+@both
+@clause("RS10-KA-07", "RS10-UNX-02", "RS02-KA-06")
+async def test_a_server_takes_a_client_for_dead_after_the_clients_lifetime(wire: Wire) -> None:
+    async with bare_server(wire, Log().responder) as peer:
+        await peer.send(wire.setup(lifetime=3000))
+        start = trio.current_time()
+        await peer.expect_silence(2.999)
+        await peer.expect_failure(CONNECTION_ERROR)
+        assert trio.current_time() - start == pytest.approx(3)
+
+
+@both
+@clause("RS10-KA-07", "RS10-UNX-02", "RS02-KA-06")
+async def test_a_client_takes_a_server_for_dead_after_its_own_lifetime(wire: Wire) -> None:
+    async with client(wire, keepalive=Keepalive(2, 5)) as (connection, peer):
+        start = trio.current_time()
+        with pytest.raises(ConnectionLost, match="silent"):
+            await connection.request_response(b"x")
+        assert trio.current_time() - start == 5
+        await peer.expect(ask(1, b"x"), keepalive(), keepalive())
+        await peer.expect_failure(CONNECTION_ERROR)
+
+
+@both
+@clause("RS10-KA-07", "RS02-KA-06")
+@pytest.mark.parametrize("sign", [cancel(77), frame(0x2A, 0x200), forget(1), keepalive(respond=False)], ids=repr)
+async def test_any_frame_is_a_sign_of_life(wire: Wire, sign: bytes) -> None:
+    async with bare_server(wire, Log().responder) as peer:
+        await peer.send(wire.setup(lifetime=3000))
+        for _ in range(4):
+            await trio.sleep(2.9)
+            await peer.send(sign)
+        await peer.expect_alive()
+        await peer.expect_silence(2.999)
+        await peer.expect_failure(CONNECTION_ERROR)
+
+
+@both
+@clause("RS10-KA-07", "RS02-KA-06")
+async def test_half_a_frame_is_no_sign_of_life(wire: Wire) -> None:
+    async with bare_server(wire, Log().responder) as peer:
+        await peer.send(wire.setup(lifetime=3000))
+        for _ in range(3):
+            await trio.sleep(0.9)
+            await peer.send_bytes(b"\x00")
+        await trio.sleep(0.29)
+        await peer.expect_silence(0)
+        await peer.expect_failure(CONNECTION_ERROR)
+
+
+@both
+@clause("RS10-UNX-03", "RS10-UNX-04", "RS02-UNX-02")
+async def test_a_stream_without_credit_may_stand_for_a_day(wire: Wire) -> None:
+    async with server(wire, Log().responder) as peer:
+        await peer.send(stream(1, 1))
+        await peer.expect(payload(1, b"tick 0"))
+        for _ in range(24 * 60):
+            await trio.sleep(60)
+            await peer.send(keepalive(respond=False))
+        await peer.expect_silence(1)
+        await peer.send(request_n(1, 1))
+        await peer.expect(payload(1, b"tick 1"))
+
+
+# Leases
+
+
+@both
+@clause("RS10-CON-07", "RS02-CON-02", "RS10-CON-04", "RS10-CON-14")
+async def test_a_server_that_accepts_leases_sends_one(wire: Wire) -> None:
+    log = leasing(Lease(2, 10.5))
+    async with bare_server(wire, log.responder) as peer:
+        await peer.send(wire.setup(flags=L))
+        await peer.expect(lease(10_500, 2))
+
+
+@both
+@clause("RS10-LS-02", "RS02-LS-01", "RS02-ERR-09", "RS02-CON-02")
+async def test_requests_beyond_the_lease_are_rejected_and_reach_no_handler(wire: Wire) -> None:
+    log = leasing(Lease(2, 10))
+    async with bare_server(wire, log.responder) as peer:
+        await peer.send(wire.setup(flags=L))
+        await peer.expect(lease(10_000, 2))
+        await peer.send(ask(1, b"a"), forget(3, b"b"), ask(5, b"c"), forget(7, b"d"))
+        text = await peer.expect_error(5, REJECTED)
+        assert wire is RS10 or text.startswith(b"LEASE_ERROR")
+        await peer.expect(payload(1, b"a", N | C))
+        await peer.expect_alive()
+        assert {("request", b"a", None), ("note", b"b", None)} == set(log.seen)
+
+
+@both
+@clause("RS10-LS-02", "RS02-LS-01")
+async def test_requests_before_the_first_lease_are_rejected(wire: Wire) -> None:
+    log = Log()
+
+    @log.responder.lease
+    async def policy(terms: object) -> AsyncIterator[Lease]:
+        await trio.sleep(5)
+        yield Lease(5, 5)
+
+    async with bare_server(wire, log.responder) as peer:
+        await peer.send(wire.setup(flags=L), ask(1, b"a"), forget(3, b"b"))
+        await peer.expect_error(1, REJECTED)
+        await peer.expect_alive()
+        assert log.seen == []
+
+
+@both
+@clause("RS10-LEASE-04", "RS02-LEASE-03", "RS10-LS-02")
+async def test_an_expired_lease_allows_nothing(wire: Wire) -> None:
+    log = leasing(Lease(100, 2))
+    async with bare_server(wire, log.responder) as peer:
+        await peer.send(wire.setup(flags=L))
+        await peer.expect(lease(2000, 100))
+        await trio.sleep(1.99)
+        await peer.send(ask(1, b"a"))
+        await peer.expect(payload(1, b"a", N | C))
+        await trio.sleep(0.01)
+        await peer.send(ask(3, b"a"))
+        await peer.expect_error(3, REJECTED)
+
+
+@both
+@clause("RS10-FRAG-02")
+async def test_a_request_in_fragments_counts_once_against_the_lease(wire: Wire) -> None:
+    log = leasing(Lease(2, 10))
+    async with bare_server(wire, log.responder) as peer:
+        await peer.send(wire.setup(flags=L))
+        await peer.expect(lease(10_000, 2))
+        await peer.send(ask(1, b"a", F), payload(1, b"b", N | F), payload(1, b"c"), ask(3, b"d"), ask(5, b"e"))
+        await peer.expect_error(5, REJECTED)
+        await peer.expect(payload(1, b"abc", N | C), payload(3, b"d", N | C))
+
+
+@both
+@clause("RS10-CON-06", "RS10-LS-01", "RS02-CON-02", "RS02-LS-01", "RS10-UNX-04", "RS02-UNX-02", "RS10-CON-14")
+async def test_a_client_with_leases_waits_for_one_however_long_that_takes(wire: Wire) -> None:
+    async with client_that_said(wire, lease=True, keepalive=Keepalive(1000, 10_000)) as (connection, peer, first):
+        assert first.flags == L
+        await peer.expect(lease(2**31 - 1, 2**31 - 1))
+        async with trio.open_nursery() as nursery:
+            for data in (b"a", b"b", b"c"):
+                nursery.start_soon(connection.fire_and_forget, data)
+                await settle()
+            await peer.expect_silence(900)
+            await peer.send(lease(5000, 2))
+            await peer.expect(forget(1, b"a"), forget(3, b"b"))
+            await peer.expect_silence(20)
+            await peer.send(lease(5000, 0))
+            await peer.expect_silence(1)
+            await peer.send(lease(0, 5))
+            await peer.expect_silence(1)
+            await peer.send(lease(5000, 9))
+            await peer.expect(forget(5, b"c"))
+
+
+@both
+@clause("RS10-LEASE-03", "RS10-LEASE-04", "RS02-LEASE-02", "RS02-LEASE-03", "RS10-LS-01")
+async def test_the_last_lease_replaces_all_former_ones(wire: Wire) -> None:
+    async with client_that_said(wire, lease=True) as (connection, peer, _):
+        await peer.receive()
+        await peer.send(lease(60_000, 100), lease(60_000, 1))
+        await settle()
+        await connection.fire_and_forget(b"a")
+        with trio.move_on_after(10) as scope:
+            await connection.fire_and_forget(b"b")
+        assert scope.cancelled_caught
+        await peer.expect(forget(1, b"a"))
+        await peer.send(lease(60_000, 5), lease(60_000, 0))
+        await settle()
+        with trio.move_on_after(1) as scope:
+            await connection.fire_and_forget(b"b")
+        assert scope.cancelled_caught
+
+
+@both
+@clause("RS10-LEASE-04", "RS10-LS-01", "RS02-LEASE-03")
+async def test_the_time_of_a_lease_counts_from_its_reception(wire: Wire) -> None:
+    async with client_that_said(wire, lease=True) as (connection, peer, _):
+        await peer.receive()
+        await trio.sleep(3)
+        await peer.send(lease(2000, 100))
+        await settle()
+        await trio.sleep(1.99)
+        await connection.fire_and_forget(b"a")
+        await trio.sleep(0.01)
+        with trio.move_on_after(1) as scope:
+            await connection.fire_and_forget(b"b")
+        assert scope.cancelled_caught
+        await peer.expect(forget(1, b"a"))
+
+
+@both
+@clause("RS10-CON-10", "RS02-CON-02", "RS10-CON-14")
+async def test_with_leases_a_server_waits_for_one_too(wire: Wire) -> None:
+    log = leasing(Lease(1, 10))
+
+    @log.responder.extension(1)
+    def call_back(stream_id: int, body: bytes) -> None:
+        trio.lowlevel.spawn_system_task(current_connection().fire_and_forget, body)
+
+    async with bare_server(wire, log.responder) as peer:
+        await peer.send(wire.setup(flags=L), ext(1, b"x"))
+        await peer.expect(lease(10_000, 1))
+        await peer.expect_silence(50)
+        await peer.send(lease(1000, 1))
+        await peer.expect(forget(2, b"x"))
+
+
+@both
+@clause("RS10-CON-11", "RS02-CON-02", "RS10-CON-14")
+async def test_a_client_with_leases_grants_one_right_after_setup(wire: Wire) -> None:
+    log = Log()
+    async with client_that_said(wire, responder=log.responder, lease=True) as (_, peer, _):
+        await peer.expect(lease(2**31 - 1, 2**31 - 1))
+        await peer.send(ask(2, b"x"))
+        await peer.expect(payload(2, b"x", N | C))
+
+
+@both
+@clause("RS10-CON-11", "RS02-CON-02", "RS10-LS-02")
+async def test_a_clients_own_policy_grants_its_leases(wire: Wire) -> None:
+    log = leasing(Lease(1, 30), Lease(2, 30))
+    async with client_that_said(wire, responder=log.responder, lease=True) as (_, peer, _):
+        await peer.expect(lease(30_000, 1))
+        await peer.send(ask(2, b"x"), ask(4, b"x"))
+        await peer.expect_error(4, REJECTED)
+        await peer.expect(payload(2, b"x", N | C), lease(30_000, 2))
+
+
+@both
+@clause("RS10-CON-14", "RS10-SETUP-09")
+async def test_a_client_with_leases_that_is_refused_hears_why(wire: Wire) -> None:
+    async with client_that_said(wire, lease=True) as (connection, peer, _):
+        await peer.send(error(0, UNSUPPORTED_SETUP, b"no leases"))
+        with pytest.raises(UnsupportedSetup, match="no leases"):
+            await connection.request_response(b"x")
+
+
+@both
+@clause("RS10-LEASE-01", "RS10-LEASE-02", "RS02-LEASE-01")
+async def test_a_lease_may_carry_metadata(wire: Wire) -> None:
+    metadata = sized(b"meta") if wire.sized_push else b"meta"
+    async with client_that_said(wire, lease=True) as (connection, peer, _):
+        await peer.receive()
+        await peer.send(frame(0x02, M, 0, u32(5000) + u32(1) + metadata))
+        await connection.fire_and_forget(b"x")
+        await peer.expect(forget(1, b"x"))
+
+
+# Metadata push, extensions, priorities
+
+
+@both
+@clause("RS10-MP-01", "RS02-MP-01", "RS02-MD-04", "RS10-MD-04")
+async def test_metadata_push_goes_both_ways(wire: Wire) -> None:
+    log = Log()
+    async with server(wire, log.responder) as peer:
+        await peer.send(wire.push(b"hello"), wire.push(b""))
+        await peer.expect_alive()
+        assert log.seen == [("push", b"hello"), ("push", b"")]
+    async with client(wire) as (connection, peer):
+        await connection.metadata_push(b"hello")
+        await peer.expect(wire.push(b"hello"))
+
+
+@clause("RS10-MP-02")
+async def test_metadata_push_without_its_flag_is_metadata_all_the_same() -> None:
+    log = Log()
+    async with server(RS10, log.responder) as peer:
+        await peer.send(frame(METADATA_PUSH, 0, 0, b"hello"))
+        await peer.expect_alive()
+    assert log.seen == [("push", b"hello")]
+
+
+@both
+@clause("RS10-EXT-02", "RS02-EXT-01")
+async def test_an_extension_that_is_known_is_handed_over_as_it_is(wire: Wire) -> None:
+    log = Log()
+
+    @log.responder.extension(0x7FFFFFFF)
+    def take(stream_id: int, body: bytes) -> None:
+        log.seen.append((stream_id, body))
+
+    async with server(wire, log.responder) as peer:
+        await peer.send(ext(0x7FFFFFFF, sized(b"m") + b"x", flags=M), ext(0xFFFFFFFF, b"", stream_id=8))
+        await peer.expect_alive()
+    assert log.seen == [(0, sized(b"m") + b"x"), (8, b"")]
+
+
+@both
+@clause("RS10-QOS-01")
+async def test_keepalive_is_answered_while_a_large_item_is_written_in_fragments(wire: Wire) -> None:
+    size = 4_000_000
+    log = Log()
+    async with slow_server(wire, log.responder, fragment_size=65536) as peer:
+        await peer.send(wire.setup(), ask(1, b"x" * 1_000_000, F))
+        for _ in range(2):
+            await peer.send(payload(1, b"x" * 1_000_000, N | F))
+        await peer.send(payload(1, b"x" * 1_000_000))
+        total = len((await peer.receive()).body)
+        await peer.send(keepalive(b"k"))
+        before = 0
+        while total < size:
+            got = await peer.receive()
+            if got.type == KEEPALIVE:
+                before = total
+            else:
+                total += len(got.body)
+        assert 0 < before < size / 2
+
+
+@both
+@clause("RS10-RSM-20", "RS02-RSM-19", "RS10-RSM-17")
+async def test_a_resume_while_the_setup_is_considered_ends_the_connection(wire: Wire) -> None:
+    responder = Responder()
+
+    @responder.setup
+    async def gate(terms: object, connection: object) -> None:
+        await trio.sleep_forever()
+
+    async with bare_server(wire, responder) as peer:
+        await peer.send(wire.setup(), resume(wire.version))
+        await peer.expect_failure(CONNECTION_ERROR)
+
+
+@both
+@clause("RS10-ERR-07", "RS10-ERR-05", "RS02-ERR-05")
+async def test_a_rejected_request_reached_no_handler_and_raises_rejected(wire: Wire) -> None:
+    async with client(wire) as (connection, peer), trio.open_nursery() as nursery:
+
+        async def request() -> None:
+            with pytest.raises(Rejected, match="no"):
+                await connection.request_response(b"x")
+
+        nursery.start_soon(request)
+        await peer.receive()
+        await peer.send(error(1, REJECTED, b"no"))
+
+
+def client_that_said(wire: Wire, responder: Responder | None = None, **options: Any) -> Any:
+    """A client's connection, its peer, and the SETUP that it sent."""
+    from contextlib import asynccontextmanager
+
+    from trio.testing import memory_stream_pair
+
+    from rsocket_trio import open_connection_over
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Any, RawPeer, Any]]:
+        ours, theirs = memory_stream_pair()
+        peer = RawPeer(ours)
+        try:
+            async with open_connection_over(theirs, dialect=wire.name, responder=responder, **options) as connection:
+                yield connection, peer, await peer.receive()
+        finally:
+            await trio.aclose_forcefully(ours)
+
+    return opened()
+
+
+def slow_server(wire: Wire, responder: Responder, **options: Any) -> Any:
+    """A server whose writes wait until the peer has read them."""
+    from contextlib import asynccontextmanager
+    from functools import partial
+
+    from trio.testing import lockstep_stream_pair, memory_stream_one_way_pair
+    from trio.testing import lockstep_stream_one_way_pair
+
+    from rsocket_trio import serve_stream
+
+    del lockstep_stream_pair
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[RawPeer]:
+        to_server, server_reads = memory_stream_one_way_pair()
+        server_writes, from_server = lockstep_stream_one_way_pair()
+        theirs = trio.StapledStream(server_writes, server_reads)
+        ours = trio.StapledStream(to_server, from_server)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(serve_stream, responder, theirs, dialects=[wire.name], **options))
+            try:
+                yield RawPeer(ours)
+            finally:
+                await trio.aclose_forcefully(ours)
+
+    return opened()
+
+
+async def peer_reads_to_the_end(peer: RawPeer) -> None:
+    with trio.fail_after(5):
+        while await peer.stream.receive_some():
+            pass
+
+
+_ = (u64, channel)

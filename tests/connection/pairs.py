@@ -1,0 +1,143 @@
+"""A client and a server of ours over memory, and everything that went over the wire between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import trio
+import trio.testing
+
+from rsocket_trio import Connection, Limits, Responder, open_connection_over
+from rsocket_trio.connection.client import FRAGMENT_SIZE
+from rsocket_trio.connection.server import Server
+from rsocket_trio.mux.framing import EncodedFrame, whole
+from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.transports.bytestream import ByteStreamTransport
+from tests.conformance import raw
+
+NAMES = {
+    raw.SETUP: "SETUP",
+    raw.LEASE: "LEASE",
+    raw.KEEPALIVE: "KEEPALIVE",
+    raw.REQUEST_RESPONSE: "REQUEST_RESPONSE",
+    raw.REQUEST_FNF: "REQUEST_FNF",
+    raw.REQUEST_STREAM: "REQUEST_STREAM",
+    raw.REQUEST_CHANNEL: "REQUEST_CHANNEL",
+    raw.REQUEST_N: "REQUEST_N",
+    raw.CANCEL: "CANCEL",
+    raw.PAYLOAD: "PAYLOAD",
+    raw.ERROR: "ERROR",
+    raw.METADATA_PUSH: "METADATA_PUSH",
+    raw.EXT: "EXT",
+}
+
+
+class Said(list[raw.Raw]):
+    """The frames that one side wrote, in order; ``writes`` counts how many writes that took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The types of all frames but the SETUP."""
+        return [NAMES[frame.type] for frame in self if frame.type != raw.SETUP]
+
+    def count(self, kind: object) -> int:
+        """How many frames of this type there were."""
+        return sum(frame.type == kind for frame in self)
+
+    def of(self, kind: int) -> list[raw.Raw]:
+        """The frames of this type."""
+        return [frame for frame in self if frame.type == kind]
+
+    @property
+    def credit(self) -> list[int]:
+        """What each REQUEST_N said."""
+        return [int.from_bytes(frame.body, "big") for frame in self.of(raw.REQUEST_N)]
+
+
+class Recorded(ByteStreamTransport):
+    """A transport that remembers what it was told to write. ``hold`` keeps writes back until it is set again."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        super().__init__(stream)
+        self.said = Said()
+        self.may_write = trio.Event()
+        self.may_write.set()
+
+    def hold(self) -> None:
+        """Writes wait from now on: the peer's buffers are full."""
+        self.may_write = trio.Event()
+
+    def release(self) -> None:
+        """Writes go on."""
+        self.may_write.set()
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        self.said.writes += 1
+        self.said += [raw.parsed(whole(frame)) for frame in frames]
+        await self.may_write.wait()
+        await super().send(frames)
+
+
+class Pair(NamedTuple):
+    """Both connections, and what each side wrote."""
+
+    client: Connection
+    server: Connection
+    client_wire: Recorded
+    server_wire: Recorded
+
+    @property
+    def client_said(self) -> Said:
+        return self.client_wire.said
+
+    @property
+    def server_said(self) -> Said:
+        return self.server_wire.said
+
+
+@asynccontextmanager
+async def connected_pair(
+    responder: Responder | None = None,
+    client_responder: Responder | None = None,
+    *,
+    limits: Limits | None = None,
+    server_limits: Limits | None = None,
+    **options: Any,
+) -> AsyncIterator[Pair]:
+    """A client inside of its block, and the server's side of it, which has read the SETUP."""
+    dialect = options.setdefault("dialect", "rsocket/1.0")
+    ours, theirs = trio.testing.memory_stream_pair()
+    client_wire, server_wire = Recorded(ours), Recorded(theirs)
+    server = Server(responder or Responder(), [dialect], server_limits or limits, FRAGMENT_SIZE, None, ())
+    error: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.run, server_wire, dialect_named(dialect), math.inf)
+        try:
+            async with open_connection_over(
+                client_wire, responder=client_responder, limits=limits, **options
+            ) as connection:
+                await settle()
+                (accepted,) = server.connections
+                yield Pair(connection, accepted, client_wire, server_wire)
+        except BaseException as exc:
+            error = exc  # alone, in no group of this nursery's
+        finally:
+            client_wire.release()
+            server_wire.release()
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error
+
+
+async def settle() -> None:
+    """Let everybody do what can be done without time passing."""
+    await trio.testing.wait_all_tasks_blocked()

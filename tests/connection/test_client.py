@@ -1,0 +1,749 @@
+"""What a caller sees of its connection: answers, errors, deadlines, and what leaving does."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import trio
+from trio.testing import MockClock
+import trio.testing
+
+from rsocket_trio import (
+    ApplicationError,
+    Canceled,
+    Channel,
+    Connection,
+    ConnectionClosed,
+    ConnectionLost,
+    Invalid,
+    InvalidSetup,
+    Keepalive,
+    Limits,
+    LocalProtocolError,
+    Payload,
+    PayloadLike,
+    Rejected,
+    RejectedSetup,
+    Responder,
+    RSocketError,
+    Setup,
+    Unsupported,
+    UnsupportedSetup,
+    current_connection,
+    open_connection,
+    open_connection_over,
+)
+from tests.conformance import raw
+from tests.connection.pairs import connected_pair, settle
+
+
+def echo_responder() -> Responder:
+    responder = Responder()
+
+    @responder.request_response
+    async def echo(request: Payload) -> Payload:
+        return request
+
+    @responder.request_response("never")
+    async def never(request: Payload) -> bytes:
+        await trio.sleep_forever()
+        return b""
+
+    @responder.request_stream
+    async def ticks(request: Payload) -> AsyncIterator[bytes]:
+        number = 0
+        while True:
+            yield b"%d" % number
+            number += 1
+
+    return responder
+
+
+@pytest.mark.parametrize("content", [b"bytes", bytearray(b"array"), memoryview(b"view"), "tëxt", Payload(b"p", b"")])
+async def test_an_answer_carries_what_was_sent(content: PayloadLike, autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair:
+        reply = await pair.client.request_response(content)
+
+    wanted = content if isinstance(content, Payload) else Payload(content)
+    assert reply == wanted
+    assert type(reply.data) is bytes
+
+
+async def test_a_deadline_around_a_request_sends_cancel_once(autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair:
+        with pytest.raises(trio.TooSlowError), trio.fail_after(2):
+            await pair.client.request_response(route="never")
+        assert (await pair.client.request_response(b"on")).data == b"on"
+
+    assert pair.client_said.names == ["REQUEST_RESPONSE", "CANCEL", "REQUEST_RESPONSE"]
+
+
+async def test_a_stream_left_with_its_deadline_expired_sends_cancel_once(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    ended: list[str] = []
+
+    @responder.request_stream
+    async def slow(request: Payload) -> AsyncIterator[bytes]:
+        yield b"first"
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append("handler")
+
+    async with connected_pair(responder) as pair:
+        with trio.move_on_after(2) as scope:
+            async with pair.client.request_stream() as items:
+                async for item in items:
+                    assert item.data == b"first"
+        assert scope.cancelled_caught
+        await settle()
+        assert ended == ["handler"]
+
+    assert pair.client_said.names == ["REQUEST_STREAM", "CANCEL"]
+
+
+async def test_breaking_out_of_a_stream_cancels_it_once(autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair:
+        async with pair.client.request_stream(initial_request_n=4) as items:
+            async for _ in items:
+                break
+        await settle()
+
+    assert pair.client_said.count(raw.CANCEL) == 1
+
+
+async def test_a_stream_that_completed_is_not_cancelled_by_leaving_it(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_stream
+    async def two(request: Payload) -> AsyncIterator[bytes]:
+        yield b"1"
+        yield b"2"
+
+    async with connected_pair(responder) as pair:
+        async with pair.client.request_stream() as items:
+            assert [item.data async for item in items] == [b"1", b"2"]
+
+    assert pair.client_said.names == ["REQUEST_STREAM"]
+
+
+async def test_a_cancelled_nursery_outside_cancels_each_stream_then_closes(autojump_clock: MockClock) -> None:
+    responder = echo_responder()
+    left: list[str] = []
+    outer = trio.CancelScope()
+
+    async def call(connection: Connection) -> None:
+        await connection.request_response(route="never")
+
+    async def stream(connection: Connection) -> None:
+        async with connection.request_stream(initial_request_n=1) as items:
+            async for _ in items:
+                await trio.sleep_forever()
+
+    with outer:
+        async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
+            nursery.start_soon(call, pair.client)
+            nursery.start_soon(stream, pair.client)
+            await settle()
+            outer.cancel()
+            left.append("cancelled")
+
+    assert left == ["cancelled"]
+    assert pair.client_said.count(raw.CANCEL) == 2
+    assert sorted(frame.stream_id for frame in pair.client_said.of(raw.CANCEL)) == [1, 3]
+
+
+async def test_a_request_cancelled_while_it_is_unsent_leaves_no_trace(autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair:
+        pair.client_wire.hold()
+        async with trio.open_nursery() as nursery:
+            # One write is on its way; the second request waits behind it.
+            nursery.start_soon(pair.client.request_response, b"first")
+            await settle()
+            with trio.move_on_after(1):
+                await pair.client.request_response(b"second")
+            with trio.move_on_after(1):
+                async with pair.client.request_stream() as items:
+                    items.request_n(5)
+                    await trio.sleep_forever()
+            pair.client_wire.release()
+        assert (await pair.client.request_response(b"third")).data == b"third"
+
+    assert pair.client_said.names == ["REQUEST_RESPONSE", "REQUEST_RESPONSE"]
+
+
+async def test_a_request_whose_first_fragment_went_is_cancelled_and_its_rest_is_not_sent(
+    autojump_clock: MockClock,
+) -> None:
+    async with connected_pair(echo_responder(), fragment_size=4096) as pair:
+        pair.client_wire.hold()
+        with trio.move_on_after(1):
+            await pair.client.request_response(bytes(1_000_000))
+        pair.client_wire.release()
+        assert (await pair.client.request_response(b"next")).data == b"next"
+
+    first = [frame for frame in pair.client_said if frame.stream_id == 1]
+    assert first[-1].type == raw.CANCEL
+    assert len(first) < 20
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "code", "data"),
+    [
+        (lambda: ApplicationError("no"), ApplicationError, 0x201, b"no"),
+        (lambda: ApplicationError("own", code=0x301), ApplicationError, 0x301, b"own"),
+        (lambda: ApplicationError("own", code=0xFFFFFFFE), ApplicationError, 0xFFFFFFFE, b"own"),
+        (lambda: Rejected("later"), Rejected, 0x202, b"later"),
+        (lambda: Canceled("gave up"), Canceled, 0x203, b"gave up"),
+        (lambda: Invalid(b"\xff\x00"), Invalid, 0x204, b"\xff\x00"),
+        (lambda: ExceptionGroup("", [ExceptionGroup("", [Rejected("leaf")])]), Rejected, 0x202, b"leaf"),
+    ],
+    ids=["application", "own code", "largest code", "rejected", "canceled", "invalid", "group of one"],
+)
+async def test_an_error_keeps_its_class_code_and_data(
+    make: Callable[[], Exception], kind: type[ApplicationError], code: int, data: bytes, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def fail(request: Payload) -> bytes:
+        raise make()
+
+    @responder.request_stream
+    async def fail_later(request: Payload) -> AsyncIterator[bytes]:
+        yield b"one"
+        raise make()
+
+    async with connected_pair(responder) as pair:
+        with pytest.raises(kind) as caught:
+            await pair.client.request_response()
+        assert (caught.value.code, caught.value.data) == (code, data)
+
+        seen: list[bytes] = []
+        async with pair.client.request_stream() as items:
+            with pytest.raises(kind) as later:
+                async for item in items:
+                    seen.append(item.data)
+        assert seen == [b"one"]
+        assert (later.value.code, later.value.data) == (code, data)
+
+
+@pytest.mark.parametrize("code", [0, 0x101, 0x2FF, 0x300, 0xFFFFFFFF])
+async def test_codes_outside_of_the_tables_are_kept_as_numbers(code: int, autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS10) as (connection, peer), trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            with pytest.raises(ApplicationError) as caught:
+                await connection.request_response()
+            assert caught.value.code == code
+
+        nursery.start_soon(ask)
+        await peer.receive()
+        await peer.send(raw.error(1, code, b"odd"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ValueError("secret"),
+        lambda: ExceptionGroup("two", [Rejected("a"), Rejected("b")]),
+        lambda: RSocketError("secret"),
+    ],
+    ids=["foreign", "group of two", "no outcome of a stream"],
+)
+async def test_nothing_of_another_exception_reaches_the_peer(
+    make: Callable[[], Exception], caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def fail(request: Payload) -> bytes:
+        raise make()
+
+    @responder.request_response("inline")
+    def fail_at_once(request: Payload) -> bytes:
+        raise make()
+
+    async with connected_pair(responder) as pair:
+        for route in (None, "inline"):
+            for _ in range(3):
+                with pytest.raises(ApplicationError) as caught:
+                    await pair.client.request_response(route=route)
+                assert (caught.value.code, caught.value.data) == (0x201, b"internal error")
+        assert pair.server.faults.handler_errors == 6
+
+    # One line with its traceback for each handler, then only the count.
+    logged = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert [record.exc_info is not None for record in logged] == [True, True]
+
+
+async def test_what_is_no_payload_is_an_internal_error(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def wrong(request: Payload) -> object:
+        return 7
+
+    @responder.request_response("inline")
+    def wrong_at_once(request: Payload) -> object:
+        return None
+
+    async with connected_pair(responder) as pair:
+        for route in (None, "inline"):
+            with pytest.raises(ApplicationError, match="internal error"):
+                await pair.client.request_response(route=route)
+        with pytest.raises(TypeError):
+            await pair.client.request_response(7)  # type: ignore[arg-type]
+
+    assert pair.client_said.names == ["REQUEST_RESPONSE"] * 2
+
+
+async def test_both_sides_ask_at_once_and_a_handler_calls_back(autojump_clock: MockClock) -> None:
+    server_side, client_side = Responder(), Responder()
+
+    @client_side.request_response("name")
+    async def name(request: Payload) -> bytes:
+        return b"client of " + request.data
+
+    @server_side.request_response("greet")
+    async def greet(request: Payload) -> bytes:
+        answer = await current_connection().request_response(request, route="name")
+        return b"hello " + answer.data
+
+    replies: list[bytes] = []
+
+    async def ask(connection: Connection, route: str, data: bytes) -> None:
+        replies.append((await connection.request_response(data, route=route)).data)
+
+    async with connected_pair(server_side, client_side) as pair, trio.open_nursery() as nursery:
+        for number in range(10):
+            nursery.start_soon(ask, pair.client, "greet", b"%d" % number)
+            nursery.start_soon(ask, pair.server, "name", b"%d" % number)
+
+    wanted = [b"client of %d" % number for number in range(10)]
+    assert sorted(replies) == sorted(wanted + [b"hello " + one for one in wanted])
+    ids = {frame.stream_id for frame in pair.server_said if frame.type == raw.REQUEST_RESPONSE}
+    assert all(stream_id % 2 == 0 for stream_id in ids)
+
+
+async def test_outside_of_a_handler_there_is_no_current_connection(autojump_clock: MockClock) -> None:
+    with pytest.raises(LookupError, match="in handlers only"):
+        current_connection()
+
+
+async def test_an_interaction_that_the_dialect_lacks_raises_before_anything_is_sent(autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair:
+        with pytest.raises(Unsupported, match="REQUEST_SUBSCRIPTION|subscription"):
+            async with pair.client.request_subscription():
+                pass
+
+    assert pair.client_said.names == []
+
+
+@pytest.mark.parametrize("request_n", [0, -1, 2**31])
+async def test_credit_outside_of_its_range_is_refused_at_the_call(request_n: int, autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair:
+        with pytest.raises(ValueError, match=str(request_n)):
+            pair.client.request_stream(initial_request_n=request_n)
+        with pytest.raises(ValueError, match=str(request_n)):
+            pair.client.request_channel(initial_request_n=request_n)
+        async with pair.client.request_stream(refill=False, initial_request_n=1) as items:
+            with pytest.raises(ValueError, match=str(request_n)):
+                items.request_n(request_n)
+
+
+# Leaving
+
+
+async def test_the_users_own_error_leaves_the_block_alone(autojump_clock: MockClock) -> None:
+    error = KeyError("mine")
+    with pytest.raises(KeyError) as caught:
+        async with connected_pair(echo_responder()) as pair:
+            await pair.client.request_response(b"x")
+            raise error
+    assert caught.value is error
+
+
+async def test_a_group_of_the_users_own_is_not_taken_apart(autojump_clock: MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    group = ExceptionGroup("mine", [ValueError("one")])
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_connection_over(ours):
+            raise group
+    assert caught.value is group
+    await theirs.aclose()
+
+
+async def test_an_error_of_the_connection_is_raised_unwrapped_where_it_is_waited_for(autojump_clock: MockClock) -> None:
+    with pytest.raises(ConnectionLost, match="closed the transport"):
+        async with raw.client(raw.RS10) as (connection, peer):
+            await peer.stream.aclose()
+            await connection.request_response()
+
+
+async def test_a_body_that_only_sleeps_is_not_cancelled_and_leaving_does_not_raise(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    caplog.set_level(logging.INFO, "rsocket_trio")
+    slept = False
+    async with raw.client(raw.RS10) as (connection, peer):
+        await peer.stream.aclose()
+        await trio.sleep(5)
+        slept = True
+        assert connection.status == "closed"
+
+    assert slept
+    assert len(caplog.records) == 1
+    assert "closed the transport" in caplog.text
+
+
+async def test_what_was_forgotten_is_not_lost_by_leaving_at_once(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    got: list[bytes] = []
+
+    @responder.fire_and_forget
+    async def note(request: Payload) -> None:
+        await trio.sleep(0.5)
+        got.append(request.data)
+
+    async with connected_pair(responder) as pair:
+        for number in range(100):
+            await pair.client.fire_and_forget(b"%d" % number)
+        await pair.client.fire_and_forget(bytes(300_000))
+
+    assert len(got) == 101
+    assert max(map(len, got)) == 300_000
+    assert pair.server_said.names == []  # nothing is ever answered
+
+
+async def test_a_peer_that_does_not_read_delays_leaving_by_two_seconds_at_most(autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS10) as (connection, _):
+        await connection.fire_and_forget(bytes(1_000_000))
+        left_at = trio.current_time()
+    assert trio.current_time() - left_at <= 2
+
+
+async def test_a_connection_that_was_left_answers_no_more(autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair:
+        pass
+    for call in (pair.client.request_response, pair.client.fire_and_forget, pair.client.ping):
+        with pytest.raises(ConnectionClosed, match="by this side"):
+            await call()  # type: ignore[operator]
+    with pytest.raises(ConnectionClosed):
+        await pair.client.metadata_push(b"x")
+    with pytest.raises(ConnectionClosed):
+        async with pair.client.request_stream():
+            pass
+
+
+async def test_a_stream_is_opened_once_and_used_inside_of_its_block(autojump_clock: MockClock) -> None:
+    async with connected_pair(echo_responder()) as pair:
+        stream = pair.client.request_stream(initial_request_n=2)
+        with pytest.raises(LocalProtocolError, match="async with"):
+            await anext(stream)
+        async with stream:
+            await anext(stream)
+        with pytest.raises(LocalProtocolError, match="left"):
+            await anext(stream)
+        with pytest.raises(LocalProtocolError, match="once only"):
+            await stream.__aenter__()
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("kind", [RejectedSetup, InvalidSetup, UnsupportedSetup])
+async def test_a_refusal_raises_in_every_waiting_and_later_call(
+    kind: type[RejectedSetup], autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+
+    @responder.setup
+    async def gate(setup: Setup, connection: Connection) -> None:
+        await trio.sleep(1)
+        raise kind("not you")
+
+    caught: list[BaseException] = []
+
+    async def ask(connection: Connection) -> None:
+        try:
+            await connection.request_response()
+        except RSocketError as error:
+            caught.append(error)
+
+    async with connected_pair(responder) as pair:
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask, pair.client)
+        with pytest.raises(kind, match="not you"):
+            await pair.client.ping()
+        with pytest.raises(kind, match="not you"):
+            async with pair.client.request_channel():
+                pass
+
+    assert [type(error) for error in caught] == [kind] * 3
+    assert len({id(error) for error in caught}) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"keepalive": Keepalive(interval=1), "dialect": "rsocket/9"}, ValueError),
+        ({"strict": True}, Unsupported),
+        ({"fragment_size": 63}, ValueError),
+        ({"fragment_size": 2**24}, ValueError),
+        ({"resume": object()}, Unsupported),
+        ({"quirks": ["none"]}, ValueError),
+        ({"data_mime": "x" * 256}, ValueError),
+        ({"setup": Payload(bytes(2**24))}, ValueError),
+    ],
+    ids=repr,
+)
+async def test_terms_that_cannot_be_said_are_refused_before_anything_is_dialled(
+    options: dict[str, object], error: type[Exception], autojump_clock: MockClock
+) -> None:
+    with pytest.raises(error):
+        async with open_connection("tcp://127.0.0.1:1", **options):  # type: ignore[arg-type]
+            pass
+
+
+async def test_a_peer_that_cannot_be_reached_is_a_lost_connection(autojump_clock: MockClock) -> None:
+    with pytest.raises(ConnectionLost, match="memory://nobody"):
+        async with open_connection("memory://nobody"):
+            pass
+
+
+# What waits when the connection is lost
+
+
+WAITS = ("request", "next item", "send", "ping", "lease", "channel item")
+
+
+@pytest.mark.parametrize("wait", WAITS)
+async def test_a_lost_connection_reaches_whoever_waits(wait: str, autojump_clock: MockClock) -> None:
+    caught: list[BaseException] = []
+    async with raw.client(raw.RS10, lease=wait == "lease") as (connection, peer):
+
+        async def waiter() -> None:
+            try:
+                await CALLS[wait](connection)
+            except RSocketError as error:
+                caught.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiter)
+            nursery.start_soon(waiter)
+            await settle()
+            assert caught == []
+            await peer.stream.aclose()
+
+    assert [type(error) for error in caught] == [ConnectionLost] * 2
+    assert caught[0] is not caught[1]
+
+
+async def _next_item(connection: Connection) -> None:
+    async with connection.request_stream() as items:
+        await anext(items)
+
+
+async def _send(connection: Connection) -> None:
+    async with connection.request_channel() as channel:
+        await channel.send(b"no credit was granted")
+
+
+async def _channel_item(connection: Connection) -> None:
+    async with connection.request_channel() as channel:
+        await anext(channel)
+
+
+async def _request(connection: Connection) -> None:
+    await connection.request_response()
+
+
+async def _ping(connection: Connection) -> None:
+    await connection.ping()
+
+
+CALLS = {
+    "request": _request,
+    "next item": _next_item,
+    "send": _send,
+    "ping": _ping,
+    "lease": _request,
+    "channel item": _channel_item,
+}
+
+
+async def test_a_lost_connection_reaches_whoever_waits_for_room(autojump_clock: MockClock) -> None:
+    caught: list[BaseException] = []
+
+    async def forget(connection: Connection) -> None:
+        with pytest.raises(ConnectionLost) as error:
+            while True:
+                await connection.fire_and_forget(bytes(9_000))
+        caught.append(error.value)
+
+    async with connected_pair(limits=Limits(outbox_size=10_000)) as pair:
+        pair.client_wire.hold()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(forget, pair.client)
+            nursery.start_soon(forget, pair.client)
+            await settle()
+            assert caught == []
+            await pair.server_wire.aclose()
+
+    assert len(caught) == 2
+
+
+async def test_a_lost_connection_cancels_handlers(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    ended: list[str] = []
+
+    async def wait(what: str) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(what)
+
+    @responder.request_response
+    async def one(request: Payload) -> bytes:
+        await wait("response")
+        return b""
+
+    @responder.request_stream
+    async def many(request: Payload) -> AsyncIterator[bytes]:
+        await wait("stream")
+        yield b""
+
+    @responder.request_channel
+    async def both(channel: Channel) -> None:
+        await wait("channel")
+
+    @responder.fire_and_forget
+    async def none(request: Payload) -> None:
+        await wait("forgotten")
+
+    async with raw.server(raw.RS10, responder) as peer:
+        await peer.send(raw.ask(1), raw.stream(3, 1), raw.channel(5, 1), raw.forget(7))
+        await settle()
+        assert ended == []
+        await peer.stream.aclose()
+        await trio.sleep(0.5)
+        assert sorted(ended) == ["channel", "response", "stream"]
+        await trio.sleep(1)  # who answers nobody gets a moment more
+    assert "forgotten" in ended
+
+
+# Small things
+
+
+async def test_ping_measures_the_way_there_and_back(autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS10) as (connection, peer), trio.open_nursery() as nursery:
+        seconds: list[float] = []
+
+        async def ping() -> None:
+            seconds.append(await connection.ping())
+
+        nursery.start_soon(ping)
+        await settle()
+        await trio.sleep(1)
+        nursery.start_soon(ping)
+        await settle()
+        await trio.sleep(2)
+        # Answers match in order, whatever they carry.
+        await peer.send(raw.keepalive(b"not what was sent", respond=False))
+        await settle()
+        assert seconds == [3.0]
+        await peer.send(raw.keepalive(respond=False))
+        await settle()
+        assert seconds == [3.0, 2.0]
+
+
+async def test_a_ping_that_was_given_up_does_not_take_the_answer_of_the_next(autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS10) as (connection, peer), trio.open_nursery() as nursery:
+        with trio.move_on_after(1):
+            await connection.ping()
+        nursery.start_soon(connection.ping)
+        await settle()
+        await peer.send(raw.keepalive(respond=False))
+        await settle()
+        assert len(nursery.child_tasks) == 1
+        await peer.send(raw.keepalive(respond=False))
+
+
+async def test_both_sides_can_ping(autojump_clock: MockClock) -> None:
+    async with connected_pair() as pair:
+        assert await pair.client.ping() == 0
+        assert await pair.server.ping() == 0
+
+
+async def test_pushed_metadata_arrives_as_bytes_and_has_no_answer(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    got: list[bytes] = []
+
+    @responder.metadata_push
+    async def take(metadata: bytes) -> None:
+        assert current_connection().dialect == "rsocket/1.0"
+        got.append(metadata)
+
+    async with connected_pair(responder) as pair:
+        await pair.client.metadata_push("naïve")
+        await pair.client.metadata_push(b"")
+        await settle()
+        with pytest.raises(LocalProtocolError, match="limit"):
+            await pair.client.metadata_push(bytes(2**24))
+        await pair.client.ping()
+
+    assert sorted(got) == [b"", "naïve".encode()]
+    assert all(type(one) is bytes for one in got)
+    assert pair.server_said.names == ["KEEPALIVE"]
+
+
+async def test_a_push_handler_that_fails_is_logged_once(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+
+    @responder.metadata_push
+    async def take_badly(metadata: bytes) -> None:
+        raise ValueError("bad day")
+
+    async with connected_pair(responder) as pair:
+        for _ in range(5):
+            await pair.client.metadata_push(b"x")
+        await settle()
+        assert pair.server.faults.handler_errors == 5
+
+    assert len(caplog.records) == 1
+    assert "take_badly" in caplog.text
+
+
+async def test_context_variables_are_fresh_for_each_request(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    seen: list[str] = []
+
+    @responder.request_response
+    async def touch(request: Payload) -> bytes:
+        seen.append(variable.get())
+        variable.set("touched")
+        await trio.lowlevel.checkpoint()
+        return b""
+
+    @responder.request_response("inline")
+    def touch_inline(request: Payload) -> bytes:
+        seen.append(variable.get())
+        variable.set("touched inline")
+        return b""
+
+    async with connected_pair(responder) as pair:
+        for _ in range(3):
+            await pair.client.request_response()
+            await pair.client.request_response(route="inline")
+
+    assert seen == ["default"] * 6
+
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="default")

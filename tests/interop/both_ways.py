@@ -1,0 +1,106 @@
+"""One test, played eight times: either kind of peer, over either transport, and either side asks the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Protocol
+
+import attrs
+import trio
+
+from rsocket_trio import Responder, open_connection, serve
+from tests.interop.ours import OurClient, our_responder
+from tests.interop.peers import Kind, Result, TransportName, client_peer, server_peer
+
+FRAGMENT_SIZE = 65_536
+PATIENCE = 10.0
+"""Seconds in which what has to happen on the other side must have happened."""
+
+
+@attrs.frozen
+class Setting:
+    """Who talks to whom, and how. ``uri`` is that of the peer's server where we ask."""
+
+    kind: Kind
+    transport: TransportName
+    uri: str | None
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.transport}-{'we_ask' if self.we_ask else 'they_ask'}"
+
+    @property
+    def we_ask(self) -> bool:
+        return self.uri is not None
+
+
+class Asker(Protocol):
+    """Whoever asks: our connection, or a peer's process."""
+
+    async def do(
+        self, what: str, *, data: bytes | None = None, metadata: bytes | None = None, **fields: Any
+    ) -> Result: ...
+
+
+@asynccontextmanager
+async def asking(setting: Setting, *, fragment: int | None = None) -> AsyncIterator[Asker]:
+    """The side that asks, connected to the other. Both send fragments of this size if one is given."""
+    if setting.uri is None:
+        async with (
+            serving(setting.transport, fragment_size=fragment or FRAGMENT_SIZE) as uri,
+            client_peer(setting.kind, uri, fragment=fragment) as client,
+        ):
+            yield client
+    elif fragment is None:
+        async with open_connection(setting.uri, responder=our_responder()) as connection:
+            yield OurClient(connection)
+    else:
+        async with (
+            server_peer(setting.kind, setting.transport, fragment=fragment) as uri,
+            open_connection(uri, responder=our_responder(), fragment_size=fragment) as connection,
+        ):
+            yield OurClient(connection)
+
+
+@asynccontextmanager
+async def serving(
+    transport: TransportName, responder: Responder | None = None, *, fragment_size: int = FRAGMENT_SIZE
+) -> AsyncIterator[str]:
+    """Our own server, for as long as the block: its URI. It speaks every dialect, as servers do by default."""
+    responder = responder if responder is not None else our_responder()
+    async with trio.open_nursery() as nursery:
+        start = partial(serve, responder, [f"{transport}://127.0.0.1:0"], fragment_size=fragment_size, grace=1)
+        (uri,) = await nursery.start(start)
+        yield uri
+        nursery.cancel_scope.cancel()
+
+
+async def told(asker: Asker, route: str, data: bytes = b"") -> Any:
+    """What the responder answers about itself."""
+    reply = await asker.do("request_response", route=route, data=data)
+    assert reply["ok"], reply
+    return json.loads(reply["data"])
+
+
+async def eventually(look: Callable[[], Awaitable[bool]]) -> bool:
+    """Whether something becomes true in time."""
+    with trio.move_on_after(PATIENCE):
+        while not await look():
+            await trio.sleep(0.01)
+        return True
+    return False
+
+
+@asynccontextmanager
+async def one_handler_stops(asker: Asker) -> AsyncIterator[None]:
+    """What is done in the block cancels a handler of the other side, and that really ends."""
+    before = await told(asker, "cancels")
+    yield
+
+    async def stopped() -> bool:
+        return bool(await told(asker, "cancels") > before)
+
+    assert await eventually(stopped), "the handler still runs"
+

@@ -1,0 +1,277 @@
+"""Requests, one-way messages and what surrounds them, between us and each peer, whichever side asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+import trio
+
+from rsocket_trio import (
+    Keepalive,
+    Lease,
+    Payload,
+    Rejected,
+    RejectedSetup,
+    Responder,
+    Setup,
+    current_connection,
+    open_connection,
+)
+from rsocket_trio.metadata import COMPOSITE_METADATA, ROUTING, TEXT_PLAIN, Entry, encode_composite, with_route
+from tests.interop.both_ways import Asker, Setting, asking, eventually, one_handler_stops, serving, told
+from tests.interop.ours import our_responder
+from tests.interop.peers import KINDS, TRANSPORTS, Kind, TransportName, client_peer, pattern, server_peer
+
+LARGE = 300_000
+ENTRY = encode_composite([Entry(TEXT_PLAIN, b"a word beside the route")])
+
+
+async def test_a_request_is_answered_with_data_and_metadata(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        reply = await asker.do("request_response", route="echo", data=b"hi", metadata=ENTRY)
+
+    assert (reply["ok"], reply["data"]) == (True, b"hi")
+    assert reply["metadata"] == with_route("echo", ENTRY, COMPOSITE_METADATA)
+
+
+async def test_a_request_without_a_route_finds_the_default_handler(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        reply = await asker.do("request_response", data=b"hi")
+
+    assert (reply["ok"], reply["data"], reply["metadata"] or None) == (True, b"hi", None)
+
+
+@pytest.mark.parametrize(("route", "code"), [("error", 0x201), ("invalid", 0x204)])
+async def test_an_error_arrives_with_its_code_and_its_text(setting: Setting, route: str, code: int) -> None:
+    async with asking(setting) as asker:
+        reply = await asker.do("request_response", route=route, data="so süß".encode())
+
+    assert (reply["ok"], reply["code"], reply["error"]) == (False, code, "so süß")
+
+
+async def test_large_payloads_arrive_whole_each_way(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        there = await asker.do("request_response", route="check", size=LARGE)
+        back = await asker.do("request_response", route="size", data=b"%d" % LARGE)
+
+    assert json.loads(there["data"]) == {"size": LARGE, "same": True}
+    assert back["data"] == pattern(LARGE)
+
+
+async def test_fragments_of_1_kB_become_whole_payloads_again(setting: Setting) -> None:
+    entry = encode_composite([Entry(TEXT_PLAIN, pattern(5_000))])
+
+    async with asking(setting, fragment=1000) as asker:
+        there = await asker.do("request_response", route="check", size=LARGE)
+        both = await asker.do("request_response", route="echo", data=pattern(20_000), metadata=entry)
+
+    assert json.loads(there["data"]) == {"size": LARGE, "same": True}
+    assert both["data"] == pattern(20_000)
+    assert both["metadata"] == with_route("echo", entry, COMPOSITE_METADATA)
+
+
+async def test_a_request_that_is_given_up_stops_its_handler(setting: Setting) -> None:
+    async with asking(setting) as asker, one_handler_stops(asker):
+        reply = await asker.do("request_response", route="sleep", data=b"60000", cancel_after=100)
+
+        assert reply["cancelled"]
+
+
+async def test_fire_and_forget_arrives(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        for data in (b"one", b"two"):
+            assert (await asker.do("fire_and_forget", route="echo", data=data))["ok"]
+
+        assert await received(asker, "fnf", 2) == [b"one", b"two"]
+
+
+async def test_metadata_is_pushed(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        assert (await asker.do("metadata_push", metadata=ENTRY))["ok"]
+
+        assert await received(asker, "push", 1) == [ENTRY]
+
+
+async def received(asker: Asker, what: str, count: int) -> list[bytes]:
+    """What came to the responder without an answer."""
+    came: list[bytes] = []
+
+    async def all_came() -> bool:
+        came.extend(bytes.fromhex(data) for data in (await told(asker, "received"))[what])
+        return len(came) >= count
+
+    await eventually(all_came)
+    return came
+
+
+async def test_the_side_that_answers_can_ask_back(setting: Setting) -> None:
+    async with asking(setting) as asker:
+        command = {"do": "request_response", "route": "echo", "data": b"who is it?".hex()}
+        reply = await told(asker, "call", json.dumps(command).encode())
+        assert bytes.fromhex(reply["data"]) == b"who is it?"
+
+        command = {"do": "request_stream", "route": "count", "data": b"3".hex()}
+        counted = await told(asker, "call", json.dumps(command).encode())
+        assert (counted["completed"], counted["items"]) == (True, [b"0".hex(), b"1".hex(), b"2".hex()])
+
+        command = {"do": "request_response", "route": "nowhere"}
+        refused = await told(asker, "call", json.dumps(command).encode())
+        assert (refused["ok"], refused["code"]) == (False, Rejected.default_code)
+        assert "nowhere" in refused["error"]
+
+
+# ---- the terms of a connection, from either side
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_reads_our_setup(kind: Kind, transport: TransportName) -> None:
+    connect = partial(
+        open_connection,
+        setup=Payload(b"a token", b"its kind"),
+        data_mime="text/plain",
+        metadata_mime="message/x.rsocket.routing.v0",
+        keepalive=Keepalive(interval=12.345, max_lifetime=67.89),
+    )
+    async with server_peer(kind, transport) as uri, connect(uri) as connection:
+        said = json.loads((await connection.request_response(route="setup")).data)
+
+    assert (bytes.fromhex(said["data"]), bytes.fromhex(said["metadata"])) == (b"a token", b"its kind")
+    assert (said["data_mime"], said["metadata_mime"]) == ("text/plain", "message/x.rsocket.routing.v0")
+    assert (said.get("keepalive", 12_345), said.get("lifetime", 67_890)) == (12_345, 67_890)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_our_server_reads_a_setup(kind: Kind, transport: TransportName) -> None:
+    connect = partial(client_peer, kind, setup="a token", keepalive=12_000, lifetime=67_000, metadata_mime=ROUTING)
+
+    async with serving(transport) as uri, connect(uri) as client:
+        said = await told(client, "setup")
+
+    assert bytes.fromhex(said["data"]) == b"a token"
+    assert (said["data_mime"], said["metadata_mime"]) == ("application/octet-stream", ROUTING)
+    assert (said["keepalive"], said["lifetime"]) == (12_000, 67_000)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_server_that_refuses_us_says_why(kind: Kind, transport: TransportName) -> None:
+    async with server_peer(kind, transport) as uri, open_connection(uri, setup="refuse") as connection:
+        with pytest.raises(RejectedSetup, match="refused as asked"):
+            await connection.request_response("anyone there?")
+        with pytest.raises(RejectedSetup, match="refused as asked"):
+            await connection.request_response("still not?")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_client_that_we_refuse_hears_why(kind: Kind, transport: TransportName) -> None:
+    async with serving(transport) as uri, client_peer(kind, uri, setup="refuse") as client:
+        closed = await client.do("wait_closed")
+
+    assert (closed["code"], closed["error"]) == (RejectedSetup.default_code, "refused as asked")
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_routes_travel_in_plain_routing_metadata_too(kind: Kind, transport: TransportName) -> None:
+    async with server_peer(kind, transport) as uri, open_connection(uri, metadata_mime=ROUTING) as connection:
+        assert (await connection.request_response(b"5", route="size")).data == pattern(5)
+
+    async with serving(transport) as uri, client_peer(kind, uri, metadata_mime=ROUTING) as client:
+        assert (await client.do("request_response", route="size", data=b"5"))["data"] == pattern(5)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_keepalives_keep_an_idle_connection_to_a_server(kind: Kind, transport: TransportName) -> None:
+    keepalive = Keepalive(interval=0.1, max_lifetime=0.4)
+
+    async with server_peer(kind, transport) as uri, open_connection(uri, keepalive=keepalive) as connection:
+        await trio.sleep(2 * keepalive.max_lifetime)
+        assert (await connection.request_response("awake?")).text == "awake?"
+        assert 0 <= await connection.ping() < keepalive.max_lifetime
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_keepalives_keep_an_idle_connection_from_a_client(kind: Kind, transport: TransportName) -> None:
+    async with serving(transport) as uri, client_peer(kind, uri, keepalive=100, lifetime=400) as client:
+        await trio.sleep(0.8)
+        assert (await client.do("request_response", data=b"awake?"))["data"] == b"awake?"
+
+
+# ---- leases
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", ["py"])
+async def test_we_ask_no_more_often_than_a_lease_allows(kind: Kind, transport: TransportName) -> None:
+    async with server_peer(kind, transport, lease=3) as uri, open_connection(uri, lease=True) as connection:
+        for _ in range(3):
+            assert (await connection.request_response("hi")).text == "hi"
+        with trio.move_on_after(0.1) as patience:
+            await connection.request_response("one too many")
+
+        assert patience.cancelled_caught
+        assert connection.lease is not None
+        assert connection.lease.number_of_requests == 0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_client_asks_no_more_often_than_our_lease_allows(kind: Kind, transport: TransportName) -> None:
+    responder = Responder()
+    more, asked = trio.Event(), []
+
+    @responder.request_response
+    def answer(request: Payload) -> str:
+        asked.append(request.text)
+        return "yes"
+
+    @responder.lease
+    async def grants(setup: Setup) -> AsyncIterator[Lease]:
+        yield Lease(3, 60)
+        await more.wait()
+        yield Lease(2, 60)
+
+    async def three_were_asked() -> bool:
+        return len(asked) == 3
+
+    async def let_more_come() -> None:
+        assert await eventually(three_were_asked)
+        await trio.sleep(0.1)
+        assert await three_were_asked()
+        more.set()
+
+    async with serving(transport, responder) as uri, client_peer(kind, uri, lease=256) as client:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(let_more_come)
+            result = await client.do("many", count=5, data=b"may I?")
+
+    assert (result["ok"], result["answers"], len(asked)) == (True, 5, 5)
+
+
+# ---- everyone on one port
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_peer_of_today_shares_a_port_with_the_old_dialect(kind: Kind, transport: TransportName) -> None:
+    responder = our_responder()
+
+    @responder.request_response("dialect")
+    def dialect(request: Payload) -> str:
+        return current_connection().dialect
+
+    async with (
+        serving(transport, responder) as uri,
+        open_connection(uri, dialect="reactivesocket/0.2") as old,
+        client_peer(kind, uri) as client,
+    ):
+        assert (await client.do("request_response", route="dialect"))["data"] == b"rsocket/1.0"
+        assert (await old.request_response(route="dialect")).text == "reactivesocket/0.2"

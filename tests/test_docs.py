@@ -1,0 +1,336 @@
+"""What the documentation says is true: its code runs, its tables are those of the code, its links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import shlex
+import shutil
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trustme
+
+import rsocket_trio
+from rsocket_trio import Limits, Payload, Responder, open_connection, serve
+from rsocket_trio.errors import CodedError
+from rsocket_trio.responder import FORMS
+from rsocket_trio.transports.uris import SCHEMES
+from tests.blocks import ROOT, Block, anchors, blocks, links, page, slug, with_free_ports
+
+PATIENCE = 20.0
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
+HOWTO = page("docs/howto.md")
+REFERENCE = page("docs/reference.md")
+TASKS = list(dict.fromkeys(block.heading for block in blocks(HOWTO) if block.language == "python"))
+
+
+# The tutorial: files that are written, and commands that show what it says they show
+
+
+def test_the_tutorial_shows_what_happens(tmp_path: Path) -> None:
+    text = with_free_ports(page("docs/tutorial.md"))
+    started: list[subprocess.Popen[str]] = []
+    with background(started) as afterwards:
+        for block in blocks(text):
+            if block.language == "python":
+                (tmp_path / block.text.partition("\n")[0].removeprefix("# ")).write_text(block.text)
+            elif block.language == "console":
+                play(block.text, tmp_path, started)
+
+    assert "stopped at 9" in text
+    assert "stopped at 9\n" in "".join(afterwards)
+
+
+def test_the_tutorial_names_its_files() -> None:
+    named = [block.text.partition("\n")[0] for block in blocks(page("docs/tutorial.md")) if block.language == "python"]
+
+    assert all(re.fullmatch(r"# \w+\.py", name) for name in named)
+    assert len(set(named)) == len(named)
+
+
+@contextmanager
+def background(started: list[subprocess.Popen[str]]) -> Iterator[list[str]]:
+    """End what a page leaves running, and tell what it still said."""
+    said: list[str] = []
+    try:
+        yield said
+    finally:
+        for process in started:
+            process.kill()
+            said.append(process.communicate()[0])
+
+
+def play(session: str, folder: Path, started: list[subprocess.Popen[str]]) -> None:
+    """Type each command of a console session, and compare what it prints."""
+    for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, re.MULTILINE):
+        words = as_here(shlex.split(command.removesuffix(" &")))
+        if not command.endswith(" &"):
+            done = subprocess.run(
+                words,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=PATIENCE,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+            assert (done.stdout, done.stderr) == (shown, ""), command
+            continue
+        process = subprocess.Popen(words, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        started.append(process)
+        assert process.stdout is not None
+        for line in shown.splitlines():
+            assert process.stdout.readline() == line + "\n", command
+
+
+def as_here(words: list[str]) -> list[str]:
+    """The command with this environment's own programs."""
+    if words[0] == "python":
+        return [sys.executable, *words[1:]]
+    found = shutil.which(words[0], path=Path(sys.executable).parent)
+    if found is None:
+        pytest.skip(f"{words[0]} is not installed")
+    return [found, *words[1:]]
+
+
+# How to: each task in a namespace of its own, against a running server
+
+
+@pytest.mark.parametrize("task", TASKS)
+async def test_a_how_to_works(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_certificates(tmp_path)
+    responder = stocked_responder()
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
+            async with open_connection(uri) as connection:
+                names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
+                names |= {"trio": trio, "ssl": ssl, "print": lambda *words: None}
+                names |= {"uri": uri, "connection": connection, "responder": responder, "nursery": nursery}
+                for block in blocks(HOWTO):
+                    if block.language == "python" and block.heading == task:
+                        await execute(block, names)
+            nursery.cancel_scope.cancel()
+
+
+def test_every_task_of_the_how_to_is_in_its_list() -> None:
+    listed = [link.removeprefix("#") for link in links(HOWTO) if link.startswith("#")]
+
+    assert [slug(heading) for heading in re.findall(r"^## (.+)$", HOWTO, re.MULTILINE)] == listed
+
+
+async def test_handlers_of_the_how_to_do_what_it_says() -> None:
+    responder = stocked_responder()
+    names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
+    names |= {"trio": trio, "responder": responder}
+    for block in blocks(HOWTO):
+        if block.language == "python" and "await connection" not in block.text and "@responder." in block.text:
+            await execute(block, names)
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
+        async with open_connection(uri) as connection:
+            async with connection.request_stream(route="impatient", initial_request_n=5, refill=False) as items:
+                read = [(await anext(items)).text for _ in range(5)]
+                await trio.sleep(0.2)
+                items.request_n(5)
+                read += [item.text async for item in items]
+            assert read == ["0", "1", "2", "3", "4", "enough"]
+            async with connection.request_stream(route="freshest", initial_request_n=1, refill=False) as items:
+                assert (await anext(items)).text == "0"
+                await trio.sleep(0.1)
+                items.request_n(1)
+                assert int((await anext(items)).text) > 1
+        nursery.cancel_scope.cancel()
+
+
+async def execute(block: Block, names: dict[str, Any]) -> None:
+    """Run a block whose lines stand inside an async function."""
+    code: CodeType = compile(
+        "\n" * (block.line - 1) + block.text, "docs/howto.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    )
+    waiting = eval(code, names)
+    if waiting is not None:
+        await waiting
+
+
+def stocked_responder() -> Responder:
+    responder = Responder()
+
+    @responder.request_response("greet")
+    def greet(request: Payload) -> str:
+        return f"hello, {request.text}"
+
+    @responder.request_response("slow")
+    async def slow(request: Payload) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    @responder.request_stream("numbers")
+    async def numbers(request: Payload) -> AsyncIterator[str]:
+        number = 0
+        while True:
+            number += 1
+            yield str(number)
+
+    return responder
+
+
+def make_certificates(folder: Path) -> None:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(folder / "ca.pem")
+    ca.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    ca.issue_cert("ada@example.org").private_key_and_cert_chain_pem.write_to_path(folder / "client.pem")
+
+
+# Reference: nothing is missing and nothing is stale
+
+
+@pytest.mark.parametrize("name", rsocket_trio.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    assert f"`{name}`" in REFERENCE or f"`{name}(" in REFERENCE or f"### {name}" in REFERENCE
+
+
+def test_the_table_of_limits_is_that_of_the_code() -> None:
+    documented = {name: default for name, default, *_ in rows_under("Limits")}
+
+    assert documented == {f"`{name}`": said(name, default) for name, default in attrs.asdict(Limits()).items()}
+
+
+@pytest.mark.parametrize("function", [rsocket_trio.open_connection, rsocket_trio.serve], ids=lambda one: one.__name__)
+def test_the_tables_of_arguments_are_those_of_the_code(function: Any) -> None:
+    documented = [name for name, *_ in rows_under(function.__name__)]
+    parameters = [name for name in inspect.signature(function).parameters if name != "task_status"]
+
+    assert documented == [f"`{name}`" for name in parameters]
+
+
+def test_the_table_of_decorators_is_that_of_the_code() -> None:
+    documented = {name.strip("`").removeprefix("@responder.").partition("(")[0] for name, *_ in rows_under("Responder")}
+
+    assert documented == set(FORMS)
+
+
+def test_the_table_of_errors_is_that_of_the_code() -> None:
+    documented = {name.strip("`"): code for name, code, *_ in rows_under("Errors")}
+    coded = {name for name in rsocket_trio.__all__ if is_error(name)}
+
+    assert set(documented) == coded
+    for name, code in documented.items():
+        cls = getattr(rsocket_trio, name)
+        has_code = issubclass(cls, CodedError) and cls.default_code
+        assert code == (f"0x{cls.default_code:03X}" if has_code else "")
+
+
+def test_every_scheme_is_in_the_reference() -> None:
+    text = " ".join(row[0] for row in rows_under("URIs"))
+
+    assert all(f"`{scheme}://" in text for scheme in SCHEMES)
+
+
+@pytest.mark.parametrize(
+    "name", ["Connection", "Incoming", "Outgoing", "Channel", "Payload", "Setup", "Keepalive", "Lease"]
+)
+def test_every_public_attribute_is_in_the_reference(name: str) -> None:
+    cls = getattr(rsocket_trio, name)
+    inner = {"run", "leave", "discard", "on_item", "on_complete", "on_error", "on_cancel", "on_credit"}
+    public = {found for found in dir(cls) if not found.startswith("_")} - inner
+    section = REFERENCE.partition(f"### {name}\n")[2].partition("\n### ")[0]
+
+    assert public - set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", section)))) == set()
+
+
+def test_every_command_is_in_the_reference() -> None:
+    commands = pytest.importorskip("rsocket_trio.cli.main").commands.commands
+    documented = " ".join(row[0] for row in rows_under("The command line"))
+
+    assert [name for name in commands if not re.search(rf"\b{name}\b", documented)] == []
+
+
+def rows_under(heading: str) -> list[list[str]]:
+    """The cells of the first table under a heading, without its own head."""
+    text = re.split(rf"^#+ {re.escape(heading)}$", REFERENCE, maxsplit=1, flags=re.MULTILINE)[1]
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert table is not None
+    lines = [re.split(r"(?<!\\)\|", line.strip("|")) for line in table[0].splitlines()]
+    return [[cell.strip() for cell in line] for line in lines[2:]]
+
+
+def said(name: str, number: float) -> str:
+    """A default as the table says it."""
+    if name.endswith("_size"):
+        whole = int(number) + int(number) % 2
+        unit, size = ("MiB", 2**20) if whole % 2**20 == 0 else ("KiB", 2**10)
+        return f"{whole // size} {unit}" + (" - 1" if number < whole else "")
+    return f"{number:,.0f}"
+
+
+def is_error(name: str) -> bool:
+    found = getattr(rsocket_trio, name)
+    return isinstance(found, type) and issubclass(found, Exception)
+
+
+# All pages
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_links_lead_somewhere(path: str) -> None:
+    text = page(path)
+    dead = []
+    for link in links(text):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (ROOT / path).parent / file if file else ROOT / path
+        if not target.exists() or (anchor and anchor not in anchors(target.read_text("utf-8"))):
+            dead.append(link)
+
+    assert dead == []
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_code_is_python(path: str) -> None:
+    for block in blocks(page(path)):
+        if block.language == "python":
+            compile(block.text, f"{path}:{block.line}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    linked = {(ROOT / "docs" / link).resolve() for link in links(page("docs/index.md"))}
+
+    assert {ROOT / path for path in PAGES if Path(path).parent == Path("docs")} - linked == {ROOT / "docs/index.md"}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/newsfragments").glob("*.md")), ids=lambda path: path.name)
+def test_a_news_fragment_names_its_kind(path: Path) -> None:
+    if path.name != "README.md":
+        assert re.fullmatch(r"[\w-]+\.(feature|bugfix|change|removal)\.md", path.name)
+        assert path.read_text("utf-8").strip().endswith(".")
+
+
+def test_the_files_that_the_design_names_exist() -> None:
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", page("docs/design.md")))
+
+    assert {
+        name for name in named if not (ROOT / name).is_file() and not (ROOT / "rsocket_trio" / name).is_file()
+    } == set()
+
+
+def test_the_design_opens_with_the_sentence() -> None:
+    words = " ".join(page("docs/design.md").replace("\n> ", " ").split())
+
+    assert (
+        "Each connection is a nursery owning send/receive tasks, lease and keepalive timers and one child scope per "
+        "stream, so cancellation frames map directly to trio cancel scopes and Streamux OOB priority queues." in words
+    )
