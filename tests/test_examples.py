@@ -211,10 +211,11 @@ async def program(*arguments: object) -> AsyncIterator[Program]:
 
 @asynccontextmanager
 async def chat_server() -> AsyncIterator[tuple[Program, str, str]]:
-    """A chat server, and the URIs that it said."""
-    async with program(CHAT, "server", "--listen", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/chat") as server:
-        tcp, ws = [(await server.reads("listening ")).split()[1] for _ in range(2)]
-        yield server, tcp, ws
+    """A chat server, and the URIs that it said. What happens around it must not take for ever."""
+    with trio.fail_after(3 * PATIENCE):
+        async with program(CHAT, "server", "--listen", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/chat") as server:
+            tcp, ws = [(await server.reads("listening ")).split()[1] for _ in range(2)]
+            yield server, tcp, ws
 
 
 @asynccontextmanager
@@ -330,28 +331,38 @@ async def test_the_members_say_in_one_line_that_the_server_has_gone(how: signal.
 
 
 async def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed() -> None:
-    credit, said = 4, 500
+    credit, said = 4, 100
     async with (
         chat_server() as (_, tcp, ws),
         member(ws, "slow", initial_request_n=credit) as (_, slow),
         member(tcp, "quick") as (connection, quick),
     ):
         assert (await anext(slow)).text == "* quick joined lobby, clock unknown"
-        with trio.fail_after(PATIENCE):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(say, quick, said)
-                seen = [(await anext(quick)).text for _ in range(said)]
+        for number in range(said):
+            await quick.send(f"line {number}")
+            assert (await anext(quick)).text == f"quick: line {number}"
         with pytest.raises(Rejected, match="slow does not keep up"):
             await connection.request_response("slow are you there?", route="msg")
 
-        read = [(await anext(slow)).text for _ in range(credit + MAILBOX)]
+        for number in range(credit + MAILBOX):
+            assert (await anext(slow)).text == f"quick: line {number}"
         # One more that he missed: the private message.
-        notice = f"* you did not keep up and missed {said - len(read) + 1} lines"
-        assert seen == [f"quick: line {number}" for number in range(said)]
-        assert read == seen[: len(read)]
-        assert (await anext(slow)).text == notice
+        missed = said - credit - MAILBOX + 1
+        assert (await anext(slow)).text == f"* you did not keep up and missed {missed} lines"
         await quick.send("welcome back")
         assert (await anext(slow)).text == "quick: welcome back"
+
+
+async def test_who_talks_fast_loses_nothing_for_those_who_read() -> None:
+    said = 200
+    async with chat_server() as (_, tcp, ws), member(ws, "reader") as (_, reader), member(tcp, "talker") as (_, talker):
+        await anext(reader)
+        # All at once: the reader's credit covers them, the mailbox alone would not.
+        for number in range(said):
+            await talker.send(f"line {number}")
+
+        for number in range(said):
+            assert (await anext(reader)).text == f"talker: line {number}"
 
 
 async def test_what_would_harm_a_terminal_or_a_mailbox_is_not_passed_on() -> None:
@@ -388,11 +399,6 @@ def test_wrong_arguments_get_one_line(arguments: list[str], code: int) -> None:
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.startswith("chat: ")
     assert done.stderr.count("\n") == 1
-
-
-async def say(channel: Channel, count: int) -> None:
-    for number in range(count):
-        await channel.send(f"line {number}")
 
 
 async def users(connection: Connection) -> list[str]:

@@ -30,7 +30,7 @@ class Prefix:
         return (len(frame) + self.counted).to_bytes(self.size, "big") + frame
 
 
-PREFIXES: Final = {"u24": Prefix(3, 0)}
+PREFIXES: Final = {"u24": Prefix(3, 0), "u32": Prefix(4, 4)}
 """By the name in ``Dialect.framing``."""
 
 

@@ -9,8 +9,13 @@ from typing import Any, Final
 import attrs
 
 from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket import layout_0_0
 from rsocket_trio.rsocket.codec import Row
+from rsocket_trio.rsocket.dialect_draft import RSOCKET_2_0_DRAFT
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
+from rsocket_trio.rsocket.dialects_32 import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1
+from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
 
 NS_PER_MS: Final = 1_000_000
 
@@ -59,6 +64,37 @@ def _dump_optional_hex(content: bytes | None) -> str | None:
     return None if content is None else content.hex()
 
 
+def _dump_name(name: int | str) -> object:
+    return {"id": name} if isinstance(name, int) else {"text": name}
+
+
+def _dump_optional_name(name: int | str | None) -> object:
+    return None if name is None else _dump_name(name)
+
+
+def _load_name(content: object) -> int | str:
+    if isinstance(content, dict) and len(content) == 1:
+        if "id" in content:
+            return _load_int(content["id"])
+        if "text" in content:
+            return _load_text(content["text"])
+    raise ValueError('{"id": a whole number} or {"text": text} expected')
+
+
+def _dump_extensions(entries: tuple[Entry, ...]) -> object:
+    return [{key.name: key.kind.dump(getattr(entry, key.attribute)) for key in ENTRY} for entry in entries]
+
+
+def _load_extensions(content: object) -> tuple[Entry, ...]:
+    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
+        raise ValueError("a list of extensions expected")
+    known = {key.name for key in ENTRY}
+    for entry in content:
+        if foreign := entry.keys() - known:
+            raise ValueError(f"{', '.join(sorted(foreign))}: an extension has no such key")
+    return tuple(Entry(**{key.attribute: _load(key, entry) for key in ENTRY}) for entry in content)
+
+
 BOOL: Final = Kind(_same, _load_bool, False)
 INT: Final = Kind(_same, _load_int, 0)
 OPTIONAL_INT: Final = Kind(_same, _load_int, None)
@@ -67,6 +103,9 @@ HEX: Final = Kind(bytes.hex, _load_hex, b"")
 OPTIONAL_HEX: Final = Kind(_dump_optional_hex, _load_hex, None)
 MS_OF_SECONDS: Final = Kind(lambda seconds: round(seconds * 1000), lambda content: _load_int(content) / 1000, 0.0)
 MS_OF_NS: Final = Kind(lambda ns: ns // NS_PER_MS, lambda content: _load_int(content) * NS_PER_MS, 0)
+NAME: Final = Kind(_dump_name, _load_name, "")
+OPTIONAL_NAME: Final = Kind(_dump_optional_name, _load_name, None)
+EXTENSION_LIST: Final = Kind(_dump_extensions, _load_extensions, ())
 
 
 @attrs.frozen
@@ -142,10 +181,107 @@ KEYS_0_2: Final = {
     "CANCEL":           (METADATA,),
     "ERROR":            (ERROR_CODE, METADATA, DATA),
 }
+EXTENSIONS: Final       = Key("extensions", "extensions", EXTENSION_LIST)
+MIMES: Final = (
+    Key("metadata_mime", "payload.metadata_mime", OPTIONAL_NAME),
+    Key("data_mime", "payload.data_mime", OPTIONAL_NAME),
+)
+ENTRY: Final = (
+    Key("ext", "ext", NAME),
+    Key("ignore", "ignore", BOOL),
+    Key("ack", "ack", BOOL),
+    Key("nibble", "nibble", INT),
+    Key("payload", "payload", HEX),
+)
+"""The keys of one extension."""
+KEYS_2_0_DRAFT: Final = {
+    **KEYS_1_0,
+    "SETUP":            (
+        *VERSION,
+        Key("ack", "ack", BOOL),
+        Key("metadata_mime", "metadata_mime", NAME),
+        Key("data_mime", "data_mime", NAME),
+        EXTENSIONS,
+        *PAYLOAD,
+    ),
+    "SETUP_OK":         (EXTENSIONS, *PAYLOAD),
+    **{
+        name: (*KEYS_1_0[name], *MIMES, EXTENSIONS)
+        for name in ("REQUEST_RESPONSE", "REQUEST_FNF", "REQUEST_STREAM", "REQUEST_CHANNEL")
+    },
+    "PAYLOAD":          (*KEYS_1_0["PAYLOAD"], *MIMES),
+    "EXT 1":            (Key("ext_type", "ext_type", INT), EXTENSIONS, METADATA),
+}
+# 0 is a number like any other here, so that is what an absent one says.
+COUNT: Final            = Key("initial_n", "initial_n", INT)
+KEYS_0_1: Final = {
+    "SETUP":            (
+        *VERSION,
+        Key("keepalive_ms", "keepalive_interval", MS_OF_SECONDS),
+        Key("max_lifetime_ms", "max_lifetime", MS_OF_SECONDS),
+        Key("lease", "lease", BOOL),
+        Key("strict", "strict", BOOL),
+        Key("metadata_mime", "metadata_mime", TEXT),
+        Key("data_mime", "data_mime", TEXT),
+        *PAYLOAD,
+    ),
+    "LEASE":            KEYS_1_0["LEASE"],
+    "KEEPALIVE":        (Key("respond", "respond", BOOL), DATA),
+    "REQUEST_RESPONSE": (FOLLOWS, *PAYLOAD),
+    "REQUEST_FNF":      (FOLLOWS, *PAYLOAD),
+    "REQUEST_STREAM":   (FOLLOWS, COUNT, *PAYLOAD),
+    "REQUEST_SUB":      (FOLLOWS, COUNT, *PAYLOAD),
+    "REQUEST_CHANNEL":  (FOLLOWS, COMPLETE, INITIAL_N, *PAYLOAD),
+    "REQUEST_N":        KEYS_1_0["REQUEST_N"],
+    "CANCEL":           (METADATA,),
+    "RESPONSE":         (FOLLOWS, COMPLETE, *PAYLOAD),
+    "ERROR":            (ERROR_CODE, METADATA, DATA),
+    "METADATA_PUSH":    KEYS_1_0["METADATA_PUSH"],
+    "EXT":              KEYS_1_0["EXT"],
+}
+
+METADATA_TYPE: Final    = Key("metadata_type", "metadata_type", INT)
+TYPED_PAYLOAD: Final    = (*PAYLOAD, Key("metadata_type", "payload.metadata_type", INT))
+KEYS_0_0: Final = {
+    "SETUP":            (
+        Key("version", "major", INT),
+        Key("lease", "lease", BOOL),
+        Key("metadata_mime", "metadata_mime", TEXT),
+        Key("data_mime", "data_mime", TEXT),
+        *TYPED_PAYLOAD,
+    ),
+    "SETUP_ERROR":      (ERROR_CODE, METADATA, METADATA_TYPE, DATA),
+    "LEASE":            (
+        Key("ttl_ns", "time_to_live_ns", INT),
+        Key("requests", "number_of_requests", INT),
+        METADATA,
+        METADATA_TYPE,
+    ),
+    "REQUEST_RESPONSE": TYPED_PAYLOAD,
+    "REQUEST_FNF":      TYPED_PAYLOAD,
+    "REQUEST_STREAM":   (COUNT, *TYPED_PAYLOAD),
+    "REQUEST_SUB":      (COUNT, *TYPED_PAYLOAD),
+    "REQUEST_N":        (*KEYS_1_0["REQUEST_N"], METADATA, METADATA_TYPE),
+    "CANCEL":           (METADATA, METADATA_TYPE),
+    "RESPONSE":         (FOLLOWS, COMPLETE, *TYPED_PAYLOAD),
+    "ERROR":            (METADATA, METADATA_TYPE, DATA),
+    "METADATA_PUSH":    (*KEYS_1_0["METADATA_PUSH"], METADATA_TYPE),
+    "EXT":              KEYS_1_0["EXT"],
+}
 KEYS: Final = {
+    RSOCKET_2_0_DRAFT.name:  KEYS_2_0_DRAFT,
     RSOCKET_1_0.name:        KEYS_1_0,
     REACTIVESOCKET_0_2.name: KEYS_0_2,
+    REACTIVESOCKET_0_1.name: KEYS_0_1,
+    REACTIVESOCKET_0_0.name: KEYS_0_0,
 }
+EVERY_FRAME: Final[dict[str, dict[str, object]]] = {REACTIVESOCKET_0_0.name: {"version": 0}}
+"""What every frame of a dialect says, unless its type has a key of that name."""
+UNSAID: Final[dict[type, dict[str, object]]] = {
+    SetupFrame: {"minor": 0, "keepalive_interval": 0.0, "max_lifetime": 0.0},
+    ErrorFrame: {"code": layout_0_0.STREAM_ERROR},
+}
+"""What a frame needs, where its dialect has no key for it."""
 # fmt: on
 
 
@@ -157,12 +293,14 @@ def to_json(dialect: Dialect, data: bytes) -> dict[str, object]:
     codec = dialect.codec
     frame = codec.decode(data)
     header = codec.header(data)
-    row = codec.row_of(frame)
-    assert header is not None  # What was decoded has a header.
+    assert header is not None  # What was decoded has a header,
+    row = codec.row(header.number)
+    assert row is not None  # and a type.
     result: dict[str, object] = {"type": row.name}
-    result["stream_id"] = frame.stream_id
+    result["stream_id"] = frame.stream_id if row.has_stream_id else None
     result["ignore"] = row.ignorable and header.flags & codec.ignore_flag != 0
-    for key in KEYS[dialect.name][row.name]:
+    result |= EVERY_FRAME.get(dialect.name, {})
+    for key in _keys(dialect, row, getattr(frame, "ext_type", None)):
         result[key.name] = key.kind.dump(attrgetter(key.attribute)(frame))
     if other_flags := header.flags & codec.spare_flags(row):
         result["other_flags"] = other_flags
@@ -176,9 +314,9 @@ def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
     field for a frame that the dialect forbids.
     """
     row = _row_named(dialect, content.get("type"))
-    keys = KEYS[dialect.name][row.name]
+    keys = _keys(dialect, row, content.get("ext_type"))
     _refuse_foreign_keys(row, keys, content)
-    attributes: dict[str, object] = {"stream_id": _load(STREAM_ID, content)}
+    attributes: dict[str, object] = {**UNSAID.get(row.frame, {}), "stream_id": _load(STREAM_ID, content)}
     payload: dict[str, Any] = {}
     for key in keys:
         owner, _, attribute = key.attribute.rpartition(".")
@@ -187,8 +325,11 @@ def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
         attributes["payload"] = Payload(**payload)
     if row.interaction is not None:
         attributes["interaction"] = row.interaction
-    frame: Any = row.frame
-    return dialect.codec.add_flags(dialect.codec.encode(frame(**attributes)), _header_flags(dialect, row, content))
+    make: Any = row.frame
+    frame = make(**attributes)
+    if (written := dialect.codec.name_of(frame)) != row.name:
+        raise ValueError(f"stream_id: {frame.stream_id} makes this {written}, not {row.name}")
+    return dialect.codec.add_flags(dialect.codec.encode(frame), _header_flags(dialect, row, content))
 
 
 def unhex(text: str) -> bytes:
@@ -203,6 +344,12 @@ def unhex(text: str) -> bytes:
         raise ValueError(f"not hex: {len(digits)} digits, which is odd") from None
 
 
+def _keys(dialect: Dialect, row: Row, ext_type: object) -> tuple[Key, ...]:
+    """The keys of a type; those of an EXT may depend on what kind of extension it is."""
+    types = KEYS[dialect.name]
+    return types.get(f"{row.name} {ext_type}") or types[row.name]
+
+
 def _row_named(dialect: Dialect, name: object) -> Row:
     rows = {row.name: row for row in dialect.codec.rows}
     if not isinstance(name, str) or name not in rows:
@@ -214,7 +361,7 @@ def _refuse_foreign_keys(row: Row, keys: tuple[Key, ...], content: Mapping[str, 
     own = {"type", "stream_id", "ignore", "other_flags", *(key.name for key in keys)}
     for name, foreign in content.items():
         # A key that says nothing is let pass: absent keys mean the same.
-        if name not in own and foreign not in (None, False, 0, ""):
+        if name not in own and foreign not in (None, False, 0, "", []):
             raise ValueError(f"{name}: {row.name} has no such key")
 
 

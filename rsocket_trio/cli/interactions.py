@@ -9,12 +9,14 @@ from contextlib import aclosing
 import attrs
 import trio
 
-from rsocket_trio import Canceled, Channel, Connection, Incoming, Payload
+from rsocket_trio import Canceled, Channel, Connection, ConnectionClosed, ConnectionLost, Incoming, Payload, Unsupported
 from rsocket_trio.cli.data import Source, each, whole
 from rsocket_trio.cli.output import Output
 from rsocket_trio.metadata import with_route
 
 DEFAULT_CREDIT = 256
+PATIENCE = 1.0
+"""Seconds that a peer gets to answer a sign of life."""
 
 
 class Kind(enum.Enum):
@@ -90,17 +92,26 @@ async def _channel(connection: Connection, wish: Wish, output: Output) -> None:
 
 
 async def _send_all(channel: Channel, payloads: AsyncGenerator[bytes, None]) -> None:
-    try:
-        async for payload in payloads:
-            await channel.send(payload)
-        await channel.send_eof()
-    except Canceled:
-        # The peer wants no more; what it has to say itself goes on.
-        return
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def stop_when_nobody_listens() -> None:
+            # The next line may never come.
+            await channel.wait_send_closed()
+            nursery.cancel_scope.cancel()
+
+        try:
+            async for payload in payloads:
+                await channel.send(payload)
+            await channel.send_eof()
+        except Canceled:
+            # The peer wants no more; what it has to say itself goes on.
+            return
 
 
 async def _fnf(connection: Connection, wish: Wish, output: Output) -> None:
     await connection.fire_and_forget(Payload(await whole(wish.sources), wish.metadata), route=wish.route)
+    await _hear_of_refusal(connection)
 
 
 async def _push(connection: Connection, wish: Wish, output: Output) -> None:
@@ -114,6 +125,20 @@ async def _push(connection: Connection, wish: Wish, output: Output) -> None:
     if metadata is None:
         raise ValueError("a push needs metadata")
     await connection.metadata_push(metadata)
+    await _hear_of_refusal(connection)
+
+
+async def _hear_of_refusal(connection: Connection) -> None:
+    """Wait for a sign of life, so that a refused SETUP shows where nothing else would be answered."""
+    # Signs of life overtake what waits to be written: let it be taken first. The send task runs in between.
+    await trio.lowlevel.checkpoint()
+    await trio.lowlevel.checkpoint()
+    with trio.move_on_after(PATIENCE):
+        try:
+            await connection.ping()
+        except (ConnectionLost, ConnectionClosed, Unsupported):
+            # What was asked for is done: how the connection ends later does not matter.
+            return
 
 
 async def _show(items: Incoming, wish: Wish, output: Output) -> bool:

@@ -55,6 +55,7 @@ def mode(text: str) -> int:
     type=click.FloatRange(min=0),
     default=10.0,
     show_default=True,
+    metavar="SECONDS",
     help="Seconds that streams get to finish at the end.",
 )
 @click.option("--log", type=click.Choice(LEVELS), default="warning", help="Show log lines from this level on.")

@@ -102,7 +102,7 @@ def described(dialect: Dialect, data: bytes) -> str:
     words = [dialect.codec.name_of(frame), f"stream {frame.stream_id}"]
     for field in attrs.fields(type(frame)):
         name, content = field.name, getattr(frame, field.name)
-        if name in {"stream_id", "interaction"} or content is None or content is False:
+        if name in {"stream_id", "interaction"} or (not content and content == field.default) or content is False:
             continue
         if isinstance(content, Payload):
             if content.metadata is not None:

@@ -52,6 +52,12 @@ class Sender:
             await self._obstacle().park()
         engine.send_item(stream, item)
 
+    async def wait_closed(self) -> None:
+        """Wait until nothing more can be sent, for whatever reason."""
+        await trio.lowlevel.checkpoint()
+        while self._stream.open & SENDING and self._engine.ended is None:
+            await self._waiters().park()
+
     def on_credit(self) -> None:
         """More may be sent, or nothing may: whoever waits looks again."""
         if self._parking is not None:
@@ -69,6 +75,9 @@ class Sender:
             raise Canceled("the peer wants no more items")
         if stream.room > 0:
             return engine.room
+        return self._waiters()
+
+    def _waiters(self) -> Parking:
         if self._parking is None:
             self._parking = Parking()
         return self._parking

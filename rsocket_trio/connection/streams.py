@@ -174,6 +174,13 @@ class Channel(Incoming):
         """
         await self._sending().send(payload)
 
+    async def wait_send_closed(self) -> None:
+        """Wait until nothing more can be sent: completed by this side, cancelled or ended by the peer.
+
+        For those who send rarely and want to hear at once that nobody listens.
+        """
+        await self._sending().wait_closed()
+
     async def send_eof(self) -> None:
         """Say that this side sends nothing more; receiving goes on. Does nothing the second time."""
         sender = self._sending()

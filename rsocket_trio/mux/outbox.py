@@ -41,11 +41,12 @@ class Bulk(Protocol):
 class Source:
     """The fragments of a payload, which is not copied before they leave."""
 
-    __slots__ = ("_frames", "_next", "size")
+    __slots__ = ("_frames", "_next", "begun", "size")
 
     def __init__(self, frames: Iterator[EncodedFrame], size: int) -> None:
         self._frames = frames
         self._next = next(frames, None)
+        self.begun = False
         self.size = size
 
     def next_size(self) -> int:
@@ -54,6 +55,7 @@ class Source:
 
     def take(self) -> EncodedFrame | None:
         """The next frame."""
+        self.begun = True
         frame = self._next
         self._next = next(self._frames, None)
         return frame
@@ -177,6 +179,18 @@ class Outbox:
                 self.bulk_size += size
         else:
             self.bulk_size += entry.size  # type: ignore[union-attr]
+
+    def put_behind_fragments(self, lane: Lane, entry: Bulk) -> bool:
+        """Put an entry right behind the payload whose fragments are leaving the lane; not if there is none."""
+        head = lane.head
+        if type(head) is not Source or not head.begun:
+            return False
+        if lane.rest is None:
+            lane.rest = deque((entry,))
+        else:
+            lane.rest.appendleft(entry)
+        self.bulk_size += entry.size
+        return True
 
     def discard(self, lane: Lane) -> None:
         """Drop what waits in one lane; the others are not touched."""

@@ -59,6 +59,8 @@ class Row:
     """Which of the request types it is; ``None`` for all other frames."""
     ignorable: bool = True
     """Whether the layout's ignore flag keeps its meaning in this type."""
+    has_stream_id: bool = True
+    """Whether the frame has room for one; without it the frame's value says 0."""
 
 
 @value
@@ -89,19 +91,28 @@ class HeaderLayout:
     """Type number, flags and stream id of a frame. Lets ``struct.error`` out when it is too short."""
     add_flags: Callable[[bytes, int], bytes]
     """The same frame with more flags set."""
+    size: int = attrs.field(default=attrs.Factory(lambda self: self.minimum, takes_self=True))
+    """Bytes of the header, where some type is smaller than that without its stream id."""
+    flags_end: int = attrs.field(default=attrs.Factory(lambda self: self.size, takes_self=True))
+    """How many bytes a frame must have to hold its flags."""
+    metadata_header: int = 3
+    """Bytes that stand before metadata that is not the end of its frame."""
 
 
 class Codec:
     """Frames of one layout: decode by type number, encode by what the frame is.
 
     ``rows`` are in the order of their numbers, ``minimum`` is the size of the smallest frame in bytes, ``largest``
-    that of the largest, ``ignore_flag`` the bit that lets a receiver skip what it does not understand.
+    that of the largest, ``header_size`` what every frame of a stream begins with, ``metadata_header`` what metadata
+    costs besides itself, ``ignore_flag`` the bit that lets a receiver skip what it does not understand.
     """
 
     def __init__(self, header: HeaderLayout, rows: Iterable[Row]) -> None:
         self.rows = tuple(sorted(rows, key=lambda row: row.number))
         self.minimum = header.minimum
         self.largest = header.largest
+        self.header_size = header.size
+        self.metadata_header = header.metadata_header
         self.ignore_flag = header.ignore_flag
         self._header = header
         self._split = header.split
@@ -160,7 +171,7 @@ class Codec:
         parts = encode(frame)
         size = len(parts[0]) + len(parts[1])
         if size > self.largest:
-            raise LocalProtocolError(f"{self._by_kind[kind].name} frame of {size} bytes, limit {self.largest}")
+            raise LocalProtocolError(f"{self.name_of(frame)} frame of {size} bytes, limit {self.largest}")
         return parts
 
     def header(self, data: bytes) -> Header | None:
@@ -172,10 +183,12 @@ class Codec:
 
     def ignorable(self, data: bytes) -> bool:
         """Whether a frame that was not understood may be skipped (ALL-RCT-02). Too short for the flag counts as no."""
-        header = self.header(data)
-        if header is None or not header.flags & self.ignore_flag:
+        if len(data) < self._header.flags_end:
             return False
-        row = self._by_number.get(header.number)
+        number, flags, _ = self._split(data.ljust(self.header_size, b"\0"))
+        if not flags & self.ignore_flag:
+            return False
+        row = self._by_number.get(number)
         return row is None or row.ignorable
 
     def row(self, number: int) -> Row | None:
@@ -209,7 +222,7 @@ class Codec:
     # Failures are rare; kept out of decode, they leave it short enough to read.
 
     def _fail_short(self, data: bytes) -> NoReturn:
-        raise NotUnderstood(f"frame of {len(data)} bytes: header needs {self.minimum}") from None
+        raise NotUnderstood(f"frame of {len(data)} bytes: header needs {self.header_size}") from None
 
     def _fail_unknown(self, data: bytes, number: int) -> NoReturn:
         text = f"frame of {len(data)} bytes: unknown type 0x{number:02X}"
@@ -221,11 +234,11 @@ class Codec:
 
     def _fail_fixed(self, data: bytes, number: int) -> NoReturn:
         row = self._by_number[number]
-        left = len(data) - self.minimum
+        start = self.header_size
         raise NotUnderstood(
             f"{row.name} frame of {len(data)} bytes: "
-            f"fixed fields need {row.fixed} bytes at offset {self.minimum}, {left} left",
-            offset=self.minimum,
+            f"fixed fields need {row.fixed} bytes at offset {start}, {len(data) - start} left",
+            offset=start,
         ) from None
 
 

@@ -1,29 +1,46 @@
-"""The frames of all dialects of the RSocket family, as values: one model, whatever the layout."""
+"""The frames of all dialects of the RSocket family, as values: one model, whatever the layout.
+
+``metadata_type`` is the byte that 0.0 gives to metadata; every other dialect reads it as 0 and leaves it unsaid.
+"""
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.values import value
 
+if TYPE_CHECKING:
+    # Its module needs the codec, and the codec these frames.
+    from rsocket_trio.rsocket.extensions import Entry
+
+# A union would have every dialect ask which of the two it holds, and only one has numbers.
+Mime: TypeAlias = Any
+"""A MIME type of SETUP: a text; in the extension draft it may be the number of a well-known one."""
+
 
 @value
 class SetupFrame:
-    """SETUP: version, keepalive terms in seconds, mime types, and the application's payload."""
+    """SETUP: version, keepalive terms in seconds, mime types, and the application's payload.
+
+    In 0.0 ``major`` is the version byte; it has neither ``minor`` nor keepalive terms, which are read as 0.
+    In the extension draft keepalive terms, leases and resumption stand in ``extensions``.
+    """
 
     major: int
     minor: int
     keepalive_interval: float
     max_lifetime: float
-    metadata_mime: str
-    data_mime: str
+    metadata_mime: Mime
+    data_mime: Mime
     payload: Payload
     lease: bool = False
     strict: bool = False
     resume_token: bytes | None = None
     stream_id: int = 0
+    ack: bool = False
+    extensions: tuple[Entry, ...] = ()
 
 
 @value
@@ -34,6 +51,7 @@ class LeaseFrame:
     number_of_requests: int
     metadata: bytes | None = None
     stream_id: int = 0
+    metadata_type: int = 0
 
 
 @value
@@ -59,6 +77,7 @@ class RequestFrame:
     initial_n: int | None = None
     follows: bool = False
     complete: bool = False
+    extensions: tuple[Entry, ...] = ()
 
 
 @value
@@ -68,6 +87,7 @@ class RequestNFrame:
     stream_id: int
     request_n: int
     metadata: bytes | None = None
+    metadata_type: int = 0
 
 
 @value
@@ -76,11 +96,16 @@ class CancelFrame:
 
     stream_id: int
     metadata: bytes | None = None
+    metadata_type: int = 0
 
 
 @value
 class PayloadFrame:
-    """PAYLOAD (or RESPONSE): one item of a stream, its end, or both."""
+    """PAYLOAD (or RESPONSE): one item of a stream, its end, or both.
+
+    A RESPONSE has no flag for ``next``. One that was read says ``next`` unless it completes and carries nothing;
+    whether that is an item all the same depends on the interaction (RS00-RSP-03, RS01-RSP-03).
+    """
 
     stream_id: int
     payload: Payload
@@ -91,12 +116,16 @@ class PayloadFrame:
 
 @value
 class ErrorFrame:
-    """ERROR on a stream, or on stream 0 for the connection (0.0: SETUP_ERROR)."""
+    """ERROR on a stream, or on stream 0 for the connection (0.0: SETUP_ERROR).
+
+    An ERROR of 0.0 has no code: one that was read says 0x201, and in writing the code goes unsaid.
+    """
 
     stream_id: int
     code: int
     data: bytes = b""
     metadata: bytes | None = None
+    metadata_type: int = 0
 
 
 @value
@@ -105,6 +134,7 @@ class MetadataPushFrame:
 
     metadata: bytes
     stream_id: int = 0
+    metadata_type: int = 0
 
 
 @value
@@ -129,13 +159,28 @@ class ResumeOkFrame:
 
 @value
 class ExtFrame:
-    """EXT: a frame of an extension; ``body`` is opaque and includes any metadata."""
+    """EXT: a frame of an extension; ``body`` is opaque and includes any metadata.
+
+    In 0.0 and 0.1 it has no stream id, which is read as 0. In the extension draft one type is not opaque: it has
+    ``extensions`` and ``metadata`` instead of a ``body``.
+    """
 
     stream_id: int
     ext_type: int
     body: bytes = b""
     ignore: bool = False
     has_metadata: bool = False
+    extensions: tuple[Entry, ...] = ()
+    metadata: bytes | None = None
+
+
+@value
+class SetupOkFrame:
+    """SETUP_OK: the server's answer to a SETUP of the extension draft that asked for one."""
+
+    payload: Payload
+    extensions: tuple[Entry, ...] = ()
+    stream_id: int = 0
 
 
 Frame: TypeAlias = (
@@ -151,4 +196,5 @@ Frame: TypeAlias = (
     | ResumeFrame
     | ResumeOkFrame
     | ExtFrame
+    | SetupOkFrame
 )

@@ -38,7 +38,8 @@ EMPTY = Payload()
 class CreditGrant:
     """A REQUEST_N that waits to leave: further credit is added to it instead of queued behind it.
 
-    It stands in the urgent lane, or behind the unsent request of its own stream.
+    It stands in the urgent lane, or in that of its own stream: behind its unsent request, or behind the fragments that
+    are leaving (rsocket-js takes no REQUEST_N while it joins those of the same stream).
     """
 
     __slots__ = ("_encode", "amount", "stream")
@@ -156,7 +157,7 @@ class Outbound:
         stream.grant = grant = CreditGrant(self, stream, amount)
         if stream.requester and not stream.left:
             self._outbox.put(stream, grant)
-        else:
+        elif not self._outbox.put_behind_fragments(stream, grant):
             self._outbox.put_urgent(grant)
 
     def keep_credit(self, stream: Stream) -> None:

@@ -22,10 +22,18 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded, SetupReceived
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
-from rsocket_trio.rsocket.codec import BadMetadata
+from rsocket_trio.rsocket.codec import BadMetadata, Header
 from rsocket_trio.rsocket.control import Control, EndedByPeer
 from rsocket_trio.rsocket.dialects import Dialect
-from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
+from rsocket_trio.rsocket.frames import (
+    CancelFrame,
+    ErrorFrame,
+    ExtFrame,
+    MetadataPushFrame,
+    PayloadFrame,
+    RequestFrame,
+    RequestNFrame,
+)
 from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
 from rsocket_trio.rsocket.lease import Permits
@@ -43,6 +51,9 @@ STREAM_HANDLERS: dict[type, Callable[[Inbound, Any], None]] = {
     RequestFrame: Inbound.on_request,
     CancelFrame: Inbound.on_cancel,
 }
+
+FOR_HANDLERS = (MetadataPushFrame, ExtFrame)
+"""Frames for the connection that an application's handlers take: none of those runs before the gate is open."""
 
 
 class State(enum.Enum):
@@ -287,13 +298,19 @@ class Session:
             self._on_first_frame(data)
         elif self.state is State.GATED:
             header = self.dialect.codec.header(data)
-            if header is None or not header.stream_id or self.table.find(header.stream_id) is not None:
-                # Connection frames and answers go on.
+            if header is None or self._passes_gate(header):
+                # Keepalives, leases, errors and answers go on.
                 return True
-            # A request, or something for a request that is held already.
+            # A request, something for a request that is held already, or what a handler of the application would take.
             self._held.append(data)
             self._held_size += len(data)
         return False
+
+    def _passes_gate(self, header: Header) -> bool:
+        row = self.dialect.codec.row(header.number)
+        if row is not None and row.frame in FOR_HANDLERS:
+            return False
+        return not header.stream_id or self.table.find(header.stream_id) is not None
 
     def _on_first_frame(self, data: bytes) -> None:
         """Let the SETUP in, up to the application's gate. Raises the ``SetupError`` that refuses it."""

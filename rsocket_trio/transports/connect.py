@@ -16,7 +16,6 @@ from rsocket_trio.transports.memory import connect_memory
 from rsocket_trio.transports.reasons import reason
 from rsocket_trio.transports.sockets import peer_name, secure
 from rsocket_trio.transports.uris import Endpoint, parse_uri
-from rsocket_trio.transports.websocket import open_websocket
 
 
 @asynccontextmanager
@@ -71,6 +70,9 @@ async def _connect(
         stream = trio.SSLStream(stream, context, server_hostname=endpoint.host, https_compatible=True)
         handshake = await secure(stream, handshake)
     if endpoint.is_websocket:
+        # Imported where it is needed: programs that use TCP start without it.
+        from rsocket_trio.transports.websocket import open_websocket
+
         return await stack.enter_async_context(
             open_websocket(stream, endpoint, handshake, headers=headers, max_message=limits.frame_size)
         )

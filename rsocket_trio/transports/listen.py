@@ -18,7 +18,6 @@ from rsocket_trio.transports.memory import MemoryListener, MemoryTransport, list
 from rsocket_trio.transports.reasons import HandshakeFailed, reason
 from rsocket_trio.transports.sockets import UnixListener, bind_tcp, bind_unix, peer_name, secure, server_tls
 from rsocket_trio.transports.uris import Endpoint, parse_uri
-from rsocket_trio.transports.websocket import accept_websocket
 
 DEFAULT_BACKLOG = 1024
 """Connections that the system completes before they are accepted. It cuts this down to its own maximum."""
@@ -59,6 +58,9 @@ class Accepted:
                 ready = server_tls(self._ssl_context, stream)
                 handshake = await secure(ready, handshake)
             if endpoint.is_websocket:
+                # Imported where it is needed: programs that use TCP start without it.
+                from rsocket_trio.transports.websocket import accept_websocket
+
                 max_message = (limits or Limits()).frame_size
                 async with accept_websocket(ready, endpoint, handshake, max_message=max_message) as transport:
                     yield transport

@@ -13,7 +13,7 @@ import trustme
 
 from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialects import ALL, RSOCKET_1_0
 from rsocket_trio.rsocket.frames import CancelFrame, Frame, PayloadFrame, RequestFrame, RequestNFrame
 from tests.cli.commands import run, serving, started
 
@@ -69,6 +69,16 @@ async def test_what_is_never_answered_arrives() -> None:
                 await served.arrived.wait()
 
         assert served.got == [b"1", b"2", b"3"]
+
+
+async def test_a_peer_that_answers_no_sign_of_life_got_its_message_all_the_same() -> None:
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    uri = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
+    async with listener, started("fnf", uri, "--data", "x") as process:
+        async with await listener.accept() as stream:
+            request = await Peer(stream).request()
+        assert request.payload.data == b"x"
+        assert await process.end() == (0, "")
 
 
 async def test_bytes_that_are_no_text_pass_through() -> None:
@@ -273,7 +283,7 @@ WRONG = {
     "not a URI like tcp://host:port": ["127.0.0.1:7878"],
     "unknown scheme": ["http://127.0.0.1:7878"],
     "is not a number from 0 to 65535": ["tcp://127.0.0.1:port"],
-    "the known ones are rsocket/1.0, reactivesocket/0.2": ["tcp://127.0.0.1:1", "--dialect", "rsocket/9"],
+    f"the known ones are {', '.join(ALL)}": ["tcp://127.0.0.1:1", "--dialect", "rsocket/9"],
     "has no quirk 'odd'": ["tcp://127.0.0.1:1", "--quirk", "odd"],
     "route of 256 bytes, limit 255": ["URI", "--route", "r" * 256],
     "MIME type 'jsn'": ["tcp://127.0.0.1:1", "--metadata-mime", "jsn"],

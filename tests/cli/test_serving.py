@@ -14,6 +14,7 @@ import trio
 import trustme
 
 from rsocket_trio import Canceled, Connection, ConnectionClosed, ConnectionLost, Rejected, open_connection
+from rsocket_trio.rsocket.dialects import ALL
 from tests.cli.commands import Running, run, started
 
 APP = """
@@ -135,9 +136,10 @@ async def test_every_uri_is_printed_in_order_and_serves_every_dialect(app: Path)
 async def test_a_dialect_that_is_not_named_is_not_served(app: Path) -> None:
     async with serve(app, "--listen", "tcp://127.0.0.1:0", "--dialect", "rsocket/1.0") as (_, (uri,)):
         assert (await run("request", uri)).code == 0
-        refused = await run("request", uri, "--dialect", "reactivesocket/0.2")
-    assert refused.code == 1
-    assert refused.stderr.startswith("InvalidSetup: ")
+        for command in ("request", "fnf", "push"):
+            refused = await run(command, uri, "--dialect", "reactivesocket/0.2", "--data", "x")
+            assert refused.code == 1
+            assert refused.stderr.startswith("InvalidSetup: ")
 
 
 async def test_another_websocket_path_gets_404(app: Path) -> None:
@@ -210,7 +212,7 @@ WRONG = {
         1,
         ["app:responder", "--listen", "tls://127.0.0.1:0", "--cert", "typo.py"],
     ),
-    "the known ones are rsocket/1.0, reactivesocket/0.2": (2, ["app:responder", "--dialect", "rsocket/9"]),
+    f"the known ones are {', '.join(ALL)}": (2, ["app:responder", "--dialect", "rsocket/9"]),
     "has no quirk 'odd'": (2, ["app:responder", "--quirk", "odd"]),
     "three octal digits": (2, ["app:responder", "--unix-mode", "999"]),
 }

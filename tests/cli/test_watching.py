@@ -27,7 +27,7 @@ SHOWN: dict[str, Frame] = {
     "SETUP, stream 0, major 1, minor 0, keepalive_interval 20, max_lifetime 90, metadata_mime a/b, data_mime c/d, "
     "metadata of 6 bytes, 'hi', lease": SetupFrame(1, 0, 20, 90, "a/b", "c/d", Payload("hi", "secret"), lease=True),
     "LEASE, stream 0, time_to_live_ns 1000000, number_of_requests 3": LeaseFrame(1_000_000, 3),
-    "KEEPALIVE, stream 0, respond, last_received_position 0": KeepaliveFrame(respond=True),
+    "KEEPALIVE, stream 0, respond": KeepaliveFrame(respond=True),
     "REQUEST_STREAM, stream 1, 'x', initial_n 7": RequestFrame(1, Interaction.REQUEST_STREAM, Payload("x"), 7),
     "REQUEST_N, stream 1, request_n 5": RequestNFrame(1, 5),
     "CANCEL, stream 1": CancelFrame(1),

@@ -119,12 +119,13 @@ async def connected_pair(
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run, server_wire, dialect_named(dialect), math.inf)
+        await settle()
+        (accepted,) = server.connections
         try:
             async with open_connection_over(
                 client_wire, responder=client_responder, limits=limits, **options
             ) as connection:
                 await settle()
-                (accepted,) = server.connections
                 yield Pair(connection, accepted, client_wire, server_wire)
         except BaseException as exc:
             error = exc  # alone, in no group of this nursery's

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 import trio
-from trio.testing import MockClock
 import trio.testing
+from trio.testing import MockClock
 
 from rsocket_trio import (
     ApplicationError,
@@ -50,7 +50,6 @@ def echo_responder() -> Responder:
     @responder.request_response("never")
     async def never(request: Payload) -> bytes:
         await trio.sleep_forever()
-        return b""
 
     @responder.request_stream
     async def ticks(request: Payload) -> AsyncIterator[bytes]:
@@ -123,9 +122,8 @@ async def test_a_stream_that_completed_is_not_cancelled_by_leaving_it(autojump_c
         yield b"1"
         yield b"2"
 
-    async with connected_pair(responder) as pair:
-        async with pair.client.request_stream() as items:
-            assert [item.data async for item in items] == [b"1", b"2"]
+    async with connected_pair(responder) as pair, pair.client.request_stream() as items:
+        assert [item.data async for item in items] == [b"1", b"2"]
 
     assert pair.client_said.names == ["REQUEST_STREAM"]
 
@@ -224,7 +222,7 @@ async def test_an_error_keeps_its_class_code_and_data(
 
         seen: list[bytes] = []
         async with pair.client.request_stream() as items:
-            with pytest.raises(kind) as later:
+            with pytest.raises(kind) as later:  # noqa: PT012
                 async for item in items:
                     seen.append(item.data)
         assert seen == [b"one"]
@@ -336,7 +334,7 @@ async def test_outside_of_a_handler_there_is_no_current_connection(autojump_cloc
 
 async def test_an_interaction_that_the_dialect_lacks_raises_before_anything_is_sent(autojump_clock: MockClock) -> None:
     async with connected_pair(echo_responder()) as pair:
-        with pytest.raises(Unsupported, match="REQUEST_SUBSCRIPTION|subscription"):
+        with pytest.raises(Unsupported, match="request_subscription"):
             async with pair.client.request_subscription():
                 pass
 
@@ -360,7 +358,7 @@ async def test_credit_outside_of_its_range_is_refused_at_the_call(request_n: int
 
 async def test_the_users_own_error_leaves_the_block_alone(autojump_clock: MockClock) -> None:
     error = KeyError("mine")
-    with pytest.raises(KeyError) as caught:
+    with pytest.raises(KeyError) as caught:  # noqa: PT012
         async with connected_pair(echo_responder()) as pair:
             await pair.client.request_response(b"x")
             raise error
@@ -378,7 +376,7 @@ async def test_a_group_of_the_users_own_is_not_taken_apart(autojump_clock: MockC
 
 
 async def test_an_error_of_the_connection_is_raised_unwrapped_where_it_is_waited_for(autojump_clock: MockClock) -> None:
-    with pytest.raises(ConnectionLost, match="closed the transport"):
+    with pytest.raises(ConnectionLost, match="closed the transport"):  # noqa: PT012
         async with raw.client(raw.RS10) as (connection, peer):
             await peer.stream.aclose()
             await connection.request_response()
@@ -431,7 +429,7 @@ async def test_a_connection_that_was_left_answers_no_more(autojump_clock: MockCl
         pass
     for call in (pair.client.request_response, pair.client.fire_and_forget, pair.client.ping):
         with pytest.raises(ConnectionClosed, match="by this side"):
-            await call()  # type: ignore[operator]
+            await call()
     with pytest.raises(ConnectionClosed):
         await pair.client.metadata_push(b"x")
     with pytest.raises(ConnectionClosed):
@@ -581,7 +579,7 @@ async def test_a_lost_connection_reaches_whoever_waits_for_room(autojump_clock: 
     caught: list[BaseException] = []
 
     async def forget(connection: Connection) -> None:
-        with pytest.raises(ConnectionLost) as error:
+        with pytest.raises(ConnectionLost) as error:  # noqa: PT012
             while True:
                 await connection.fire_and_forget(bytes(9_000))
         caught.append(error.value)

@@ -1,7 +1,7 @@
 """What interop tests share: peers that are here, servers that stay, and defects that are known.
 
-A test that is parametrized by ``kind`` runs where a peer of that kind does. One that takes ``setting`` is played once for
-each kind, transport and direction.
+A test that is parametrized by ``kind`` runs where a peer of that kind does. One that takes ``setting`` is played once
+for each kind, transport and direction.
 """
 
 from __future__ import annotations

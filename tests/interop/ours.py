@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -33,6 +33,8 @@ from rsocket_trio import (
 )
 from rsocket_trio.errors import StreamError
 from tests.interop.peers import Result, as_command, pattern, with_bytes
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 LARGE_REQUEST = 271_828
 LARGE_REPLY = 314_159
@@ -233,8 +235,9 @@ def add_streams(responder: Responder, seen: Seen) -> None:
 
 
 def add_channels(responder: Responder, seen: Seen) -> None:
-    # What the README says of grants: four messages, then more as they come.
-    channel_handler = partial(responder.request_channel, initial_request_n=4)
+    def channel_handler(route: str | None = None) -> Callable[[F], F]:
+        # What the README says of grants: four messages, then more as they come.
+        return responder.request_channel(route, initial_request_n=4)
 
     async def echo(channel: Channel) -> None:
         meter = metered(channel)
@@ -312,17 +315,18 @@ def drained(items: list[Any]) -> list[Any]:
 # ---- the requester
 
 
-@attrs.frozen
 class OurClient:
     """Carries out the commands of README.md by our own API."""
 
-    connection: Connection
+    def __init__(self, connection: Connection) -> None:
+        # Weak, so that a test that fails, whose traceback refers to this, does not seem to leave a connection behind.
+        self._connection = weakref.ref(connection)
 
     async def do(self, what: str, *, data: bytes | None = None, metadata: bytes | None = None, **fields: Any) -> Result:
         """Do something, and give what came of it, in the form of ``PeerClient.do``."""
-        return with_bytes(
-            await carry_out(self.connection, as_command(what, data=data, metadata=metadata, **fields))
-        )
+        connection = self._connection()
+        assert connection is not None
+        return with_bytes(await carry_out(connection, as_command(what, data=data, metadata=metadata, **fields)))
 
 
 async def carry_out(connection: Connection, command: Result) -> Result:

@@ -1,7 +1,7 @@
 """The twelve cases that every pair of gRPC implementations has to pass, in RSocket's words.
 
-Each is played with both kinds of peers, over both transports, and with either side asking. What a peer itself can't do is
-in ``defects.py``.
+Each is played with both kinds of peers, over both transports, and with either side asking. What a peer itself can't
+do is in ``defects.py``.
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ async def test_server_streaming(setting: Setting) -> None:
 
 async def test_ping_pong(setting: Setting) -> None:
     # Each message asks for a size, and has itself the size of its own case.
-    messages = [
-        (b"%d\0" % reply).ljust(request, b"\0") for request, reply in zip(REQUESTS, REPLIES, strict=True)
-    ]
+    messages = [(b"%d\0" % reply).ljust(request, b"\0") for request, reply in zip(REQUESTS, REPLIES, strict=True)]
 
     async with asking(setting) as asker:
         result = await asker.do("request_channel", route="pingpong", items=messages, pingpong=True)
@@ -96,7 +94,9 @@ async def test_timeout_on_sleeping_server(setting: Setting) -> None:
     assert after["data"] == b"still there?"
 
 
-@pytest.mark.parametrize("text", ["test status message", "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"])
+@pytest.mark.parametrize(
+    "text", ["test status message", "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n"]
+)
 async def test_status_code_and_message(setting: Setting, text: str) -> None:
     async with asking(setting) as asker:
         answer = await asker.do("request_response", route="error", data=text.encode())

@@ -61,7 +61,7 @@ async def test_large_payloads_arrive_whole_each_way(setting: Setting) -> None:
     assert back["data"] == pattern(LARGE)
 
 
-async def test_fragments_of_1_kB_become_whole_payloads_again(setting: Setting) -> None:
+async def test_fragments_of_one_kilobyte_become_whole_payloads_again(setting: Setting) -> None:
     entry = encode_composite([Entry(TEXT_PLAIN, pattern(5_000))])
 
     async with asking(setting, fragment=1000) as asker:
@@ -248,10 +248,13 @@ async def test_a_client_asks_no_more_often_than_our_lease_allows(kind: Kind, tra
         assert await three_were_asked()
         more.set()
 
-    async with serving(transport, responder) as uri, client_peer(kind, uri, lease=256) as client:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(let_more_come)
-            result = await client.do("many", count=5, data=b"may I?")
+    async with (
+        serving(transport, responder) as uri,
+        client_peer(kind, uri, lease=256) as client,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(let_more_come)
+        result = await client.do("many", count=5, data=b"may I?")
 
     assert (result["ok"], result["answers"], len(asked)) == (True, 5, 5)
 

@@ -37,9 +37,7 @@ async def test_an_item_brings_its_metadata(setting: Setting) -> None:
 
 async def test_small_grants_are_kept_to_and_add_up(setting: Setting) -> None:
     async with asking(setting) as asker:
-        result = await asker.do(
-            "request_stream", route="count", data=b"11", initial_n=1, later=[2, 1, 3, 4], hold=20
-        )
+        result = await asker.do("request_stream", route="count", data=b"11", initial_n=1, later=[2, 1, 3, 4], hold=20)
         grants = await told(asker, "credits")
 
     assert (result["completed"], result["items"], result["surplus"]) == (True, numbers(11), 0)

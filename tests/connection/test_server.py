@@ -1,0 +1,559 @@
+"""What a server does with a connection: the gate, leases, draining, and what leaving ``serve`` means."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+from trio.testing import MockClock
+import trio.testing
+
+from rsocket_trio import (
+    Connection,
+    ConnectionClosed,
+    ConnectionLost,
+    InvalidSetup,
+    Keepalive,
+    Lease,
+    Limits,
+    NegotiationFailed,
+    Payload,
+    Rejected,
+    RejectedSetup,
+    Responder,
+    Setup,
+    UnsupportedSetup,
+    current_connection,
+    open_connection,
+    serve,
+    serve_stream,
+)
+from tests.conformance import raw
+from tests.connection.pairs import connected_pair, settle
+
+
+def waiting(seconds: float = 1.0) -> Responder:
+    responder = Responder()
+
+    @responder.request_response
+    async def wait(request: Payload) -> bytes:
+        await trio.sleep(seconds)
+        return b"done"
+
+    @responder.request_response("never")
+    async def never(request: Payload) -> bytes:
+        await trio.sleep_forever()
+
+    return responder
+
+
+# The gate
+
+
+async def test_until_the_setup_handler_returns_no_request_runs(autojump_clock: MockClock) -> None:
+    responder = waiting()
+    ran: list[str] = []
+
+    @responder.setup
+    async def gate(setup: Setup, connection: Connection) -> None:
+        assert connection.setup is setup
+        await trio.sleep(3)
+        connection.state.user = setup.payload.text
+        ran.append("gate")
+
+    @responder.fire_and_forget
+    def note(request: Payload) -> None:
+        ran.append(f"note of {current_connection().state.user}")
+
+    @responder.metadata_push
+    def push(metadata: bytes) -> None:
+        ran.append(f"push of {current_connection().state.user}")
+
+    async with raw.bare_server(raw.RS10, responder) as peer:
+        await peer.send(raw.setup(data=b"ann"), raw.forget(1), raw.RS10.push(b"x"), raw.ask(3))
+        await peer.expect_alive()
+        assert ran == []
+        assert (await peer.receive()).body == b"done"
+
+    assert sorted(ran) == ["gate", "note of ann", "push of ann"]
+    assert ran[0] == "gate"
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (RejectedSetup("not you"), raw.REJECTED_SETUP, b"not you"),
+        (InvalidSetup("what?"), raw.INVALID_SETUP, b"what?"),
+        (UnsupportedSetup("cannot"), raw.UNSUPPORTED_SETUP, b"cannot"),
+        (ExceptionGroup("", [RejectedSetup("leaf")]), raw.REJECTED_SETUP, b"leaf"),
+        (ValueError("secret"), raw.REJECTED_SETUP, b"internal error"),
+        (NegotiationFailed("no code"), raw.REJECTED_SETUP, b"internal error"),
+    ],
+    ids=lambda value: getattr(type(value), "__name__", None) if isinstance(value, Exception) else "",
+)
+@pytest.mark.parametrize("plain", [False, True], ids=["async", "plain"])
+async def test_a_refused_peer_is_told_and_the_connection_closed_and_what_was_held_is_dropped(
+    error: Exception, code: int, text: bytes, plain: bool, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+    ran: list[str] = []
+
+    if plain:
+
+        @responder.setup
+        def gate(setup: Setup, connection: Connection) -> None:
+            raise error.with_traceback(None)
+    else:
+
+        @responder.setup
+        async def slow_gate(setup: Setup, connection: Connection) -> None:
+            await trio.sleep(1)
+            raise error.with_traceback(None)
+
+    @responder.fire_and_forget
+    def note(request: Payload) -> None:
+        ran.append("note")
+
+    @responder.metadata_push
+    def push(metadata: bytes) -> None:
+        ran.append("push")
+
+    async with raw.bare_server(raw.RS10, responder) as peer:
+        await peer.send(raw.setup(), raw.forget(1), raw.RS10.push(b"x"))
+        assert await peer.expect_failure(code) == text
+
+    assert ran == []
+    assert [record for record in caplog.records if record.levelno == logging.WARNING] == []
+    error.__traceback__ = None
+
+
+async def test_a_gate_that_holds_enough_pauses_reading_and_all_of_it_happens_after(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    got: list[bytes] = []
+    opened = trio.Event()
+
+    @responder.setup
+    async def gate(setup: Setup, connection: Connection) -> None:
+        await opened.wait()
+
+    @responder.fire_and_forget
+    def note(request: Payload) -> None:
+        got.append(request.data)
+
+    async with raw.bare_server(raw.RS10, responder, limits=Limits(held_frames=16)) as peer:
+        await peer.send(raw.setup())
+        for number in range(100):
+            await peer.send(raw.forget(2 * number + 1, b"%d" % number))
+            await settle()
+        assert got == []
+        opened.set()
+        await settle()
+        assert got == [b"%d" % number for number in range(100)]
+
+
+async def test_the_setup_handler_sees_what_the_handshake_told(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    seen: list[Setup] = []
+
+    @responder.setup
+    def gate(setup: Setup, connection: Connection) -> None:
+        seen.append(setup)
+
+    async with trio.open_nursery() as nursery:
+        (uri,) = await nursery.start(serve, responder, ["ws://127.0.0.1:0/rsocket"])
+        async with open_connection(
+            uri,
+            setup=Payload(b"hello", b"meta"),
+            data_mime="text/plain",
+            headers=[("X-Token", "abc")],
+            keepalive=Keepalive(interval=5, max_lifetime=15),
+        ) as connection:
+            await connection.ping()
+        nursery.cancel_scope.cancel()
+
+    (setup,) = seen
+    assert (setup.transport, setup.path, setup.header("x-TOKEN")) == ("ws", "/rsocket", "abc")
+    assert setup.peer.startswith("127.0.0.1:")
+    assert (setup.payload, setup.data_mime) == (Payload(b"hello", b"meta"), "text/plain")
+    assert (setup.keepalive_interval, setup.max_lifetime, setup.lease) == (5.0, 15.0, False)
+
+
+async def test_the_setup_deadline_ends_with_the_setup_frame(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.setup
+    async def gate(setup: Setup, connection: Connection) -> None:
+        await trio.sleep(60)
+
+    async with raw.bare_server(raw.RS10, responder) as peer:
+        await trio.sleep(9.5)
+        await peer.send(raw.setup())
+        await trio.sleep(50)
+        await peer.expect_alive()
+
+
+async def test_a_client_that_says_nothing_is_closed_at_the_setup_deadline(autojump_clock: MockClock) -> None:
+    async with raw.bare_server(raw.RS10, Responder()) as peer:
+        started = trio.current_time()
+        with trio.fail_after(20):
+            assert await peer.stream.receive_some() == b""
+        assert trio.current_time() - started == pytest.approx(10)
+
+
+# Leases
+
+
+def fixed(*leases: Lease) -> Responder:
+    responder = waiting(0)
+
+    @responder.lease
+    async def policy(setup: Setup) -> AsyncIterator[Lease]:
+        for lease in leases:
+            yield lease
+            await trio.sleep(10)
+
+    return responder
+
+
+async def test_requests_wait_for_a_permit_and_go_in_their_order(autojump_clock: MockClock) -> None:
+    order: list[int] = []
+    async with raw.client(raw.RS10, lease=True) as (connection, peer):
+        assert (await peer.receive()).type == raw.LEASE
+
+        async def ask(number: int) -> None:
+            await connection.fire_and_forget(b"%d" % number)
+            order.append(number)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(ask, number)
+                await settle()
+            for number in range(20):
+                assert order == list(range(number))
+                await peer.send(raw.lease(10_000, 1))
+                assert (await peer.receive()).body == b"%d" % number
+                await settle()
+
+
+async def test_who_comes_later_does_not_take_the_permit_of_those_who_wait(autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS10, lease=True) as (connection, peer):
+        await peer.receive()
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(connection.fire_and_forget, b"%d" % number)
+                await settle()
+            await peer.send(raw.lease(10_000, 3))
+            nursery.start_soon(connection.fire_and_forget, b"later")
+            assert {(await peer.receive()).body for _ in range(3)} == {b"0", b"1", b"2"}
+            await peer.send(raw.lease(10_000, 5))
+            assert {(await peer.receive()).body for _ in range(3)} == {b"3", b"4", b"later"}
+
+
+async def test_the_callers_deadline_bounds_the_wait_for_a_permit(autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS10, lease=True) as (connection, peer):
+        await peer.receive()
+        with pytest.raises(trio.TooSlowError), trio.fail_after(2):
+            await connection.request_response()
+        await peer.expect_silence(1)
+        # Who gave up leaves its permit to the next.
+        await peer.send(raw.lease(10_000, 1))
+        await connection.fire_and_forget(b"next")
+        assert (await peer.receive()).body == b"next"
+
+
+async def test_an_expired_lease_allows_nothing(autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS10, lease=True) as (connection, peer):
+        await peer.receive()
+        await peer.send(raw.lease(5_000, 100))
+        await settle()
+        assert connection.lease == Lease(100, 5)
+        await connection.fire_and_forget(b"in time")
+        assert connection.lease == Lease(99, 5)
+        await trio.sleep(5)
+        assert connection.lease == Lease(0, 0)
+        with trio.move_on_after(1) as waited:
+            await connection.fire_and_forget(b"too late")
+        assert waited.cancelled_caught
+        assert (await peer.receive()).body == b"in time"
+        await peer.expect_silence(1)
+
+
+async def test_the_responder_enforces_what_it_granted(autojump_clock: MockClock) -> None:
+    called: list[bytes] = []
+    responder = Responder()
+
+    @responder.request_response
+    def one(request: Payload) -> bytes:
+        called.append(request.data)
+        return b""
+
+    @responder.fire_and_forget
+    def note(request: Payload) -> None:
+        called.append(request.data)
+
+    @responder.lease
+    async def policy(setup: Setup) -> AsyncIterator[Lease]:
+        assert current_connection().setup is setup
+        yield Lease(2, 5)
+        await trio.sleep(20)
+        yield Lease(1, 5)
+
+    async with raw.bare_server(raw.RS10, responder) as peer:
+        await peer.send(raw.setup(flags=raw.L))
+        await peer.expect(raw.lease(5_000, 2))
+        await peer.send(raw.ask(1, b"1"), raw.forget(3, b"2"), raw.ask(5, b"3"), raw.forget(7, b"4"))
+        got = [await peer.receive(), await peer.receive()]
+        by_id = {one.stream_id: one for one in got}
+        assert by_id[5].error_code == raw.REJECTED
+        assert by_id[1].type == raw.PAYLOAD
+        await trio.sleep(20)
+        await peer.expect(raw.lease(5_000, 1))
+        await trio.sleep(5)
+        await peer.send(raw.ask(9, b"expired"))
+        await peer.expect_error(9, raw.REJECTED)
+
+    assert called == [b"1", b"2"]
+
+
+async def test_a_setup_with_lease_at_a_server_without_a_policy_is_unsupported(autojump_clock: MockClock) -> None:
+    async with connected_pair(waiting(), lease=True) as pair:
+        with pytest.raises(UnsupportedSetup):
+            await pair.client.request_response()
+
+
+async def test_a_lease_works_from_end_to_end_and_differs_by_user(autojump_clock: MockClock) -> None:
+    responder = waiting(0)
+
+    @responder.lease
+    async def policy(setup: Setup) -> AsyncIterator[Lease]:
+        while True:
+            yield Lease(int(setup.payload.text), 1)
+            await trio.sleep(1)
+
+    async with connected_pair(responder, lease=True, setup=b"3") as pair:
+        started = trio.current_time()
+        for _ in range(9):
+            await pair.client.request_response()
+        assert trio.current_time() - started == pytest.approx(2)
+
+
+async def test_by_default_a_client_grants_the_servers_requests_everything(autojump_clock: MockClock) -> None:
+    client_side = waiting(0)
+    async with connected_pair(fixed(Lease(1, 10)), client_side, lease=True) as pair:
+        for _ in range(50):
+            assert (await pair.server.request_response()).data == b"done"
+        assert pair.server.lease is not None
+        assert pair.server.lease.number_of_requests == 2**31 - 1 - 50
+
+
+async def test_a_clients_own_policy_bounds_the_servers_requests(autojump_clock: MockClock) -> None:
+    async with connected_pair(fixed(Lease(1, 10)), fixed(Lease(2, 5)), lease=True) as pair:
+        await pair.server.request_response()
+        await pair.server.request_response()
+        with trio.move_on_after(2) as waited:
+            await pair.server.request_response()
+        assert waited.cancelled_caught
+
+
+async def test_a_policy_that_fails_grants_nothing_more_and_the_log_hears(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    responder = waiting(0)
+
+    @responder.lease
+    async def policy(setup: Setup) -> AsyncIterator[Lease]:
+        yield Lease(1, 100)
+        raise ValueError("out of quota")
+
+    async with connected_pair(responder, lease=True) as pair:
+        await pair.client.request_response()
+        with trio.move_on_after(5) as waited:
+            await pair.client.request_response()
+        assert waited.cancelled_caught
+
+    assert "policy" in caplog.text
+
+
+# Draining
+
+
+@pytest.mark.parametrize("drainer", ["client", "server"])
+async def test_draining_refuses_what_is_new_lets_open_streams_finish_and_closes(
+    drainer: str, autojump_clock: MockClock
+) -> None:
+    async with connected_pair(waiting(3), waiting(3)) as pair, trio.open_nursery() as nursery:
+        ours, theirs = (pair.client, pair.server) if drainer == "client" else (pair.server, pair.client)
+        said = pair.client_said if drainer == "client" else pair.server_said
+        replies: list[bytes] = []
+
+        async def ask(connection: Connection) -> None:
+            replies.append((await connection.request_response()).data)
+
+        nursery.start_soon(ask, ours)
+        nursery.start_soon(ask, theirs)
+        await settle()
+        nursery.start_soon(ours.drain)
+        await settle()
+        assert ours.status == "draining"
+        with pytest.raises(Rejected, match="closing"):
+            await theirs.request_response()
+        with pytest.raises(ConnectionClosed):
+            await ours.request_response()
+        await trio.sleep(4)
+        assert replies == [b"done", b"done"]
+        assert (ours.status, theirs.status) == ("closed", "closed")
+        assert (said[-1].type, said[-1].stream_id, said[-1].error_code) == (raw.ERROR, 0, raw.CONNECTION_CLOSE)
+        for connection in (ours, theirs):
+            with pytest.raises(ConnectionClosed):
+                await connection.request_response()
+
+
+async def test_what_outlasts_the_grace_is_cancelled_and_connection_close_comes_last(autojump_clock: MockClock) -> None:
+    responder = waiting()
+    ended: list[str] = []
+
+    @responder.request_stream
+    async def ticks(request: Payload) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                yield bytes(100_000)
+        finally:
+            ended.append("stream")
+
+    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            with pytest.raises((ConnectionClosed, ConnectionLost, Exception)) as caught:
+                await pair.client.request_response(route="never")
+            ended.append(type(caught.value).__name__)
+
+        async def read() -> None:
+            async with pair.client.request_stream(initial_request_n=30, refill=False) as items:
+                await trio.sleep_forever()
+                items.request_n(1)
+
+        nursery.start_soon(ask)
+        nursery.start_soon(read)
+        await settle()
+        pair.server_wire.hold()
+        started = trio.current_time()
+        nursery.start_soon(pair.server.drain)
+        await trio.sleep(10.5)
+        pair.server_wire.release()
+        await settle()
+        assert trio.current_time() - started <= 11
+        nursery.cancel_scope.cancel()
+
+    assert "stream" in ended
+    assert "Canceled" in ended
+    errors = [(frame.stream_id, frame.error_code) for frame in pair.server_said.of(raw.ERROR)]
+    assert sorted(errors[:-1]) == [(1, raw.CANCELED), (3, raw.CANCELED)]
+    assert errors[-1] == (0, raw.CONNECTION_CLOSE)
+    assert pair.server_said[-1].stream_id == 0
+
+
+async def test_a_drain_that_is_announced_says_so_first_and_once(autojump_clock: MockClock) -> None:
+    async with connected_pair(waiting(3)) as pair, trio.open_nursery() as nursery:
+        nursery.start_soon(pair.client.request_response)
+        await settle()
+        nursery.start_soon(lambda: pair.server.drain(announce=True))
+        await settle()
+        assert pair.server_said.names == ["ERROR"]
+        with pytest.raises(ConnectionClosed, match="closing"):
+            await pair.client.request_response()
+        await trio.sleep(4)
+
+    assert pair.server_said.names == ["ERROR", "PAYLOAD"]
+    assert pair.client_said.names == ["REQUEST_RESPONSE"]
+
+
+async def test_connection_close_lets_open_requests_finish_then_ends_the_connection(autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS10, waiting(2)) as (connection, peer), trio.open_nursery() as nursery:
+        replies: list[bytes] = []
+
+        async def ask() -> None:
+            replies.append((await connection.request_response()).data)
+
+        nursery.start_soon(ask)
+        assert (await peer.receive()).stream_id == 1
+        await peer.send(raw.ask(2), raw.error(0, raw.CONNECTION_CLOSE))
+        await settle()
+        with pytest.raises(ConnectionClosed):
+            await connection.request_response()
+        await peer.send(raw.ask(4))
+        await peer.expect_error(4, raw.REJECTED)
+        await peer.send(raw.payload(1, b"late", raw.N | raw.C))
+        await settle()
+        assert replies == [b"late"]
+        assert (await peer.receive()).body == b"done"
+        await peer.expect_end()
+        with pytest.raises(ConnectionClosed, match="the peer closed"):
+            await connection.ping()
+
+
+async def test_those_who_wait_for_a_permit_hear_of_a_drain(autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS10, lease=True) as (connection, peer), trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            with pytest.raises(ConnectionClosed):
+                await connection.request_response()
+
+        nursery.start_soon(ask)
+        await settle()
+        await peer.send(raw.error(0, raw.CONNECTION_CLOSE))
+
+
+async def test_leaving_serve_drains_every_connection(autojump_clock: MockClock) -> None:
+    replies: list[bytes] = []
+    listening = trio.CancelScope()
+
+    async def run(task_status: trio.TaskStatus[list[str]]) -> None:
+        with listening:
+            await serve(waiting(3), ["memory://drained"], task_status=task_status)
+
+    async def client() -> None:
+        async with open_connection("memory://drained") as connection:
+            replies.append((await connection.request_response()).data)
+            await trio.sleep(1)
+            with pytest.raises(ConnectionClosed):
+                await connection.request_response()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run)
+        for _ in range(5):
+            nursery.start_soon(client)
+        await trio.sleep(1)
+        listening.cancel()
+        await settle()
+        with pytest.raises(ConnectionLost, match="nobody listens"):
+            async with open_connection("memory://drained"):
+                pass
+
+    assert replies == [b"done"] * 5
+
+
+async def test_leaving_serve_takes_no_longer_than_the_grace(autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def client(uri: str) -> None:
+            async with open_connection(uri) as connection:
+                with pytest.raises(Exception, match="closing"):
+                    await connection.request_response(route="never")
+
+        (uri,) = await nursery.start(lambda task_status: serve(waiting(), ["memory://slow"], task_status=task_status))
+        nursery.start_soon(client, uri)
+        await trio.sleep(1)
+        started = trio.current_time()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - started <= 13
+
+
+async def test_serve_stream_ends_when_its_peer_does(autojump_clock: MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_stream, Responder(), theirs)
+        await raw.RawPeer(ours).send(raw.setup())
+        await settle()
+        await ours.aclose()
