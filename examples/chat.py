@@ -18,7 +18,6 @@ he is told how many lines he missed, and goes on from there. A private message t
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import re
 import signal
@@ -457,8 +456,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         program = partial(run_server, given.listen)
     elif given.program == "client":
         program = partial(run_client, given.name, given.room, given.uri)
-    # What is lost or refused is said once, by complain.
-    logging.getLogger("rsocket_trio").setLevel(logging.ERROR)
     code = 0
     try:
         trio.run(until_interrupted, program)

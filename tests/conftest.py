@@ -24,6 +24,8 @@ WATCHED = (
     "rsocket_trio.connection.connection:Connection",
     "rsocket_trio.rsocket.session:Session",
 )
+STREAMS = ("rsocket_trio.rsocket.streams", "Stream")
+"""Too many and too small for weak references: they are looked for where a connection was made."""
 DESCRIPTORS = Path("/proc/self/fd")
 PATIENCE = 1.0
 """Seconds of real time in which a system task may still end after the test."""
@@ -86,7 +88,12 @@ def children() -> set[str]:
 
 def live_objects() -> list[str]:
     """The objects of ``WATCHED`` that were made in this test and are still referred to."""
-    return [f"{type(one).__qualname__} object" for ref in _alive if (one := ref()) is not None]
+    left = [f"{type(one).__qualname__} object" for ref in _alive if (one := ref()) is not None]
+    module = sys.modules.get(STREAMS[0])
+    if _alive and module is not None:
+        stream = getattr(module, STREAMS[1])
+        left += ["Stream object" for one in gc.get_objects() if type(one) is stream]
+    return left
 
 
 def watch(name: str) -> None:

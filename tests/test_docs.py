@@ -25,6 +25,7 @@ import rsocket_trio
 from rsocket_trio import Limits, Payload, Responder, open_connection, serve
 from rsocket_trio.errors import CodedError
 from rsocket_trio.responder import FORMS
+from rsocket_trio.rsocket.dialects import ALL
 from rsocket_trio.transports.uris import SCHEMES
 from tests.blocks import ROOT, Block, anchors, blocks, links, page, slug, with_free_ports
 
@@ -231,6 +232,10 @@ def test_the_table_of_errors_is_that_of_the_code() -> None:
         cls = getattr(rsocket_trio, name)
         has_code = issubclass(cls, CodedError) and cls.default_code
         assert code == (f"0x{cls.default_code:03X}" if has_code else "")
+
+
+def test_every_dialect_is_in_the_reference() -> None:
+    assert [name for name in ALL if f"`{name}`" not in REFERENCE] == []
 
 
 def test_every_scheme_is_in_the_reference() -> None:

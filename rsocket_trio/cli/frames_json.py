@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import attrs
 
+from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket import layout_0_0
 from rsocket_trio.rsocket.codec import Row
@@ -328,7 +329,7 @@ def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
     make: Any = row.frame
     frame = make(**attributes)
     if (written := dialect.codec.name_of(frame)) != row.name:
-        raise ValueError(f"stream_id: {frame.stream_id} makes this {written}, not {row.name}")
+        raise LocalProtocolError(f"{row.name} stream_id {frame.stream_id}: that is for {written}")
     return dialect.codec.add_flags(dialect.codec.encode(frame), _header_flags(dialect, row, content))
 
 

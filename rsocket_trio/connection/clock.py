@@ -14,6 +14,9 @@ from rsocket_trio.terms import Setup
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
 
+LOOKS = 9
+"""How often within the limit of silence a connection without a lifetime is looked at."""
+
 
 class Clock:
     """Waits for whatever is due next: the end of a server's patience for SETUP, a keepalive, death by silence."""
@@ -36,8 +39,11 @@ class Clock:
                 if now >= self.setup_deadline:
                     engine.faults.of_peer("no SETUP came in time")
                     engine.end(ConnectionLost("no SETUP came in time"))
-            else:
+            elif now >= engine.session.deadline:
                 engine.on_deadline(now)
+            elif engine.stalled_for(now) >= engine.session.limits.silence:
+                engine.faults.of_peer("half a frame came, and its rest did not")
+                engine.end(ConnectionLost(f"the peer stalled for {engine.session.limits.silence:g} s"))
 
     def reset(self) -> None:
         """A deadline has come nearer."""
@@ -62,4 +68,10 @@ class Clock:
         engine = self._engine
         if engine.ended is not None:
             return math.inf
-        return self.setup_deadline if engine.session.awaits_setup else engine.session.deadline
+        if engine.session.awaits_setup:
+            return self.setup_deadline
+        deadline = engine.session.deadline
+        if math.isinf(deadline):
+            # No lifetime was agreed: an idle connection may stay so for ever, but not one that stalls.
+            return trio.current_time() + engine.session.limits.silence / LOOKS
+        return deadline

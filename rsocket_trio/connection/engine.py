@@ -121,7 +121,12 @@ class Engine:
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.ended is not None or session.draining or session.permits is not None or not self.has_room(size):
             await self._wait_to_open(size)
-        stream = self._commands.open(interaction, payload, initial_n)
+            try:
+                stream = self._commands.open(interaction, payload, initial_n)
+            finally:
+                self.on_lease()  # the next in the line
+        else:
+            stream = self._commands.open(interaction, payload, initial_n)
         self.wake()
         return stream
 
@@ -232,6 +237,10 @@ class Engine:
 
     # What events and the clock say
 
+    def stalled_for(self, now: float) -> float:
+        """Seconds that half a frame, or a pause of reading, has lasted."""
+        return self._link.stalled_for(now) if self._link is not None else 0.0
+
     def on_deadline(self, now: float) -> None:
         """The session's deadline has come."""
         self._dispatcher.act(self.session.expire(now))
@@ -242,8 +251,6 @@ class Engine:
         self.clock.reset()
         self.settle()
         if self._link is not None:
-            self._link.look_again()
-        if self._link is not None:
             self._link.resume()
 
     def on_peer_draining(self) -> None:
@@ -252,9 +259,9 @@ class Engine:
         self._wake_waiters()
 
     def on_lease(self) -> None:
-        """The peer granted requests: those who wait get theirs, in the order in which they came."""
+        """The peer granted requests: who waits longest gets one, and lets the next have theirs once it has used it."""
         permits = self.session.permits
-        while permits is not None and self._permits and self.has_room(0) and permits.take(trio.current_time()):
+        if permits is not None and self._permits and self.has_room(0) and permits.take(trio.current_time()):
             self._permits.wake_one(True)
 
     def settle(self) -> None:

@@ -59,6 +59,9 @@ class Link:
         self._reading = trio.CancelScope()
         self._drained = Parking()
         self._sent = trio.Event()
+        self._reads = self._reads_seen = 0
+        self._paused = False
+        self._stall_since: float | None = None
 
     def wake(self) -> None:
         """Something was put into the outbox."""
@@ -71,9 +74,13 @@ class Link:
         """What reading paused for may be over."""
         self._drained.wake_all()
 
-    def look_again(self) -> None:
-        """What made reading pause may be over."""
-        self._drained.wake_all()
+    def stalled_for(self, now: float) -> float:
+        """Seconds that half a frame, or a pause of reading, has lasted, as seen from one call to the next."""
+        stalled = self._paused or self._transport.mid_frame
+        if not stalled or self._stall_since is None or self._reads != self._reads_seen:
+            self._stall_since = now
+        self._reads_seen = self._reads
+        return now - self._stall_since
 
     def stop(self) -> None:
         """Read no more: write what is queued, then close."""
@@ -110,10 +117,13 @@ class Link:
             if not frames:
                 self._lose("the peer closed the transport", None)
                 return
+            self._reads += 1
             rules.on_frames(frames)
             del frames  # nothing of them is to live until the next ones come
             while rules.is_congested and not rules.is_over:
+                self._paused = True
                 await self._drained.park()
+            self._paused = False
 
     async def _send(self) -> None:
         transport, outbox, rules = self._transport, self._outbox, self._rules

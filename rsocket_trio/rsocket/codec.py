@@ -95,16 +95,14 @@ class HeaderLayout:
     """Bytes of the header, where some type is smaller than that without its stream id."""
     flags_end: int = attrs.field(default=attrs.Factory(lambda self: self.size, takes_self=True))
     """How many bytes a frame must have to hold its flags."""
-    metadata_header: int = 3
-    """Bytes that stand before metadata that is not the end of its frame."""
 
 
 class Codec:
     """Frames of one layout: decode by type number, encode by what the frame is.
 
     ``rows`` are in the order of their numbers, ``minimum`` is the size of the smallest frame in bytes, ``largest``
-    that of the largest, ``header_size`` what every frame of a stream begins with, ``metadata_header`` what metadata
-    costs besides itself, ``ignore_flag`` the bit that lets a receiver skip what it does not understand.
+    that of the largest, ``header_size`` that of the header of a stream's frames, ``ignore_flag`` the bit that lets a
+    receiver skip what it does not understand.
     """
 
     def __init__(self, header: HeaderLayout, rows: Iterable[Row]) -> None:
@@ -112,7 +110,6 @@ class Codec:
         self.minimum = header.minimum
         self.largest = header.largest
         self.header_size = header.size
-        self.metadata_header = header.metadata_header
         self.ignore_flag = header.ignore_flag
         self._header = header
         self._split = header.split

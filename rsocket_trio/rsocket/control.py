@@ -8,7 +8,6 @@ from typing import Any
 
 from rsocket_trio.errors import (
     CONNECTION_CLOSE,
-    SETUP_ERRORS,
     RemoteProtocolError,
     RSocketError,
     Unsupported,
@@ -61,19 +60,26 @@ class Control:
         self._client = client
         self._pings: deque[object] | None = None
         self._pushes = Lane()
+        self._leases_agreed = False
         self.permits: Permits | None = None
         self.established = False
 
     # What is sent
 
     def agree_leases(self) -> None:
-        """Both sides ask for permits from now on."""
-        self.permits = Permits()
-        self._inbound.granted = Permits()
+        """Both sides ask for permits from now on; the server at once where the SETUP is a lease to it."""
+        self._leases_agreed = True
+        implicit = self._dialect.implicit_lease
+        if self._client or not implicit:
+            self.permits = Permits()
+        if not self._client or not implicit:
+            self._inbound.granted = Permits()
 
     def grant(self, lease: Lease, now: float) -> None:
         """Allow the peer so many requests for so long; does nothing where leases were not agreed."""
-        if self._inbound.granted is not None:
+        if self._leases_agreed:
+            if self._inbound.granted is None:
+                self._inbound.granted = Permits()
             self._inbound.granted.grant(lease.number_of_requests, lease.time_to_live, now)
             frame = LeaseFrame(round(lease.time_to_live * NANOSECONDS), lease.number_of_requests)
             self._outbox.put_urgent(self._encode(frame))
@@ -110,11 +116,11 @@ class Control:
     def _on_error(self, frame: ErrorFrame) -> None:
         if frame.stream_id:
             self._inbound.on_error(frame)
-        elif frame.code in SETUP_ERRORS:
+        elif (refusal := self._dialect.setup_error(frame.code)) is not None:
             if self.established:
                 self._inbound.ignored += 1  # RS10-UNX-15, -16
             else:
-                raise EndedByPeer(SETUP_ERRORS[frame.code].received(frame.code, frame.data))
+                raise EndedByPeer(refusal.received(refusal.default_code, frame.data))
         elif frame.code == CONNECTION_CLOSE:
             self._inbound.draining = True  # RS10-ERR-09
             self._inbound.events.append(PeerDraining())
@@ -135,9 +141,11 @@ class Control:
                 self._inbound.events.append(Pong(token))
 
     def _on_lease(self, frame: LeaseFrame) -> None:
-        if frame.stream_id or self.permits is None:
+        if frame.stream_id or not self._leases_agreed:
             self._inbound.ignored += 1  # RS10-LEASE-05
             return
+        if self.permits is None:
+            self.permits = Permits()
         self.permits.grant(frame.number_of_requests, frame.time_to_live_ns / NANOSECONDS, self._inbound.now)
         self._inbound.events.append(LeaseReceived())
 

@@ -73,7 +73,7 @@ class Inbound:
                 self._outbound.refuse(stream_id, *refusal)
             return
         stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
-        stream.room = 1 if frame.initial_n is None else frame.initial_n
+        stream.room = 1 if interaction is Interaction.REQUEST_RESPONSE else frame.initial_n or 0
         if frame.follows and not frame.complete:
             self._table.theirs[stream_id] = stream
             stream.request = frame
@@ -86,9 +86,12 @@ class Inbound:
     def on_payload(self, frame: PayloadFrame) -> None:
         """An item, a fragment of one or of a request, or the end of the peer's half."""
         stream = self._table.mine.get(frame.stream_id) or self._table.theirs.get(frame.stream_id)
-        if stream is None:
-            self.ignored += 1  # RS10-UNX-12, ALL-RCT-14
+        if stream is None or (self._dialect.request_repeats and not stream.requester):
+            self.ignored += 1  # RS10-UNX-12, ALL-RCT-14, RS01-FRAG-04
             return
+        self._take(stream, frame)
+
+    def _take(self, stream: Stream, frame: PayloadFrame) -> None:
         complete = frame.complete
         follows = frame.follows and not complete  # RS10-UNX-07
         if stream.request is not None:
@@ -106,7 +109,8 @@ class Inbound:
 
     def on_error(self, frame: ErrorFrame) -> None:
         """The stream ends both ways."""
-        stream = self._table.find(frame.stream_id)
+        table = self._table
+        stream = table.find(frame.stream_id) if self._dialect.ids_have_parity else table.mine.get(frame.stream_id)
         if stream is None or (stream.open == NEITHER and stream.request is None):
             self.ignored += 1  # RS10-UNX-11
             return
@@ -131,7 +135,8 @@ class Inbound:
 
     def on_request_n(self, frame: RequestNFrame) -> None:
         """More items may be sent (cumulative, without upper wrap: ALL-RCT-09)."""
-        stream = self._table.find(frame.stream_id)
+        # Where ids tell nothing, only a requester grants: then it is a stream of the peer's.
+        stream = self._table.theirs.get(frame.stream_id) or self._table.mine.get(frame.stream_id)
         if stream is None or frame.request_n <= 0 or not stream.open & SENDING:
             self.ignored += 1  # ALL-RCT-08, RS10-UNX-18
             return
@@ -159,8 +164,25 @@ class Inbound:
         if waits and self._dialect.request_continues:
             follows = frame.follows and not frame.complete
             self._continue_request(live, frame.payload, follows=follows, complete=frame.complete)
+        elif (
+            live.interaction is frame.interaction and self._dialect.channel_items_are_requests and live.request is None
+        ):
+            self._channel_item(live, frame)
         else:
             self.ignored += 1  # RS10-UNX-09
+
+    def _channel_item(self, stream: Stream, frame: RequestFrame) -> None:
+        """RS01-CH-02: a further REQUEST_CHANNEL is an item; a number that it carries is added as credit."""
+        if stream.interaction is not Interaction.REQUEST_CHANNEL:
+            self.ignored += 1
+            return
+        if frame.initial_n:
+            stream.room += frame.initial_n
+            self.events.append(CreditGranted(stream))
+        empty = not frame.payload.data and frame.payload.metadata is None
+        # RS01-RSP-03: an empty one that completes is no item.
+        item = not (frame.complete and empty)
+        self._take(stream, PayloadFrame(frame.stream_id, frame.payload, item, frame.complete, frame.follows))
 
     def _continue_request(self, stream: Stream, payload: Payload, *, follows: bool, complete: bool) -> None:
         joined = self._assemble(stream, payload, follows=follows)

@@ -26,7 +26,6 @@ from rsocket_trio.rsocket.layout_32 import (
     EXT,
     EXT_BODY,
     LARGEST_FRAME_32,
-    METADATA_HEADER,
     UINT32,
     UINT32_MAX,
     UINT64,
@@ -96,7 +95,6 @@ HEADER_0_0: Final = HeaderLayout(
     add_flags=add_flags,
     size=BODY,
     flags_end=2,
-    metadata_header=METADATA_HEADER,
 )
 
 

@@ -30,7 +30,6 @@ from rsocket_trio.rsocket.layout_32 import (
     EXT,
     EXT_BODY,
     LARGEST_FRAME_32,
-    METADATA_HEADER,
     UINT32,
     UINT32_MAX,
     Shape,
@@ -86,7 +85,6 @@ HEADER_0_1: Final = HeaderLayout(
     split=split_header,
     add_flags=add_flags,
     flags_end=4,
-    metadata_header=METADATA_HEADER,
 )
 
 SHAPE: Final = Shape(

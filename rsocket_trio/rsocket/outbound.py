@@ -30,8 +30,6 @@ from rsocket_trio.rsocket.streams import Stream, StreamTable
 
 WHOLE_BODY = 32768
 """Bytes from which a body is not copied into its frame, but handed to the write as it is."""
-METADATA_HEADER = 3
-REQUEST_N_FIELD = 4
 EMPTY = Payload()
 
 
@@ -96,7 +94,12 @@ class Outbound:
         if complete:
             stream.open &= ~SENDING
         request = RequestFrame(stream.id, interaction, payload, initial_n, False, complete)
-        self._put(stream, request, payload, 0 if initial_n is None else REQUEST_N_FIELD)
+        try:
+            self._put(stream, request, payload, 0 if initial_n is None else self._dialect.request_n_field)
+        except LocalProtocolError:
+            # Refused before a byte was sent: the stream has never been.
+            self._table.end(stream)
+            raise
         return stream
 
     def send_item(self, stream: Stream, payload: Payload, *, complete: bool = False) -> None:
@@ -107,14 +110,14 @@ class Outbound:
             raise LocalProtocolError(f"no credit left on stream {stream.id}")
         stream.room -= 1
         stream.item_sent = True
-        self._put(stream, PayloadFrame(stream.id, payload, True, complete, False), payload, 0)
+        self._put(stream, self._item_frame(stream, payload, next_=True, complete=complete), payload, 0)
         if complete:
             self._complete(stream)
 
     def send_complete(self, stream: Stream) -> None:
         """Say that nothing more comes from this side."""
         applied(SEND_COMPLETE, stream.open)
-        self._outbox.put(stream, self._encode(PayloadFrame(stream.id, EMPTY, False, True, False)))
+        self._outbox.put(stream, self._encode(self._item_frame(stream, EMPTY, next_=False, complete=True)))
         self._complete(stream)
 
     def send_error(self, stream: Stream, error: StreamError) -> None:
@@ -186,6 +189,13 @@ class Outbound:
         """ERROR, its text cut to what one frame of the outbound size can hold."""
         return ErrorFrame(stream_id, code, data[: max(0, self._fragment_size - self._header - 4)])
 
+    def _item_frame(
+        self, stream: Stream, payload: Payload, *, next_: bool, complete: bool
+    ) -> RequestFrame | PayloadFrame:
+        if stream.requester and self._dialect.channel_items_are_requests:
+            return RequestFrame(stream.id, stream.interaction, payload, None, False, complete)  # RS01-SEQ-09
+        return PayloadFrame(stream.id, payload, next_, complete, False)
+
     def _complete(self, stream: Stream) -> None:
         if not self._dialect.halves and not stream.requester:
             move = SEND_LAST_WORD
@@ -199,17 +209,23 @@ class Outbound:
         data = payload.data
         size = self._header + fixed + len(data)
         if payload.metadata is not None:
-            size += METADATA_HEADER + len(payload.metadata)
-        if size > self._fragment_size:
+            size += self._dialect.metadata_header + len(payload.metadata)
+        if size > self._fragment_size and (self._dialect.request_fragments or type(frame) is PayloadFrame):
             self._outbox.put(stream, Source(self._fragments(frame, payload, fixed), size))
         elif len(data) >= WHOLE_BODY:
-            self._outbox.put(stream, Source(iter(((self._head(frame, payload.metadata), data),)), size))
+            self._check_size(frame, size)
+            self._outbox.put(stream, Source(iter(((self._head(frame, payload, payload.metadata), data),)), size))
         else:
             self._outbox.put(stream, self._encode(frame))
 
-    def _head(self, frame: RequestFrame | PayloadFrame, metadata: bytes | None) -> bytes:
+    def _check_size(self, frame: RequestFrame | PayloadFrame, size: int) -> None:
+        if size > self._codec.largest:
+            name = self._codec.name_of(frame)
+            raise LocalProtocolError(f"{name} of {size} bytes can't be fragmented here, limit {self._codec.largest}")
+
+    def _head(self, frame: RequestFrame | PayloadFrame, payload: Payload, metadata: bytes | None) -> bytes:
         """The frame without its data, which always stands last."""
-        bare = Payload(b"", metadata)
+        bare = Payload(b"", metadata, metadata_type=payload.metadata_type)
         if isinstance(frame, PayloadFrame):
             return self._encode(PayloadFrame(frame.stream_id, bare, frame.next, frame.complete, frame.follows))
         return self._encode(
@@ -217,18 +233,24 @@ class Outbound:
         )
 
     def _fragments(self, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int) -> Iterator[EncodedFrame]:
-        """The frames of one payload, made one by one as they leave (RS10-FRAG-04: requests go on as PAYLOAD).
+        """The frames of one payload, made one by one as they leave.
 
-        NEXT stands on every PAYLOAD, COMPLETE on the last frame only (RS10-FRAG-06, RS10-CH-05).
+        A request goes on as PAYLOAD (RS10-FRAG-04) or as itself (RS01-FRAG-02: a channel without its number). NEXT
+        stands on every PAYLOAD, COMPLETE on the last frame only (RS10-FRAG-06, RS10-CH-05).
         """
-        room = self._fragment_size - self._header
+        room = later_room = self._fragment_size - self._header
+        later_n = None
+        repeats = self._dialect.request_repeats
+        if repeats and isinstance(frame, RequestFrame) and frame.interaction is not Interaction.REQUEST_CHANNEL:
+            later_n, later_room = frame.initial_n, room - fixed
+        initial_n = frame.initial_n if isinstance(frame, RequestFrame) else None
         first = True
-        for piece in pieces(payload, room - fixed, room, METADATA_HEADER):
+        for piece in pieces(payload, room - fixed, later_room, self._dialect.metadata_header):
             complete = frame.complete and not piece.follows
             part: RequestFrame | PayloadFrame
-            if first and isinstance(frame, RequestFrame):
-                part = RequestFrame(frame.stream_id, frame.interaction, EMPTY, frame.initial_n, piece.follows, complete)
+            if isinstance(frame, RequestFrame) and (first or repeats):
+                part = RequestFrame(frame.stream_id, frame.interaction, EMPTY, initial_n, piece.follows, complete)
             else:
                 part = PayloadFrame(frame.stream_id, EMPTY, True, complete, piece.follows)
-            first = False
-            yield self._head(part, None if piece.metadata is None else bytes(piece.metadata)), piece.data
+            first, initial_n = False, later_n
+            yield self._head(part, payload, None if piece.metadata is None else bytes(piece.metadata)), piece.data

@@ -29,6 +29,8 @@ from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
     ExtFrame,
+    KeepaliveFrame,
+    LeaseFrame,
     MetadataPushFrame,
     PayloadFrame,
     RequestFrame,
@@ -51,6 +53,9 @@ STREAM_HANDLERS: dict[type, Callable[[Inbound, Any], None]] = {
     RequestFrame: Inbound.on_request,
     CancelFrame: Inbound.on_cancel,
 }
+
+ACCEPTANCE = frozenset({*STREAM_HANDLERS, KeepaliveFrame, LeaseFrame})
+"""Frames that show a client that the server accepted (RS10-CON-12), beside an ERROR on a stream."""
 
 FOR_HANDLERS = (MetadataPushFrame, ExtFrame)
 """Frames for the connection that an application's handlers take: none of those runs before the gate is open."""
@@ -107,11 +112,12 @@ class Session:
         Raises ``LocalProtocolError`` for terms that the dialect can't say.
         """
         self.outbox.put_urgent(self.dialect.codec.encode(setup_frame(self.dialect, terms)))
-        self._keepalive = KeepaliveTimer(terms.keepalive.interval, terms.keepalive.max_lifetime, now)
+        if self.dialect.codec.writes(KeepaliveFrame):
+            self._keepalive = KeepaliveTimer(terms.keepalive.interval, terms.keepalive.max_lifetime, now)
         self.state = State.OPEN
         if terms.lease:
             self.control.agree_leases()
-            if not own_policy:
+            if not own_policy and not self.dialect.implicit_lease:
                 self.grant(UNLIMITED_LEASE, now)  # RS10-CON-11
 
     def start_server(self, *, grants_leases: bool) -> None:
@@ -278,8 +284,7 @@ class Session:
                 else:
                     control.receive(frame)
                 if not control.established:
-                    # RS10-CON-12: anything but an ERROR for the connection shows that the server accepted.
-                    control.established = not (isinstance(frame, ErrorFrame) and frame.stream_id == 0)
+                    control.established = type(frame) in ACCEPTANCE or (type(frame) is ErrorFrame and frame.stream_id > 0)
         except RemoteProtocolError as error:
             self._fail(error)
         except EndedByPeer as end:
@@ -317,7 +322,8 @@ class Session:
         frame = admit(self.dialect, data, self.limits.setup_size, grants_leases=self._grants_leases)
         self.state = State.GATED
         self.control.established = True
-        self._keepalive = KeepaliveTimer(math.inf, frame.max_lifetime, self.inbound.now)
+        # Without a lifetime silence alone kills nothing.
+        self._keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, self.inbound.now)
         if frame.lease:
             self.control.agree_leases()
         self.inbound.events.append(SetupReceived(described(self.dialect, frame)))
@@ -332,6 +338,7 @@ class Session:
     # Ends
 
     def _error(self, code: int, data: bytes) -> bytes:
+        code = (self.dialect.setup_codes or {}).get(code, code)
         return self.dialect.codec.encode(self.commands.error_frame(0, code, data))
 
     def _fail(self, error: RemoteProtocolError) -> None:

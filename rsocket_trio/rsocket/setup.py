@@ -70,10 +70,11 @@ def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool) -> 
 
 def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool) -> SetupError | None:
     """Why this SETUP can't be accepted by a server of this dialect, or ``None``."""
-    if (frame.major, frame.minor) != (dialect.major, dialect.minor):
+    versions = dialect.versions or {(dialect.major, dialect.minor)}
+    if (frame.major, frame.minor) not in versions:
         # RS10-SETUP-08, RS02-CON-07: the description of the code names versions.
         return InvalidSetup(f"version {frame.major}.{frame.minor} is not spoken here, {dialect.name} is")
-    if frame.keepalive_interval <= 0 or frame.max_lifetime <= 0:
+    if dialect.has_lifetime and (frame.keepalive_interval <= 0 or frame.max_lifetime <= 0):
         return InvalidSetup(
             f"keepalive interval {frame.keepalive_interval:g} s and lifetime {frame.max_lifetime:g} s must be above 0"
         )

@@ -88,7 +88,7 @@ class StreamTable:
         if not client:
             first, peers_first = peers_first, first
         self._ids = StreamIds(first, dialect.last_id, reuse=dialect.id_reuse)
-        self._peer_parity = peers_first % 2
+        self._peer_parity = peers_first % 2 if dialect.ids_have_parity else None
         self.reassembling = 0
         self.mine: dict[int, Stream] = {}
         self.theirs: dict[int, Stream] = {}
@@ -103,10 +103,10 @@ class StreamTable:
 
     def is_peers(self, stream_id: int) -> bool:
         """Whether the peer may open a stream of this id (RS10-SID-03, -04; any unused one: RS10-SID-05)."""
-        return stream_id != 0 and stream_id % 2 == self._peer_parity
+        return stream_id != 0 and self._peer_parity in (None, stream_id % 2)
 
     def find(self, stream_id: int) -> Stream | None:
-        """The stream of this id, whoever opened it."""
+        """The stream of this id, whoever opened it; this side's where ids tell nothing."""
         return self.mine.get(stream_id) or self.theirs.get(stream_id)
 
     def new(self, interaction: Interaction) -> Stream:

@@ -13,6 +13,7 @@ from rsocket_trio.cli.frames import decode_lines, detect_lines, encode_lines, ru
 from rsocket_trio.cli.frames_json import from_json, to_json
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
+from rsocket_trio.rsocket.dialects_32 import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1
 
 CANCEL = "00000005 2400"
 CANCEL_JSON = {"type": "CANCEL", "stream_id": 5, "ignore": False}
@@ -166,6 +167,101 @@ def test_what_was_shown_as_json_is_written_and_shown_again_the_same(
         return
 
     assert to_json(dialect, written) == shown
+
+
+@given(number=st.integers(1, 0x0D) | st.just(0xFFFF), flags=st.integers(0, 0xFFFF), body=st.binary(max_size=60))
+def test_json_of_0_1_is_written_and_shown_again_the_same(number: int, flags: int, body: bytes) -> None:
+    data = number.to_bytes(2, "big") + flags.to_bytes(2, "big") + bytes([0, 0, 0, number & 1]) + body
+
+    comes_back_the_same(REACTIVESOCKET_0_1, data)
+
+
+@given(
+    number=st.sampled_from([row.number for row in REACTIVESOCKET_0_0.codec.rows]),
+    flags=st.integers(0, 0xFF),
+    body=st.binary(max_size=60),
+)
+def test_json_of_0_0_is_written_and_shown_again_the_same(number: int, flags: int, body: bytes) -> None:
+    data = bytes([0, flags]) + number.to_bytes(2, "big") + bytes(7) + bytes([number & 1]) + body
+
+    comes_back_the_same(REACTIVESOCKET_0_0, data)
+
+
+def comes_back_the_same(dialect: Dialect, data: bytes) -> None:
+    try:
+        shown = to_json(dialect, data)
+        written = from_json(dialect, json.loads(json.dumps(shown)))
+    except (RemoteProtocolError, LocalProtocolError):
+        return
+
+    assert to_json(dialect, written) == shown
+
+
+def test_a_length_prefix_of_32_bits_counts_itself() -> None:  # RS00-HDR-04, RS01-HDR-04
+    line = json.dumps({"type": "CANCEL", "stream_id": 5})
+    stream = "0000000c 000a0000 00000005 0000000d 000b0000 00000005 61"
+
+    assert list(encode_lines(REACTIVESOCKET_0_1, [line], tcp=True)) == [("0000000c000a000000000005", True)]
+    assert list(encode_lines(REACTIVESOCKET_0_0, [line], tcp=True)) == [("00000010000000160000000000000005", True)]
+    first, second = decoded(stream, dialect=REACTIVESOCKET_0_1, tcp=True)
+    assert (first["type"], second["type"], second["data"]) == ("CANCEL", "RESPONSE", "61")
+
+
+@pytest.mark.parametrize(
+    ("dialect", "stream", "error", "offset"),
+    [
+        (REACTIVESOCKET_0_1, "0000000b 000a0000 000000", "frame of 7 bytes at offset 0, the smallest has 8", 0),
+        (REACTIVESOCKET_0_1, "00000003", "frame of -1 bytes at offset 0, the smallest has 8", 0),
+        (REACTIVESOCKET_0_1, "8000000c 000a0000 00000005", "frame of 2147483656 bytes at offset 4, 8 left", 0),
+        (REACTIVESOCKET_0_1, "000000", "length prefix needs 4 bytes at offset 0, 3 left", 0),
+        (REACTIVESOCKET_0_1, "0000000c 000e0000 00000005", "frame of 8 bytes: unknown type 0x0E", 4),
+        (REACTIVESOCKET_0_0, "0000000c 00000016 00000000", "frame of 8 bytes: header needs 12", 4),
+        (REACTIVESOCKET_0_0, "00000010 00000004 0000000000000005", "frame of 12 bytes: unknown type 0x04", 6),
+    ],
+)
+def test_what_is_wrong_with_a_byte_stream_of_32_bit_lengths_is_said_with_its_place(
+    dialect: Dialect, stream: str, error: str, offset: int
+) -> None:
+    assert decoded(stream, dialect=dialect, tcp=True) == [{"error": error, "offset": offset}]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "content", "text"),
+    [
+        (REACTIVESOCKET_0_1, {"type": "PAYLOAD"}, "type: 'PAYLOAD' is none of SETUP, LEASE, KEEPALIVE"),
+        (REACTIVESOCKET_0_1, {"type": "EXT", "stream_id": 1}, "EXT stream_id 1: must be 0"),
+        (REACTIVESOCKET_0_1, {"type": "RESPONSE", "stream_id": 2, "next": True}, "next: RESPONSE has no such key"),
+        (REACTIVESOCKET_0_1, {"type": "KEEPALIVE", "last_received_position": 1}, "last_received_position: KEEPALIVE"),
+        (REACTIVESOCKET_0_1, {"type": "CANCEL", "stream_id": 2, "metadata_type": 1}, "metadata_type: CANCEL has no"),
+        (REACTIVESOCKET_0_0, {"type": "KEEPALIVE"}, "type: 'KEEPALIVE' is none of SETUP, SETUP_ERROR, LEASE"),
+        (REACTIVESOCKET_0_0, {"type": "SETUP", "version": 256}, "SETUP major 256: must be from 0 to 255"),
+        (REACTIVESOCKET_0_0, {"type": "CANCEL", "stream_id": 2, "version": 1}, "version: CANCEL has no such key"),
+        (REACTIVESOCKET_0_0, {"type": "ERROR", "stream_id": 2, "error_code": 1}, "error_code: ERROR has no such key"),
+        (REACTIVESOCKET_0_0, {"type": "ERROR", "stream_id": 0}, "ERROR stream_id 0: that is for SETUP_ERROR"),
+        (REACTIVESOCKET_0_0, {"type": "SETUP_ERROR", "stream_id": 2}, "SETUP_ERROR stream_id 2: that is for ERROR"),
+        (REACTIVESOCKET_0_0, {"type": "RESPONSE", "stream_id": 2, "other_flags": 16}, "other_flags: 16 has bits"),
+        (
+            REACTIVESOCKET_0_0,
+            {"type": "RESPONSE", "stream_id": 2, "metadata": "", "metadata_type": 256},
+            "RESPONSE metadata_type 256: must be from 0 to 255",
+        ),
+    ],
+)
+def test_json_that_describes_no_frame_of_the_oldest_dialects_says_why(
+    dialect: Dialect, content: dict[str, object], text: str
+) -> None:
+    with pytest.raises((ValueError, LocalProtocolError)) as caught:
+        from_json(dialect, content)
+
+    assert str(caught.value).startswith(text)
+
+
+def test_absent_keys_of_the_oldest_dialects_are_0_too() -> None:
+    assert from_json(REACTIVESOCKET_0_1, {"type": "REQUEST_SUB", "stream_id": 2})[8:] == bytes(4)
+    assert from_json(REACTIVESOCKET_0_1, {"type": "REQUEST_CHANNEL", "stream_id": 2})[8:] == b""  # null is no number
+    assert from_json(REACTIVESOCKET_0_1, {"type": "SETUP"})[8:] == bytes(14)
+    assert from_json(REACTIVESOCKET_0_0, {"type": "SETUP"}) == bytes.fromhex("0000 0001") + bytes(10)
+    assert from_json(REACTIVESOCKET_0_0, {"type": "EXT", "stream_id": None}) == bytes.fromhex("0000 ffff 00000000")
 
 
 def test_the_dialect_is_told_by_the_first_bytes() -> None:

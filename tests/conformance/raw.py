@@ -244,7 +244,7 @@ async def bare_server(wire: Wire, responder: Responder, **options: Any) -> Async
     """A client made of bytes, connected to a server that waits for its first frame."""
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(serve_stream, responder, theirs, dialects=[wire.name], **options))
+        nursery.start_soon(partial(serve_stream, responder, theirs, **{"dialects": [wire.name], **options}))
         try:
             yield RawPeer(ours)
         finally:

@@ -53,11 +53,13 @@ async def test_a_timeout_around_a_yield_that_waits_for_credit_ends_the_block_and
                 yield b"tick"
         yield b"last word"
 
-    async with connected_pair(responder) as pair:
-        async with pair.client.request_stream(initial_request_n=2, refill=False) as items:
-            await trio.sleep(5)
-            items.request_n(5)
-            assert [item.data async for item in items] == [b"tick"] * 2 + [b"last word"]
+    async with (
+        connected_pair(responder) as pair,
+        pair.client.request_stream(initial_request_n=2, refill=False) as items,
+    ):
+        await trio.sleep(5)
+        items.request_n(5)
+        assert [item.data async for item in items] == [b"tick"] * 2 + [b"last word"]
 
 
 async def test_a_nursery_around_yields_whose_task_fails_raises_that_and_no_generator_exit(
@@ -183,16 +185,18 @@ async def test_each_yield_waits_for_credit(autojump_clock: MockClock) -> None:
             yield b"%d" % number
             yielded.append(number)
 
-    async with connected_pair(responder) as pair:
-        async with pair.client.request_stream(initial_request_n=3, refill=False) as items:
-            await settle()
-            assert yielded == [0, 1, 2]
-            assert [(await anext(items)).data for _ in range(3)] == [b"0", b"1", b"2"]
-            await trio.sleep(1)
-            assert yielded == [0, 1, 2]
-            items.request_n(2)
-            await settle()
-            assert yielded == [0, 1, 2, 3, 4]
+    async with (
+        connected_pair(responder) as pair,
+        pair.client.request_stream(initial_request_n=3, refill=False) as items,
+    ):
+        await settle()
+        assert yielded == [0, 1, 2]
+        assert [(await anext(items)).data for _ in range(3)] == [b"0", b"1", b"2"]
+        await trio.sleep(1)
+        assert yielded == [0, 1, 2]
+        items.request_n(2)
+        await settle()
+        assert yielded == [0, 1, 2, 3, 4]
 
     assert pair.client_said.credit == [2]
 

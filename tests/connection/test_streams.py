@@ -127,28 +127,30 @@ async def test_more_items_than_were_granted_end_the_stream(autojump_clock: MockC
 
 
 async def test_a_reader_of_a_full_inbox_lets_others_run(autojump_clock: MockClock) -> None:
-    async with raw.client(raw.RS10) as (connection, peer):
-        async with connection.request_stream(initial_request_n=100_000, refill=False) as items:
-            await peer.receive()
-            for _ in range(10):
-                await peer.send(*(raw.payload(1, b"") for _ in range(200)))
-            await settle()
-            turns = 0
+    async with (
+        raw.client(raw.RS10) as (connection, peer),
+        connection.request_stream(initial_request_n=100_000, refill=False) as items,
+    ):
+        await peer.receive()
+        for _ in range(10):
+            await peer.send(*(raw.payload(1, b"") for _ in range(200)))
+        await settle()
+        turns = 0
 
-            async def others() -> None:
-                nonlocal turns
-                while True:
-                    turns += 1
-                    await trio.lowlevel.checkpoint()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(others)
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
                 await trio.lowlevel.checkpoint()
-                before = turns
-                for _ in range(2000):
-                    await anext(items)
-                assert turns - before >= 2000 // 128 - 1
-                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            await trio.lowlevel.checkpoint()
+            before = turns
+            for _ in range(2000):
+                await anext(items)
+            assert turns - before >= 2000 // 128 - 1
+            nursery.cancel_scope.cancel()
 
 
 async def test_two_tasks_cannot_read_one_stream(autojump_clock: MockClock) -> None:
@@ -257,7 +259,9 @@ async def test_a_handler_that_returns_while_the_peers_half_is_open_completes_the
         with pytest.raises(Canceled):
             await channel.send(b"anyone?")
 
-    assert pair.server_said.names == ["REQUEST_N", "PAYLOAD", "PAYLOAD", "CANCEL"]
+    # Credit that had not left when the handler returned is not needed any more.
+    assert pair.server_said.names[-3:] == ["PAYLOAD", "PAYLOAD", "CANCEL"]
+    assert pair.server_said[-2].flags == raw.C
     assert pair.client_said.names == ["REQUEST_CHANNEL"]
 
 
@@ -286,6 +290,7 @@ async def test_how_a_channel_is_left_is_what_the_peer_hears(
                     await settle()
                 if we_done:
                     await channel.send_eof()
+                    await settle()  # unsent, it would be discarded by the CANCEL
                 if raises:
                     raise KeyError
         except KeyError:
@@ -416,28 +421,33 @@ async def test_in_a_dialect_without_halves_the_responders_complete_ends_both(aut
     async def leave(channel: Channel) -> None:
         await channel.send(b"bye")
 
-    async with connected_pair(responder, dialect="reactivesocket/0.2") as pair:
-        async with pair.client.request_channel() as channel:
-            assert [item.data async for item in channel] == [b"bye"]
-            with pytest.raises(Canceled):
-                await channel.send(b"anyone?")
+    async with (
+        connected_pair(responder, dialect="reactivesocket/0.2") as pair,
+        pair.client.request_channel() as channel,
+    ):
+        assert [item.data async for item in channel] == [b"bye"]
+        with pytest.raises(Canceled):
+            await channel.send(b"anyone?")
 
     assert pair.server_said.count(raw.CANCEL) == 0
     assert pair.client_said.count(raw.CANCEL) == 0
 
 
 async def test_send_eof_tells_senders_that_wait(autojump_clock: MockClock) -> None:
-    async with raw.client(raw.RS10) as (connection, peer):
-        async with connection.request_channel() as channel, trio.open_nursery() as nursery:
-            await peer.receive()
+    async with (
+        raw.client(raw.RS10) as (connection, peer),
+        connection.request_channel() as channel,
+        trio.open_nursery() as nursery,
+    ):
+        await peer.receive()
 
-            async def send() -> None:
-                with pytest.raises(LocalProtocolError, match="completed"):
-                    await channel.send(b"waits for credit")
+        async def send() -> None:
+            with pytest.raises(LocalProtocolError, match="completed"):
+                await channel.send(b"waits for credit")
 
-            nursery.start_soon(send)
-            await settle()
-            await channel.send_eof()
+        nursery.start_soon(send)
+        await settle()
+        await channel.send_eof()
 
 
 # Waiting to send
@@ -490,7 +500,8 @@ async def test_sixteen_producers_of_large_items_stay_below_the_outbox_mark(autoj
             for _ in range(16):
                 nursery.start_soon(read, pair.client)
             await settle()
-            assert 4 * size <= outbox.size <= 5 * size
+            # One write of 64 KiB is on its way.
+            assert 4 * size - 65536 <= outbox.size <= 5 * size
             pair.server_wire.release()
 
     assert received == 16 * 4 * size

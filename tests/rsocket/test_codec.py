@@ -13,8 +13,11 @@ from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.codec import BadMetadata, Header, NotUnderstood
-from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
+from rsocket_trio.rsocket import layout_0_0, layout_0_1
+from rsocket_trio.rsocket.codec import BadMetadata, Codec, Header, NotUnderstood
+from rsocket_trio.rsocket.dialect_draft import RSOCKET_2_0_DRAFT
+from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
+from rsocket_trio.rsocket.dialects_32 import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -30,6 +33,7 @@ from rsocket_trio.rsocket.frames import (
     ResumeOkFrame,
     SetupFrame,
 )
+from tests.rsocket import drafted
 
 LAST = 2**31 - 1
 SETUP = SetupFrame(1, 0, 0.5, 1.5, "a", "b", Payload())
@@ -88,12 +92,92 @@ FRAMES: dict[Dialect, st.SearchStrategy[Frame]] = {
         payload_frames,
         st.builds(ErrorFrame, st.integers(0, LAST), codes, content, metadata),
     ),
+    RSOCKET_2_0_DRAFT: st.one_of(
+        *drafted.FRAMES,
+        leases,
+        st.builds(KeepaliveFrame, st.booleans(), positions, content),
+        st.builds(RequestNFrame, stream_ids, numbers),
+        st.builds(CancelFrame, stream_ids),
+        st.builds(ErrorFrame, st.integers(0, LAST), codes, content),
+        st.builds(MetadataPushFrame, content),
+        st.builds(ResumeFrame, versions, versions, content, positions, positions),
+        st.builds(ResumeOkFrame, positions),
+    ),
 }
 
-each_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+# ReactiveSocket 0.1 and 0.0: ids and numbers of all bits, no positions, no flag for items; 0.0 gives metadata a type.
+ids_32, ids_64 = st.integers(1, 2**32 - 1), st.integers(1, 2**64 - 1)
+numbers_32, numbers_64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+counts_64 = st.integers(0, 2**63 - 1)
+metadata_types = st.integers(0, 255)
+short_mime_types = st.text(st.characters(max_codepoint=255), max_size=254)  # one that ends with NUL needs one more
+seconds_32 = numbers_32.map(lambda milliseconds: milliseconds / 1000)
 
 
-@each_dialect
+def typed(payload: Payload, metadata_type: int) -> Payload:
+    return Payload(payload.data, payload.metadata, metadata_type=metadata_type if payload.metadata is not None else 0)
+
+
+def without_lost_type(frame: Any) -> Any:
+    return frame if frame.metadata is not None else attrs.evolve(frame, metadata_type=0)
+
+
+def response(stream_id: int, payload: Payload, complete: bool, follows: bool) -> PayloadFrame:
+    empty = not payload.data and payload.metadata is None
+    return PayloadFrame(stream_id, payload, not (complete and empty), complete, follows)
+
+
+typed_payloads = st.builds(typed, payloads, metadata_types)
+REQUESTS = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
+COUNTED = (Interaction.REQUEST_STREAM, Interaction.REQUEST_SUBSCRIPTION)
+CHANNEL = Interaction.REQUEST_CHANNEL
+FRAMES[REACTIVESOCKET_0_1] = st.one_of(
+    st.builds(
+        SetupFrame,
+        *(versions, versions, seconds_32, seconds_32, short_mime_types, short_mime_types, payloads),
+        lease=st.booleans(),
+        strict=st.booleans(),
+    ),
+    st.builds(LeaseFrame, numbers_32.map(lambda ms: ms * 1_000_000), numbers_32, metadata),
+    st.builds(KeepaliveFrame, st.booleans(), data=content),
+    st.builds(RequestFrame, ids_32, st.sampled_from(REQUESTS), payloads, st.none(), st.booleans()),
+    st.builds(RequestFrame, ids_32, st.sampled_from(COUNTED), payloads, numbers_32, st.booleans()),
+    st.builds(RequestFrame, ids_32, st.just(CHANNEL), payloads, st.none() | numbers_32, st.booleans(), st.booleans()),
+    st.builds(RequestNFrame, ids_32, numbers_32),
+    st.builds(CancelFrame, ids_32, metadata),
+    st.builds(response, ids_32, payloads, st.booleans(), st.booleans()),
+    st.builds(ErrorFrame, numbers_32, codes, content, metadata),
+    st.builds(MetadataPushFrame, content),
+    st.builds(ExtFrame, st.just(0), numbers_32, content, st.booleans(), st.booleans()),
+)
+FRAMES[REACTIVESOCKET_0_0] = st.one_of(
+    st.builds(
+        SetupFrame,
+        *(st.integers(0, 255), st.just(0), st.just(0.0), st.just(0.0), mime_types, mime_types, typed_payloads),
+        lease=st.booleans(),
+    ),
+    st.builds(ErrorFrame, st.just(0), codes, content, metadata, metadata_types).map(without_lost_type),
+    st.builds(ErrorFrame, ids_64, st.just(0x201), content, metadata, metadata_types).map(without_lost_type),
+    st.builds(LeaseFrame, numbers_64, numbers_64, metadata, st.just(0), metadata_types).map(without_lost_type),
+    st.builds(RequestFrame, ids_64, st.sampled_from(REQUESTS), typed_payloads),
+    st.builds(RequestFrame, ids_64, st.sampled_from(COUNTED), typed_payloads, counts_64),
+    st.builds(RequestNFrame, ids_64, counts_64, metadata, metadata_types).map(without_lost_type),
+    st.builds(CancelFrame, ids_64, metadata, metadata_types).map(without_lost_type),
+    st.builds(response, ids_64, typed_payloads, st.booleans(), st.booleans()),
+    st.builds(MetadataPushFrame, content, numbers_64, metadata_types),
+    st.builds(ExtFrame, st.just(0), numbers_32, content, st.booleans(), st.booleans()),
+)
+
+OLDEST = (REACTIVESOCKET_0_1, REACTIVESOCKET_0_0)
+each_dialect = pytest.mark.parametrize("dialect", [RSOCKET_1_0, REACTIVESOCKET_0_2], ids=lambda dialect: dialect.name)
+each_layout = pytest.mark.parametrize("dialect", FRAMES, ids=lambda dialect: dialect.name)
+each_layout_24 = pytest.mark.parametrize(
+    "dialect", [dialect for dialect in FRAMES if dialect not in OLDEST], ids=lambda dialect: dialect.name
+)
+each_layout_32 = pytest.mark.parametrize("dialect", OLDEST, ids=lambda dialect: dialect.name)
+
+
+@each_layout
 @given(drawn=st.data())
 def test_decoding_what_was_encoded_gives_the_frame_back(dialect: Dialect, drawn: st.DataObject) -> None:
     frame = drawn.draw(FRAMES[dialect])
@@ -101,7 +185,7 @@ def test_decoding_what_was_encoded_gives_the_frame_back(dialect: Dialect, drawn:
     assert dialect.codec.decode(dialect.codec.encode(frame)) == frame
 
 
-@each_dialect
+@each_layout
 @given(drawn=st.data())
 def test_both_pieces_of_a_frame_are_the_frame(dialect: Dialect, drawn: st.DataObject) -> None:
     frame = drawn.draw(FRAMES[dialect])
@@ -110,7 +194,7 @@ def test_both_pieces_of_a_frame_are_the_frame(dialect: Dialect, drawn: st.DataOb
     assert head + data == dialect.codec.encode(frame)
 
 
-@each_dialect
+@each_layout
 @given(drawn=st.data())
 def test_a_frame_cut_short_is_another_frame_or_the_peers_error(dialect: Dialect, drawn: st.DataObject) -> None:
     data = dialect.codec.encode(drawn.draw(FRAMES[dialect]))
@@ -119,18 +203,35 @@ def test_a_frame_cut_short_is_another_frame_or_the_peers_error(dialect: Dialect,
         decodes_or_fails(dialect, data[:size])
 
 
-@each_dialect
+@each_layout
 @given(data=st.binary(max_size=60))
 def test_any_bytes_are_a_frame_or_the_peers_error(dialect: Dialect, data: bytes) -> None:
     decodes_or_fails(dialect, data)
 
 
-@each_dialect
+@each_layout_24
 @given(number=st.integers(0, 63), flags=st.integers(0, 0x3FF), body=st.binary(max_size=60))
 def test_any_body_behind_a_header_is_a_frame_or_the_peers_error(
     dialect: Dialect, number: int, flags: int, body: bytes
 ) -> None:
     decodes_or_fails(dialect, bytes(4) + (number << 10 | flags).to_bytes(2, "big") + body)
+
+
+@given(number=st.integers(0, 0x0F) | st.just(0xFFFF), flags=st.integers(0, 0xFFFF), body=st.binary(max_size=60))
+def test_any_body_behind_a_header_of_0_1_is_a_frame_or_the_peers_error(number: int, flags: int, body: bytes) -> None:
+    decodes_or_fails(REACTIVESOCKET_0_1, number.to_bytes(2, "big") + flags.to_bytes(2, "big") + bytes(4) + body)
+
+
+@given(
+    version=st.integers(0, 1),
+    flags=st.integers(0, 0xFF),
+    number=st.sampled_from([row.number for row in layout_0_0.CODEC.rows]) | st.integers(0, 0x40),
+    body=st.binary(max_size=60),
+)
+def test_any_body_behind_a_header_of_0_0_is_a_frame_or_the_peers_error(
+    version: int, flags: int, number: int, body: bytes
+) -> None:
+    decodes_or_fails(REACTIVESOCKET_0_0, bytes([version, flags]) + number.to_bytes(2, "big") + bytes(8) + body)
 
 
 def decodes_or_fails(dialect: Dialect, data: bytes) -> None:
@@ -140,7 +241,7 @@ def decodes_or_fails(dialect: Dialect, data: bytes) -> None:
         place = error.offset
     else:
         return
-    assert 0 <= place <= max(len(data), dialect.codec.minimum)
+    assert 0 <= place <= max(len(data), dialect.codec.header_size)
 
 
 def test_data_given_as_a_view_is_not_copied() -> None:
@@ -228,7 +329,7 @@ def test_1_0_does_not_say_what_only_0_2_can(frame: Frame, text: str) -> None:
     assert REACTIVESOCKET_0_2.codec.decode(REACTIVESOCKET_0_2.codec.encode(frame)) == frame
 
 
-@each_dialect
+@each_layout_24
 def test_the_largest_frame_is_written(dialect: Dialect) -> None:  # RS10-FRM-04, RS02-FRM-03
     frame = PayloadFrame(1, Payload(bytes(LARGEST_FRAME - 6)))
 
@@ -242,7 +343,7 @@ def test_an_interval_below_a_millisecond_is_written_as_one(dialect: Dialect) -> 
     assert written[10:14] == bytes.fromhex("00000001")
 
 
-@each_dialect
+@each_layout_24
 def test_a_lease_of_part_milliseconds_is_not_prolonged(dialect: Dialect) -> None:
     written = dialect.codec.encode(LeaseFrame(1_999_999, 1))
 
@@ -287,7 +388,7 @@ def test_the_ignore_flag_is_read_whatever_the_rest_is(dialect: Dialect, data: st
     assert dialect.codec.ignorable(bytes.fromhex(data)) is ignorable
 
 
-@each_dialect
+@each_layout_24
 def test_a_header_is_read_even_where_the_frame_is_not_understood(dialect: Dialect) -> None:
     assert dialect.codec.header(bytes.fromhex("80000005 3e01 ff")) == Header(0x0F, 0x201, 0x80000005)
     assert dialect.codec.header(bytes(5)) is None
@@ -306,6 +407,291 @@ def test_rows_are_found_by_number_and_by_frame(dialect: Dialect) -> None:
         codec.name_of(attrs.evolve(REQUEST, interaction=Interaction.REQUEST_SUBSCRIPTION))
 
 
-@each_dialect
+@each_layout_24
 def test_the_smallest_frame_is_a_header(dialect: Dialect) -> None:
     assert dialect.codec.minimum == len(dialect.codec.encode(CancelFrame(1))) == 6
+
+
+# ReactiveSocket 0.1 and 0.0
+
+OLD_SETUP = SetupFrame(0, 0, 0.0, 0.0, "a", "b", Payload())
+NOT_AN_ITEM = "RESPONSE next False"
+REFUSED_BY_BOTH: list[tuple[Frame, str]] = [
+    (attrs.evolve(OLD_SETUP, stream_id=2), "SETUP stream_id 2"),  # RS00-SETUP-01, RS01-SETUP-01
+    (attrs.evolve(OLD_SETUP, resume_token=b"abc"), "resume_token of 3 bytes"),
+    (attrs.evolve(OLD_SETUP, metadata_mime="a" * 256), "metadata_mime of 256 bytes, limit 255"),
+    (attrs.evolve(OLD_SETUP, data_mime="text/\N{EURO SIGN}"), "data_mime has '€' at 5"),
+    (attrs.evolve(OLD_SETUP, major=-1), "major -1"),
+    (LeaseFrame(-1, 1), "time_to_live_ns -1"),
+    (LeaseFrame(1, -1), "number_of_requests -1"),
+    (LeaseFrame(1, 1, None, 2), "LEASE stream_id 2"),  # RS00-LEASE-01, RS01-LEASE-01
+    (RequestFrame(0, Interaction.REQUEST_RESPONSE, Payload()), "REQUEST_RESPONSE stream_id 0"),
+    (RequestFrame(2, Interaction.REQUEST_RESPONSE, Payload(), 1), "REQUEST_RESPONSE initial_n 1"),
+    (RequestFrame(2, Interaction.FIRE_AND_FORGET, Payload(), complete=True), "complete True"),
+    (RequestFrame(2, Interaction.REQUEST_STREAM, Payload()), "REQUEST_STREAM initial_n None"),
+    (RequestFrame(2, Interaction.REQUEST_SUBSCRIPTION, Payload(), -1), "REQUEST_SUB initial_n -1"),
+    (RequestFrame(2, Interaction.REQUEST_STREAM, Payload(), 1, complete=True), "REQUEST_STREAM complete"),
+    (RequestFrame(0, Interaction.REQUEST_STREAM, Payload(), 1), "REQUEST_STREAM stream_id 0"),
+    (RequestNFrame(0, 1), "REQUEST_N stream_id 0"),
+    (RequestNFrame(2, -1), "request_n -1"),
+    (CancelFrame(0), "CANCEL stream_id 0"),
+    (CancelFrame(2**64), "CANCEL stream_id 18446744073709551616"),
+    (PayloadFrame(0, Payload()), "RESPONSE stream_id 0"),
+    (PayloadFrame(2, Payload(), next=False), NOT_AN_ITEM),  # RS00-RSP-03, RS01-RSP-03
+    (PayloadFrame(2, Payload(b"a"), next=False, complete=True), NOT_AN_ITEM),
+    (PayloadFrame(2, Payload(b"", b""), next=False, complete=True), NOT_AN_ITEM),
+    (ErrorFrame(0, 2**32), "code 4294967296"),
+    (MetadataPushFrame(b"", -1), "METADATA_PUSH stream_id -1"),
+    (ExtFrame(1, 1), "EXT stream_id 1: must be 0"),  # RS00-EXT-02, RS01-EXT-01
+    (ExtFrame(0, 2**32), "ext_type 4294967296"),
+    (ResumeFrame(0, 1, b"", 0, 0), "no frame of this dialect says ResumeFrame"),
+    (ResumeOkFrame(0), "no frame of this dialect says ResumeOkFrame"),
+]
+REFUSED_BY_0_1: list[tuple[Frame, str]] = [
+    (attrs.evolve(OLD_SETUP, minor=65536), "minor 65536"),
+    (attrs.evolve(OLD_SETUP, keepalive_interval=-0.001), "keepalive_interval -0.001"),
+    (attrs.evolve(OLD_SETUP, max_lifetime=4294967.296), "max_lifetime 4294967.296"),
+    (attrs.evolve(OLD_SETUP, max_lifetime=float("nan")), "max_lifetime nan"),
+    (LeaseFrame(2**32 * 1_000_000, 1), "time_to_live_ns 4294967296000000"),
+    (LeaseFrame(1, 2**32), "number_of_requests 4294967296"),
+    (KeepaliveFrame(True, stream_id=1), "KEEPALIVE stream_id 1"),  # RS01-KA-01
+    (KeepaliveFrame(True, 1), "last_received_position 1: must be 0"),  # RS01-KA-08
+    (RequestFrame(2, CHANNEL, Payload(), 2**32), "REQUEST_CHANNEL initial_n 4294967296"),
+    (RequestFrame(0, CHANNEL, Payload()), "REQUEST_CHANNEL stream_id 0"),
+    (RequestNFrame(2, 2**32), "request_n 4294967296"),
+    (RequestNFrame(2, 1, b"m"), "REQUEST_N metadata of 1 bytes"),  # RS01-RQN-01
+    (PayloadFrame(2**32, Payload()), "RESPONSE stream_id 4294967296"),
+    (ErrorFrame(2**32, 1), "ERROR stream_id 4294967296"),
+    (MetadataPushFrame(b"", 2), "METADATA_PUSH stream_id 2"),  # RS01-MP-01
+]
+REFUSED_BY_0_0: list[tuple[Frame, str]] = [
+    (attrs.evolve(OLD_SETUP, major=256), "major 256: must be from 0 to 255"),  # RS00-HDR-05
+    (attrs.evolve(OLD_SETUP, minor=1), "minor 1: must be 0"),
+    (attrs.evolve(OLD_SETUP, strict=True), "SETUP strict"),  # RS00-SETUP-03
+    (LeaseFrame(2**64, 1), "time_to_live_ns 18446744073709551616"),
+    (KeepaliveFrame(True), "no frame of this dialect says KeepaliveFrame"),
+    (RequestFrame(2, CHANNEL, Payload(), 1), "no frame of this dialect says REQUEST_CHANNEL"),
+    (RequestFrame(2, Interaction.REQUEST_RESPONSE, Payload(), follows=True), "can't be fragmented"),  # RS00-FRAG-02
+    (RequestFrame(2, Interaction.REQUEST_STREAM, Payload(), 1, follows=True), "can't be fragmented"),
+    (RequestNFrame(2, 2**64), "request_n 18446744073709551616"),
+    (PayloadFrame(2, Payload(b"", b"m", metadata_type=256)), "RESPONSE metadata_type 256"),  # RS00-MD-03
+    (CancelFrame(2, b"m", -1), "CANCEL metadata_type -1"),
+    (PayloadFrame(2, Payload(b"", bytes(16_777_212))), "metadata of 16777212 bytes, limit 16777211"),  # RS00-MD-06
+]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "frame", "text"),
+    [
+        *((dialect, *refused) for dialect in OLDEST for refused in REFUSED_BY_BOTH),
+        *((REACTIVESOCKET_0_1, *refused) for refused in REFUSED_BY_0_1),
+        *((REACTIVESOCKET_0_0, *refused) for refused in REFUSED_BY_0_0),
+    ],
+    ids=lambda given: given if isinstance(given, str) else getattr(given, "name", ""),
+)
+def test_the_oldest_dialects_refuse_a_forbidden_frame_too(dialect: Dialect, frame: Frame, text: str) -> None:
+    with pytest.raises(LocalProtocolError, match=text):
+        dialect.codec.encode(frame)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "data", "text"),
+    [
+        (REACTIVESOCKET_0_1, "000b 4000 00000002 00", "RESPONSE frame of 9 bytes: metadata header needs 4 bytes at "),
+        (REACTIVESOCKET_0_1, "000b 4000 00000002 00000003", "metadata length 3, which must count its own 4 bytes"),
+        (REACTIVESOCKET_0_1, "000b 4000 00000002 00000006 61", "metadata length 6 at offset 8, 5 left"),
+        (REACTIVESOCKET_0_1, "000d 0000 00000000", "METADATA_PUSH frame of 8 bytes: no metadata: its flag is clear"),
+        (REACTIVESOCKET_0_1, "0009 0000 00000002 0000", "fixed fields need 4 bytes at offset 8, 2 left"),
+        (REACTIVESOCKET_0_1, "000a 0000", "frame of 4 bytes: header needs 8"),
+        (REACTIVESOCKET_0_0, "0000 0015 0000000000000002 0000", "fixed fields need 8 bytes at offset 12, 2 left"),
+        (REACTIVESOCKET_0_0, "0000 0016 00000000", "frame of 8 bytes: header needs 12"),
+        (REACTIVESOCKET_0_0, "0300 0016 0000000000000002", "frame of 12 bytes: version 3, must be 0"),
+        (REACTIVESOCKET_0_0, "0000 0004 0000000000000002", "frame of 12 bytes: unknown type 0x04"),
+    ],
+)
+def test_an_error_of_the_oldest_dialects_says_what_was_missing_and_where(
+    dialect: Dialect, data: str, text: str
+) -> None:
+    with pytest.raises(RemoteProtocolError) as caught:
+        dialect.codec.decode(bytes.fromhex(data))
+
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "data", "ignorable"),
+    [
+        (REACTIVESOCKET_0_1, "000e 8000 00000002", True),  # unknown type 000e with I
+        (REACTIVESOCKET_0_1, "000e 4000 00000002", False),
+        (REACTIVESOCKET_0_1, "000b c000 00000002", True),  # RESPONSE with bad metadata, and I
+        (REACTIVESOCKET_0_1, "000b 8000", True),  # ALL-RCT-02: no whole header, but the bit is there
+        (REACTIVESOCKET_0_1, "000b 80", False),
+        (REACTIVESOCKET_0_0, "0080 0004 0000000000000002", True),
+        (REACTIVESOCKET_0_0, "0000 0004 0000000000000002", False),
+        (REACTIVESOCKET_0_0, "0180 0016 0000000000000002", True),  # RS00-HDR-12: another version
+        (REACTIVESOCKET_0_0, "0080", True),
+        (REACTIVESOCKET_0_0, "80", False),
+        (REACTIVESOCKET_0_0, "", False),
+    ],
+)
+def test_the_ignore_flag_of_the_oldest_dialects_is_read_as_soon_as_it_is_there(
+    dialect: Dialect, data: str, ignorable: bool
+) -> None:
+    assert dialect.codec.ignorable(bytes.fromhex(data)) is ignorable
+
+
+def test_the_oldest_headers_are_read_even_where_the_frame_is_not_understood() -> None:
+    new, old = REACTIVESOCKET_0_1.codec, REACTIVESOCKET_0_0.codec
+
+    assert new.header(bytes.fromhex("000e 8001 ffffffff 61")) == Header(0x0E, 0x8001, 2**32 - 1)
+    assert new.header(bytes.fromhex("ffff 0000 00000007 61")) == Header(0xFFFF, 0, 0)  # EXT has no stream id
+    assert new.header(bytes(7)) is None
+    assert old.header(bytes.fromhex("0081 0004 0000000000000005")) == Header(0x04, 0x81, 5)
+    assert old.header(bytes.fromhex("0000 ffff 00000007")) == Header(0xFFFF, 0, 0)
+    assert old.header(bytes.fromhex("0000 ffff 00000007 00000000 61")) == Header(0xFFFF, 0, 0)
+    assert old.header(bytes(11)) is None
+
+
+def test_the_oldest_rows_are_found_by_number_and_by_frame() -> None:  # RS00-TYP-01, RS01-TYP-01
+    new, old = REACTIVESOCKET_0_1.codec, REACTIVESOCKET_0_0.codec
+    subscription = attrs.evolve(REQUEST, interaction=Interaction.REQUEST_SUBSCRIPTION)
+
+    assert [row.number for row in new.rows] == [*range(1, 0x0E), 0xFFFF]
+    assert [row.number for row in old.rows] == [1, 2, 3, *range(0x11, 0x17), 0x20, 0x21, 0x31, 0xFFFF]
+    assert (new.name_of(subscription), old.name_of(subscription)) == ("REQUEST_SUB", "REQUEST_SUB")
+    assert (new.name_of(ErrorFrame(0, 1)), new.name_of(ErrorFrame(2, 1))) == ("ERROR", "ERROR")
+    assert (old.name_of(ErrorFrame(0, 1)), old.name_of(ErrorFrame(2, 1))) == ("SETUP_ERROR", "ERROR")
+    assert old.row_of(ErrorFrame(0, 1)) is old.row(2)
+
+
+def test_the_smallest_frames_of_the_oldest_dialects() -> None:  # RS00-EXT-02, RS00-HDR-13, RS01-HDR-04
+    new, old = REACTIVESOCKET_0_1.codec, REACTIVESOCKET_0_0.codec
+
+    assert new.minimum == new.header_size == len(new.encode(CancelFrame(2))) == len(new.encode(ExtFrame(0, 1))) == 8
+    assert old.minimum == len(old.encode(ExtFrame(0, 1))) == 8
+    assert old.header_size == len(old.encode(CancelFrame(2))) == 12
+
+
+@each_layout_32
+def test_the_largest_frame_of_the_oldest_dialects_is_what_their_length_can_say(dialect: Dialect) -> None:
+    codec = dialect.codec
+    small = type(codec)(attrs.evolve(codec._header, largest=20), codec.rows)
+
+    assert codec.largest == 2**31 - 1 - 4  # RS00-HDR-04, RS01-HDR-04
+    assert len(small.encode(PayloadFrame(2, Payload(bytes(20 - codec.header_size))))) == 20
+    with pytest.raises(LocalProtocolError, match="RESPONSE frame of 21 bytes, limit 20"):
+        small.encode(PayloadFrame(2, Payload(bytes(21 - codec.header_size))))
+
+
+def test_0_0_names_the_larger_of_its_two_errors() -> None:
+    small = type(layout_0_0.CODEC)(attrs.evolve(layout_0_0.HEADER_0_0, largest=20), layout_0_0.ROWS)
+
+    with pytest.raises(LocalProtocolError, match="SETUP_ERROR frame of 21 bytes"):
+        small.encode(ErrorFrame(0, 1, bytes(5)))
+    with pytest.raises(LocalProtocolError, match=r"^ERROR frame of 21 bytes"):
+        small.encode(ErrorFrame(2, 1, bytes(9)))
+
+
+def test_an_error_of_0_0_is_read_with_the_code_of_an_application_and_written_without() -> None:  # RS00-ERR-01
+    codec = REACTIVESOCKET_0_0.codec
+    written = codec.encode(ErrorFrame(2, 0x202, b"no"))
+
+    assert written == bytes.fromhex("0000 0021 0000000000000002") + b"no"
+    assert codec.decode(written) == ErrorFrame(2, 0x201, b"no")
+
+
+def test_an_interval_of_0_1_is_0_only_if_it_is_0() -> None:  # RS01-SETUP-09
+    codec = REACTIVESOCKET_0_1.codec
+
+    for seconds_given, written in [(0.0, 0), (0.0001, 1), (0.0014, 1), (0.0016, 2)]:
+        data = codec.encode(attrs.evolve(SETUP, keepalive_interval=seconds_given))
+        assert int.from_bytes(data[12:16], "big") == written
+
+
+def test_a_lease_of_0_1_is_cut_to_milliseconds_and_that_of_0_0_is_not() -> None:
+    frame = LeaseFrame(1_999_999, 1)
+
+    assert REACTIVESOCKET_0_1.codec.encode(frame)[8:12] == bytes.fromhex("00000001")
+    assert REACTIVESOCKET_0_0.codec.encode(frame)[12:20] == (1_999_999).to_bytes(8, "big")
+
+
+def test_data_given_as_a_view_is_not_copied_by_the_oldest_dialects_either() -> None:
+    payload = Payload()
+    view = memoryview(bytes(1000))
+    payload.data = view  # type: ignore[assignment]  # what the outbox does with bodies that it need not own
+
+    for dialect in OLDEST:
+        head, data = dialect.codec.encode_parts(PayloadFrame(2, payload))
+        assert data is view
+        assert len(head) == dialect.codec.header_size
+
+
+# Quirks of 0.1's peers
+
+
+def quirky(*names: str) -> Codec:
+    return layout_0_1.codec(frozenset(names))
+
+
+def test_without_quirks_it_is_the_codec_itself() -> None:
+    assert layout_0_1.codec() is quirky() is layout_0_1.CODEC
+    assert quirky("channel_slot") is quirky("channel_slot")
+
+
+def test_a_quirk_that_nobody_has_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="'odd': this layout has version_0_0, low_setup_flags, channel_slot"):
+        quirky("channel_slot", "odd")
+
+
+def test_a_setup_can_say_0_0() -> None:
+    codec = quirky("version_0_0")
+    written = codec.encode(attrs.evolve(SETUP, major=0, minor=1))
+
+    assert written[8:12] == bytes(4)
+    assert codec.decode(written) == attrs.evolve(SETUP, major=0, minor=0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "lease", "strict"), [("0020", True, False), ("0010", False, True), ("3000", True, True)]
+)
+def test_lease_and_strict_can_be_read_from_the_low_flags(flags: str, lease: bool, strict: bool) -> None:
+    codec = quirky("low_setup_flags")
+    frame = codec.decode(bytes.fromhex(f"0001 {flags} 00000000 00000000 00000001 00000001 00 00"))
+
+    assert isinstance(frame, SetupFrame)
+    assert (frame.lease, frame.strict) == (lease, strict)
+    high = 0x2000 * lease | 0x1000 * strict
+    assert codec.encode(frame)[2:4] == high.to_bytes(2, "big")
+
+
+def test_two_quirks_of_one_frame_go_together() -> None:
+    codec = quirky("low_setup_flags", "version_0_0")
+    frame = codec.decode(codec.encode(attrs.evolve(SETUP, minor=1)))
+
+    assert frame == attrs.evolve(SETUP, major=0, minor=0)
+    assert codec.decode(bytes.fromhex("0001 0020 00000000 00000000 000001f4 000005dc 0161 0162")) == attrs.evolve(
+        SETUP, major=0, minor=0, lease=True
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "initial_n"),
+    [
+        ("0008 0800 00000002 00000005 61", 5),
+        ("0008 0800 00000002 00000000 61", 0),
+        ("0008 0000 00000002 00000005 61", 5),  # without ever setting N
+        ("0008 0000 00000002 00000000 61", None),
+    ],
+)
+def test_a_channel_can_have_its_number_always(data: str, initial_n: int | None) -> None:
+    codec = quirky("channel_slot")
+    frame = codec.decode(bytes.fromhex(data))
+
+    assert frame == RequestFrame(2, CHANNEL, Payload(b"a"), initial_n)
+    assert codec.decode(codec.encode(frame)) == frame
+    assert codec.encode(frame)[8:] == bytes.fromhex(data)[8:]
+
+
+def test_a_channel_that_should_have_its_number_always_must_have_it() -> None:
+    with pytest.raises(NotUnderstood, match="fixed fields need 4 bytes at offset 8, 1 left"):
+        quirky("channel_slot").decode(bytes.fromhex("0008 0000 00000002 61"))

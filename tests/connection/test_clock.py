@@ -1,0 +1,66 @@
+"""One task waits for whatever is due next, however deadlines move."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from rsocket_trio import ConnectionLost, Keepalive, Limits, Responder, open_connection_over
+from tests.conformance import raw
+from tests.connection.pairs import connected_pair
+
+
+async def test_a_lifetime_that_the_setup_brings_nearer_counts_at_once(autojump_clock: MockClock) -> None:
+    async with raw.bare_server(raw.RS10, Responder(), limits=Limits(setup_timeout=60)) as peer:
+        await trio.sleep(10)
+        await peer.send(raw.setup(lifetime=2_000))
+        started = trio.current_time()
+        await peer.expect_error(0, raw.CONNECTION_ERROR)
+        assert trio.current_time() - started == pytest.approx(2)
+
+
+@pytest.mark.parametrize("pieces", [1, 100])
+async def test_a_setup_in_pieces_over_five_seconds_is_honest(pieces: int, autojump_clock: MockClock) -> None:
+    async with raw.bare_server(raw.RS10, Responder()) as peer:
+        setup = raw.prefixed(raw.setup(data=bytes(1000)))
+        step = len(setup) // pieces + 1
+        for start in range(0, len(setup), step):
+            await peer.send_bytes(setup[start : start + step])
+            await trio.sleep(5 / pieces)
+        await peer.expect_alive()
+
+
+async def test_a_setup_that_is_not_whole_in_time_is_closed(autojump_clock: MockClock) -> None:
+    async with raw.bare_server(raw.RS10, Responder()) as peer:
+        started = trio.current_time()
+        for byte in raw.prefixed(raw.setup())[:15]:
+            await peer.send_bytes(bytes([byte]))
+            await trio.sleep(0.6)
+        with trio.fail_after(5):
+            assert await peer.stream.receive_some() == b""
+        assert trio.current_time() - started == pytest.approx(10)
+
+
+async def test_a_client_beats_on_time_while_it_is_busy(autojump_clock: MockClock) -> None:
+    async with connected_pair(keepalive=Keepalive(interval=1, max_lifetime=3)) as pair:
+        for _ in range(100):
+            await pair.client.fire_and_forget(b"x")
+            await trio.sleep(0.1)
+        assert pair.client_said.count(raw.KEEPALIVE) in (9, 10)
+
+
+async def test_a_lifetime_shorter_than_the_interval_is_the_clients_own_trouble(autojump_clock: MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with open_connection_over(theirs, keepalive=Keepalive(interval=10, max_lifetime=2)) as connection:
+        started = trio.current_time()
+        with pytest.raises(ConnectionLost, match="silent"):
+            await connection.request_response()
+        assert trio.current_time() - started == pytest.approx(2)
+    await ours.aclose()
+
+
+@pytest.mark.parametrize(("interval", "max_lifetime"), [(0, 1), (1, 0), (-1, 1), (2**31, 1), (1, float("inf"))])
+def test_terms_that_31_bits_cannot_say_are_refused(interval: float, max_lifetime: float) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        Keepalive(interval=interval, max_lifetime=max_lifetime)

@@ -1,0 +1,76 @@
+"""Tasks wait in the order in which they came, and a cancelled one leaves no trace."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+from rsocket_trio.connection.waiting import Parking
+from tests.connection.pairs import settle
+
+
+async def test_one_is_woken_at_a_time_in_the_order_of_arrival_and_gets_the_gift(autojump_clock: MockClock) -> None:
+    parking = Parking()
+    got: list[tuple[int, object]] = []
+
+    async def wait(number: int) -> None:
+        got.append((number, await parking.park()))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(wait, number)
+            await settle()
+        for number in range(5):
+            parking.wake_one(f"gift {number}")
+            await settle()
+
+    assert got == [(number, f"gift {number}") for number in range(5)]
+    assert not parking
+
+
+async def test_all_are_woken_at_once_and_those_who_park_again_wait_for_the_next_time(autojump_clock: MockClock) -> None:
+    parking = Parking()
+    rounds: list[int] = []
+
+    async def wait(number: int) -> None:
+        for _ in range(2):
+            assert await parking.park() is None
+            rounds.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(wait, number)
+        await settle()
+        parking.wake_all()
+        await settle()
+        assert sorted(rounds) == [0, 1, 2]
+        assert parking
+        parking.wake_all()
+
+
+async def test_who_is_cancelled_is_forgotten(autojump_clock: MockClock) -> None:
+    parking = Parking()
+    woken: list[str] = []
+
+    async def wait() -> None:
+        await parking.park()
+        woken.append("second")
+
+    async with trio.open_nursery() as nursery:
+        with trio.move_on_after(0.001):
+            await parking.park()
+        assert not parking
+        nursery.start_soon(wait)
+        await settle()
+        parking.wake_one()
+
+    assert woken == ["second"]
+
+
+async def test_waking_nobody_does_nothing(autojump_clock: MockClock) -> None:
+    parking = Parking()
+
+    parking.wake_one()
+    parking.wake_all()
+
+    assert not parking

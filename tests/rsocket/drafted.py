@@ -1,0 +1,120 @@
+"""Frames of the extension draft, and what can be in their extensions, for tests that draw any of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from hypothesis import strategies as st
+
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.extension_broker import Address, BrokerInfo, RouteAdd, RouteJoin
+from rsocket_trio.rsocket.extension_payloads import (
+    Beat,
+    Complexity,
+    KeepaliveTerms,
+    Permits,
+    Resumable,
+    ResumeGrant,
+    ResumePosition,
+    ResumeRequest,
+    Strategies,
+    entry_of,
+)
+from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.frames import ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
+
+LAST: Final = 2**31 - 1
+
+stream_ids = st.integers(1, LAST)
+numbers = st.integers(1, LAST)
+positions = st.integers(0, 2**63 - 1)
+content = st.binary(max_size=20)
+texts = st.text(st.characters(max_codepoint=255), max_size=127)
+names = st.integers(0, 127) | texts
+mimes = st.none() | names
+payloads = st.builds(Payload, content, st.none() | content)
+typed_payloads = st.builds(Payload, content, st.none() | content, data_mime=mimes, metadata_mime=mimes)
+versions = st.integers(0, 0xFFFF)
+
+seconds = numbers.map(lambda milliseconds: milliseconds / 1000)
+milliseconds = st.integers(0, LAST).map(lambda milliseconds: milliseconds * 1_000_000)
+ids = st.binary(min_size=16, max_size=16)
+timestamps = st.integers(0, 2**64 - 1)
+services = st.text(max_size=60)
+tags = st.lists(st.tuples(st.integers(1, 127) | texts, st.binary(max_size=127)), max_size=3).map(tuple)
+terms = st.builds(KeepaliveTerms, seconds, seconds)
+strategies = st.builds(Strategies, st.lists(names, min_size=1, max_size=3).map(tuple))
+joins = st.builds(RouteJoin, ids, services, tags)
+WAYS = ({"unicast": True}, {"multicast": True}, {"shard": True})
+addresses = st.builds(
+    lambda way, origin, metadata, tags, encrypted: Address(origin, metadata, tags, encrypted=encrypted, **way),
+    *(st.sampled_from(WAYS), ids, tags, tags, st.booleans()),
+)
+
+# What each point has, in as many alternatives as it has extensions.
+AT: Final[dict[str, tuple[st.SearchStrategy[Any], ...]]] = {
+    "SETUP": (terms, st.builds(ResumeRequest, content, st.none() | positions), strategies, joins),
+    "SETUP_OK": (terms, st.builds(ResumeGrant, st.none() | positions), strategies),
+    "EXT": (
+        st.builds(Beat, st.booleans()),
+        st.builds(ResumePosition, positions),
+        st.builds(Permits, names, milliseconds, st.integers(0, LAST)),
+        joins
+        | st.builds(BrokerInfo, ids, timestamps, tags)
+        | st.builds(RouteAdd, ids, ids, timestamps, services, tags),
+    ),
+    "REQUEST": (st.builds(Resumable, st.booleans()), st.builds(Complexity, numbers), addresses),
+}
+others = st.builds(
+    Entry, st.integers(5, 126) | texts.filter(bool), st.just(True), st.just(False), st.integers(0, 15), content
+)
+
+
+def blocks(point: str, *, least: int = 0) -> st.SearchStrategy[tuple[Entry, ...]]:
+    """Entries that may stand at this point, no extension twice."""
+    known = st.builds(entry_of, st.one_of(*AT[point]), ignore=st.booleans(), ack=st.just(False))
+    return st.lists(known | others, min_size=least, max_size=4, unique_by=lambda entry: entry.ext).map(tuple)
+
+
+def asking(entry: Entry) -> Entry:
+    """The same entry with the wish for an answer."""
+    return Entry(entry.ext, entry.ignore, True, entry.nibble, entry.payload)
+
+
+setups = st.builds(
+    lambda major, minor, metadata_mime, data_mime, payload, ack, entries: SetupFrame(
+        *(major, minor, 0.0, 0.0, metadata_mime, data_mime, payload),
+        ack=ack,
+        extensions=tuple(map(asking, entries)) if ack else entries,
+    ),
+    *(versions, versions, names, names.filter(lambda name: name != ""), payloads, st.booleans(), blocks("SETUP")),
+)
+
+
+def requests(interaction: Interaction, initial_n: st.SearchStrategy[Any], complete: st.SearchStrategy[bool]) -> Any:
+    of_kind = st.just(interaction)
+    return st.builds(
+        RequestFrame, stream_ids, of_kind, typed_payloads, initial_n, st.booleans(), complete, blocks("REQUEST")
+    )
+
+
+ONE = st.just(None)
+NO = st.just(False)
+FRAMES: Final[tuple[st.SearchStrategy[Frame], ...]] = (
+    setups,
+    st.builds(SetupOkFrame, payloads, blocks("SETUP_OK")),
+    requests(Interaction.REQUEST_RESPONSE, ONE, NO),
+    requests(Interaction.FIRE_AND_FORGET, ONE, NO),
+    requests(Interaction.REQUEST_STREAM, numbers, NO),
+    requests(Interaction.REQUEST_CHANNEL, numbers, st.booleans()),
+    st.builds(PayloadFrame, stream_ids, typed_payloads, st.booleans(), st.booleans(), st.booleans()).filter(
+        lambda frame: frame.next or frame.complete or frame.follows
+    ),
+    st.builds(ExtFrame, st.integers(0, LAST), st.integers(2, LAST), content, st.booleans(), st.booleans()),
+    st.builds(
+        lambda ignore, entries, metadata: ExtFrame(0, 1, b"", ignore, extensions=entries, metadata=metadata),
+        *(st.booleans(), blocks("EXT", least=1), st.none() | content),
+    ),
+)
+"""Of every type that the draft writes in its own way."""

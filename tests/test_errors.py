@@ -1,0 +1,117 @@
+"""Every error knows its code and data, and what a peer sent can't spoil a message or a log."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+import rsocket_trio
+from rsocket_trio import (
+    ApplicationError,
+    Canceled,
+    ConnectionClosed,
+    ConnectionLost,
+    Invalid,
+    InvalidSetup,
+    LocalProtocolError,
+    NegotiationFailed,
+    ProtocolError,
+    Rejected,
+    RejectedResume,
+    RejectedSetup,
+    RemoteProtocolError,
+    RSocketError,
+    Unsupported,
+    UnsupportedSetup,
+)
+from rsocket_trio.errors import CodedError, again, readable, stream_error
+
+CODES: dict[type[CodedError], int] = {
+    InvalidSetup: 0x001,
+    UnsupportedSetup: 0x002,
+    RejectedSetup: 0x003,
+    RejectedResume: 0x004,
+    ApplicationError: 0x201,
+    Rejected: 0x202,
+    Canceled: 0x203,
+    Invalid: 0x204,
+}
+
+
+@pytest.mark.parametrize(("kind", "code"), CODES.items(), ids=lambda value: getattr(value, "__name__", ""))
+def test_an_error_stands_for_its_code(kind: type[CodedError], code: int) -> None:
+    error = kind("tëxt")
+
+    assert (error.code, error.data, error.text) == (code, "tëxt".encode(), "tëxt")
+    assert str(error) == "tëxt"
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*CODES, NegotiationFailed, ConnectionClosed, ConnectionLost, LocalProtocolError, RemoteProtocolError, Unsupported],
+)
+def test_every_error_has_one_root(kind: type[Exception]) -> None:
+    assert issubclass(kind, RSocketError)
+    assert issubclass(kind, ProtocolError) == kind.__name__.endswith("ProtocolError")
+    assert getattr(rsocket_trio, kind.__name__) is kind
+
+
+@pytest.mark.parametrize("code", [0x201, 0x301, 0xFFFFFFFE])
+def test_an_application_chooses_its_code(code: int) -> None:
+    assert ApplicationError("own", code=code).code == code
+
+
+@pytest.mark.parametrize("code", [-1, 0, 0x101, 0x200, 0x202, 0x300, 0xFFFFFFFF, 2**32])
+def test_codes_that_the_protocol_keeps_are_refused(code: int) -> None:
+    with pytest.raises(ValueError, match="error code"):
+        ApplicationError("own", code=code)
+
+
+def test_an_unusual_code_shows_in_the_text() -> None:
+    assert str(ApplicationError("own", code=0x301)) == "own (code 0x301)"
+    assert str(ApplicationError(code=0x301)) == "code 0x301"
+    assert str(stream_error(0xFFFFFFFF, b"")) == "code 0xFFFFFFFF"
+
+
+@pytest.mark.parametrize("code", [0, 0x1, 0x205, 0x300, 0xFFFFFFFF])
+def test_codes_outside_of_the_table_are_application_errors_that_keep_them(code: int) -> None:
+    error = stream_error(code, b"\xff")
+
+    assert type(error) is ApplicationError
+    assert (error.code, error.data, error.text) == (code, b"\xff", "\ufffd")
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"line\nbreak", "line\\nbreak"),
+        (b"\x1b[2Jscreen", "\\x1b[2Jscreen"),
+        (b"\xff", "\ufffd"),
+        ("\u202eright to left", "\\u202eright to left"),
+        (b"a" * 1024, "a" * 1024),
+        (b"a" * 1025, "a" * 1021 + "..."),
+        (b"\x00" * 100_000, ("\\x00" * 256)[:1021] + "..."),
+    ],
+)
+def test_what_a_peer_sent_is_escaped_and_cut_before_it_is_shown(data: bytes | str, shown: str) -> None:
+    assert readable(data) == shown
+
+
+def test_each_task_gets_an_error_of_its_own() -> None:
+    lost = ConnectionLost("gone", code=0x101)
+    lost.__cause__ = OSError("reset")
+
+    twin = again(lost)
+
+    assert twin is not lost
+    assert isinstance(twin, ConnectionLost)
+    assert (twin.text, twin.code, twin.__cause__) == ("gone", 0x101, lost.__cause__)
+
+
+@pytest.mark.parametrize("error", [Rejected("no"), ApplicationError("own", code=0x301), ConnectionLost("gone", code=1)])
+def test_errors_can_be_sent_to_another_process(error: RSocketError) -> None:
+    there = pickle.loads(pickle.dumps(error))
+
+    assert type(there) is type(error)
+    assert vars(there) == vars(error)

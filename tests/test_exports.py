@@ -1,0 +1,47 @@
+"""The public names are exactly the listed ones, and each of them says that it lives at the top."""
+
+from __future__ import annotations
+
+import types
+
+import rsocket_trio
+
+PUBLIC = {
+    # What users write
+    *("Payload", "PayloadLike", "Responder", "open_connection", "open_connection_over", "serve", "serve_stream"),
+    *("current_connection",),
+    # What they are given, and what they configure
+    *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup"),
+    # Errors
+    *("RSocketError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
+    *("RejectedSetup", "InvalidSetup", "UnsupportedSetup", "NegotiationFailed", "RejectedResume"),
+    *("ConnectionClosed", "ConnectionLost", "ProtocolError", "LocalProtocolError", "RemoteProtocolError"),
+    *("Unsupported",),
+}
+
+
+def test_the_public_names_are_exactly_the_listed_ones() -> None:
+    assert set(rsocket_trio.__all__) == PUBLIC
+    assert len(rsocket_trio.__all__) == len(PUBLIC)
+
+
+def test_nothing_else_is_bound_at_the_top() -> None:
+    bound = {
+        name
+        for name, thing in vars(rsocket_trio).items()
+        if not name.startswith("_") and not isinstance(thing, types.ModuleType)
+    }
+
+    assert bound - PUBLIC <= {"annotations"}
+
+
+def test_classes_are_shown_where_users_meet_them() -> None:
+    homes = {name: thing.__module__ for name in PUBLIC if isinstance(thing := getattr(rsocket_trio, name), type)}
+
+    assert set(homes.values()) == {"rsocket_trio"}
+
+
+def test_every_public_thing_is_documented() -> None:
+    undocumented = [name for name in PUBLIC if name != "PayloadLike" and not getattr(rsocket_trio, name).__doc__]
+
+    assert undocumented == []

@@ -1,0 +1,250 @@
+"""Handlers are registered by decorators in every form, chosen by route, and wrong ones are refused by name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from rsocket_trio import Payload, Rejected, Responder
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.responder import Kind
+
+
+async def asynchronous(request: Any) -> Any:
+    return request
+
+
+def plain(request: Any) -> Any:
+    return request
+
+
+async def items(request: Any) -> AsyncIterator[Any]:
+    yield request
+
+
+async def push(request: Any, out: Any) -> None:
+    return
+
+
+def generator(request: Any) -> Iterator[Any]:
+    yield request
+
+
+async def no_arguments() -> None:
+    return
+
+
+async def gate(setup: Any, connection: Any) -> None:
+    return
+
+
+def plain_gate(setup: Any, connection: Any) -> None:
+    return
+
+
+class Service:
+    """Methods and callables are functions too."""
+
+    async def method(self, request: Any) -> Any:
+        return request
+
+    async def __call__(self, request: Any) -> Any:
+        return request
+
+
+ROUTED = ["request_response", "fire_and_forget", "request_stream", "request_channel", "request_subscription"]
+FITTING: dict[str, Callable[..., Any]] = {
+    "request_response": asynchronous,
+    "fire_and_forget": asynchronous,
+    "request_stream": items,
+    "request_channel": asynchronous,
+    "request_subscription": items,
+}
+INTERACTIONS = {
+    "request_response": Interaction.REQUEST_RESPONSE,
+    "fire_and_forget": Interaction.FIRE_AND_FORGET,
+    "request_stream": Interaction.REQUEST_STREAM,
+    "request_channel": Interaction.REQUEST_CHANNEL,
+    "request_subscription": Interaction.REQUEST_SUBSCRIPTION,
+}
+
+
+@pytest.mark.parametrize("name", ROUTED)
+def test_decorators_work_bare_called_and_with_a_route(name: str) -> None:
+    function = FITTING[name]
+    forms: list[tuple[Callable[[Any], object], str | None]] = [
+        (lambda responder: getattr(responder, name)(function), None),
+        (lambda responder: getattr(responder, name)()(function), None),
+        (lambda responder: getattr(responder, name)("a.route")(function), "a.route"),
+        (lambda responder: getattr(responder, name)(route="a.route")(function), "a.route"),
+    ]
+    for decorate, route in forms:
+        responder = Responder()
+
+        assert decorate(responder) is function
+        assert responder.find(INTERACTIONS[name], route).function is function
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "found"),
+    [
+        ("metadata_push", asynchronous, lambda responder: responder.metadata_push_handler.function),
+        ("metadata_push", plain, lambda responder: responder.metadata_push_handler.function),
+        ("setup", gate, lambda responder: responder.setup_handler.function),
+        ("setup", plain_gate, lambda responder: responder.setup_handler.function),
+        ("lease", items, lambda responder: responder.lease_policy),
+    ],
+)
+def test_decorators_without_a_route_work_bare_and_called(
+    name: str, function: Callable[..., Any], found: Callable[[Responder], object]
+) -> None:
+    forms: list[Callable[[Any], object]] = [
+        lambda one: getattr(one, name)(function),
+        lambda one: getattr(one, name)()(function),
+    ]
+    for decorate in forms:
+        responder = Responder()
+
+        assert decorate(responder) is function
+        assert found(responder) is function
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "kind"),
+    [
+        ("request_response", asynchronous, Kind.ASYNC),
+        ("request_response", plain, Kind.INLINE),
+        ("request_response", functools.partial(push, out=None), Kind.ASYNC),
+        ("request_response", Service().method, Kind.ASYNC),
+        ("request_response", Service(), Kind.ASYNC),
+        ("request_response", lambda request: request, Kind.INLINE),
+        ("request_stream", items, Kind.GENERATOR),
+        ("request_stream", push, Kind.PUSH),
+        ("request_channel", asynchronous, Kind.ASYNC),
+        ("fire_and_forget", plain, Kind.INLINE),
+    ],
+)
+def test_the_kind_of_a_handler_is_seen_when_it_is_registered(
+    name: str, function: Callable[..., Any], kind: Kind
+) -> None:
+    responder = Responder()
+    getattr(responder, name)(function)
+
+    assert responder.find(INTERACTIONS[name], None).kind is kind
+
+
+WRONG = [
+    ("request_response", items, "async generator"),
+    ("request_response", generator, "generator"),
+    ("request_response", push, "async function"),
+    ("request_response", no_arguments, "async function"),
+    ("request_response", Service, "class"),
+    ("request_stream", asynchronous, "async function"),
+    ("request_stream", plain, "plain function"),
+    ("request_stream", generator, "generator"),
+    ("request_channel", items, "async generator"),
+    ("request_channel", plain, "plain function"),
+    ("request_channel", push, "async function"),
+    ("fire_and_forget", items, "async generator"),
+    ("request_subscription", plain, "plain function"),
+    ("metadata_push", items, "async generator"),
+    ("setup", asynchronous, "async function"),
+    ("lease", asynchronous, "async function"),
+    ("lease", push, "async function"),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "shape"), WRONG)
+def test_a_wrong_kind_of_function_is_refused_when_it_is_decorated_and_both_are_named(
+    name: str, function: Callable[..., Any], shape: str
+) -> None:
+    responder = Responder()
+
+    with pytest.raises(TypeError) as caught:
+        getattr(responder, name)(function)
+
+    assert str(caught.value).startswith(f"{name} takes ")
+    assert function.__name__ in str(caught.value)
+    assert str(caught.value).endswith(f" is a {shape}")
+
+
+@pytest.mark.parametrize("thing", [7, b"route"])
+def test_what_is_no_function_and_no_route_is_refused(thing: object) -> None:
+    with pytest.raises(TypeError):
+        Responder().request_response(thing)(asynchronous)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="not int"):
+        Responder().request_response("route")(7)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("name", ROUTED)
+@pytest.mark.parametrize("route", [None, "a.route"])
+def test_a_second_handler_for_a_route_is_refused_and_the_first_is_named(name: str, route: str | None) -> None:
+    responder = Responder()
+    getattr(responder, name)(route)(FITTING[name])
+
+    with pytest.raises(ValueError, match=FITTING[name].__name__) as caught:
+        getattr(responder, name)(route)(FITTING[name])
+
+    assert name in str(caught.value)
+    assert (route or "default") in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "function"), [("metadata_push", plain), ("setup", gate), ("lease", items)])
+def test_a_second_handler_of_a_kind_that_has_no_routes_is_refused(name: str, function: Callable[..., Any]) -> None:
+    responder = Responder()
+    getattr(responder, name)(function)
+
+    with pytest.raises(ValueError, match=f"{name} has a handler already: {function.__name__}"):
+        getattr(responder, name)(function)
+
+
+def test_one_route_may_serve_every_interaction() -> None:
+    responder = Responder()
+    for name in ROUTED:
+        getattr(responder, name)("same")(FITTING[name])
+
+    for name in ROUTED:
+        assert responder.find(INTERACTIONS[name], "same").function is FITTING[name]
+
+
+def test_a_route_is_at_most_255_bytes() -> None:
+    Responder().request_response("ü" * 127)(asynchronous)
+    with pytest.raises(ValueError, match="route of 256 bytes, limit 255"):
+        Responder().request_response("ü" * 128)
+
+
+@pytest.mark.parametrize("request_n", [0, -1, 2**31])
+def test_a_channels_credit_is_bounded(request_n: int) -> None:
+    with pytest.raises(ValueError, match=str(request_n)):
+        Responder().request_channel("x", initial_request_n=request_n)
+
+
+def test_an_unknown_route_is_rejected_by_name_although_there_is_a_default() -> None:
+    responder = Responder()
+    responder.request_response(asynchronous)
+
+    with pytest.raises(Rejected, match="'nowhere'"):
+        responder.find(Interaction.REQUEST_RESPONSE, "nowhere")
+    with pytest.raises(Rejected, match="no default handler for request_stream"):
+        responder.find(Interaction.REQUEST_STREAM, None)
+
+
+def test_a_default_handler_does_not_serve_the_empty_route() -> None:
+    responder = Responder()
+    responder.request_response(asynchronous)
+
+    with pytest.raises(Rejected):
+        responder.find(Interaction.REQUEST_RESPONSE, "")
+
+
+def test_decorated_functions_stay_what_they_were() -> None:
+    responder = Responder()
+
+    @responder.request_response("upper")
+    def upper(request: Payload) -> bytes:
+        return request.data.upper()
+
+    assert upper(Payload(b"x")) == b"X"
