@@ -10,7 +10,8 @@ import attrs
 
 from rsocket_trio.cli.frames_json import from_json, to_json, unhex
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.rsocket.dialects import Dialect, detect
+from rsocket_trio.rsocket.detection import detect
+from rsocket_trio.rsocket.dialect import Dialect
 
 Answer: TypeAlias = tuple[str, bool]
 """A line of output, and whether it is the one that was asked for, not an error."""

@@ -10,7 +10,7 @@ from rsocket_trio.cli.running import complain
 from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import Dialect
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.transports.base import Transport
 
 SHOWN = 64

@@ -13,10 +13,11 @@ from rsocket_trio.connection.handlers import only_leaf
 from rsocket_trio.errors import Unsupported
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
-from rsocket_trio.mux.framing import Framing, Framing24
+from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 from rsocket_trio.responder import Responder
-from rsocket_trio.rsocket.dialects import Dialect, dialect_named
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import dialect_named
 from rsocket_trio.rsocket.session import Session, checked_fragment_size
 from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame
 from rsocket_trio.terms import Keepalive
@@ -25,6 +26,7 @@ from rsocket_trio.transports.bytestream import ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.uris import parse_uri
 
+FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
 FRAGMENT_SIZE = 65536
 """Bytes of an outbound frame by default."""
 
@@ -101,7 +103,7 @@ def as_transport(stream: trio.abc.Stream | Transport) -> Transport:
 
 def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = None) -> Framing:
     """How frames of this dialect are cut out of a byte stream; ``first_limit`` bounds the first one, in bytes."""
-    return Framing24(limits.frame_size, dialect.codec.minimum, first_limit)
+    return FRAMINGS[dialect.framing](limits.frame_size, dialect.codec.minimum, first_limit)
 
 
 def client_session(

@@ -137,7 +137,7 @@ class Dispatcher:
             else:
                 Job(engine, stream, handler, payload).fail(error)
             return
-        if engine.has_room(len(reply.data)):
+        if engine.has_room(reply.size):
             engine.send_item(stream, reply, complete=True)
             return
 

@@ -132,8 +132,9 @@ async def _respond(job: Job) -> None:
 async def deliver(job: Job, reply: Payload) -> None:
     """Send the one answer of a request/response, once there is room for it."""
     engine, stream = job.engine, job.stream
-    while stream.open & SENDING and not engine.has_room(len(reply.data)):
-        await engine.wait_for_room(len(reply.data))
+    size = reply.size
+    while stream.open & SENDING and not engine.has_room(size):
+        await engine.wait_for_room(size)
     if stream.open & SENDING:
         engine.send_item(stream, reply, complete=True)
 

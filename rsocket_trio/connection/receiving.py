@@ -22,7 +22,7 @@ BREATH = 128
 
 
 class Stock:
-    """What all streams of a connection received and nobody has read yet, in bytes of data.
+    """What all streams of a connection received and nobody has read yet, in bytes.
 
     Above the limit no new credit is granted; those who go without are remembered until readers caught up.
     """
@@ -96,7 +96,8 @@ class Inbox:
     def put(self, payload: Payload, complete: bool) -> None:
         """An item came."""
         self._items.append(payload)
-        self._stock.size += len(payload.data)
+        metadata = payload.metadata
+        self._stock.size += len(payload.data) + (len(metadata) if metadata is not None else 0)
         if complete:
             self._ended = True
         self._wake()
@@ -115,7 +116,7 @@ class Inbox:
             self._error = LocalProtocolError("the stream was left: nothing more can be read from it")
         self._ended = True
         self._wake()
-        size = sum(len(payload.data) for payload in self._items)
+        size = sum(payload.size for payload in self._items)
         self._items.clear()
         self._stock.taken(size)
 
@@ -135,7 +136,8 @@ class Inbox:
             await self._wait()
         payload = items.popleft()
         self._breath -= 1
-        self._stock.taken(len(payload.data))
+        metadata = payload.metadata
+        self._stock.taken(len(payload.data) + (len(metadata) if metadata is not None else 0))
         window = self._window
         if window is not None and window.use():
             self._breath = 0

@@ -47,7 +47,7 @@ class Sender:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
-        size = len(item.data)
+        size = len(item.data) if item.metadata is None else item.size
         while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
             await self._obstacle().park()
         engine.send_item(stream, item)

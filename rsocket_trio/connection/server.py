@@ -24,7 +24,9 @@ from rsocket_trio.errors import InvalidSetup, RemoteProtocolError
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA
 from rsocket_trio.responder import Responder
-from rsocket_trio.rsocket.dialects import ALL, UNDECIDED, Dialect, answer_for, detect, dialect_named
+from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, detect
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import ALL, dialect_named
 from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.rsocket.session import Session, checked_fragment_size
 from rsocket_trio.terms import Setup

@@ -15,7 +15,7 @@ from rsocket_trio.errors import (
 )
 from rsocket_trio.mux.events import ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
 from rsocket_trio.mux.outbox import Lane, Outbox
-from rsocket_trio.rsocket.dialects import Dialect
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import (
     ErrorFrame,
     ExtFrame,

@@ -19,7 +19,7 @@ from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import Dialect
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
 from rsocket_trio.rsocket.lease import CancelBudget, Permits
 from rsocket_trio.rsocket.outbound import Outbound

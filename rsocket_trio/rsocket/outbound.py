@@ -24,7 +24,7 @@ from rsocket_trio.mux.halves import (
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox, Source
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import Dialect
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
 from rsocket_trio.rsocket.streams import Stream, StreamTable
 
@@ -42,7 +42,7 @@ class CreditGrant:
 
     __slots__ = ("_encode", "amount", "stream")
 
-    size = 10  # bytes of a REQUEST_N, as they count in the outbox
+    size = 20  # bytes of the largest REQUEST_N of any dialect, as they count in the outbox
 
     def __init__(self, outbound: Outbound, stream: Stream, amount: int) -> None:
         self._encode = outbound.encode_request_n
@@ -78,7 +78,7 @@ class Outbound:
         self._dialect = dialect
         self._codec = dialect.codec
         self._encode = dialect.codec.encode
-        self._header = dialect.codec.minimum
+        self._header = dialect.codec.header_size
         self._table = table
         self._outbox = outbox
         self._fragment_size = fragment_size

@@ -24,7 +24,7 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.rsocket.codec import BadMetadata, Header
 from rsocket_trio.rsocket.control import Control, EndedByPeer
-from rsocket_trio.rsocket.dialects import Dialect
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -284,7 +284,9 @@ class Session:
                 else:
                     control.receive(frame)
                 if not control.established:
-                    control.established = type(frame) in ACCEPTANCE or (type(frame) is ErrorFrame and frame.stream_id > 0)
+                    control.established = type(frame) in ACCEPTANCE or (
+                        type(frame) is ErrorFrame and frame.stream_id > 0
+                    )
         except RemoteProtocolError as error:
             self._fail(error)
         except EndedByPeer as end:

@@ -11,7 +11,7 @@ from rsocket_trio.errors import (
     UnsupportedSetup,
 )
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import Dialect
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import ResumeFrame, SetupFrame
 from rsocket_trio.terms import Keepalive, Setup
 from rsocket_trio.values import value

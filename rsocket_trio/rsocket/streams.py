@@ -9,7 +9,7 @@ from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
 from rsocket_trio.mux.ids import StreamIds
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Lane
-from rsocket_trio.rsocket.dialects import Dialect
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import RequestFrame
 
 REQUESTERS_HALVES = {

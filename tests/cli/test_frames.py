@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from rsocket_trio.cli.frames import decode_lines, detect_lines, encode_lines, run
 from rsocket_trio.cli.frames_json import from_json, to_json
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
-from rsocket_trio.rsocket.dialects_32 import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import (
+    DIALECTS,
+    REACTIVESOCKET_0_0,
+    REACTIVESOCKET_0_1,
+    REACTIVESOCKET_0_2,
+    RSOCKET_1_0,
+)
 
 CANCEL = "00000005 2400"
 CANCEL_JSON = {"type": "CANCEL", "stream_id": 5, "ignore": False}

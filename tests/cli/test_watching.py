@@ -7,7 +7,8 @@ import pytest
 from rsocket_trio.cli.watching import described, dumped
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0, Dialect
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,

@@ -202,6 +202,10 @@ class RawPeer:
         for wanted in frames:
             assert await self.receive() == parsed(wanted)
 
+    async def expect_in_any_order(self, *frames: bytes) -> None:
+        """Exactly these frames come next, of streams that do not wait for each other."""
+        assert sorted([await self.receive() for _ in frames]) == sorted(parsed(wanted) for wanted in frames)
+
     async def expect_error(self, stream_id: int, code: int) -> bytes:
         """An ERROR comes next; its text is returned."""
         got = await self.receive()
@@ -275,6 +279,37 @@ async def client(
             yield connection, peer
     finally:
         await trio.aclose_forcefully(ours)
+
+
+@asynccontextmanager
+async def client_that_said(
+    wire: Wire, responder: Responder | None = None, **options: Any
+) -> AsyncIterator[tuple[Connection, RawPeer, Raw]]:
+    """A client's connection, a server made of bytes, and the first frame that came, whatever it was."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    peer = RawPeer(ours)
+    try:
+        async with open_connection_over(theirs, dialect=wire.name, responder=responder, **options) as connection:
+            yield connection, peer, await peer.receive()
+    finally:
+        await trio.aclose_forcefully(ours)
+
+
+@asynccontextmanager
+async def slow_server(wire: Wire, responder: Responder, **options: Any) -> AsyncIterator[RawPeer]:
+    """A server each of whose writes waits until the client has read it."""
+    to_server, server_reads = trio.testing.memory_stream_one_way_pair()
+    server_writes, from_server = trio.testing.lockstep_stream_one_way_pair()
+    theirs = trio.StapledStream(server_writes, server_reads)
+    ours = trio.StapledStream(to_server, from_server)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(serve_stream, responder, theirs, dialects=[wire.name], **options))
+        try:
+            yield RawPeer(ours)
+        finally:
+            await trio.aclose_forcefully(ours)
+            nursery.cancel_scope.deadline = trio.current_time() + 60
+    assert not nursery.cancel_scope.cancelled_caught, "the server did not end"
 
 
 class Log:

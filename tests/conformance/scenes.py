@@ -264,32 +264,3 @@ async def react(scene: Scene, wire: Wire, frames: tuple[bytes, ...], reaction: R
         await peer.expect_alive(b"probe")
         if reaction.harmless:
             await check()
-
-
-__all__ = [
-    "CLOSE",
-    "CONN_ERR",
-    "IGNORE",
-    "Check",
-    "Reaction",
-    "Scene",
-    "asking",
-    "complete",
-    "connected",
-    "conversing",
-    "first",
-    "forget",
-    "fresh",
-    "halfway",
-    "keepalive",
-    "past",
-    "react",
-    "sends",
-    "served",
-    "setup_err",
-    "stream_err",
-    "streaming",
-    "talking",
-    "ticking",
-    "waiting",
-]

@@ -53,6 +53,7 @@ from tests.conformance.raw import (
     cancel,
     channel,
     client,
+    client_that_said,
     complete,
     error,
     ext,
@@ -69,6 +70,7 @@ from tests.conformance.raw import (
     settle,
     setup,
     sized,
+    slow_server,
     stream,
     u32,
     u64,
@@ -96,29 +98,18 @@ def leasing(*leases: Lease, log: Log | None = None) -> Log:
 @both
 @clause("RS10-CON-01", "RS10-SETUP-01", "RS02-SETUP-01", "RS02-CON-01", "RS10-FRM-01", "RS02-FRM-01")
 async def test_a_client_says_setup_first_and_at_once(autojump_clock: object, wire: Wire) -> None:
-    async with trio.open_nursery() as nursery:
-        from trio.testing import memory_stream_pair
-
-        from rsocket_trio import open_connection_over
-
-        ours, theirs = memory_stream_pair()
-        peer = RawPeer(ours)
-        async with open_connection_over(
-            theirs,
-            dialect=wire.name,
-            setup=Payload(b"data", b"meta"),
-            data_mime="a/b",
-            metadata_mime="c/d",
-            keepalive=Keepalive(0.5, 2),
-        ):
-            await peer.expect(
-                wire.setup(
-                    keepalive=500, lifetime=2000, data_mime=b"a/b", metadata_mime=b"c/d", metadata=b"meta", data=b"data"
-                )
+    async with client_that_said(
+        wire,
+        setup=Payload(b"data", b"meta"),
+        data_mime="a/b",
+        metadata_mime="c/d",
+        keepalive=Keepalive(0.5, 2),
+    ) as (_, _, first):
+        assert first == parsed(
+            wire.setup(
+                keepalive=500, lifetime=2000, data_mime=b"a/b", metadata_mime=b"c/d", metadata=b"meta", data=b"data"
             )
-        await peer.expect_end()
-        await ours.aclose()
-        nursery.cancel_scope.cancel()
+        )
 
 
 @clause("RS02-SETUP-03", "RS02-CON-04")
@@ -448,13 +439,12 @@ async def test_a_connection_error_fails_what_is_open_at_once(autojump_clock: obj
         await peer.send(error(0, CONNECTION_ERROR, b"bye"))
         await peer.expect_end()
         assert log.seen[-1] == "cancelled"
-    async with client(wire) as (connection, peer):
-        async with connection.request_stream(b"s") as items:
-            await peer.receive()
-            await peer.send(error(0, CONNECTION_ERROR, b"bye"))
-            with pytest.raises(ConnectionLost, match="bye"):
-                await anext(items)
-            await peer.expect_end()
+    async with client(wire) as (connection, peer), connection.request_stream(b"s") as items:
+        await peer.receive()
+        await peer.send(error(0, CONNECTION_ERROR, b"bye"))
+        with pytest.raises(ConnectionLost, match="bye"):
+            await anext(items)
+        await peer.expect_end()
 
 
 @both
@@ -987,59 +977,7 @@ async def test_a_rejected_request_reached_no_handler_and_raises_rejected(autojum
         await peer.send(error(1, REJECTED, b"no"))
 
 
-def client_that_said(wire: Wire, responder: Responder | None = None, **options: Any) -> Any:
-    """A client's connection, its peer, and the SETUP that it sent."""
-    from contextlib import asynccontextmanager
-
-    from trio.testing import memory_stream_pair
-
-    from rsocket_trio import open_connection_over
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[tuple[Any, RawPeer, Any]]:
-        ours, theirs = memory_stream_pair()
-        peer = RawPeer(ours)
-        try:
-            async with open_connection_over(theirs, dialect=wire.name, responder=responder, **options) as connection:
-                yield connection, peer, await peer.receive()
-        finally:
-            await trio.aclose_forcefully(ours)
-
-    return opened()
-
-
-def slow_server(wire: Wire, responder: Responder, **options: Any) -> Any:
-    """A server whose writes wait until the peer has read them."""
-    from contextlib import asynccontextmanager
-    from functools import partial
-
-    from trio.testing import lockstep_stream_pair, memory_stream_one_way_pair
-    from trio.testing import lockstep_stream_one_way_pair
-
-    from rsocket_trio import serve_stream
-
-    del lockstep_stream_pair
-
-    @asynccontextmanager
-    async def opened() -> AsyncIterator[RawPeer]:
-        to_server, server_reads = memory_stream_one_way_pair()
-        server_writes, from_server = lockstep_stream_one_way_pair()
-        theirs = trio.StapledStream(server_writes, server_reads)
-        ours = trio.StapledStream(to_server, from_server)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(serve_stream, responder, theirs, dialects=[wire.name], **options))
-            try:
-                yield RawPeer(ours)
-            finally:
-                await trio.aclose_forcefully(ours)
-
-    return opened()
-
-
 async def peer_reads_to_the_end(peer: RawPeer) -> None:
     with trio.fail_after(5):
         while await peer.stream.receive_some():
             pass
-
-
-_ = (u64, channel)

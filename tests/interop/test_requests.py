@@ -189,10 +189,10 @@ async def test_routes_travel_in_plain_routing_metadata_too(kind: Kind, transport
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_keepalives_keep_an_idle_connection_to_a_server(kind: Kind, transport: TransportName) -> None:
-    keepalive = Keepalive(interval=0.1, max_lifetime=0.4)
+    keepalive = Keepalive(interval=0.1, max_lifetime=0.6)
 
     async with server_peer(kind, transport) as uri, open_connection(uri, keepalive=keepalive) as connection:
-        await trio.sleep(2 * keepalive.max_lifetime)
+        await trio.sleep(1.5 * keepalive.max_lifetime)
         assert (await connection.request_response("awake?")).text == "awake?"
         assert 0 <= await connection.ping() < keepalive.max_lifetime
 
@@ -200,8 +200,8 @@ async def test_keepalives_keep_an_idle_connection_to_a_server(kind: Kind, transp
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_keepalives_keep_an_idle_connection_from_a_client(kind: Kind, transport: TransportName) -> None:
-    async with serving(transport) as uri, client_peer(kind, uri, keepalive=100, lifetime=400) as client:
-        await trio.sleep(0.8)
+    async with serving(transport) as uri, client_peer(kind, uri, keepalive=100, lifetime=600) as client:
+        await trio.sleep(0.9)
         assert (await client.do("request_response", data=b"awake?"))["data"] == b"awake?"
 
 

@@ -15,9 +15,14 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket import layout_0_0, layout_0_1
 from rsocket_trio.rsocket.codec import BadMetadata, Codec, Header, NotUnderstood
-from rsocket_trio.rsocket.dialect_draft import RSOCKET_2_0_DRAFT
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
-from rsocket_trio.rsocket.dialects_32 import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import (
+    REACTIVESOCKET_0_0,
+    REACTIVESOCKET_0_1,
+    REACTIVESOCKET_0_2,
+    RSOCKET_1_0,
+    RSOCKET_2_0_DRAFT,
+)
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,

@@ -6,16 +6,13 @@ import attrs
 import pytest
 
 from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.rsocket.detection import UNDECIDED, Undecided, answer_for, detect
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
     ALL,
     DIALECTS,
     REACTIVESOCKET_0_2,
     RSOCKET_1_0,
-    UNDECIDED,
-    Dialect,
-    Undecided,
-    answer_for,
-    detect,
     dialect_named,
 )
 

@@ -18,8 +18,7 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket import layout_1_0
 from rsocket_trio.rsocket.codec import NotUnderstood
-from rsocket_trio.rsocket.dialect_draft import RSOCKET_2_0_DRAFT
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.dialects import RSOCKET_1_0, RSOCKET_2_0_DRAFT
 from rsocket_trio.rsocket.extension_broker import Address, BrokerInfo, RouteAdd, RouteJoin
 from rsocket_trio.rsocket.extension_payloads import (
     AT_EXT,

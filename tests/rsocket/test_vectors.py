@@ -13,9 +13,14 @@ import pytest
 
 from rsocket_trio.cli.frames_json import from_json, to_json
 from rsocket_trio.rsocket import codec, extensions
-from rsocket_trio.rsocket.dialect_draft import RSOCKET_2_0_DRAFT
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
-from rsocket_trio.rsocket.dialects_32 import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import (
+    REACTIVESOCKET_0_0,
+    REACTIVESOCKET_0_1,
+    REACTIVESOCKET_0_2,
+    RSOCKET_1_0,
+    RSOCKET_2_0_DRAFT,
+)
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 FILES = {

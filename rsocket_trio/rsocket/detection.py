@@ -1,0 +1,138 @@
+"""Which dialect do the first bytes of a connection speak?"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from typing import Final
+
+import attrs
+
+from rsocket_trio.rsocket import layout_1_0
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1, REACTIVESOCKET_0_2, RSOCKET_1_0
+
+
+class Undecided(enum.Enum):
+    """The answer of ``detect`` while it needs more bytes."""
+
+    UNDECIDED = enum.auto()
+
+
+UNDECIDED: Final = Undecided.UNDECIDED
+
+
+class _Standing(enum.Enum):
+    """How a signature stands against the bytes so far."""
+
+    OPEN = enum.auto()
+    FITS = enum.auto()
+    REFUTED = enum.auto()
+
+
+@attrs.frozen
+class _Signature:
+    """What the first frame of a dialect looks like on a byte stream, a token for each byte.
+
+    ``--`` is any byte, ``04`` that byte, ``04/FC`` one that is 04 under the mask FC.
+    """
+
+    dialect: Dialect
+    drawn: str
+
+    def framed(self, message: bytes) -> bytes:
+        """DET-09: a message is its frame; with the prefix that it would have elsewhere the same bytes decide."""
+        if self.dialect.framing == "u32":
+            return min(len(message) + 4, 2**31 - 1).to_bytes(4, "big") + message
+        return min(len(message), 2**24 - 1).to_bytes(3, "big") + message
+
+    def end(self, data: bytes) -> int | None:
+        """Where the first frame ends, its prefix included; ``None`` while the prefix is not there."""
+        if self.dialect.framing == "u32":
+            return int.from_bytes(data[:4], "big") if len(data) >= 4 else None
+        return 3 + int.from_bytes(data[:3], "big") if len(data) >= 3 else None
+
+    @property
+    def size(self) -> int:
+        """Bytes that the frame must have, its length prefix included."""
+        return len(self.drawn.split())
+
+    @property
+    def clues(self) -> Iterator[tuple[int, int, int]]:
+        """Index, mask and value of each byte that matters."""
+        for index, token in enumerate(self.drawn.split()):
+            if token != "--":
+                wanted, _, mask = token.partition("/")
+                yield index, int(mask or "FF", 16), int(wanted, 16)
+
+    def compare(self, data: bytes, *, message: bool, ended: bool) -> _Standing:
+        if message:
+            data = self.framed(data)
+        end = self.end(data)
+        if end is not None and end < self.size:
+            return _Standing.REFUTED  # The frame ends before the last byte that decides; what follows is another one.
+        missing = False
+        for index, mask, wanted in self.clues:
+            if index >= len(data):
+                missing = True
+            elif data[index] & mask != wanted:
+                return _Standing.REFUTED
+        if not missing:
+            return _Standing.FITS
+        return _Standing.REFUTED if ended else _Standing.OPEN
+
+
+# In the order in which they are tried. The type is the upper six bits of its byte; a length of 32 bits begins with 0.
+_SIGNATURES: Final = (
+    #                               length      stream id   type  fl  version
+    _Signature(RSOCKET_1_0,        "-- -- -- 00 00 00 00 04/FC -- 00 01 00 00"),  # DET-02, SETUP
+    _Signature(RSOCKET_1_0,        "-- -- -- 00 00 00 00 34/FC -- 00 01 00 00"),  # DET-02, RESUME
+    _Signature(REACTIVESOCKET_0_2, "-- -- -- 00 00 00 00 04/FC -- 00 00 00 02"),  # DET-03, SETUP
+    _Signature(REACTIVESOCKET_0_2, "-- -- -- 00 00 00 00 34/FC -- 00 00 00 02"),  # DET-03, RESUME
+    #                               length         type  flags stream id   version
+    _Signature(REACTIVESOCKET_0_1, "00/80 -- -- -- 00 01 -- -- 00 00 00 00 00 00 00 01"),  # DET-05, what 0.1 says
+    _Signature(REACTIVESOCKET_0_1, "00/80 -- -- -- 00 01 -- -- 00 00 00 00 00 00 00 00"),  # DET-05, what most say
+    _Signature(REACTIVESOCKET_0_1, "00/80 -- -- -- 00 01 -- -- 00 00 00 00 00 00 00 02"),  # DET-05, what some say
+    #                               length         v  fl type  stream id
+    _Signature(REACTIVESOCKET_0_0, "00/80 -- -- -- 00 -- 00 01 00 00 00 00 00 00 00 00"),  # DET-06
+)  # fmt: skip
+
+# DET-07: any other frame that 1.0 knows, but a RESUME, is told in 1.0's layout that it should have been a SETUP.
+_ANSWERS: Final = tuple(
+    _Signature(RSOCKET_1_0, f"-- -- -- 00/80 -- -- -- {row.number << 2:02X}/FC --")
+    for row in layout_1_0.CODEC.rows
+    if row.name != "RESUME"
+)
+
+
+def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | None:
+    """Which dialect a client speaks whose first bytes these are; ``None`` when no dialect begins like this.
+
+    ``message`` says that ``data`` is the first message of a transport that keeps borders, ``ended`` that no more bytes
+    will come. At most 16 bytes are needed. ``UNDECIDED`` as long as more bytes could change the answer, that of
+    ``answer_for`` included.
+    """
+    found = _first_that_fits(_SIGNATURES, data, message=message, ended=ended)
+    if found is None and _first_that_fits(_ANSWERS, data, message=message, ended=ended) is UNDECIDED:
+        return UNDECIDED
+    return found
+
+
+def answer_for(data: bytes, *, message: bool) -> Dialect | None:
+    """In which dialect INVALID_SETUP answers bytes that ``detect`` did not recognise; ``None``: close silently."""
+    found = _first_that_fits(_ANSWERS, data, message=message, ended=True)
+    return found if isinstance(found, Dialect) else None
+
+
+def _first_that_fits(
+    signatures: tuple[_Signature, ...], data: bytes, *, message: bool, ended: bool
+) -> Dialect | Undecided | None:
+    if not data and not ended:
+        return UNDECIDED
+    for signature in signatures:
+        standing = signature.compare(data, message=message, ended=ended)
+        if standing is _Standing.FITS:
+            return signature.dialect
+        if standing is _Standing.OPEN:
+            return UNDECIDED
+    return None

@@ -1,0 +1,75 @@
+"""What a dialect is: a record of capabilities, by what they mean, and nothing that acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from rsocket_trio.errors import SETUP_ERRORS, SetupError
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.rsocket.codec import Codec
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Dialect:
+    """What a session needs to know about a dialect: capabilities by what they mean, and nothing that acts."""
+
+    name: str
+    major: int
+    minor: int
+    """The version that SETUP and RESUME carry."""
+    codec: Codec
+    framing: str
+    """The length prefix on byte streams: ``"u24"``, which does not count itself."""
+    interactions: frozenset[Interaction]
+    client_first_id: int
+    server_first_id: int
+    last_id: int
+    id_reuse: bool
+    """After the last id begin again and skip ids in use, instead of refusing new streams."""
+    halves: bool
+    """The responder's COMPLETE ends its own half of a channel only, and its CANCEL the requester's half."""
+    bad_metadata_ignored: bool
+    """A frame whose metadata does not fit is skipped, instead of being an error unless its ignore flag is set."""
+    bare_payload_is_item: bool
+    """A PAYLOAD with neither NEXT nor COMPLETE is an item if it carries anything, instead of being skipped."""
+    request_continues: bool
+    """A request frame of the same type goes on with one that waits for fragments, instead of being skipped."""
+    request_repeats: bool = False
+    """Fragments of a request are frames of its own type, instead of PAYLOAD."""
+    request_fragments: bool = True
+    """A request may be fragmented; otherwise it travels whole or not at all."""
+    channel_items_are_requests: bool = False
+    """The requester of a channel sends its items as further REQUEST_CHANNEL frames."""
+    strict: bool
+    """SETUP can ask for strict interpretation of its payload."""
+    lease_refusal: str
+    """What the REJECTED says that answers a request beyond the lease."""
+    zero_initial_n_invalid: bool = True
+    """A request that asks for 0 items gets INVALID, instead of opening a stream without credit."""
+    has_connection_error: bool = True
+    """ERROR with CONNECTION_ERROR can say why this side ends the connection."""
+    has_connection_close: bool = True
+    """ERROR with CONNECTION_CLOSE can say that this side takes no more requests."""
+    versions: frozenset[tuple[int, int]] | None = None
+    """The versions that a server takes in a SETUP; ``None``: its own only."""
+    has_lifetime: bool = True
+    """SETUP agrees on keepalives and a lifetime above 0; otherwise it may say nothing of them, or 0 for none."""
+    ids_have_parity: bool = True
+    """Client and server use odd and even ids, so that an id tells who opened the stream."""
+    implicit_lease: bool = False
+    """With leases the SETUP itself allows the server's requests, until a LEASE of the client's restricts them."""
+    pushes_on_streams: bool = False
+    """METADATA_PUSH may concern one stream."""
+    setup_codes: Mapping[int, int] | None = None
+    """How the codes of set-up errors are written; ``None``: as they are."""
+    metadata_header: int = 3
+    """Bytes that a frame pays for carrying metadata at all."""
+    request_n_field: int = 4
+    """Bytes of a number of items."""
+
+    def setup_error(self, code: int) -> type[SetupError] | None:
+        """The refusal that a code on stream 0 stands for, or ``None``."""
+        codes = self.setup_codes or {}
+        return next((error for plain, error in SETUP_ERRORS.items() if codes.get(plain, plain) == code), None)

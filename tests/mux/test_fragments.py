@@ -1,0 +1,105 @@
+"""Joining what was split gives the payload back; metadata ends before data begins; too much is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.mux.fragments import Assembly, Piece, pieces
+from rsocket_trio.payload import Payload
+
+HEADER = 3
+NONE = 1 << 30
+
+
+def cut(payload: Payload, first: int, room: int) -> list[Piece]:
+    return list(pieces(payload, first, room, HEADER))
+
+
+def join(parts: list[Piece]) -> Payload:
+    assembly = Assembly()
+    for one in parts:
+        metadata = None if one.metadata is None else bytes(one.metadata)
+        assembly.add(Payload(bytes(one.data), metadata), NONE, NONE)
+    return assembly.join()
+
+
+def check(payload: Payload, first: int, room: int) -> None:
+    parts = cut(payload, first, room)
+    assert join(parts) == payload
+    assert [one.follows for one in parts] == [True] * (len(parts) - 1) + [False]
+    data_began = False
+    for index, one in enumerate(parts):
+        size = len(one.data) + (0 if one.metadata is None else HEADER + len(one.metadata))
+        assert size <= (first if index == 0 else room)
+        assert not (data_began and one.metadata is not None)
+        data_began = data_began or len(one.data) > 0
+        assert size or len(parts) == 1
+
+
+ROOM = 20
+SIZES = sorted(
+    {0, 1, *(n * ROOM + d for n in (1, 2, 3) for d in (-1, 0, 1)), *(17 * n + d for n in (1, 2) for d in (-1, 0, 1))}
+)
+
+
+@pytest.mark.clause("RS10-FRAG-03", "RS02-FRAG-02")
+@pytest.mark.parametrize("first", [ROOM, ROOM - 4])
+def test_around_each_limit_what_was_cut_joins_again(first: int) -> None:
+    for data in SIZES:
+        check(Payload(bytes(range(data % 251)) * (data // (data % 251 or 1) + 1)), first, ROOM)
+        for metadata in SIZES:
+            check(Payload(b"d" * data, b"m" * metadata), first, ROOM)
+
+
+@given(st.binary(max_size=300), st.none() | st.binary(max_size=300), st.integers(8, 60), st.integers(0, 4))
+def test_any_payload_joins_again(data: bytes, metadata: bytes | None, room: int, fixed: int) -> None:
+    check(Payload(data, metadata), room - fixed, room)
+
+
+def test_nothing_is_copied() -> None:
+    data = bytes(100)
+
+    assert all(one.data.obj is data for one in cut(Payload(data), 30, 30))
+
+
+def test_absent_and_empty_metadata_stay_two_things() -> None:
+    assert join(cut(Payload(b"d" * 100), 20, 20)).metadata is None
+    assert join(cut(Payload(b"d" * 100, b""), 20, 20)).metadata == b""
+
+
+@pytest.mark.clause("RS10-FRAG-09")
+def test_metadata_after_data_is_refused() -> None:
+    assembly = Assembly()
+    assembly.add(Payload(b"", b"m"), NONE, NONE)
+    assembly.add(Payload(b"d", b"m"), NONE, NONE)
+
+    with pytest.raises(RemoteProtocolError, match="after data"):
+        assembly.add(Payload(b"", b""), NONE, NONE)
+
+
+@pytest.mark.clause("RS10-FRAG-08")
+def test_the_limit_is_the_sum_of_both_parts() -> None:
+    assembly = Assembly()
+    assembly.add(Payload(b"", b"m" * 60), 100, NONE)
+    assembly.add(Payload(b"d" * 40), 100, NONE)
+
+    with pytest.raises(RemoteProtocolError, match="100 bytes"):
+        assembly.add(Payload(b"d"), 100, NONE)
+    assert assembly.size == 101
+
+
+@pytest.mark.clause("RS10-FRAG-08")
+def test_tiny_pieces_count_in_a_row_only() -> None:
+    assembly = Assembly()
+    for _ in range(5):
+        for _ in range(3):
+            assembly.add(Payload(b"d" * 63), NONE, 3)
+        assembly.add(Payload(b"d" * 64), NONE, 3)
+    for _ in range(3):
+        assembly.add(Payload(b"", None), NONE, 3)
+
+    with pytest.raises(RemoteProtocolError, match="more than 3 fragments"):
+        assembly.add(Payload(b"", None), NONE, 3)

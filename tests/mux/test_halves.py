@@ -1,0 +1,63 @@
+"""A refused move changes nothing, a closed half never reopens, and each row does what it says."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rsocket_trio.errors import LocalProtocolError
+from rsocket_trio.mux.halves import BOTH, MOVES, NEITHER, RECEIVING, SENDING, Move, applied
+
+STATES = (NEITHER, SENDING, RECEIVING, BOTH)
+each_move = pytest.mark.parametrize("move", MOVES, ids=lambda move: move.name)
+
+
+@each_move
+@pytest.mark.parametrize("before", STATES)
+def test_a_move_is_allowed_while_what_it_needs_is_open_and_closes_what_it_closes(move: Move, before: int) -> None:
+    if before & move.needs == move.needs:
+        assert applied(move, before) == before & ~move.closes
+    else:
+        with pytest.raises(LocalProtocolError, match=move.name):
+            applied(move, before)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_closed_half_never_reopens(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(100):
+        before = BOTH
+        for _ in range(10):
+            try:
+                after = applied(rng.choice(MOVES), before)
+            except LocalProtocolError:
+                continue
+            assert after & before == after
+            before = after
+
+
+def test_each_move_is_one_row_and_its_words_say_what_it_needs() -> None:
+    assert len({move.name for move in MOVES}) == len(MOVES)
+    assert {move.allowed_when for move in MOVES} == {"always", "while sending", "while receiving"}
+
+
+WORDS = {
+    "send a payload": (SENDING, NEITHER),
+    "complete": (SENDING, SENDING),
+    "complete both ways": (SENDING, BOTH),
+    "fail": (SENDING, BOTH),
+    "cancel": (NEITHER, BOTH),
+    "cancel the peer's half": (RECEIVING, RECEIVING),
+    "receive a payload": (RECEIVING, NEITHER),
+    "be completed": (RECEIVING, RECEIVING),
+    "be completed both ways": (RECEIVING, BOTH),
+    "be failed": (NEITHER, BOTH),
+    "be cancelled": (NEITHER, BOTH),
+    "have this half cancelled": (SENDING, SENDING),
+}
+
+
+@pytest.mark.clause("RS10-SEQ-06", "RS10-SEQ-08", "RS10-SEQ-09", "RS10-SEQ-10", "RS02-SEQ-04")
+def test_the_table_is_that_of_the_text() -> None:
+    assert {move.name: (move.needs, move.closes) for move in MOVES} == WORDS

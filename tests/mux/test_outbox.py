@@ -1,0 +1,218 @@
+"""Order within a lane, urgent before all, no lane waits for more than one round, sizes add up, discards are local."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from rsocket_trio.mux.framing import EncodedFrame, whole
+from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Lane, Outbox, Source
+
+
+class Model:
+    """The same in plain lists."""
+
+    def __init__(self) -> None:
+        self.urgent: list[bytes] = []
+        self.replies: list[bytes] = []
+        self.lanes: dict[int, list[bytes]] = {}
+        self.turns: list[int] = []
+
+    def put(self, lane: int, frames: list[bytes]) -> None:
+        self.lanes.setdefault(lane, []).extend(frames)
+        if lane not in self.turns:
+            self.turns.append(lane)
+
+    def take(self, limit: int) -> list[bytes]:
+        taken: list[bytes] = []
+
+        def fits(frame: bytes) -> bool:
+            total = sum(map(len, taken))
+            return not total or total + len(frame) <= limit
+
+        while self.urgent and sum(map(len, taken)) < limit:
+            taken.append(self.urgent.pop(0))
+        while self.replies and fits(self.replies[0]):
+            taken.append(self.replies.pop(0))
+        while self.turns and sum(map(len, taken)) < limit:
+            lane = self.turns[0]
+            if not self.lanes[lane]:
+                self.turns.pop(0)
+                continue
+            if not fits(self.lanes[lane][0]):
+                break
+            taken.append(self.lanes[lane].pop(0))
+            self.turns.pop(0)
+            if self.lanes[lane]:
+                self.turns.append(lane)
+        return taken
+
+    @property
+    def size(self) -> int:
+        return sum(len(frame) for frames in self.lanes.values() for frame in frames)
+
+
+def numbered(rng: random.Random) -> Iterator[bytes]:
+    number = 0
+    while True:
+        number += 1
+        size = rng.choice((10, 10, 100, SMALL, SMALL + 1, 20_000, WRITE_SIZE + 5))
+        yield b"%08d" % number + bytes(size - 8)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_put_taken_and_discarded_it_behaves_like_plain_lists(seed: int) -> None:
+    rng = random.Random(seed)
+    frames = numbered(rng)
+    outbox, model = Outbox(1 << 30, lambda lane: None), Model()
+    lanes = [Lane() for _ in range(5)]
+    for _ in range(600):
+        action = rng.random()
+        lane = rng.randrange(len(lanes))
+        if action < 0.1:
+            frame = next(frames)
+            outbox.put_urgent(frame)
+            model.urgent.append(frame)
+        elif action < 0.2:
+            frame = next(frames)
+            outbox.put_reply(frame)
+            model.replies.append(frame)
+        elif action < 0.6:
+            frame = next(frames)
+            outbox.put(lanes[lane], frame)
+            model.put(lane, [frame])
+        elif action < 0.7:
+            several = [next(frames) for _ in range(rng.randrange(1, 6))]
+            outbox.put(lanes[lane], Source(iter(several), sum(map(len, several))))
+            model.put(lane, several)
+        elif action < 0.75:
+            outbox.discard(lanes[lane])
+            model.lanes[lane] = []
+        else:
+            limit = rng.choice((1, 1000, WRITE_SIZE))
+            assert [whole(frame) for frame in outbox.take(limit)] == model.take(limit)
+        assert outbox.size == model.size
+        assert outbox.reply_frames == len(model.replies)
+        assert outbox.reply_size == sum(map(len, model.replies))
+    while outbox:
+        assert [whole(frame) for frame in outbox.take()] == model.take(WRITE_SIZE)
+    assert model.take(WRITE_SIZE) == []
+    assert (outbox.size, outbox.small_size, outbox.bulk_size, outbox.reply_size) == (0, 0, 0, 0)
+
+
+def taken_one_by_one(outbox: Outbox) -> list[EncodedFrame]:
+    frames = []
+    while outbox:
+        frames += outbox.take(1)
+    return frames
+
+
+def test_no_lane_waits_for_more_than_one_round() -> None:
+    outbox = Outbox(1 << 30, lambda lane: None)
+    lanes = [Lane() for _ in range(4)]
+    for index, lane in enumerate(lanes):
+        outbox.put(lane, Source(iter([b"%d" % index * 9] * 10), 90))
+
+    order = [whole(frame)[:1] for frame in taken_one_by_one(outbox)]
+
+    assert all(order[start : start + 4] == [b"0", b"1", b"2", b"3"] for start in range(0, 40, 4))
+
+
+def test_a_late_small_lane_goes_right_after_the_frame_that_is_leaving() -> None:
+    outbox = Outbox(1 << 30, lambda lane: None)
+    bulk, small = Lane(), Lane()
+    outbox.put(bulk, Source(iter([bytes(60_000)] * 100), 6_000_000))
+    outbox.take()
+
+    outbox.put(small, b"small")
+
+    assert b"small" in [*outbox.take(), *outbox.take()]
+
+
+def test_a_write_holds_64_kib_or_one_larger_frame() -> None:
+    rng = random.Random(7)
+    frames = numbered(rng)
+    outbox = Outbox(1 << 30, lambda lane: None)
+    for _ in range(200):
+        outbox.put(Lane(), next(frames))
+    while outbox:
+        taken = outbox.take()
+        assert sum(map(len, taken)) <= WRITE_SIZE or len(taken) == 1
+
+
+def test_an_urgent_frame_overtakes_everything_and_urgent_ones_keep_their_order() -> None:
+    outbox = Outbox(1 << 30, lambda lane: None)
+    outbox.put(Lane(), b"lane")
+    outbox.put_reply(b"reply")
+    outbox.put_urgent(b"first")
+    outbox.put_urgent(b"second")
+
+    assert outbox.take() == [b"first", b"second", b"reply", b"lane"]
+
+
+def test_a_frame_to_leave_last_waits_for_all_others() -> None:
+    outbox = Outbox(1 << 30, lambda lane: None)
+    outbox.put_last(b"last")
+    outbox.put(Lane(), Source(iter([b"a", b"b", b"c"]), 3))
+    outbox.put_reply(b"reply")
+
+    assert taken_one_by_one(outbox) == [b"reply", b"a", b"b", b"c", b"last"]
+
+
+def test_an_urgent_frame_that_is_needed_no_more_is_left_out() -> None:
+    class Needless:
+        def encoded(self) -> bytes | None:
+            return None
+
+    outbox = Outbox(1 << 30, lambda lane: None)
+    outbox.put_urgent(Needless())
+    outbox.put_urgent(b"needed")
+
+    assert outbox.take() == [b"needed"]
+    assert not outbox
+
+
+def test_a_lane_that_has_ended_is_drained_once_with_its_last_frame() -> None:
+    drained: list[Lane] = []
+    outbox = Outbox(1 << 30, drained.append)
+    lane = Lane()
+    outbox.put(lane, b"a")
+    outbox.put(lane, b"b")
+    lane.ended = True
+
+    outbox.take(1)
+    assert drained == []
+    outbox.take(1)
+    outbox.take()
+    assert drained == [lane]
+
+
+def test_a_discard_touches_one_lane_and_that_lane_can_be_used_again() -> None:
+    outbox = Outbox(1 << 30, lambda lane: None)
+    kept, dropped = Lane(), Lane()
+    for number in range(3):
+        outbox.put(dropped, b"dropped %d" % number)
+        outbox.put(kept, b"kept %d" % number)
+    outbox.take(1)
+
+    outbox.discard(dropped)
+    outbox.put(dropped, b"again")
+
+    left = taken_one_by_one(outbox)
+    assert sorted(map(whole, left)) == [b"again", b"kept 0", b"kept 1", b"kept 2"]
+    assert all(one < other for one, other in pairwise([frame for frame in left if frame != b"again"]))
+
+
+def test_small_entries_have_room_beside_bulk_and_bulk_has_none_beside_bulk() -> None:
+    outbox = Outbox(10_000, lambda lane: None)
+    assert outbox.has_room(1 << 20)
+    outbox.put(Lane(), bytes(20_000))
+
+    assert not outbox.has_room(SMALL + 1)
+    assert outbox.has_room(SMALL)
+    for _ in range(3):
+        outbox.put(Lane(), bytes(SMALL))
+    assert not outbox.has_room(1)

@@ -1,0 +1,381 @@
+"""Two sessions without I/O: what each command makes the other side see, and what is left when they fall quiet."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from rsocket_trio.errors import (
+    ApplicationError,
+    LocalProtocolError,
+    Rejected,
+    RemoteProtocolError,
+    Unsupported,
+)
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.events import (
+    CreditGranted,
+    Event,
+    ItemReceived,
+    RequestReceived,
+    SendingCancelled,
+    StreamCancelled,
+    StreamCompleted,
+    StreamFailed,
+)
+from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
+from rsocket_trio.rsocket.session import Session
+from rsocket_trio.rsocket.streams import Stream
+from tests.rsocket.pairs import SessionPair
+
+RR, FNF = Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET
+STREAM, CHANNEL = Interaction.REQUEST_STREAM, Interaction.REQUEST_CHANNEL
+DIALECTS = (RSOCKET_1_0, REACTIVESOCKET_0_2)
+each_dialect = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+
+
+def request_in(events: list[Event]) -> Stream:
+    (event,) = events
+    assert isinstance(event, RequestReceived)
+    assert isinstance(event.stream, Stream)
+    return event.stream
+
+
+@each_dialect
+def test_a_request_and_its_answer_leave_nothing(dialect: Dialect) -> None:
+    pair = SessionPair(dialect)
+    asked = pair.client.commands.open(RR, Payload(b"q", b"m"))
+    theirs = request_in(pair.exchange()[1])
+    assert (theirs.open, theirs.room, theirs.id) == (SENDING, 1, asked.id)
+
+    pair.server.commands.send_item(theirs, Payload(b"a"), complete=True)
+
+    assert pair.exchange() == ([ItemReceived(asked, Payload(b"a"), True)], [])
+    pair.assert_quiet()
+
+
+def test_a_cancel_overtakes_what_was_queued_for_it() -> None:
+    pair = SessionPair()
+    asked = pair.client.commands.open(STREAM, Payload(b"ticks"), 2)
+    theirs = request_in(pair.exchange()[1])
+    pair.server.commands.send_item(theirs, Payload(b"one"))
+    pair.client.commands.send_cancel(asked)
+
+    server_saw = pair.move(pair.client)
+    client_saw = pair.move(pair.server)
+
+    assert (client_saw, server_saw) == ([], [StreamCancelled(theirs)])
+    pair.assert_quiet()
+
+
+@pytest.mark.parametrize("interaction", [RR, STREAM, CHANNEL])
+def test_a_request_that_is_cancelled_before_it_left_is_never_sent(interaction: Interaction) -> None:
+    pair = SessionPair()
+    stream = pair.client.commands.open(interaction, Payload(b"x" * 5000), None if interaction is RR else 1)
+    pair.client.commands.request_n(stream, 5)
+    pair.client.commands.send_cancel(stream)
+
+    assert pair.exchange() == ([], [])
+    pair.assert_quiet()
+
+
+def test_a_request_that_is_cancelled_amid_its_fragments_is_cancelled_at_the_peer_too() -> None:
+    pair = SessionPair(fragment_size=64)
+    stream = pair.client.commands.open(RR, Payload(b"x" * 5000))
+    assert pair.move(pair.client, limit=100) == []
+    assert len(pair.server.table.theirs) == 1
+    pair.client.commands.send_cancel(stream)
+
+    assert pair.exchange() == ([], [])
+    pair.assert_quiet()
+
+
+def test_credit_stays_behind_its_unsent_request_and_adds_up() -> None:
+    pair = SessionPair()
+    stream = pair.client.commands.open(STREAM, Payload(b"x"), 3)
+    pair.client.commands.request_n(stream, 2)
+    pair.client.commands.request_n(stream, 4)
+
+    _, server_saw = pair.exchange()
+
+    assert [type(event) for event in server_saw] == [RequestReceived, CreditGranted]
+    assert request_in(server_saw[:1]).room == 9
+
+
+def test_credit_that_cannot_be_said_in_one_frame_is_said_in_two() -> None:
+    pair = SessionPair()
+    stream = pair.client.commands.open(STREAM, Payload(b"x"), 2**31 - 1)
+    pair.client.commands.request_n(stream, 2**31 - 1)
+    pair.client.commands.request_n(stream, 2**31 - 1)
+
+    theirs = request_in(pair.exchange()[1][:1])
+
+    assert theirs.room == 3 * (2**31 - 1)
+
+
+@each_dialect
+def test_the_requesters_complete_closes_one_half(dialect: Dialect) -> None:
+    pair = SessionPair(dialect)
+    asked = pair.client.commands.open(CHANNEL, Payload(), 5)
+    theirs = request_in(pair.exchange()[1])
+    pair.client.commands.send_complete(asked)
+
+    assert pair.exchange()[1] == [StreamCompleted(theirs)]
+    assert (asked.open, theirs.open) == (RECEIVING, SENDING)
+
+
+@pytest.mark.parametrize(("dialect", "left"), [(RSOCKET_1_0, SENDING), (REACTIVESOCKET_0_2, NEITHER)])
+def test_the_responders_complete_closes_what_the_dialect_says(dialect: Dialect, left: int) -> None:
+    pair = SessionPair(dialect)
+    asked = pair.client.commands.open(CHANNEL, Payload(), 5)
+    theirs = request_in(pair.exchange()[1])
+    pair.server.commands.send_complete(theirs)
+
+    assert pair.exchange()[0] == [StreamCompleted(asked)]
+    assert asked.open == left
+    assert bool(theirs.open) == bool(left)
+
+
+def test_the_responders_cancel_closes_the_requesters_sending_and_keeps_its_credit() -> None:
+    pair = SessionPair(fragment_size=64)
+    asked = pair.client.commands.open(CHANNEL, Payload(), 1)
+    theirs = request_in(pair.exchange()[1])
+    pair.server.commands.request_n(theirs, 5)
+    pair.exchange()
+    pair.client.commands.send_item(asked, Payload(b"x" * 900))
+    pair.move(pair.client, limit=100)
+    assert pair.server.table.reassembling > 0
+    pair.server.commands.send_cancel(theirs)
+    assert pair.server.table.reassembling == 0
+    pair.client.commands.request_n(asked, 3)
+
+    client_saw, server_saw = pair.exchange()
+
+    assert client_saw == [SendingCancelled(asked)]
+    assert server_saw == [CreditGranted(theirs)]
+    assert (asked.open, theirs.open, theirs.room) == (RECEIVING, SENDING, 4)
+    with pytest.raises(LocalProtocolError):
+        pair.client.commands.send_item(asked, Payload(b"x"))
+    pair.server.commands.send_complete(theirs)
+    pair.exchange()
+    pair.assert_quiet()
+
+
+@each_dialect
+def test_an_error_of_either_side_ends_both(dialect: Dialect) -> None:
+    for responder_fails in (True, False):
+        pair = SessionPair(dialect)
+        asked = pair.client.commands.open(CHANNEL, Payload(), 5)
+        theirs = request_in(pair.exchange()[1])
+        if responder_fails:
+            pair.server.commands.send_error(theirs, ApplicationError("x", code=0x400))
+        else:
+            pair.client.commands.send_error(asked, ApplicationError("x", code=0x400))
+
+        (failed,) = pair.exchange()[0 if responder_fails else 1]
+
+        assert isinstance(failed, StreamFailed)
+        assert isinstance(failed.error, ApplicationError)
+        assert failed.error.code == 0x400
+        pair.assert_quiet()
+
+
+REFUSED = [
+    ("an item without credit", lambda commands, stream: commands.send_item(stream, Payload(b"x")), BOTH, 0),
+    ("an item after complete", lambda commands, stream: commands.send_item(stream, Payload(b"x")), RECEIVING, 9),
+    ("complete twice", lambda commands, stream: commands.send_complete(stream), RECEIVING, 9),
+    ("an error after complete", lambda commands, stream: commands.send_error(stream, Rejected("x")), RECEIVING, 9),
+]
+
+
+@pytest.mark.parametrize(("what", "command", "halves", "room"), REFUSED, ids=lambda value: str(value)[:24])
+def test_a_command_that_the_stream_forbids_changes_nothing(what: str, command: object, halves: int, room: int) -> None:
+    assert callable(command)
+    pair = SessionPair()
+    stream = pair.client.commands.open(CHANNEL, Payload(), 1)
+    pair.exchange()
+    stream.open, stream.room = halves, room
+
+    with pytest.raises(LocalProtocolError):
+        command(pair.client.commands, stream)
+
+    assert (stream.open, stream.room) == (halves, room)
+    assert not pair.client.outbox
+
+
+@each_dialect
+def test_what_a_dialect_lacks_is_refused_before_anything_is_sent(dialect: Dialect) -> None:
+    pair = SessionPair(dialect)
+
+    with pytest.raises(Unsupported, match="request_subscription"):
+        pair.client.commands.open(Interaction.REQUEST_SUBSCRIPTION, Payload(), 1)
+
+    assert pair.client.commands.open(FNF, Payload()).id == 1
+
+
+def test_the_last_id_of_0_2_leaves_the_connection_usable() -> None:
+    pair = SessionPair(REACTIVESOCKET_0_2)
+    pair.client.table.ids.start_at(2**31 - 1)
+    asked = pair.client.commands.open(RR, Payload(b"last"))
+    with pytest.raises(LocalProtocolError):
+        pair.client.commands.open(RR, Payload(b"one more"))
+
+    theirs = request_in(pair.exchange()[1])
+    pair.server.commands.send_item(theirs, Payload(b"a"), complete=True)
+
+    assert pair.exchange()[0] == [ItemReceived(asked, Payload(b"a"), True)]
+    pair.assert_quiet()
+
+
+def test_an_id_whose_last_frame_has_not_left_is_not_given_out_again() -> None:
+    pair = SessionPair()
+    pair.client.table.ids.start_at(2**31 - 1)
+    stream = pair.client.commands.open(CHANNEL, Payload(), 1)
+    pair.exchange()
+    pair.client.commands.send_error(stream, Rejected("x"))
+    pair.client.table.ids.start_at(2**31 - 1)
+
+    assert pair.client.commands.open(RR, Payload()).id == 1
+
+
+def test_a_thousand_streams_of_100_kb_in_fragments_pass_and_the_sum_is_given_back() -> None:
+    pair = SessionPair(fragment_size=16_384)
+    for _ in range(1000):
+        pair.client.commands.open(FNF, Payload(b"x" * 100_000))
+    seen = 0
+    while pair.client.outbox:
+        seen += len(pair.move(pair.client))
+    assert seen == 1000
+    pair.assert_quiet()
+
+
+def test_9999_streams_may_be_open_and_one_more_each_time_one_ends() -> None:
+    pair = SessionPair()
+    for _ in range(9_999):
+        pair.client.commands.open(STREAM, Payload(), 1)
+    streams = [event.stream for event in pair.exchange()[1] if isinstance(event, RequestReceived)]
+    assert len(streams) == 9_999
+    for _ in range(20_000):
+        pair.client.commands.open(STREAM, Payload(), 1)
+        client_saw, server_saw = pair.exchange()
+        assert client_saw == []
+        streams.append(request_in(server_saw))
+        pair.server.commands.send_complete(streams.pop(0))
+        (ended,) = pair.exchange()[0]
+        assert isinstance(ended, StreamCompleted)
+
+
+@each_dialect
+def test_error_text_above_the_fragment_size_is_cut(dialect: Dialect) -> None:
+    pair = SessionPair(dialect, fragment_size=64)
+    pair.client.commands.open(RR, Payload())
+    theirs = request_in(pair.exchange()[1])
+    pair.server.commands.send_error(theirs, ApplicationError("x" * 500))
+
+    (failed,) = pair.exchange()[0]
+
+    assert isinstance(failed, StreamFailed)
+    assert isinstance(failed.error, ApplicationError)
+    assert failed.error.data == b"x" * 54
+
+
+class Walk:
+    """Random legal commands on both sides, with a record of what must arrive."""
+
+    def __init__(self, seed: int, dialect: Dialect, limits: Limits) -> None:
+        self.rng = random.Random(seed)
+        self.pair = SessionPair(dialect, fragment_size=64, limits=limits)
+        self.streams: dict[Session, list[Stream]] = {self.pair.client: [], self.pair.server: []}
+        self.sent: dict[tuple[Session, int], list[Payload]] = defaultdict(list)
+        self.got: dict[tuple[Session, int], list[Payload]] = defaultdict(list)
+        self.faults: list[Event] = []
+
+    def other(self, session: Session) -> Session:
+        return self.pair.server if session is self.pair.client else self.pair.client
+
+    def payload(self) -> Payload:
+        size = self.rng.choice((0, 1, 40, 200, 700))
+        metadata = self.rng.choice((None, None, b"", b"m" * 5, b"m" * 130))
+        return Payload(self.rng.randbytes(size), metadata)
+
+    def step(self) -> None:
+        rng = self.rng
+        session = rng.choice((self.pair.client, self.pair.server))
+        action = rng.random()
+        mine = self.streams[session]
+        if action < 0.15:
+            interaction = rng.choice((RR, FNF, STREAM, CHANNEL))
+            n = rng.choice((1, 2, 7)) if interaction in (STREAM, CHANNEL) else None
+            stream = session.commands.open(interaction, self.payload(), n)
+            assert isinstance(stream, Stream)
+            if interaction is not FNF:
+                mine.append(stream)
+        elif action < 0.55 and mine:
+            self.command(session, rng.choice(mine))
+        else:
+            self.move(session, rng.choice((1, 100, 500, 65536)))
+
+    def command(self, session: Session, stream: Stream) -> None:
+        commands, rng = session.commands, self.rng
+        action = rng.random()
+        sending = bool(stream.open & SENDING)
+        if action < 0.55 and sending and stream.room > 0:
+            payload = self.payload()
+            last = stream.interaction is RR or rng.random() < 0.1
+            commands.send_item(stream, payload, complete=last)
+            self.sent[session, stream.id].append(payload)
+        elif action < 0.65 and sending:
+            commands.send_complete(stream)
+        elif action < 0.70 and sending:
+            commands.send_error(stream, ApplicationError("x"))
+        elif action < 0.80:
+            commands.send_cancel(stream)
+        elif stream.interaction in (STREAM, CHANNEL):
+            commands.request_n(stream, rng.randrange(1, 5))
+
+    def move(self, sender: Session, limit: int) -> None:
+        receiver = self.other(sender)
+        for event in self.pair.move(sender, limit):
+            if isinstance(event, RequestReceived) and event.stream.interaction is not FNF:
+                assert isinstance(event.stream, Stream)
+                self.streams[receiver].append(event.stream)
+            elif isinstance(event, ItemReceived):
+                self.got[sender, event.stream.id].append(event.payload)
+            elif isinstance(event, StreamFailed) and isinstance(event.error, RemoteProtocolError):
+                self.faults.append(event)
+        for streams in self.streams.values():
+            streams[:] = [stream for stream in streams if stream.open]
+
+    def finish(self) -> None:
+        for _ in range(3):
+            while self.pair.client.outbox or self.pair.server.outbox:
+                self.move(self.pair.client, 65536)
+                self.move(self.pair.server, 65536)
+            for session, streams in self.streams.items():
+                for stream in list(streams):
+                    if stream.open & SENDING:
+                        session.commands.send_error(stream, Rejected("the end"))
+                    elif stream.requester:
+                        session.commands.send_cancel(stream)
+
+
+@each_dialect
+@pytest.mark.parametrize("seed", range(40))
+def test_after_any_legal_walk_both_sides_fall_quiet_and_items_came_in_order(seed: int, dialect: Dialect) -> None:
+    walk = Walk(seed, dialect, Limits(cancels=100_000))
+    for _ in range(1500):
+        walk.step()
+    walk.finish()
+
+    assert walk.faults == []
+    walk.pair.assert_quiet()
+    assert walk.pair.client.error is None
+    assert walk.pair.server.error is None
+    assert sum(map(len, walk.got.values())) > 20
+    for key, items in walk.got.items():
+        assert items == walk.sent[key][: len(items)]
