@@ -9,13 +9,13 @@ import platform
 import statistics
 from pathlib import Path
 
-from benchmarks import harness, latency, memory
+from benchmarks import dialects, harness, latency, memory
 from benchmarks.workloads import BY_NAME, WORKLOADS
 
 
 def main() -> int:
     """Run what was asked for, everything by default."""
-    extra = ("latency", "memory")
+    extra = ("latency", "memory", "dialects")
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="this library against rsocket-py")
     parser.add_argument("what", nargs="*", metavar="WORKLOAD", help=f"{', '.join([*BY_NAME, *extra])}; all by default")
     parser.add_argument("--repeat", type=int, default=5, help="interleaved repetitions (5)")
@@ -38,6 +38,8 @@ def main() -> int:
         results["latency"] = latency.main()
     if "memory" in chosen:
         results["memory"] = memory.main()
+    if "dialects" in chosen:
+        results["dialects"] = dialects.main(asked.repeat)
     if asked.json is not None:
         asked.json.write_text(json.dumps(results, indent=2) + "\n")
     return 0

@@ -65,12 +65,12 @@ def server(library: str, scheme: str = "tcp") -> Iterator[Server]:
                 pipe.close()
 
 
-def run(library: str, workload: str, scheme: str = "tcp") -> Cost:
+def run(library: str, workload: str, scheme: str = "tcp", dialect: str = "rsocket/1.0") -> Cost:
     """One run of one workload, with a fresh server."""
     with server(library, scheme) as peer:
         before = peer.cpu()
         done = subprocess.run(
-            [sys.executable, "-m", f"benchmarks.peers.{library}_client", scheme, str(peer.port), workload],
+            [sys.executable, "-m", f"benchmarks.peers.{library}_client", scheme, str(peer.port), workload, dialect],
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -25,7 +25,7 @@ from rsocket_trio.errors import (
     UnsupportedSetup,
 )
 from rsocket_trio.limits import Limits
-from rsocket_trio.payload import Payload, PayloadLike
+from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
 from rsocket_trio.responder import Responder
 from rsocket_trio.terms import Keepalive, Lease, Setup
 
@@ -43,6 +43,7 @@ __all__ = [
     "Lease",
     "Limits",
     "LocalProtocolError",
+    "MetadataPush",
     "NegotiationFailed",
     "Outgoing",
     "Payload",

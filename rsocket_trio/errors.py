@@ -63,16 +63,21 @@ class CodedError(RSocketError):
     code: int
     data: bytes
 
-    def __init__(self, data: bytes | str = b"", *, code: int | None = None) -> None:
-        self.data = data.encode() if isinstance(data, str) else bytes(data)
-        self.code = self.default_code if code is None else code
-        super().__init__(readable(self.data))
+    def __init__(self, data: bytes | str = b"") -> None:
+        self._say(data, self.default_code)
+
+    def _say(self, data: bytes | str, code: int) -> None:
+        if not isinstance(data, str | bytes):
+            raise TypeError(f"an error says str or bytes, not {type(data).__name__}")
+        self.data = data.encode() if isinstance(data, str) else data
+        self.code = code
+        Exception.__init__(self, readable(self.data))
 
     @classmethod
     def received(cls, code: int, data: bytes) -> Self:
         """The error as it came from the peer: any code is taken as it is."""
         error = cls.__new__(cls)
-        CodedError.__init__(error, data, code=code)
+        error._say(data, code)
         return error
 
     @property
@@ -102,7 +107,7 @@ class ApplicationError(StreamError):
     def __init__(self, data: bytes | str = b"", *, code: int = 0x201) -> None:
         if code != 0x201 and not FIRST_APPLICATION_CODE <= code <= LAST_APPLICATION_CODE:
             raise ValueError(f"error code 0x{code:X}: an application's codes are 0x201 and 0x301 to 0xFFFFFFFE")
-        super().__init__(data, code=code)
+        self._say(data, code)
 
 
 class Rejected(StreamError):

@@ -21,39 +21,39 @@ class Limits:
 
     setup_timeout: float = attrs.field(default=10.0, validator=between(0.001))
     """Seconds from accept to the whole SETUP, TLS and WebSocket handshakes included. Beyond: closed."""
-    setup_size: int = attrs.field(default=64 * KIB, validator=between(1))
+    setup_size: int = attrs.field(default=64 * KIB, validator=between(1, whole=True))
     """Bytes of a SETUP frame, its resume token not counted. Beyond: INVALID_SETUP."""
-    frame_size: int = attrs.field(default=LARGEST_FRAME, validator=between(1, 2**31 - 1))
+    frame_size: int = attrs.field(default=LARGEST_FRAME, validator=between(1, 2**31 - 1, whole=True))
     """Bytes of one inbound frame. Beyond: CONNECTION_ERROR, before a byte of the body is stored."""
-    payload_size: int = attrs.field(default=64 * MIB, validator=between(1))
+    payload_size: int = attrs.field(default=64 * MIB, validator=between(1, whole=True))
     """Bytes of one payload joined from fragments. Beyond: the stream ends with INVALID, the rest is skipped."""
-    reassembly_size: int = attrs.field(default=128 * MIB, validator=between(1))
+    reassembly_size: int = attrs.field(default=128 * MIB, validator=between(1, whole=True))
     """Bytes of all unfinished payloads of a connection. Beyond: the stream that adds to it ends with INVALID."""
-    tiny_fragments: int = attrs.field(default=1024, validator=between(1))
+    tiny_fragments: int = attrs.field(default=1024, validator=between(1, whole=True))
     """Fragments below 64 bytes in a row that are not the last. Beyond: the stream ends with INVALID."""
-    streams: int = attrs.field(default=10_000, validator=between(1))
+    streams: int = attrs.field(default=10_000, validator=between(1, whole=True))
     """Streams that the peer may have open. Beyond: REJECTED; a fire-and-forget is dropped and counted."""
-    cancels: int = attrs.field(default=2_000, validator=between(1))
+    cancels: int = attrs.field(default=2_000, validator=between(1, whole=True))
     """Cancels before any item went out that are taken in a burst. Beyond: CONNECTION_ERROR."""
     cancel_rate: float = attrs.field(default=200.0, validator=between(0.001))
     """How many of those cancels a second become free again."""
-    reply_size: int = attrs.field(default=MIB, validator=between(1))
+    reply_size: int = attrs.field(default=MIB, validator=between(1, whole=True))
     """Bytes of answers (to keepalives, refusals) that wait for a peer that does not read. Beyond: reading pauses."""
-    reply_frames: int = attrs.field(default=4_096, validator=between(1))
+    reply_frames: int = attrs.field(default=4_096, validator=between(1, whole=True))
     """The same in frames."""
-    outbox_size: int = attrs.field(default=4 * MIB, validator=between(1))
+    outbox_size: int = attrs.field(default=4 * MIB, validator=between(1, whole=True))
     """Bytes that wait to be written. Beyond: ``send`` and requests wait."""
-    inbox_size: int = attrs.field(default=8 * MIB, validator=between(1))
+    inbox_size: int = attrs.field(default=8 * MIB, validator=between(1, whole=True))
     """Bytes of items received and not yet taken by their readers. Beyond: no new credit is granted."""
-    held_frames: int = attrs.field(default=256, validator=between(1))
+    held_frames: int = attrs.field(default=256, validator=between(1, whole=True))
     """Frames held while the setup handler decides. Beyond: reading pauses."""
-    held_size: int = attrs.field(default=MIB, validator=between(1))
+    held_size: int = attrs.field(default=MIB, validator=between(1, whole=True))
     """The same in bytes."""
     silence: float = attrs.field(default=90.0, validator=between(0.001))
     """Seconds that a half-received frame or a paused read may last where no lifetime was agreed. Beyond: closed."""
-    metadata_entries: int = attrs.field(default=1_024, validator=between(1))
+    metadata_entries: int = attrs.field(default=1_024, validator=between(1, whole=True))
     """Entries of a composite metadata. Beyond: INVALID."""
-    idle_workers: int = attrs.field(default=32, validator=between(0))
+    idle_workers: int = attrs.field(default=32, validator=between(0, whole=True))
     """Handler tasks that a connection keeps parked between requests."""
-    pending_handlers: int = attrs.field(default=10_000, validator=between(1))
+    pending_handlers: int = attrs.field(default=10_000, validator=between(1, whole=True))
     """Fire-and-forget and metadata-push handlers running at once. Beyond: dropped and counted."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from rsocket_trio.values import value
+
 BytesLike: TypeAlias = bytes | bytearray | memoryview | str
 
 
@@ -69,6 +71,19 @@ class Payload:
         if self.metadata_mime is not None:
             shown.append(f"metadata_mime={self.metadata_mime!r}")
         return f"Payload({', '.join(shown)})"
+
+
+@value
+class MetadataPush:
+    """Metadata that a peer pushed onto one stream (ReactiveSocket 0.0), in order with the stream's items."""
+
+    metadata: bytes
+    metadata_type: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of metadata."""
+        return len(self.metadata)
 
 
 PayloadLike: TypeAlias = Payload | bytes | bytearray | memoryview | str

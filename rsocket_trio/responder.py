@@ -13,8 +13,12 @@ import trio
 from rsocket_trio.errors import Rejected, readable
 from rsocket_trio.mux.credit import checked_request_n
 from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.rsocket.extensions import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
 from rsocket_trio.terms import Lease, Setup
 from rsocket_trio.values import value
+
+SESSIONS_OWN = (KEEPALIVE, RESUME, LEASE)
+"""Extensions that no application takes."""
 
 Function: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=Function)
@@ -54,6 +58,7 @@ FORMS: dict[str, dict[tuple[str, int], Kind]] = {
     "setup":                {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
     "lease":                {("async generator", 1): Kind.GENERATOR},
     "extension":            {("plain function", 2): Kind.INLINE},
+    "extension_entry":      {("plain function", 2): Kind.INLINE},
 }
 ARGUMENTS = {
     "request_stream": {1: "(request)", 2: "(request, out)"},
@@ -63,6 +68,7 @@ ARGUMENTS = {
     "setup": {2: "(setup, connection)"},
     "lease": {1: "(setup)"},
     "extension": {2: "(stream_id, body)"},
+    "extension_entry": {2: "(point, content)"},
 }
 # fmt: on
 
@@ -78,6 +84,7 @@ class Responder:
         self._handlers: dict[tuple[Interaction, str | None], Handler] = {}
         self._specials: dict[str, Handler] = {}
         self._extensions: dict[int, Handler] = {}
+        self._entry_hooks: dict[int | str, Handler] = {}
 
     # The decorators: bare, or called with or without a route.
 
@@ -187,6 +194,26 @@ class Responder:
 
         return register
 
+    def extension_entry(self, extension: int | str) -> Callable[[F], F]:
+        """Take entries of an application's own extension, by name, or of a well-known one such as the broker's.
+
+        A plain function of ``(point, content)``, run inline; ``point`` is ``"SETUP"``, ``"REQUEST"`` or ``"EXT"``,
+        ``content`` what the broker's entry says or else the ``Entry``. In a SETUP it may raise ``RejectedSetup``, or
+        return bytes to grant an entry that asks for an answer; on a request it may raise ``Rejected`` or its like.
+        """
+        if extension in SESSIONS_OWN or extension in RESERVED:
+            raise ValueError(f"extension {extension!r} is not an application's")
+
+        def register(function: F) -> F:
+            handler = _checked("extension_entry", function)
+            taken = self._entry_hooks.get(extension)
+            if taken is not None:
+                raise ValueError(f"extension {name_of(extension)} has a handler already: {_name(taken)}")
+            self._entry_hooks[extension] = handler
+            return function
+
+        return register
+
     # What a connection asks
 
     def find(self, interaction: Interaction, route: str | None) -> Handler:
@@ -218,6 +245,11 @@ class Responder:
     def extensions(self) -> dict[int, Handler]:
         """What takes EXT frames, by extended type."""
         return self._extensions
+
+    @property
+    def entry_hooks(self) -> dict[int | str, Handler]:
+        """What takes extension entries, by extension."""
+        return self._entry_hooks
 
     # Registration
 

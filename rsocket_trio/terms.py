@@ -34,7 +34,7 @@ class Lease:
     Raises ``ValueError`` outside of what 31 bits of requests and milliseconds can say.
     """
 
-    number_of_requests: int = attrs.field(validator=between(0, MAX_REQUESTS))
+    number_of_requests: int = attrs.field(validator=between(0, MAX_REQUESTS, whole=True))
     time_to_live: float = attrs.field(validator=between(0, MAX_SECONDS))
 
 
@@ -45,17 +45,21 @@ class Setup:
     ``payload`` is the application's own word. ``transport`` is the scheme (``tcp``, ``tls``, ``unix``, ``ws``,
     ``wss``, ``memory`` or ``stream``), ``peer`` the address, ``certificate`` the client's TLS certificate as
     ``getpeercert()`` gives it, ``path`` and ``headers`` those of the WebSocket handshake, names in lower case.
+
+    In the extension draft ``entries`` are its extension entries, and a MIME type is its number where that is not a
+    well-known one.
     """
 
     dialect: str
     payload: Payload = attrs.field(factory=Payload)
-    data_mime: str = "application/octet-stream"
-    metadata_mime: str = ""
+    data_mime: str | int = "application/octet-stream"
+    metadata_mime: str | int = ""
     keepalive_interval: float = 0.0
     max_lifetime: float = 0.0
     lease: bool = False
     strict: bool = False
     resume: bool = False
+    entries: tuple[Any, ...] = ()
     transport: str = "stream"
     peer: str = ""
     certificate: Mapping[str, Any] | None = None

@@ -15,12 +15,16 @@ else:
 __all__ = ["between", "value"]
 
 
-def between(low: float, high: float = math.inf) -> Callable[[Any, Any, Any], None]:
-    """A check for numbers of attrs classes: ``ValueError`` naming the field, the number and the bounds."""
+def between(low: float, high: float = math.inf, *, whole: bool = False) -> Callable[[Any, Any, Any], None]:
+    """A check for numbers of attrs classes: ``ValueError`` naming the field, the number and the bounds.
+
+    ``whole`` asks for an ``int``. What is no number at all is a ``TypeError``.
+    """
 
     def check(instance: object, attribute: Any, number: Any) -> None:
-        if isinstance(number, bool) or not isinstance(number, int | float):
-            raise TypeError(f"{type(instance).__name__}.{attribute.name} is a number, not {type(number).__name__}")
+        if isinstance(number, bool) or not isinstance(number, int if whole else int | float):
+            kind = "a whole number" if whole else "a number"
+            raise TypeError(f"{type(instance).__name__}.{attribute.name} is {kind}, not {type(number).__name__}")
         if not low <= number <= high:
             bounds = f"at least {low:g}" if math.isinf(high) else f"between {low:g} and {high:.10g}"
             raise ValueError(f"{type(instance).__name__}.{attribute.name} of {number}: must be {bounds}")

@@ -11,7 +11,7 @@ PUBLIC = {
     *("Payload", "PayloadLike", "Responder", "open_connection", "open_connection_over", "serve", "serve_stream"),
     *("current_connection",),
     # What they are given, and what they configure
-    *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup"),
+    *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush"),
     # Errors
     *("RSocketError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
     *("RejectedSetup", "InvalidSetup", "UnsupportedSetup", "NegotiationFailed", "RejectedResume"),

@@ -90,7 +90,7 @@ KINDS = {"request": request, "stream": stream, "channel": channel}
 
 
 def main() -> None:
-    _, port, name = sys.argv[1:]
+    _, port, name, _dialect = sys.argv[1:]
     wall, cpu = time.perf_counter(), time.process_time()
     asyncio.run(run(int(port), BY_NAME[name]))
     print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}), flush=True)

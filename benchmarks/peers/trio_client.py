@@ -12,13 +12,13 @@ from benchmarks.workloads import BY_NAME, CREDIT, Workload
 from rsocket_trio import Connection, open_connection
 
 
-async def run(uri: str, workload: Workload) -> None:
+async def run(uri: str, workload: Workload, dialect: str) -> None:
     if workload.kind == "connect":
         for _ in range(workload.count):
-            async with open_connection(uri) as connection:
+            async with open_connection(uri, dialect=dialect) as connection:
                 await connection.request_response(bytes(workload.size))
         return
-    async with open_connection(uri) as connection:
+    async with open_connection(uri, dialect=dialect) as connection:
         await KINDS[workload.kind](connection, workload)
 
 
@@ -63,9 +63,9 @@ KINDS = {"request": request, "stream": stream, "channel": channel}
 
 
 def main() -> None:
-    scheme, port, name = sys.argv[1:]
+    scheme, port, name, dialect = sys.argv[1:]
     wall, cpu = time.perf_counter(), time.process_time()
-    trio.run(run, f"{scheme}://127.0.0.1:{port}", BY_NAME[name])
+    trio.run(run, f"{scheme}://127.0.0.1:{port}", BY_NAME[name], dialect)
     print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}), flush=True)
 
 

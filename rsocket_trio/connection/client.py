@@ -6,20 +6,23 @@ import ssl
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
+import attrs
 import trio
 
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.handlers import only_leaf
 from rsocket_trio.errors import Unsupported
 from rsocket_trio.limits import Limits
-from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, OCTET_STREAM
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.extension_terms import as_entries
+from rsocket_trio.rsocket.quirks import with_quirks
 from rsocket_trio.rsocket.session import Session, checked_fragment_size
-from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame
+from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame, stated
 from rsocket_trio.terms import Keepalive
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
@@ -29,6 +32,9 @@ from rsocket_trio.transports.uris import parse_uri
 FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
 FRAGMENT_SIZE = 65536
 """Bytes of an outbound frame by default."""
+NO_SETUP = Payload()
+KEEPALIVE = Keepalive(interval=20, max_lifetime=90)
+LIMITS = Limits()
 
 
 @asynccontextmanager
@@ -37,31 +43,35 @@ async def open_connection(
     *,
     dialect: str = "rsocket/1.0",
     responder: Responder | None = None,
-    setup: PayloadLike = b"",
+    setup: PayloadLike = NO_SETUP,
     data_mime: str = OCTET_STREAM,
     metadata_mime: str = COMPOSITE_METADATA,
-    keepalive: Keepalive | None = None,
+    keepalive: Keepalive = KEEPALIVE,
     lease: bool = False,
     strict: bool = False,
     resume: None = None,
-    limits: Limits | None = None,
+    limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
     ssl_context: ssl.SSLContext | None = None,
     headers: Iterable[tuple[str, str]] = (),
     quirks: Iterable[str] = (),
+    entries: Iterable[object] = (),
 ) -> AsyncIterator[Connection]:
     """Connect to a peer for as long as the block.
 
     ``setup`` is the application's word to the server, ``keepalive`` the interval and lifetime (20 s and 90 s),
     ``fragment_size`` the bytes of an outbound frame, ``headers`` go into a WebSocket handshake. ``responder`` serves
-    the requests that the server makes.
+    the requests that the server makes. ``quirks`` name deviations of old peers to put up with.
 
-    The block starts once SETUP is queued. A refusal raises ``RejectedSetup``, ``InvalidSetup`` or
+    ``entries`` are extension entries of the SETUP, in the extension draft. Where they, or ``lease``, ask for an answer
+    there, the block starts with that answer, and a refusal is raised at once.
+
+    Otherwise the block starts once SETUP is queued. A refusal raises ``RejectedSetup``, ``InvalidSetup`` or
     ``UnsupportedSetup`` in every waiting and later call, a lost connection ``ConnectionLost``. Raises
     ``ConnectionLost`` at once when the peer can't be reached, and ``ValueError`` for terms that can't be said. Leaving
     cancels what is open and flushes what is queued, for at most a second.
     """
-    terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict)
+    terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
     session = client_session(dialect, terms, limits, fragment_size, responder, resume, quirks)
     parse_uri(uri)
     async with (
@@ -77,19 +87,20 @@ async def open_connection_over(
     *,
     dialect: str = "rsocket/1.0",
     responder: Responder | None = None,
-    setup: PayloadLike = b"",
+    setup: PayloadLike = NO_SETUP,
     data_mime: str = OCTET_STREAM,
     metadata_mime: str = COMPOSITE_METADATA,
-    keepalive: Keepalive | None = None,
+    keepalive: Keepalive = KEEPALIVE,
     lease: bool = False,
     strict: bool = False,
     resume: None = None,
-    limits: Limits | None = None,
+    limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
     quirks: Iterable[str] = (),
+    entries: Iterable[object] = (),
 ) -> AsyncIterator[Connection]:
     """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends."""
-    terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict)
+    terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
     session = client_session(dialect, terms, limits, fragment_size, responder, resume, quirks)
     transport = as_transport(stream)
     async with _run_client(session, terms, transport, responder) as connection:
@@ -109,26 +120,28 @@ def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = N
 def client_session(
     dialect: str,
     terms: ClientTerms,
-    limits: Limits | None,
+    limits: Limits,
     fragment_size: int,
     responder: Responder | None,
     resume: None,
     quirks: Iterable[str],
 ) -> Session:
     """A client's session, its terms checked before anything is dialled. Raises ``ValueError`` and ``Unsupported``."""
-    record = dialect_named(dialect)
+    record = with_quirks(dialect_named(dialect), quirks)
     refuse_resume(resume)
-    check_quirks(record, quirks)
+    check_limits(limits)
+    if terms.entries and not record.entries:
+        raise Unsupported(f"{record.name} has no extension entries")
     if terms.strict and not record.strict:
         raise Unsupported(f"{record.name} has no strict flag")
     try:
-        record.codec.encode(setup_frame(record, terms))
+        record.codec.encode(setup_frame(record, _numbered(record, terms)))
     except Exception as error:
         raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
     return Session(
         record,
         client=True,
-        limits=limits if limits is not None else Limits(),
+        limits=limits,
         fragment_size=checked_fragment_size(fragment_size, record.codec.largest),
         extensions=frozenset(responder.extensions) if responder is not None else frozenset(),
     )
@@ -140,17 +153,34 @@ def refuse_resume(resume: object) -> None:
         raise Unsupported("resumption is not offered by this version")
 
 
-def check_quirks(dialect: Dialect, quirks: Iterable[str]) -> None:
-    """Raise ``ValueError`` for a quirk that the dialect does not know."""
-    for quirk in quirks:
-        raise ValueError(f"{dialect.name} has no quirk {quirk!r}")
+def check_limits(limits: object) -> None:
+    """Raise ``TypeError`` for what are no ``Limits``."""
+    if not isinstance(limits, Limits):
+        raise TypeError(f"limits are Limits, not {type(limits).__name__}")
 
 
 def _terms(
-    setup: PayloadLike, data_mime: str, metadata_mime: str, keepalive: Keepalive | None, lease: bool, strict: bool
+    setup: PayloadLike,
+    data_mime: str,
+    metadata_mime: str,
+    keepalive: Keepalive,
+    lease: bool,
+    strict: bool,
+    entries: Iterable[object],
 ) -> ClientTerms:
     payload: Payload = as_payload(setup)
-    return ClientTerms(payload, data_mime, metadata_mime, keepalive or Keepalive(), lease, strict)
+    mimes = data_mime, metadata_mime
+    if not isinstance(keepalive, Keepalive):
+        raise TypeError(f"keepalive is a Keepalive, not {type(keepalive).__name__}")
+    return ClientTerms(payload, *mimes, keepalive, lease, strict, as_entries(entries))
+
+
+def _numbered(dialect: Dialect, terms: ClientTerms) -> ClientTerms:
+    """The same terms, well-known MIME types by their numbers where the dialect has those."""
+    if not dialect.mime_fields:
+        return terms
+    data_mime, metadata_mime = (IDS.get(str(mime), mime) for mime in (terms.data_mime, terms.metadata_mime))
+    return attrs.evolve(terms, data_mime=data_mime, metadata_mime=metadata_mime)
 
 
 @asynccontextmanager
@@ -158,16 +188,17 @@ async def _run_client(
     session: Session, terms: ClientTerms, transport: Transport, responder: Responder | None
 ) -> AsyncIterator[Connection]:
     """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
-    setup = described(session.dialect, setup_frame(session.dialect, terms))
+    setup = described(session.dialect, stated(session.dialect, setup_frame(session.dialect, terms)))
     connection = Connection(session, responder, setup, transport.handshake)
     policy = responder is not None and responder.lease_policy is not None
-    session.start_client(terms, trio.current_time(), own_policy=policy)
+    session.start_client(_numbered(session.dialect, terms), trio.current_time(), own_policy=policy)
     transport.use_framing(framing_for(session.dialect, session.limits))
     error: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run, transport)
             try:
+                await connection.wait_for_answer()
                 yield connection
             except BaseException as exc:
                 error = exc

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import contextvars
 import math
+from collections.abc import Iterable
 from types import SimpleNamespace
+from typing import Literal, overload
 
 import trio
 
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.faults import Faults
 from rsocket_trio.connection.replies import Reply
-from rsocket_trio.connection.streams import Channel, Incoming
+from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
 from rsocket_trio.errors import ConnectionClosed
+from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.credit import checked_request_n
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.session import Session
 from rsocket_trio.payload import BytesLike, Payload, PayloadLike, as_bytes, as_payload
 from rsocket_trio.responder import Responder
-from rsocket_trio.terms import MAX_SECONDS, Lease, Setup
+from rsocket_trio.rsocket.extension_terms import as_entries
+from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport
 
 GRACE = 10.0
@@ -40,13 +45,15 @@ class Connection:
     """One connection to a peer, whichever side opened it. Both sides can request and respond at the same time.
 
     ``state`` is the application's own, for what a setup handler learns and handlers want to know. ``setup`` is what
-    the client said, ``handshake`` what the transport knows of the peer.
+    the client said, ``handshake`` what the transport knows of the peer. ``granted`` are the extension entries that a
+    server of the extension draft granted this client.
     """
 
     def __init__(self, session: Session, responder: Responder | None, setup: Setup, handshake: Handshake) -> None:
         self.state = SimpleNamespace()
         self.setup = setup
         self.handshake = handshake
+        self.granted: tuple[Entry, ...] = ()
         self._engine = Engine(self, session, responder if responder is not None else Responder())
 
     def __repr__(self) -> str:
@@ -57,15 +64,21 @@ class Connection:
 
     # Requests
 
-    async def request_response(self, payload: PayloadLike = b"", *, route: str | None = None) -> Payload:
+    async def request_response(
+        self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
+    ) -> Payload:
         """Ask, and wait for the one answer. Being cancelled, by a deadline too, sends CANCEL.
+
+        ``entries`` are extension entries of the request, in the extension draft.
 
         Raises ``ApplicationError``, ``Rejected``, ``Canceled`` or ``Invalid`` as the responder answered,
         ``ConnectionLost`` or ``ConnectionClosed`` when the connection is gone, ``Unsupported`` where the dialect has no
         such interaction. Waits for a permit where leases were agreed.
         """
         engine = self._engine
-        stream = await engine.open_stream(Interaction.REQUEST_RESPONSE, self._request(payload, route), None)
+        request = self._request(payload, route)
+        extensions = as_entries(entries) if entries else ()
+        stream = await engine.open_stream(Interaction.REQUEST_RESPONSE, request, None, extensions)
         stream.owner = Reply(trio.lowlevel.current_task())
 
         def abort(_: object) -> trio.lowlevel.Abort:
@@ -77,58 +90,121 @@ class Connection:
         assert isinstance(result, Payload)
         return result
 
+    @overload
     def request_stream(
         self,
         payload: PayloadLike = b"",
         *,
         route: str | None = None,
+        entries: Iterable[object] = (),
         initial_request_n: int = 256,
         refill: bool = True,
+        pushes: Literal[False] = False,
+    ) -> Incoming: ...
+
+    @overload
+    def request_stream(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = 256,
+        refill: bool = True,
+        pushes: Literal[True],
+    ) -> IncomingWithPushes: ...
+
+    def request_stream(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = 256,
+        refill: bool = True,
+        pushes: bool = False,
     ) -> Incoming:
         """A stream of items, to be used under ``async with``.
 
         ``initial_request_n`` items may come before the reader takes one; credit is topped up at half, unless
-        ``refill`` is false. Raises ``ValueError`` for a credit outside of 1 to 2^31-1.
+        ``refill`` is false. Raises ``ValueError`` for a credit outside of 1 to 2^31-1. With ``pushes`` metadata that
+        a peer of ReactiveSocket 0.0 pushes onto the stream comes between the items, as ``MetadataPush``; without it
+        such metadata is dropped.
         """
-        return self._incoming(Interaction.REQUEST_STREAM, payload, route, initial_request_n, refill)
+        return self._incoming(Interaction.REQUEST_STREAM, payload, route, entries, initial_request_n, refill, pushes)
+
+    @overload
+    def request_subscription(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = 256,
+        refill: bool = True,
+        pushes: Literal[False] = False,
+    ) -> Incoming: ...
+
+    @overload
+    def request_subscription(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = 256,
+        refill: bool = True,
+        pushes: Literal[True],
+    ) -> IncomingWithPushes: ...
 
     def request_subscription(
         self,
         payload: PayloadLike = b"",
         *,
         route: str | None = None,
+        entries: Iterable[object] = (),
         initial_request_n: int = 256,
         refill: bool = True,
+        pushes: bool = False,
     ) -> Incoming:
         """A stream that never completes (drafts 0.0 and 0.1), to be used as that of ``request_stream``."""
-        return self._incoming(Interaction.REQUEST_SUBSCRIPTION, payload, route, initial_request_n, refill)
+        kind = Interaction.REQUEST_SUBSCRIPTION
+        return self._incoming(kind, payload, route, entries, initial_request_n, refill, pushes)
 
     def request_channel(
         self,
         payload: PayloadLike = b"",
         *,
         route: str | None = None,
+        entries: Iterable[object] = (),
         initial_request_n: int = 256,
         refill: bool = True,
     ) -> Channel:
         """A channel, to be used under ``async with``; the payload opens it and is the handler's ``channel.request``."""
         checked_request_n(initial_request_n)
         request = self._request(payload, route)
-        return Channel(self._engine, Interaction.REQUEST_CHANNEL, request, initial_request_n, refill=refill)
+        return Channel(
+            *(self._engine, Interaction.REQUEST_CHANNEL, request, initial_request_n),
+            refill=refill,
+            entries=as_entries(entries),
+        )
 
-    async def fire_and_forget(self, payload: PayloadLike = b"", *, route: str | None = None) -> None:
+    async def fire_and_forget(
+        self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
+    ) -> None:
         """Send a request that is never answered. What was accepted is not lost by leaving the connection."""
         request = self._request(payload, route)
+        extensions = as_entries(entries)
         await trio.lowlevel.checkpoint()
-        await self._engine.open_stream(Interaction.FIRE_AND_FORGET, request, None)
+        await self._engine.open_stream(Interaction.FIRE_AND_FORGET, request, None, extensions)
 
-    async def metadata_push(self, metadata: BytesLike) -> None:
-        """Send metadata that concerns the connection as a whole."""
+    async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
+        """Send metadata that concerns the connection as a whole; its type is that of ReactiveSocket 0.0."""
         engine = self._engine
         content = as_bytes(metadata)
         await trio.lowlevel.checkpoint()
         await engine.wait_for_room(len(content))
-        engine.session.metadata_push(content)
+        engine.session.metadata_push(content, metadata_type)
         engine.wake()
 
     async def ping(self) -> float:
@@ -157,6 +233,18 @@ class Connection:
         await trio.lowlevel.checkpoint()
         engine.check_open()
         engine.session.extension(ext_type, as_bytes(body), ignore=ignore)
+        engine.wake()
+
+    async def send_entries(self, entries: Iterable[object], *, ignore: bool = True) -> None:
+        """Send extension entries that concern the connection, in the extension draft.
+
+        A peer that can't read them skips them all, unless ``ignore`` is false. Raises ``Unsupported`` elsewhere.
+        """
+        engine = self._engine
+        content = as_entries(entries)
+        await trio.lowlevel.checkpoint()
+        engine.check_open()
+        engine.session.entries(content, ignore=ignore)
         engine.wake()
 
     # The connection itself
@@ -196,7 +284,7 @@ class Connection:
         permits, now = self._engine.session.permits, trio.current_time()
         if permits is None:
             return None
-        return Lease(permits.remaining(now), min(permits.expires_in(now), MAX_SECONDS))
+        return Lease(min(permits.remaining(now), MAX_REQUESTS), min(permits.expires_in(now), MAX_SECONDS))
 
     @property
     def faults(self) -> Faults:
@@ -213,18 +301,42 @@ class Connection:
         context.run(_current.set, self)
         await engine.run(transport, context)
 
+    async def wait_for_answer(self) -> None:
+        """Wait until the server has answered a SETUP that asked for an answer; raises its refusal."""
+        if self._engine.session.awaits_answer:
+            await self._engine.wait_for_answer()
+
     def leave(self) -> None:
         """End the connection: what is open is cancelled, what is queued still goes out."""
         self._engine.leave(ConnectionClosed("the connection was closed by this side"))
 
     def _incoming(
-        self, interaction: Interaction, payload: PayloadLike, route: str | None, credit: int, refill: bool
+        self,
+        interaction: Interaction,
+        payload: PayloadLike,
+        route: str | None,
+        entries: Iterable[object],
+        credit: int,
+        refill: bool,
+        pushes: bool,
     ) -> Incoming:
         checked_request_n(credit)
-        return Incoming(self._engine, interaction, self._request(payload, route), credit, refill=refill)
+        kind = IncomingWithPushes if pushes else Incoming
+        request = self._request(payload, route)
+        return kind(self._engine, interaction, request, credit, refill=refill, entries=as_entries(entries))
 
     def _request(self, payload: PayloadLike, route: str | None) -> Payload:
         request = payload if type(payload) is Payload else as_payload(payload)
         if route is None:
             return request
-        return Payload(request.data, with_route(route, request.metadata, self.setup.metadata_mime))
+        if not isinstance(route, str):
+            raise TypeError(f"a route is a str, not {type(route).__name__}")
+        mime = self.setup.metadata_mime
+        if request.metadata_mime not in NO_MIME and self._engine.session.has_mime_fields:
+            mime = mime_name(request.metadata_mime)
+        return Payload(
+            request.data,
+            with_route(route, request.metadata, mime),
+            data_mime=request.data_mime,
+            metadata_mime=request.metadata_mime,
+        )

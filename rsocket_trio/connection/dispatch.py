@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from rsocket_trio.connection.entries import grants, offer_connection, offer_request, with_entries
 from rsocket_trio.connection.handlers import Job, only_leaf
 from rsocket_trio.errors import (
     ConnectionLost,
@@ -18,9 +19,11 @@ from rsocket_trio.errors import (
     SetupError,
     StreamError,
 )
+from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import route_of
 from rsocket_trio.mux.events import (
     CreditGranted,
+    EntriesReceived,
     Event,
     ExtensionReceived,
     ItemReceived,
@@ -31,15 +34,18 @@ from rsocket_trio.mux.events import (
     RequestReceived,
     SendingCancelled,
     SessionEnded,
+    SetupAccepted,
     SetupReceived,
     StreamCancelled,
     StreamCompleted,
     StreamFailed,
+    StreamMetadataPushed,
 )
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.stream import StreamState
 from rsocket_trio.payload import Payload, as_payload
 from rsocket_trio.responder import Handler, Kind
+from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.streams import Stream
 from rsocket_trio.terms import Setup
 
@@ -102,6 +108,16 @@ class Dispatcher:
             else:
                 engine.fail_stream(stream, error)
             return
+        if event.entries:
+            handler = with_entries(handler, event.entries)
+            try:
+                offer_request(engine, event.entries)
+            except Exception as error:
+                if stream.interaction is Interaction.FIRE_AND_FORGET and isinstance(error, StreamError):
+                    engine.faults.dropped += 1
+                else:
+                    self._fail_request(stream, handler, payload, error)
+                return
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
             return
@@ -118,7 +134,10 @@ class Dispatcher:
         engine = self._engine
         try:
             limit = engine.session.limits.metadata_entries
-            route = route_of(payload.metadata, engine.connection.setup.metadata_mime, limit)
+            mime = engine.connection.setup.metadata_mime
+            if payload.metadata_mime not in NO_MIME:
+                mime = mime_name(payload.metadata_mime)
+            route = route_of(payload.metadata, mime, limit)
         except RemoteProtocolError as error:
             raise Invalid(f"metadata: {error}") from error
         return engine.responder.find(interaction, route)
@@ -132,10 +151,7 @@ class Dispatcher:
                 return
             reply = as_payload(result)
         except Exception as error:
-            if stream.interaction is Interaction.FIRE_AND_FORGET:
-                engine.faults.of_handler(handler.function, error)
-            else:
-                Job(engine, stream, handler, payload).fail(error)
+            self._fail_request(stream, handler, payload, error)
             return
         if engine.has_room(reply.size):
             engine.send_item(stream, reply, complete=True)
@@ -149,6 +165,12 @@ class Dispatcher:
         stream.owner = job
         self._start(job)
 
+    def _fail_request(self, stream: StreamState, handler: Handler, payload: Payload, error: Exception) -> None:
+        if stream.interaction is Interaction.FIRE_AND_FORGET:
+            self._engine.faults.of_handler(handler.function, error)
+        else:
+            Job(self._engine, stream, handler, payload).fail(error)
+
     def _start(self, job: Job) -> None:
         self._engine.workers.start(job)
 
@@ -159,6 +181,8 @@ class Dispatcher:
         facts = engine.connection.handshake
         engine.connection.setup = setup = attrs.evolve(
             event.setup,
+            data_mime=mime_name(event.setup.data_mime),
+            metadata_mime=mime_name(event.setup.metadata_mime),
             transport=facts.transport,
             peer=facts.peer,
             certificate=facts.certificate,
@@ -180,12 +204,7 @@ class Dispatcher:
             if handler.kind is Kind.ASYNC:
                 await answer
         except Exception as error:
-            leaf = only_leaf(error)
-            if isinstance(leaf, SetupError) and not isinstance(leaf, NegotiationFailed):
-                self._refuse(leaf)
-                return
-            engine.faults.of_handler(handler.function, error)
-            self._refuse(RejectedSetup("internal error"))
+            self._refuse_for(handler.function, error)
         else:
             self._accept()
 
@@ -193,9 +212,31 @@ class Dispatcher:
         engine = self._engine
         if engine.ended is not None:
             return
+        granted: tuple[Entry, ...] = ()
+        if engine.connection.setup.entries:
+            try:
+                granted = grants(engine, engine.connection.setup.entries)
+            except Exception as error:
+                self._refuse_for(grants, error)
+                return
         engine.start_lease_policy()
-        self.act(engine.session.accept(trio.current_time()))
+        self.act(engine.session.accept(trio.current_time(), granted))
         engine.on_accepted()
+
+    def _refuse_for(self, function: Callable[..., Any], error: Exception) -> None:
+        leaf = only_leaf(error)
+        if isinstance(leaf, SetupError) and not isinstance(leaf, NegotiationFailed):
+            self._refuse(leaf)
+            return
+        self._engine.faults.of_handler(function, error)
+        self._refuse(RejectedSetup("internal error"))
+
+    def _on_accepted(self, event: SetupAccepted) -> None:
+        self._engine.connection.granted = event.entries
+        self._engine.on_answered()
+
+    def _on_entries(self, event: EntriesReceived) -> None:
+        offer_connection(self._engine, event.entries)
 
     def _refuse(self, error: SetupError) -> None:
         self.act(self._engine.session.refuse(error))
@@ -216,6 +257,11 @@ class Dispatcher:
         job = Job(engine, stream, handler, event.metadata)
         engine.workers.outlive(job)
         self._start(job)
+
+    def _on_stream_push(self, event: StreamMetadataPushed) -> None:
+        owner = event.stream.owner
+        if owner is None or not owner.on_push(event.push):
+            self._engine.faults.dropped += 1
 
     def _on_extension(self, event: ExtensionReceived) -> None:
         engine = self._engine
@@ -253,10 +299,13 @@ ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {
     StreamFailed: Dispatcher._on_failed,
     SendingCancelled: Dispatcher._on_credit,
     MetadataPushed: Dispatcher._on_metadata_push,
+    StreamMetadataPushed: Dispatcher._on_stream_push,
     LeaseReceived: Dispatcher._on_lease,
     Pong: Dispatcher._on_pong,
     ExtensionReceived: Dispatcher._on_extension,
     SetupReceived: Dispatcher._on_setup,
+    SetupAccepted: Dispatcher._on_accepted,
+    EntriesReceived: Dispatcher._on_entries,
     PeerDraining: Dispatcher._on_peer_draining,
     SessionEnded: Dispatcher._on_ended,
 }

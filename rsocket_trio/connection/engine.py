@@ -29,8 +29,9 @@ from rsocket_trio.mux.halves import RECEIVING, SENDING
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream import StreamState
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.responder import Responder
+from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.transports.base import Transport
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class Engine:
         self._dispatcher = Dispatcher(self)
         self.room = Parking()
         self._permits = Parking()
+        self._permit_handed = False
+        self._answered = Parking()
         self._peer_draining = False
         self._nursery: trio.Nursery | None = None
         self._workers: Workers | None = None
@@ -76,7 +79,7 @@ class Engine:
                 self._nursery = nursery
                 self._workers = Workers(self, nursery, context, self.session.limits.idle_workers)
                 nursery.start_soon(self.clock.run)
-                if self.session.client:
+                if self.session.client and not self.session.awaits_answer:
                     self.start_lease_policy()
                 await self._link.run()
                 if self.ended is None:
@@ -111,22 +114,26 @@ class Engine:
         if self.ended is not None:
             raise again(self.ended)
 
-    async def open_stream(self, interaction: Interaction, payload: Payload, initial_n: int | None) -> StreamState:
-        """Open a stream, waiting for room and, with leases, for a permit. Nothing waits after it was opened."""
+    async def open_stream(
+        self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...] = ()
+    ) -> StreamState:
+        """Open a stream, waiting for room and, with leases, for permits. Nothing waits after it was opened."""
         session = self.session
+        cost = session.cost(entries) if entries else 1
         if not session.supports(interaction):
             # Raises Unsupported at once: nothing of this is a matter of time.
-            return self._commands.open(interaction, payload, initial_n)
+            return self._commands.open(interaction, payload, initial_n, entries=entries)
         size = payload.size
         await trio.lowlevel.checkpoint_if_cancelled()
         if self.ended is not None or session.draining or session.permits is not None or not self.has_room(size):
-            await self._wait_to_open(size)
+            await self._wait_to_open(size, cost)
             try:
-                stream = self._commands.open(interaction, payload, initial_n)
+                stream = self._commands.open(interaction, payload, initial_n, entries=entries)
             finally:
+                self._permit_handed = False
                 self.on_lease()  # the next in the line
         else:
-            stream = self._commands.open(interaction, payload, initial_n)
+            stream = self._commands.open(interaction, payload, initial_n, entries=entries)
         self.wake()
         return stream
 
@@ -141,7 +148,13 @@ class Engine:
             await self.room.park()
         self.check_open()
 
-    async def _wait_to_open(self, size: int) -> None:
+    async def wait_for_answer(self) -> None:
+        """Wait until the server has answered the SETUP. Raises its refusal, or why no answer came."""
+        while self.session.awaits_answer and self.ended is None:
+            await self._answered.park()
+        self.check_open()
+
+    async def _wait_to_open(self, size: int, cost: int) -> None:
         session = self.session
         while True:
             if self.ended is not None or session.draining:
@@ -152,9 +165,10 @@ class Engine:
                 await self.room.park()
                 continue
             # Who comes later must not take the permit of those who wait.
-            if session.permits is None or (not self._permits and session.permits.take(trio.current_time())):
+            first = not self._permits and not self._permit_handed
+            if session.permits is None or (first and session.permits.take(trio.current_time(), cost)):
                 return
-            if await self._permits.park():
+            if await self._permits.park(cost):
                 return
 
     # What streams and handlers ask
@@ -162,6 +176,11 @@ class Engine:
     def send_item(self, stream: StreamState, payload: Payload, *, complete: bool = False) -> None:
         """Send one item; there is credit and room for it."""
         self._commands.send_item(stream, payload, complete=complete)
+        self.wake()
+
+    def push_on(self, stream: StreamState, push: MetadataPush) -> None:
+        """Send metadata for one stream; there is room for it."""
+        self._commands.metadata_push(stream, push)
         self.wake()
 
     def complete_stream(self, stream: StreamState) -> None:
@@ -246,6 +265,12 @@ class Engine:
         self._dispatcher.act(self.session.expire(now))
         self.wake()
 
+    def on_answered(self) -> None:
+        """The server lets this client in."""
+        self._answered.wake_all()
+        self.start_lease_policy()
+        self.clock.reset()
+
     def on_accepted(self) -> None:
         """The application let the peer in, and what was held has happened."""
         self.clock.reset()
@@ -259,10 +284,13 @@ class Engine:
         self._wake_waiters()
 
     def on_lease(self) -> None:
-        """The peer granted requests: who waits longest gets one, and lets the next have theirs once it has used it."""
-        permits = self.session.permits
-        if permits is not None and self._permits and self.has_room(0) and permits.take(trio.current_time()):
-            self._permits.wake_one(True)
+        """The peer granted requests: who waits longest gets its own, and lets the next have theirs once it opened."""
+        permits, waiting = self.session.permits, self._permits
+        if permits is None or not waiting or self._permit_handed or not self.has_room(0):
+            return  # of two that are woken at once either may run first, and opens its stream first
+        if permits.take(trio.current_time(), waiting.longest):
+            self._permit_handed = True
+            waiting.wake_one(True)
 
     def settle(self) -> None:
         """Write what was queued, and look whether the last stream ended that a drain waits for."""
@@ -321,5 +349,6 @@ class Engine:
 
     def _wake_waiters(self) -> None:
         self._permits.wake_all()
+        self._answered.wake_all()
         self.room.wake_all()
         self.quiet.wake_all()

@@ -9,7 +9,7 @@ import trio
 
 from rsocket_trio.errors import LocalProtocolError, RSocketError, again
 from rsocket_trio.mux.credit import Window, checked_request_n
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import MetadataPush, Payload
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -188,3 +188,41 @@ class Inbox:
         if self._error is not None:
             raise again(self._error)
         raise StopAsyncIteration
+
+
+class PushInbox(Inbox):
+    """An inbox that keeps pushed metadata in its place between the items."""
+
+    __slots__ = ("_limit", "_pushes")
+
+    _items: deque[Payload | MetadataPush]  # type: ignore[assignment]
+
+    def __init__(self, engine: Engine, stream: StreamState, credit: int, *, refill: bool) -> None:
+        super().__init__(engine, stream, credit, refill=refill)
+        self._limit = engine.session.limits.pending_handlers
+        self._pushes = 0
+
+    def push(self, push: MetadataPush) -> bool:
+        """Metadata came. It needs no credit, so what a slow reader leaves is bounded: then it is not taken."""
+        if self._ended or self._stock.is_full or self._pushes >= self._limit:
+            return False
+        self._items.append(push)
+        self._pushes += 1
+        self._stock.size += push.size
+        self._wake()
+        return True
+
+    async def get(self) -> Payload | MetadataPush:  # type: ignore[override]
+        """The next item or push."""
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task reads from this stream already")
+        if not self._items:
+            await self._wait()
+        if not self._items or not isinstance(self._items[0], MetadataPush):
+            return await super().get()
+        await trio.lowlevel.checkpoint()
+        push = self._items.popleft()
+        assert isinstance(push, MetadataPush)
+        self._pushes -= 1
+        self._stock.taken(push.size)
+        return push

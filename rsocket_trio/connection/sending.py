@@ -9,7 +9,7 @@ import trio
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import Canceled, LocalProtocolError, RSocketError, again
 from rsocket_trio.mux.halves import SENDING
-from rsocket_trio.payload import Payload, PayloadLike, as_payload
+from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -51,6 +51,15 @@ class Sender:
         while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
             await self._obstacle().park()
         engine.send_item(stream, item)
+
+    async def push(self, push: MetadataPush) -> None:
+        """Send metadata for the stream, waiting for room. Raises ``Unsupported`` where the dialect has none."""
+        stream, engine = self._stream, self._engine
+        await trio.lowlevel.checkpoint()
+        await engine.wait_for_room(len(push.metadata))
+        if not stream.open:
+            raise again(self.error) if self.error is not None else Canceled("the stream is over")
+        engine.push_on(stream, push)
 
     async def wait_closed(self) -> None:
         """Wait until nothing more can be sent, for whatever reason."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -13,8 +13,9 @@ import trio
 
 from rsocket_trio.connection.client import (
     FRAGMENT_SIZE,
+    LIMITS,
     as_transport,
-    check_quirks,
+    check_limits,
     framing_for,
     refuse_resume,
 )
@@ -28,6 +29,7 @@ from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, detect
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import ALL, dialect_named
 from rsocket_trio.rsocket.frames import ErrorFrame
+from rsocket_trio.rsocket.quirks import all_with_quirks
 from rsocket_trio.rsocket.session import Session, checked_fragment_size
 from rsocket_trio.terms import Setup
 from rsocket_trio.transports.base import Transport
@@ -48,7 +50,7 @@ class Server:
         self,
         responder: Responder,
         dialects: Iterable[str],
-        limits: Limits | None,
+        limits: Limits,
         fragment_size: int,
         resume: None,
         quirks: Iterable[str],
@@ -60,12 +62,12 @@ class Server:
             raise ValueError("no dialect to serve")
         refuse_resume(resume)
         self.responder = responder
-        self.dialects: Sequence[Dialect] = [dialect_named(name) for name in names]
-        for dialect in self.dialects:
-            check_quirks(dialect, quirks)
-        self.limits = limits if limits is not None else Limits()
+        wanted = all_with_quirks([dialect_named(name) for name in names], quirks)
+        self.dialects: dict[str, Dialect] = {dialect.name: dialect for dialect in wanted}
+        check_limits(limits)
+        self.limits = limits
         self.fragment_size = checked_fragment_size(
-            fragment_size, min(dialect.codec.largest for dialect in self.dialects)
+            fragment_size, min(dialect.codec.largest for dialect in self.dialects.values())
         )
         self.connections: set[Connection] = set()
         self.draining = False
@@ -110,8 +112,12 @@ class Server:
         """Find out the dialect while ``patience`` lasts, then run the connection, which minds the deadline itself."""
         try:
             dialect = await self._dialect_of(transport)
-        except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError) as error:
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             logger.debug("a client went before its SETUP: %s", error)
+            return
+        except RemoteProtocolError as error:
+            logger.debug("a client sent what is no frame: %s", error)
+            await self._say_goodbye(transport)
             return
         if dialect is not None and not self.draining:
             patience.deadline = math.inf
@@ -141,15 +147,15 @@ class Server:
     async def _dialect_of(self, transport: Transport) -> Dialect | None:
         """Which dialect the first bytes speak; ``None`` after the peer was told, or not, that it is none of ours."""
         if len(self.dialects) == 1:
-            return self.dialects[0]
+            return next(iter(self.dialects.values()))
         while True:
             data, ended = await transport.peek()
             found = detect(data, message=transport.is_message_based, ended=ended)
             if found is UNDECIDED:
                 continue
-            if isinstance(found, Dialect) and found in self.dialects:
-                return found
-            if data:
+            if isinstance(found, Dialect) and found.name in self.dialects:
+                return self.dialects[found.name]
+            if data or not ended:
                 await self._turn_away(transport, data, found if isinstance(found, Dialect) else None)
             return None
 
@@ -159,12 +165,23 @@ class Server:
             logger.warning("first bytes that fit no dialect served here: %s; further ones are counted", data[:16].hex())
         answer = found or answer_for(data, message=transport.is_message_based)
         if answer is None:
+            if transport.is_message_based:
+                # Closed without an answer; a WebSocket still says goodbye.
+                await self._say_goodbye(transport)
             return
         refusal = ErrorFrame(0, InvalidSetup.default_code, b"the first frame must be a SETUP of a version served here")
         transport.use_framing(framing_for(answer, self.limits))
         with trio.move_on_after(LEAVING):
             await transport.send([answer.codec.encode(refusal)])
-            await transport.finish()
+        await self._say_goodbye(transport)
+
+    async def _say_goodbye(self, transport: Transport) -> None:
+        with trio.move_on_after(LEAVING):
+            try:
+                await transport.finish()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                # The peer was quicker.
+                return
 
 
 async def serve(
@@ -173,7 +190,7 @@ async def serve(
     *,
     dialects: Iterable[str] = ALL,
     resume: None = None,
-    limits: Limits | None = None,
+    limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
     ssl_context: ssl.SSLContext | None = None,
     unix_mode: int | None = None,
@@ -186,7 +203,9 @@ async def serve(
     One port serves every dialect that ``dialects`` names. ``unix_mode`` are the permissions of a Unix socket.
     When cancelled: listening stops, every connection drains for at most ``grace`` seconds, then is closed.
 
-    Raises ``OSError`` for an address that can't be bound, ``ValueError`` for a URI or a dialect that is none.
+    Each of ``quirks`` changes those of the dialects that know it.
+
+    Raises ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect or a quirk that is none.
     """
     server = Server(responder, dialects, limits, fragment_size, resume, tuple(quirks))
     wanted = [uris] if isinstance(uris, str) else list(uris)
@@ -211,7 +230,7 @@ async def serve_stream(
     *,
     dialects: Iterable[str] = ALL,
     resume: None = None,
-    limits: Limits | None = None,
+    limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
     grace: float = GRACE,
     quirks: Iterable[str] = (),

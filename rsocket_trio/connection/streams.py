@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from rsocket_trio.connection.receiving import Inbox
+from rsocket_trio.connection.receiving import Inbox, PushInbox
 from rsocket_trio.connection.sending import Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.mux.halves import RECEIVING, SENDING
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.payload import Payload, PayloadLike
+from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes
+from rsocket_trio.rsocket.extensions import Entry
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -26,6 +27,10 @@ class Owner:
 
     def on_item(self, payload: Payload, complete: bool) -> None:
         """An item came; with ``complete`` it was the last."""
+
+    def on_push(self, push: MetadataPush) -> bool:
+        """Metadata for this stream was pushed; whether anybody will read it."""
+        return False
 
     def on_complete(self) -> None:
         """The peer's half is complete."""
@@ -62,6 +67,13 @@ class Outgoing:
         """
         await self._sender.send(payload)
 
+    async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
+        """Send metadata that concerns this stream, in order with its items; it takes no credit.
+
+        Raises ``Unsupported`` in every dialect but ReactiveSocket 0.0.
+        """
+        await self._sender.push(MetadataPush(as_bytes(metadata), metadata_type))
+
 
 class Incoming(Owner):
     """The items of a stream that this side requested: ``async with`` opens it, ``async for`` reads it.
@@ -70,15 +82,23 @@ class Incoming(Owner):
     the items that came before it.
     """
 
-    __slots__ = ("_credit", "_engine", "_inbox", "_interaction", "_refill", "_stream", "request")
+    __slots__ = ("_credit", "_engine", "_entries", "_inbox", "_interaction", "_refill", "_stream", "request")
 
     def __init__(
-        self, engine: Engine, interaction: Interaction, request: Payload, credit: int, *, refill: bool
+        self,
+        engine: Engine,
+        interaction: Interaction,
+        request: Payload,
+        credit: int,
+        *,
+        refill: bool,
+        entries: tuple[Entry, ...] = (),
     ) -> None:
         self._engine = engine
         self._interaction = interaction
         self._credit = credit
         self._refill = refill
+        self._entries = entries
         self._stream: StreamState | None = None
         self._inbox: Inbox | None = None
         self.request = request
@@ -88,7 +108,7 @@ class Incoming(Owner):
             raise LocalProtocolError("a stream can be opened once only: ask the connection for a new one")
         await trio.lowlevel.checkpoint()
         # Nothing waits between the opening and the owner's place in it, so no event is missed.
-        self._attach(await self._engine.open_stream(self._interaction, self.request, self._credit))
+        self._attach(await self._engine.open_stream(self._interaction, self.request, self._credit, self._entries))
         return self
 
     async def __aexit__(
@@ -121,6 +141,13 @@ class Incoming(Owner):
         """
         self._opened()[1].request_n(request_n)
 
+    async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
+        """Send metadata that concerns this stream to its responder.
+
+        Raises ``Unsupported`` in every dialect but ReactiveSocket 0.0.
+        """
+        await Sender(self._engine, self._opened()[0]).push(MetadataPush(as_bytes(metadata), metadata_type))
+
     def on_item(self, payload: Payload, complete: bool) -> None:
         self._opened()[1].put(payload, complete)
 
@@ -132,8 +159,11 @@ class Incoming(Owner):
 
     def _attach(self, stream: StreamState) -> None:
         self._stream = stream
-        self._inbox = Inbox(self._engine, stream, self._credit, refill=self._refill)
+        self._inbox = self._new_inbox(stream)
         stream.owner = self
+
+    def _new_inbox(self, stream: StreamState) -> Inbox:
+        return Inbox(self._engine, stream, self._credit, refill=self._refill)
 
     def _leave(self, stream: StreamState, *, clean: bool) -> None:
         self._engine.cancel_stream(stream)
@@ -142,6 +172,22 @@ class Incoming(Owner):
         if self._stream is None or self._inbox is None:
             raise LocalProtocolError("the stream is not open: use it under 'async with'")
         return self._stream, self._inbox
+
+
+class IncomingWithPushes(Incoming):
+    """The same, where ``MetadataPush`` values come between the items as the peer pushed them (ReactiveSocket 0.0)."""
+
+    __slots__ = ()
+
+    async def __anext__(self) -> Payload | MetadataPush:  # type: ignore[override]  # who asked for pushes gets them
+        return await super().__anext__()
+
+    def on_push(self, push: MetadataPush) -> bool:
+        inbox = self._opened()[1]
+        return isinstance(inbox, PushInbox) and inbox.push(push)
+
+    def _new_inbox(self, stream: StreamState) -> Inbox:
+        return PushInbox(self._engine, stream, self._credit, refill=self._refill)
 
 
 class Channel(Incoming):
@@ -155,9 +201,16 @@ class Channel(Incoming):
     _sender: Sender | None
 
     def __init__(
-        self, engine: Engine, interaction: Interaction, request: Payload, credit: int, *, refill: bool
+        self,
+        engine: Engine,
+        interaction: Interaction,
+        request: Payload,
+        credit: int,
+        *,
+        refill: bool,
+        entries: tuple[Entry, ...] = (),
     ) -> None:
-        super().__init__(engine, interaction, request, credit, refill=refill)
+        super().__init__(engine, interaction, request, credit, refill=refill, entries=entries)
         self._sender = None
 
     @property

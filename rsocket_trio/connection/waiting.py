@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import outcome
 import trio
 
@@ -12,15 +14,20 @@ class Parking:
     __slots__ = ("_tasks",)
 
     def __init__(self) -> None:
-        self._tasks: dict[trio.lowlevel.Task, None] = {}
+        self._tasks: dict[trio.lowlevel.Task, Any] = {}
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
 
-    async def park(self) -> object:
+    @property
+    def longest(self) -> Any:
+        """The wish of the task that waits longest."""
+        return next(iter(self._tasks.values()), None)
+
+    async def park(self, wish: object = None) -> object:
         """Wait until woken, for what the waker gives. A checkpoint; being cancelled leaves no trace."""
         task = trio.lowlevel.current_task()
-        self._tasks[task] = None
+        self._tasks[task] = wish
 
         def abort(_: object) -> trio.lowlevel.Abort:
             self._tasks.pop(task, None)

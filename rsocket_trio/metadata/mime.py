@@ -78,8 +78,18 @@ TRACING_ZIPKIN: Final = "message/x.rsocket.tracing-zipkin.v0"
 ROUTING: Final = "message/x.rsocket.routing.v0"
 COMPOSITE_METADATA: Final = "message/x.rsocket.composite-metadata.v0"
 
+NO_MIME: Final = (None, "")
+"""A payload's own MIME type that leaves the connection's as it is."""
+
 LONGEST_NAME = 128
 _WELL_KNOWN_BIT = 0x80
+
+
+def mime_name(mime: str | int | None) -> str | int:
+    """The text of a MIME type; the number itself where it is not in the table, and ``""`` for none."""
+    if mime is None:
+        return ""
+    return WELL_KNOWN.get(mime, mime) if isinstance(mime, int) else mime
 
 
 def decode_mime(data: bytes, offset: int = 0) -> tuple[str | int, int]:

@@ -12,7 +12,7 @@ _REMEMBERED = 128
 """Bytes: longer metadata is read anew each time, so that a peer can make us keep no more than 256 times this."""
 
 
-def route_of(metadata: bytes | None, metadata_mime: str, limit: int = DEFAULT_LIMIT) -> str | None:
+def route_of(metadata: bytes | None, metadata_mime: str | int, limit: int = DEFAULT_LIMIT) -> str | None:
     """The route that a request carries, None if it carries none.
 
     Composite metadata is checked to its end, so that whether it is refused does not depend on the order of its
@@ -25,7 +25,7 @@ def route_of(metadata: bytes | None, metadata_mime: str, limit: int = DEFAULT_LI
     return _read(metadata, metadata_mime, limit)
 
 
-def with_route(route: str, metadata: bytes | None, metadata_mime: str) -> bytes:
+def with_route(route: str, metadata: bytes | None, metadata_mime: str | int) -> bytes:
     """The metadata of a request to ``route``.
 
     In composite metadata our routing entry comes first and ``metadata`` follows as entries that are ready-made.
@@ -39,7 +39,7 @@ def with_route(route: str, metadata: bytes | None, metadata_mime: str) -> bytes:
     return _alone(route, metadata_mime) + metadata
 
 
-def _read(metadata: bytes, metadata_mime: str, limit: int) -> str | None:
+def _read(metadata: bytes, metadata_mime: str | int, limit: int) -> str | None:
     if metadata_mime == ROUTING:
         return decode_tag(metadata, 0, len(metadata))
     if metadata_mime != COMPOSITE_METADATA:
@@ -58,6 +58,6 @@ _remembered = lru_cache(maxsize=256)(_read)
 
 
 @lru_cache(maxsize=256)
-def _alone(route: str, metadata_mime: str) -> bytes:
+def _alone(route: str, metadata_mime: str | int) -> bytes:
     tags = encode_route(route)
     return encode_composite([Entry(ROUTING, tags)]) if metadata_mime == COMPOSITE_METADATA else tags

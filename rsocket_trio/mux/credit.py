@@ -30,7 +30,9 @@ class Window:
 
 
 def checked_request_n(request_n: int) -> int:
-    """``request_n`` if it can be said on the wire. Raises ``ValueError`` naming the number otherwise."""
+    """``request_n`` if it can be said on the wire. Raises ``TypeError`` or ``ValueError`` naming it otherwise."""
+    if type(request_n) is not int:
+        raise TypeError(f"request_n is an int, not {type(request_n).__name__}")
     if not 1 <= request_n <= MAX_REQUEST_N:
         raise ValueError(f"request_n of {request_n}: must be between 1 and {MAX_REQUEST_N}")
     return request_n

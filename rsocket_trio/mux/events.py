@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.mux.stream import StreamState
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.terms import Setup
 from rsocket_trio.values import value
 
@@ -19,15 +19,23 @@ class SetupReceived:
 
 
 @value
+class SetupAccepted:
+    """The server's answer to a SETUP that asked for one; ``entries`` are what it granted."""
+
+    entries: tuple[Any, ...]
+
+
+@value
 class RequestReceived:
     """The peer opened a stream, and its first payload is whole.
 
-    ``complete`` says that the requester of a channel sends nothing more.
+    ``complete`` says that the requester of a channel sends nothing more; ``entries`` are the request's extensions.
     """
 
     stream: StreamState
     payload: Payload
     complete: bool
+    entries: tuple[Any, ...] = ()
 
 
 @value
@@ -88,12 +96,27 @@ class MetadataPushed:
 
 
 @value
+class StreamMetadataPushed:
+    """Metadata for one stream."""
+
+    stream: StreamState
+    push: MetadataPush
+
+
+@value
 class ExtensionReceived:
     """An EXT frame whose type the application registered."""
 
     ext_type: int
     stream_id: int
     body: bytes
+
+
+@value
+class EntriesReceived:
+    """Extension entries for the connection that are not the session's own, known or not."""
+
+    entries: tuple[Any, ...]
 
 
 @value
@@ -117,6 +140,7 @@ class SessionEnded:
 
 Event: TypeAlias = (
     SetupReceived
+    | SetupAccepted
     | RequestReceived
     | ItemReceived
     | StreamCompleted
@@ -126,7 +150,9 @@ Event: TypeAlias = (
     | CreditGranted
     | LeaseReceived
     | MetadataPushed
+    | StreamMetadataPushed
     | ExtensionReceived
+    | EntriesReceived
     | Pong
     | PeerDraining
     | SessionEnded

@@ -63,10 +63,13 @@ class Assembly:
     ``BytesIO`` hands its buffer over without one more copy.
     """
 
+    data_mime: str | int | None = None
+    metadata_mime: str | int | None = None
     size: int = 0
     _metadata: BytesIO | None = None
     _data: BytesIO | None = None
     _tiny: int = 0
+    _metadata_type: int = 0
 
     def add(self, payload: Payload, limit: int, tiny_limit: int) -> None:
         """Take one more piece.
@@ -86,6 +89,7 @@ class Assembly:
                 raise RemoteProtocolError("metadata in a fragment after data began")
             if self._metadata is None:
                 self._metadata = BytesIO()
+                self._metadata_type = payload.metadata_type
             self._metadata.write(payload.metadata)
         if payload.data:
             if self._data is None:
@@ -93,6 +97,12 @@ class Assembly:
             self._data.write(payload.data)
 
     def join(self) -> Payload:
-        """The whole payload."""
-        data = b"" if self._data is None else self._data.getvalue()
-        return Payload(data, None if self._metadata is None else self._metadata.getvalue())
+        """The whole payload, with the MIME types of its first piece."""
+        metadata = None if self._metadata is None else self._metadata.getvalue()
+        return Payload(
+            b"" if self._data is None else self._data.getvalue(),
+            metadata,
+            metadata_type=self._metadata_type,
+            data_mime=self.data_mime,
+            metadata_mime=self.metadata_mime,
+        )

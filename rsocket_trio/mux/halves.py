@@ -28,19 +28,20 @@ class Move:
         ]
 
 
-# fmt: off                    what it is                          needs      closes
-SEND_NEXT = Move("send a payload", SENDING, NEITHER)
-SEND_COMPLETE = Move("complete", SENDING, SENDING)
-SEND_LAST_WORD = Move("complete both ways", SENDING, BOTH)
-SEND_ERROR = Move("fail", SENDING, BOTH)
-SEND_CANCEL = Move("cancel", NEITHER, BOTH)
-SEND_HALF_CANCEL = Move("cancel the peer's half", RECEIVING, RECEIVING)
-RECEIVE_NEXT = Move("receive a payload", RECEIVING, NEITHER)
-RECEIVE_COMPLETE = Move("be completed", RECEIVING, RECEIVING)
-RECEIVE_LAST_WORD = Move("be completed both ways", RECEIVING, BOTH)
-RECEIVE_ERROR = Move("be failed", NEITHER, BOTH)
-RECEIVE_CANCEL = Move("be cancelled", NEITHER, BOTH)
-RECEIVE_HALF_CANCEL = Move("have this half cancelled", SENDING, SENDING)
+# fmt: off
+#                             what it is                          needs      closes
+SEND_NEXT              = Move("send a payload",                   SENDING,   NEITHER)
+SEND_COMPLETE          = Move("complete",                         SENDING,   SENDING)
+SEND_LAST_WORD         = Move("complete both ways",               SENDING,   BOTH)
+SEND_ERROR             = Move("fail",                             SENDING,   BOTH)
+SEND_CANCEL            = Move("cancel",                           NEITHER,   BOTH)
+SEND_HALF_CANCEL       = Move("cancel the peer's half",           RECEIVING, RECEIVING)
+RECEIVE_NEXT           = Move("receive a payload",                RECEIVING, NEITHER)
+RECEIVE_COMPLETE       = Move("be completed",                     RECEIVING, RECEIVING)
+RECEIVE_LAST_WORD      = Move("be completed both ways",           RECEIVING, BOTH)
+RECEIVE_ERROR          = Move("be failed",                        NEITHER,   BOTH)
+RECEIVE_CANCEL         = Move("be cancelled",                     NEITHER,   BOTH)
+RECEIVE_HALF_CANCEL    = Move("have this half cancelled",         SENDING,   SENDING)
 # fmt: on
 
 MOVES: tuple[Move, ...] = (

@@ -107,6 +107,7 @@ class Outbox:
 
     __slots__ = (
         "_drained",
+        "_held",
         "_last",
         "_limit",
         "_replies",
@@ -121,6 +122,7 @@ class Outbox:
         self._limit = limit
         self._drained = drained
         self._last: bytes | None = None
+        self._held = False
         # Lists: an empty deque costs 600 bytes, and these are empty most of the time.
         self._urgent: list[Urgent] = []
         self._replies: list[bytes] = []
@@ -146,6 +148,22 @@ class Outbox:
         """Whether an entry of this size may be put now. Small ones need not wait for bulk to leave."""
         small = self.small_size
         return small + self.bulk_size < self._limit or (size <= SMALL and small < self._limit)
+
+    def hold(self) -> None:
+        """Let nothing leave until ``release``; errors that end everything excepted, which ``drop_held`` lets out."""
+        self._held = True
+
+    def release(self, first: bytes) -> None:
+        """Let go, and this frame goes before all others."""
+        self._held = False
+        self._urgent.insert(0, first)
+
+    def drop_held(self) -> None:
+        """Forget what was held, beside replies; does nothing where nothing is held."""
+        if self._held:
+            self._held = False
+            self._urgent.clear()
+            self.discard_lanes()
 
     def put_urgent(self, frame: Urgent) -> None:
         """Put a frame that overtakes all lanes."""
@@ -211,6 +229,8 @@ class Outbox:
     def take(self, limit: int = WRITE_SIZE) -> list[EncodedFrame]:
         """The frames of the next write: at most ``limit`` bytes, or one larger frame."""
         frames: list[EncodedFrame] = []
+        if self._held:
+            return frames
         total = self._take_urgent(frames, limit) if self._urgent or self._replies else 0
         turns = self._turns
         while turns and total < limit:

@@ -11,7 +11,7 @@ from rsocket_trio.mux.events import Event
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.stream import StreamState
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.terms import Lease
 
 
@@ -21,8 +21,15 @@ class StreamCommands(Protocol):
     A command that the state of the stream forbids raises ``LocalProtocolError`` and changes nothing.
     """
 
-    def open(self, interaction: Interaction, payload: Payload, initial_n: int | None = None) -> StreamState:
-        """Open a stream. Raises ``Unsupported`` where the protocol lacks the interaction."""
+    def open(
+        self,
+        interaction: Interaction,
+        payload: Payload,
+        initial_n: int | None = None,
+        *,
+        entries: tuple[Any, ...] = (),
+    ) -> StreamState:
+        """Open a stream. Raises ``Unsupported`` where the protocol lacks the interaction, or extension entries."""
         ...
 
     def send_item(self, stream: Any, payload: Payload, *, complete: bool = False) -> None:
@@ -41,6 +48,10 @@ class StreamCommands(Protocol):
         """Say that the peer's items are not wanted. Does nothing on a stream that has ended."""
         ...
 
+    def metadata_push(self, stream: Any, push: MetadataPush) -> None:
+        """Send metadata for one stream. Raises ``Unsupported`` where the protocol has none."""
+        ...
+
     def request_n(self, stream: Any, amount: int) -> None:
         """Grant credit. Does nothing once the peer's half is closed."""
         ...
@@ -57,8 +68,8 @@ class LeaseState(Protocol):
         """Seconds until it ends."""
         ...
 
-    def take(self, now: float) -> bool:
-        """Use one permit, if there is one."""
+    def take(self, now: float, cost: int = 1) -> bool:
+        """Use so many permits, if there are as many."""
         ...
 
 
@@ -101,6 +112,16 @@ class Session(Protocol):
         ...
 
     @property
+    def awaits_answer(self) -> bool:
+        """Whether the peer has still to say that it lets this side in, before which nothing may be asked."""
+        ...
+
+    @property
+    def has_mime_fields(self) -> bool:
+        """Whether payloads may name MIME types of their own."""
+        ...
+
+    @property
     def deadline(self) -> float:
         """When ``expire`` has something to say, as far as is known now."""
         ...
@@ -135,8 +156,8 @@ class Session(Protocol):
         """What the clock asks for."""
         ...
 
-    def accept(self, now: float) -> list[Event]:
-        """The application lets the peer in."""
+    def accept(self, now: float, granted: tuple[Any, ...] = ()) -> list[Event]:
+        """The application lets the peer in, and grants these extension entries."""
         ...
 
     def refuse(self, error: SetupError) -> list[Event]:
@@ -151,12 +172,20 @@ class Session(Protocol):
         """Ask for a sign of life. Raises ``Unsupported`` where the protocol has none."""
         ...
 
-    def metadata_push(self, metadata: bytes) -> None:
+    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
         """Send metadata for the connection. Raises ``Unsupported`` where the protocol has none."""
         ...
 
     def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
         """Send an extension frame. Raises ``Unsupported`` where the protocol has none."""
+        ...
+
+    def entries(self, entries: tuple[Any, ...], *, ignore: bool) -> None:
+        """Send extension entries for the connection. Raises ``Unsupported`` where the protocol has none."""
+        ...
+
+    def cost(self, entries: tuple[Any, ...]) -> int:
+        """Permits that a request with these entries costs. Raises ``Unsupported`` where the protocol has none."""
         ...
 
     def drain(self) -> None:

@@ -16,6 +16,7 @@ from rsocket_trio.errors import (
 from rsocket_trio.mux.events import ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
 from rsocket_trio.mux.outbox import Lane, Outbox
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.frames import (
     ErrorFrame,
     ExtFrame,
@@ -26,12 +27,15 @@ from rsocket_trio.rsocket.frames import (
     ResumeFrame,
     ResumeOkFrame,
     SetupFrame,
+    SetupOkFrame,
 )
 from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.lease import Permits
 from rsocket_trio.terms import Lease
 
 NANOSECONDS = 1_000_000_000
+CROSSING = 1.0
+"""Seconds that requests may be on their way while a lease is renewed."""
 
 
 class EndedByPeer(Exception):
@@ -73,16 +77,16 @@ class Control:
         if self._client or not implicit:
             self.permits = Permits()
         if not self._client or not implicit:
-            self._inbound.granted = Permits()
+            self._inbound.granted = Permits(CROSSING)
 
     def grant(self, lease: Lease, now: float) -> None:
         """Allow the peer so many requests for so long; does nothing where leases were not agreed."""
         if self._leases_agreed:
             if self._inbound.granted is None:
-                self._inbound.granted = Permits()
+                self._inbound.granted = Permits(CROSSING)
             self._inbound.granted.grant(lease.number_of_requests, lease.time_to_live, now)
             frame = LeaseFrame(round(lease.time_to_live * NANOSECONDS), lease.number_of_requests)
-            self._outbox.put_urgent(self._encode(frame))
+            self._outbox.put_urgent(self._encode(self.lease(frame)))
 
     def ping(self, token: object) -> None:
         """Ask for a sign of life; ``Pong`` with this token is its answer, in order. ``None`` waits for no answer."""
@@ -91,17 +95,37 @@ class Control:
         if self._pings is None:
             self._pings = deque()
         self._pings.append(token)
-        self._outbox.put_urgent(self._encode(KeepaliveFrame(True)))
+        self._outbox.put_urgent(self._encode(self.beat(KeepaliveFrame(True))))
 
-    def metadata_push(self, metadata: bytes) -> None:
+    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
         """Send metadata for the connection, in a lane of its own."""
-        self._outbox.put(self._pushes, self._encode(MetadataPushFrame(metadata)))
+        self._outbox.put(self._pushes, self._encode(MetadataPushFrame(metadata, 0, metadata_type)))
 
     def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
         """Send an EXT frame for the connection; ``ignore`` allows the peer to skip it."""
         self._outbox.put(self._pushes, self._encode(ExtFrame(0, ext_type, body, ignore=ignore)))
 
+    def beat(self, frame: KeepaliveFrame) -> Frame:
+        """The frame that says this sign of life."""
+        return frame
+
+    def lease(self, frame: LeaseFrame) -> Frame:
+        """The frame that says this lease."""
+        return frame
+
+    def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
+        """Send extension entries for the connection."""
+        raise Unsupported(f"{self._dialect.name} has no extension entries")
+
     # What is received
+
+    def is_for_session(self, data: bytes) -> bool:
+        """Whether an EXT frame concerns nobody but the session."""
+        return False
+
+    def refuse_unread(self, data: bytes, error: RemoteProtocolError) -> bool:
+        """Answer a request of which only a part was not understood; ``False`` where there is no such thing."""
+        return False
 
     def receive(self, frame: Frame) -> None:
         """Take a frame that is none of a stream's.
@@ -114,14 +138,16 @@ class Control:
         self._inbound.ignored += 1
 
     def _on_error(self, frame: ErrorFrame) -> None:
-        if frame.stream_id:
+        if self._dialect.misplaces(frame.stream_id, frame.code):
+            self._inbound.ignored += 1  # ALL-RCT-07
+        elif frame.stream_id:
             self._inbound.on_error(frame)
-        elif (refusal := self._dialect.setup_error(frame.code)) is not None:
+        elif (refusal := self._dialect.refusal(frame.code, frame.data)) is not None:
             if self.established:
                 self._inbound.ignored += 1  # RS10-UNX-15, -16
             else:
-                raise EndedByPeer(refusal.received(refusal.default_code, frame.data))
-        elif frame.code == CONNECTION_CLOSE:
+                raise EndedByPeer(refusal)
+        elif frame.code == CONNECTION_CLOSE and self._dialect.has_connection_close:
             self._inbound.draining = True  # RS10-ERR-09
             self._inbound.events.append(PeerDraining())
         else:
@@ -134,7 +160,11 @@ class Control:
         elif frame.respond:
             # RS10-KA-04, -08: the same data, our own position, which is 0 without resumption.
             self._outbox.put_reply(self._encode(KeepaliveFrame(False, 0, frame.data)))
-        elif self._pings:
+        else:
+            self._pong()
+
+    def _pong(self) -> None:
+        if self._pings:
             # Answers come in order; their data is not checked, since some peers echo nothing.
             token = self._pings.popleft()
             if token is not None:
@@ -151,7 +181,7 @@ class Control:
 
     def _on_metadata_push(self, frame: MetadataPushFrame) -> None:
         if frame.stream_id:
-            self._inbound.ignored += 1  # RS10-UNX-13
+            self._inbound.on_metadata_push(frame)
         else:
             self._inbound.events.append(MetadataPushed(frame.metadata))
 
@@ -179,4 +209,5 @@ HANDLERS: dict[type, Callable[[Control, Any], None]] = {
     SetupFrame: Control._ignore,  # RS10-UNX-14, RS10-UNX-17
     ResumeFrame: Control._on_resume,
     ResumeOkFrame: Control._ignore,  # RS10-UNX-18
+    SetupOkFrame: Control._ignore,  # RSX-OK-03
 }

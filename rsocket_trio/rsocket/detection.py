@@ -10,7 +10,15 @@ import attrs
 
 from rsocket_trio.rsocket import layout_1_0
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_0, REACTIVESOCKET_0_1, REACTIVESOCKET_0_2, RSOCKET_1_0
+from rsocket_trio.rsocket.dialects import (
+    REACTIVESOCKET_0_0,
+    REACTIVESOCKET_0_1,
+    REACTIVESOCKET_0_2,
+    RSOCKET_1_0,
+    RSOCKET_2_0_DRAFT,
+)
+
+RESUME: Final = 0x0D
 
 
 class Undecided(enum.Enum):
@@ -34,7 +42,7 @@ class _Standing(enum.Enum):
 class _Signature:
     """What the first frame of a dialect looks like on a byte stream, a token for each byte.
 
-    ``--`` is any byte, ``04`` that byte, ``04/FC`` one that is 04 under the mask FC.
+    ``--`` is any byte, ``04`` that byte, ``04/FC`` one that is 04 under the mask FC, ``!00`` any other than that.
     """
 
     dialect: Dialect
@@ -58,12 +66,12 @@ class _Signature:
         return len(self.drawn.split())
 
     @property
-    def clues(self) -> Iterator[tuple[int, int, int]]:
-        """Index, mask and value of each byte that matters."""
+    def clues(self) -> Iterator[tuple[int, int, int, bool]]:
+        """Index, mask and value of each byte that matters, and whether it is to have that value or not."""
         for index, token in enumerate(self.drawn.split()):
             if token != "--":
-                wanted, _, mask = token.partition("/")
-                yield index, int(mask or "FF", 16), int(wanted, 16)
+                wanted, _, mask = token.removeprefix("!").partition("/")
+                yield index, int(mask or "FF", 16), int(wanted, 16), token[0] != "!"
 
     def compare(self, data: bytes, *, message: bool, ended: bool) -> _Standing:
         if message:
@@ -72,10 +80,10 @@ class _Signature:
         if end is not None and end < self.size:
             return _Standing.REFUTED  # The frame ends before the last byte that decides; what follows is another one.
         missing = False
-        for index, mask, wanted in self.clues:
+        for index, mask, wanted, has in self.clues:
             if index >= len(data):
                 missing = True
-            elif data[index] & mask != wanted:
+            elif (data[index] & mask == wanted) is not has:
                 return _Standing.REFUTED
         if not missing:
             return _Standing.FITS
@@ -89,6 +97,8 @@ _SIGNATURES: Final = (
     _Signature(RSOCKET_1_0,        "-- -- -- 00 00 00 00 34/FC -- 00 01 00 00"),  # DET-02, RESUME
     _Signature(REACTIVESOCKET_0_2, "-- -- -- 00 00 00 00 04/FC -- 00 00 00 02"),  # DET-03, SETUP
     _Signature(REACTIVESOCKET_0_2, "-- -- -- 00 00 00 00 34/FC -- 00 00 00 02"),  # DET-03, RESUME
+    #                               length      stream id   type  fl  data MIME type
+    _Signature(RSOCKET_2_0_DRAFT,  "-- -- -- 00 00 00 00 04/FC -- !00"),  # DET-04
     #                               length         type  flags stream id   version
     _Signature(REACTIVESOCKET_0_1, "00/80 -- -- -- 00 01 -- -- 00 00 00 00 00 00 00 01"),  # DET-05, what 0.1 says
     _Signature(REACTIVESOCKET_0_1, "00/80 -- -- -- 00 01 -- -- 00 00 00 00 00 00 00 00"),  # DET-05, what most say
@@ -97,11 +107,15 @@ _SIGNATURES: Final = (
     _Signature(REACTIVESOCKET_0_0, "00/80 -- -- -- 00 -- 00 01 00 00 00 00 00 00 00 00"),  # DET-06
 )  # fmt: skip
 
-# DET-07: any other frame that 1.0 knows, but a RESUME, is told in 1.0's layout that it should have been a SETUP.
-_ANSWERS: Final = tuple(
-    _Signature(RSOCKET_1_0, f"-- -- -- 00/80 -- -- -- {row.number << 2:02X}/FC --")
-    for row in layout_1_0.CODEC.rows
-    if row.name != "RESUME"
+# DET-07: 0.1's layout with another version is told so in it; any other frame that 1.0 knows, but a RESUME, is told in
+# 1.0's layout that it should have been a SETUP.
+_ANSWERS: Final = (
+    _Signature(REACTIVESOCKET_0_1, "00/80 -- -- -- 00 01 -- -- 00 00 00 00 -- -- -- --"),
+    *(
+        _Signature(RSOCKET_1_0, f"-- -- -- 00/80 -- -- -- {row.number << 2:02X}/FC --")
+        for row in layout_1_0.CODEC.rows
+        if row.name != "RESUME"
+    ),
 )
 
 
@@ -112,6 +126,7 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
     will come. At most 16 bytes are needed. ``UNDECIDED`` as long as more bytes could change the answer, that of
     ``answer_for`` included.
     """
+    ended = ended or message  # nothing that follows a whole message, an empty one too, changes what it is
     found = _first_that_fits(_SIGNATURES, data, message=message, ended=ended)
     if found is None and _first_that_fits(_ANSWERS, data, message=message, ended=ended) is UNDECIDED:
         return UNDECIDED
@@ -121,7 +136,15 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
 def answer_for(data: bytes, *, message: bool) -> Dialect | None:
     """In which dialect INVALID_SETUP answers bytes that ``detect`` did not recognise; ``None``: close silently."""
     found = _first_that_fits(_ANSWERS, data, message=message, ended=True)
+    if found is None and _is_misplaced_resume(data if message else data[3:]):
+        return RSOCKET_1_0
     return found if isinstance(found, Dialect) else None
+
+
+def _is_misplaced_resume(frame: bytes) -> bool:
+    """RS10-CON-02: a RESUME anywhere but on stream 0 is answered, like every other frame that is none to begin with."""
+    header = layout_1_0.CODEC.header(frame)
+    return header is not None and header.number == RESUME and 0 < header.stream_id < 2**31
 
 
 def _first_that_fits(

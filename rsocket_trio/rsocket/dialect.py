@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from rsocket_trio.errors import SETUP_ERRORS, SetupError
+from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, SetupError
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.rsocket.codec import Codec
 
@@ -64,12 +64,33 @@ class Dialect:
     """METADATA_PUSH may concern one stream."""
     setup_codes: Mapping[int, int] | None = None
     """How the codes of set-up errors are written; ``None``: as they are."""
+    refusals: range = range(0)
+    """Codes on stream 0 that refuse a SETUP, whether the table knows them or not."""
+    errors_have_scopes: bool = False
+    """An ERROR of a stream has no code and is read with 0x201: on stream 0 it is void, as others are on a stream."""
+    keepalive_accepts: bool = True
+    """A KEEPALIVE of the server's shows that it accepted the SETUP."""
+    requester_fails: bool = True
+    """A channel's requester can fail its half with ERROR; otherwise it can only cancel."""
+    bare_complete_is_no_item: bool = False
+    """A completion without metadata and data carries no item, so that an empty last item goes before it."""
+    entries: bool = False
+    """Terms, leases and signs of life are extension entries; SETUP can ask for an answer, requests have entries too."""
+    mime_fields: bool = False
+    """MIME types are texts or numbers of well-known ones, and a payload may name its own."""
     metadata_header: int = 3
     """Bytes that a frame pays for carrying metadata at all."""
     request_n_field: int = 4
     """Bytes of a number of items."""
 
-    def setup_error(self, code: int) -> type[SetupError] | None:
-        """The refusal that a code on stream 0 stands for, or ``None``."""
+    def refusal(self, code: int, data: bytes) -> SetupError | None:
+        """The refusal that an ERROR on stream 0 is, or ``None``. A code that no table has keeps its number."""
         codes = self.setup_codes or {}
-        return next((error for plain, error in SETUP_ERRORS.items() if codes.get(plain, plain) == code), None)
+        for plain, error in SETUP_ERRORS.items():
+            if codes.get(plain, plain) == code:
+                return error.received(plain, data)
+        return RejectedSetup.received(code, data) if code in self.refusals else None
+
+    def misplaces(self, stream_id: int, code: int) -> bool:
+        """Whether an ERROR concerns what its kind cannot: it means nothing then."""
+        return self.errors_have_scopes and (stream_id == 0) == (code == ApplicationError.default_code)

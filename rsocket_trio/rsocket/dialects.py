@@ -64,6 +64,10 @@ REACTIVESOCKET_0_1: Final[Dialect] = attrs.evolve(
     channel_items_are_requests=True,  # RS01-SEQ-09
     zero_initial_n_invalid=False,  # RS01-STR-02
     has_connection_close=False,  # RS01-ERR-04
+    refusals=range(0x001, 0x100),  # RS01-ERR-08
+    keepalive_accepts=False,  # RS01-CON-14
+    requester_fails=False,  # RS01-SEQ-13
+    bare_complete_is_no_item=True,  # RS01-RSP-03
     versions=frozenset({(0, 1), (0, 0), (0, 2)}),  # RS01-SETUP-10
     has_lifetime=False,  # RS01-SETUP-09
     metadata_header=METADATA_HEADER,  # RS01-MD-03
@@ -92,6 +96,9 @@ REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
     has_lifetime=False,  # RS00-SETUP-02
     ids_have_parity=False,  # RS00-SID-04
     implicit_lease=True,  # RS00-CON-06
+    refusals=range(2**32),  # RS00-SERR-02
+    errors_have_scopes=True,  # RS00-ERR-01, RS00-SERR-01
+    bare_complete_is_no_item=True,  # RS00-RSP-03
     pushes_on_streams=True,  # RS00-MP-02
     setup_codes={0x001: 0x0001, 0x002: 0x0010, 0x003: 0x0100, 0x004: 0x0100},  # RS00-SERR-03
     request_n_field=layout_0_0.SHAPE.count.size,  # RS00-STR-01
@@ -103,10 +110,14 @@ RSOCKET_2_0_DRAFT: Final = attrs.evolve(
     major=2,
     minor=0,  # RSX-GAP-16
     codec=layout_2_0_draft.CODEC,
+    has_lifetime=False,  # RSX-KA-06
+    entries=True,  # RSX-SETUP-02, RSX-REQ-01, RSX-EXT-02
+    mime_fields=True,  # RSX-MIME-01, RSX-GAP-10
 )
 
 DIALECTS: Final[dict[str, Dialect]] = {
-    dialect.name: dialect for dialect in (RSOCKET_1_0, REACTIVESOCKET_0_2, REACTIVESOCKET_0_1, REACTIVESOCKET_0_0)
+    dialect.name: dialect
+    for dialect in (RSOCKET_1_0, REACTIVESOCKET_0_2, REACTIVESOCKET_0_1, REACTIVESOCKET_0_0, RSOCKET_2_0_DRAFT)
 }
 ALL: Final[tuple[str, ...]] = tuple(DIALECTS)
 

@@ -13,14 +13,24 @@ from rsocket_trio.mux.events import (
     StreamCancelled,
     StreamCompleted,
     StreamFailed,
+    StreamMetadataPushed,
 )
 from rsocket_trio.mux.fragments import Assembly
 from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
+from rsocket_trio.rsocket.extension_terms import cost_of, misdirected
+from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.frames import (
+    CancelFrame,
+    ErrorFrame,
+    MetadataPushFrame,
+    PayloadFrame,
+    RequestFrame,
+    RequestNFrame,
+)
 from rsocket_trio.rsocket.lease import CancelBudget, Permits
 from rsocket_trio.rsocket.outbound import Outbound
 from rsocket_trio.rsocket.streams import RESPONDERS_HALVES, Stream, StreamTable
@@ -65,10 +75,15 @@ class Inbound:
             self._repeated_request(live, frame)
             return
         interaction = frame.interaction
+        if self._table.late and self._table.is_late(frame):
+            self.ignored += 1
+            return
         answered = interaction is not Interaction.FIRE_AND_FORGET
         refusal = self._refusal(frame)
         if refusal is not None:
             self.refused += 1
+            if not frame.complete and (frame.follows or interaction is Interaction.REQUEST_CHANNEL):
+                self._table.expect_late(stream_id, interaction)
             if answered:
                 self._outbound.refuse(stream_id, *refusal)
             return
@@ -81,7 +96,7 @@ class Inbound:
             return
         if answered:
             self._table.theirs[stream_id] = stream
-        self._begin(stream, frame.payload, frame.complete)
+        self._begin(stream, frame.payload, frame.complete, frame.extensions)
 
     def on_payload(self, frame: PayloadFrame) -> None:
         """An item, a fragment of one or of a request, or the end of the peer's half."""
@@ -111,6 +126,7 @@ class Inbound:
         """The stream ends both ways."""
         table = self._table
         stream = table.find(frame.stream_id) if self._dialect.ids_have_parity else table.mine.get(frame.stream_id)
+        table.late.pop(frame.stream_id, None)
         if stream is None or (stream.open == NEITHER and stream.request is None):
             self.ignored += 1  # RS10-UNX-11
             return
@@ -124,6 +140,7 @@ class Inbound:
         """The peer wants no more items: of its requester's stream, or of our half of a channel."""
         stream = self._table.theirs.get(frame.stream_id)
         if stream is None:
+            self._table.late.pop(frame.stream_id, None)
             self._half_cancel(self._table.mine.get(frame.stream_id))
             return
         ended, known = stream.open == NEITHER, stream.request is None
@@ -132,6 +149,15 @@ class Inbound:
         self._drop(stream)
         if known and not ended:
             self.events.append(StreamCancelled(stream))
+
+    def on_metadata_push(self, frame: MetadataPushFrame) -> None:
+        """Metadata for a stream: for our requester's, if both sides have one of that id (RS00-MP-04)."""
+        table = self._table
+        stream = table.mine.get(frame.stream_id) or table.theirs.get(frame.stream_id)
+        if stream is None or stream.open == NEITHER or not self._dialect.pushes_on_streams:
+            self.ignored += 1  # RS10-UNX-13
+        else:
+            self.events.append(StreamMetadataPushed(stream, MetadataPush(frame.metadata, frame.metadata_type)))
 
     def on_request_n(self, frame: RequestNFrame) -> None:
         """More items may be sent (cumulative, without upper wrap: ALL-RCT-09)."""
@@ -146,6 +172,15 @@ class Inbound:
         if stream.request is None:
             self.events.append(CreditGranted(stream))
 
+    def refuse_unread(self, stream_id: int, interaction: Interaction | None, code: int, text: str) -> None:
+        """A request came of which only a part was not understood: answer it, unless its id is in use or not theirs."""
+        if not self._table.is_peers(stream_id) or stream_id in self._table.theirs:
+            self.ignored += 1  # ALL-RCT-12, RS10-UNX-09
+            return
+        self.refused += 1
+        if interaction is not Interaction.FIRE_AND_FORGET:
+            self._outbound.refuse(stream_id, code, text)
+
     def _refusal(self, frame: RequestFrame) -> tuple[int, str] | None:
         if frame.initial_n == 0 and self._dialect.zero_initial_n_invalid:
             return INVALID, "initial request-n of 0"  # RS10-N-01
@@ -155,7 +190,9 @@ class Inbound:
             return REJECTED, "no new requests: the connection is closing"  # RS02-ERR-08
         if len(self._table.theirs) + self.lingering >= self._limits.streams:
             return REJECTED, f"{self._limits.streams} streams are open already"
-        if self.granted is not None and not self.granted.take(self.now):
+        if frame.extensions and misdirected(frame.extensions):
+            return REJECTED, "a broker's address is unicast, multicast or shard"
+        if self.granted is not None and not self.granted.take(self.now, cost_of(frame.extensions)):
             return REJECTED, self._dialect.lease_refusal
         return None
 
@@ -176,7 +213,7 @@ class Inbound:
         if stream.interaction is not Interaction.REQUEST_CHANNEL:
             self.ignored += 1
             return
-        if frame.initial_n:
+        if frame.initial_n and stream.open & SENDING:
             stream.room += frame.initial_n
             self.events.append(CreditGranted(stream))
         empty = not frame.payload.data and frame.payload.metadata is None
@@ -188,15 +225,15 @@ class Inbound:
         joined = self._assemble(stream, payload, follows=follows)
         if joined is None:
             return
-        stream.request = None
+        request, stream.request = stream.request, None
         if stream.interaction is Interaction.FIRE_AND_FORGET:
             self._table.end(stream)
-        self._begin(stream, joined, complete)
+        self._begin(stream, joined, complete, () if request is None else request.extensions)
 
-    def _begin(self, stream: Stream, payload: Payload, complete: bool) -> None:
+    def _begin(self, stream: Stream, payload: Payload, complete: bool, entries: tuple[Entry, ...]) -> None:
         if complete:
             stream.open &= ~RECEIVING
-        self.events.append(RequestReceived(stream, payload, not stream.open & RECEIVING))
+        self.events.append(RequestReceived(stream, payload, not stream.open & RECEIVING, entries))
 
     def _continue_item(self, stream: Stream, payload: Payload, *, follows: bool, complete: bool) -> None:
         if stream.assembly is None and stream.granted <= 0:
@@ -209,8 +246,12 @@ class Inbound:
     def _assemble(self, stream: Stream, payload: Payload, *, follows: bool) -> Payload | None:
         """The whole payload once its last piece came. A piece too many ends the stream, and its rest is ignored."""
         assembly = stream.assembly
+        typed = payload.data_mime is not None or payload.metadata_mime is not None
         if assembly is None:
-            stream.assembly = assembly = Assembly()
+            stream.assembly = assembly = Assembly(payload.data_mime, payload.metadata_mime)
+        elif typed:
+            self._offence(stream, RemoteProtocolError("MIME types of a payload in a later fragment"))  # RSX-MIME-06
+            return None
         table, limits = self._table, self._limits
         table.reassembling += payload.size
         try:
@@ -269,6 +310,8 @@ class Inbound:
     def _offence(self, stream: Stream, error: RemoteProtocolError) -> None:
         known = stream.request is None
         stream.request = None
+        if not stream.requester:
+            self._table.expect_late(stream.id, stream.interaction)
         if stream.interaction is Interaction.FIRE_AND_FORGET:
             self._table.end(stream)
         else:

@@ -8,17 +8,27 @@ from rsocket_trio.errors import RemoteProtocolError
 class Permits:
     """What the last LEASE allows. The last one replaces all former ones; an expired or absent one allows nought.
 
-    Time to live counts from reception, or from sending at the side that granted (RS10-LEASE-04).
+    Time to live counts from reception, or from sending at the side that granted (RS10-LEASE-04). The side that granted
+    has to reckon with requests that were on their way when it renewed: they used the former lease. ``crossing`` is
+    for how many seconds what was left of that is honoured beside a new lease, unless that stops all requests.
     """
 
-    __slots__ = ("_expires", "_left")
+    __slots__ = ("_crossing", "_expires", "_former", "_former_expires", "_left")
 
-    def __init__(self) -> None:
+    def __init__(self, crossing: float = 0.0) -> None:
+        self._crossing = crossing
         self._left = 0
         self._expires = 0.0
+        self._former = 0
+        self._former_expires = 0.0
 
     def grant(self, number_of_requests: int, time_to_live: float, now: float) -> None:
         """A LEASE came, or went out."""
+        if self._crossing and number_of_requests:
+            self._former = self.remaining(now)
+            self._former_expires = min(self._expires, now + self._crossing)
+        else:
+            self._former = 0
         self._left = number_of_requests
         self._expires = now + time_to_live
 
@@ -30,11 +40,14 @@ class Permits:
         """Seconds until the lease ends; 0 when it has."""
         return max(0.0, self._expires - now)
 
-    def take(self, now: float) -> bool:
-        """Use one permit, if there is one."""
-        if now >= self._expires or self._left <= 0:
+    def take(self, now: float, cost: int = 1) -> bool:
+        """Use so many permits, if there are as many."""
+        if self._former >= cost and now < self._former_expires:
+            self._former -= cost
+            return True
+        if now >= self._expires or self._left < cost:
             return False
-        self._left -= 1
+        self._left -= cost
         return True
 
 

@@ -23,14 +23,26 @@ from rsocket_trio.mux.halves import (
 )
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox, Source
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
+from rsocket_trio.rsocket.extension_payloads import AT_STREAM
+from rsocket_trio.rsocket.extensions import Entry, encode_block
+from rsocket_trio.rsocket.frames import (
+    CancelFrame,
+    ErrorFrame,
+    MetadataPushFrame,
+    PayloadFrame,
+    RequestFrame,
+    RequestNFrame,
+)
+from rsocket_trio.rsocket.layout_2_0_draft import mime_fields
 from rsocket_trio.rsocket.streams import Stream, StreamTable
 
 WHOLE_BODY = 32768
 """Bytes from which a body is not copied into its frame, but handed to the write as it is."""
 EMPTY = Payload()
+LONGEST_MIMES = 2 * 128
+"""Bytes that the MIME types of one payload take at most."""
 
 
 class CreditGrant:
@@ -74,7 +86,9 @@ class Outbound:
     All raise ``LocalProtocolError`` for what the state of the stream forbids, and change nothing then.
     """
 
-    def __init__(self, dialect: Dialect, table: StreamTable, outbox: Outbox, fragment_size: int) -> None:
+    def __init__(
+        self, dialect: Dialect, table: StreamTable, outbox: Outbox, fragment_size: int, whole_size: int
+    ) -> None:
         self._dialect = dialect
         self._codec = dialect.codec
         self._encode = dialect.codec.encode
@@ -82,20 +96,34 @@ class Outbound:
         self._table = table
         self._outbox = outbox
         self._fragment_size = fragment_size
+        self._whole_size = min(whole_size, dialect.codec.largest)
+        # A payload of up to this size leaves in one frame, whatever else is said of it.
+        self._lone_size = fragment_size - (LONGEST_MIMES if dialect.mime_fields else 0)
 
     def open(
-        self, interaction: Interaction, payload: Payload, initial_n: int | None = None, *, complete: bool = False
+        self,
+        interaction: Interaction,
+        payload: Payload,
+        initial_n: int | None = None,
+        *,
+        complete: bool = False,
+        entries: tuple[Entry, ...] = (),
     ) -> Stream:
-        """Open a stream. Raises ``Unsupported`` where the dialect lacks the interaction."""
+        """Open a stream. Raises ``Unsupported`` where the dialect lacks the interaction, or extension entries."""
         if interaction not in self._dialect.interactions:
             raise Unsupported(f"{self._dialect.name} has no {interaction.value}")
+        fixed = 0 if initial_n is None else self._dialect.request_n_field
+        if entries:
+            if not self._dialect.entries:
+                raise Unsupported(f"{self._dialect.name} has no extension entries")
+            fixed += len(encode_block(entries, AT_STREAM))
         stream = self._table.new(interaction)
         stream.granted = 1 if initial_n is None else initial_n
         if complete:
             stream.open &= ~SENDING
-        request = RequestFrame(stream.id, interaction, payload, initial_n, False, complete)
+        request = RequestFrame(stream.id, interaction, payload, initial_n, False, complete, entries)
         try:
-            self._put(stream, request, payload, 0 if initial_n is None else self._dialect.request_n_field)
+            self._put(stream, request, payload, fixed)
         except LocalProtocolError:
             # Refused before a byte was sent: the stream has never been.
             self._table.end(stream)
@@ -110,6 +138,10 @@ class Outbound:
             raise LocalProtocolError(f"no credit left on stream {stream.id}")
         stream.room -= 1
         stream.item_sent = True
+        if complete and self._hides(stream, payload):
+            self._put(stream, self._item_frame(stream, payload, next_=True, complete=False), payload, 0)
+            self.send_complete(stream)
+            return
         self._put(stream, self._item_frame(stream, payload, next_=True, complete=complete), payload, 0)
         if complete:
             self._complete(stream)
@@ -121,8 +153,13 @@ class Outbound:
         self._complete(stream)
 
     def send_error(self, stream: Stream, error: StreamError) -> None:
-        """End the stream both ways with an error."""
+        """End the stream both ways with an error; where a requester can't say one it cancels."""
         applied(SEND_ERROR, stream.open)
+        if stream.requester and not self._dialect.requester_fails:
+            self.send_cancel(stream)
+            return
+        if not stream.requester and stream.open & RECEIVING:
+            self._table.expect_late(stream.id, stream.interaction)
         self._outbox.put(stream, self._encode(self.error_frame(stream.id, error.code, error.data)))
         self._table.end(stream)
 
@@ -147,6 +184,14 @@ class Outbound:
             self._outbox.put(stream, self._encode(CancelFrame(stream.id)))
             if stream.open == NEITHER:
                 self._table.end(stream)
+
+    def metadata_push(self, stream: Stream, push: MetadataPush) -> None:
+        """Send metadata for one stream, in order with its items. Raises ``Unsupported`` where the dialect can't."""
+        if not self._dialect.pushes_on_streams:
+            raise Unsupported(f"{self._dialect.name} has no metadata push on streams")
+        if stream.open == NEITHER:
+            raise LocalProtocolError(f"stream {stream.id} is over")
+        self._outbox.put(stream, self._encode(MetadataPushFrame(push.metadata, stream.id, push.metadata_type)))
 
     def request_n(self, stream: Stream, amount: int) -> None:
         """Grant credit for so many items more. Does nothing once the peer's half is closed."""
@@ -186,8 +231,11 @@ class Outbound:
         return self._encode(RequestNFrame(stream.id, amount))
 
     def error_frame(self, stream_id: int, code: int, data: bytes) -> ErrorFrame:
-        """ERROR, its text cut to what one frame of the outbound size can hold."""
-        return ErrorFrame(stream_id, code, data[: max(0, self._fragment_size - self._header - 4)])
+        """ERROR, its text cut to what one frame of the outbound size can hold, between two characters."""
+        room = self._fragment_size - self._header - 4
+        while 0 < room < len(data) and data[room] & 0xC0 == 0x80:
+            room -= 1
+        return ErrorFrame(stream_id, code, data[:room])
 
     def _item_frame(
         self, stream: Stream, payload: Payload, *, next_: bool, complete: bool
@@ -196,9 +244,20 @@ class Outbound:
             return RequestFrame(stream.id, stream.interaction, payload, None, False, complete)  # RS01-SEQ-09
         return PayloadFrame(stream.id, payload, next_, complete, False)
 
+    def _hides(self, stream: Stream, payload: Payload) -> bool:
+        """Whether a completion would carry this item so that its receiver does not see it."""
+        return (
+            self._dialect.bare_complete_is_no_item
+            and stream.interaction is not Interaction.REQUEST_RESPONSE
+            and payload.metadata is None
+            and not payload.data
+        )
+
     def _complete(self, stream: Stream) -> None:
         if not self._dialect.halves and not stream.requester:
             move = SEND_LAST_WORD
+            if stream.open & RECEIVING:
+                self._table.expect_late(stream.id, stream.interaction)
         else:
             move = SEND_COMPLETE
         stream.open &= BOTH & ~move.closes
@@ -210,26 +269,38 @@ class Outbound:
         size = self._header + fixed + len(data)
         if payload.metadata is not None:
             size += self._dialect.metadata_header + len(payload.metadata)
-        if size > self._fragment_size and (self._dialect.request_fragments or type(frame) is PayloadFrame):
-            self._outbox.put(stream, Source(self._fragments(frame, payload, fixed), size))
-        elif len(data) >= WHOLE_BODY:
+        if size > self._lone_size:
+            if self._dialect.request_fragments or type(frame) is PayloadFrame:
+                self._outbox.put(stream, Source(self._fragments(frame, payload, fixed), size))
+                return
             self._check_size(frame, size)
+        if len(data) >= WHOLE_BODY:
             self._outbox.put(stream, Source(iter(((self._head(frame, payload, payload.metadata), data),)), size))
         else:
             self._outbox.put(stream, self._encode(frame))
 
     def _check_size(self, frame: RequestFrame | PayloadFrame, size: int) -> None:
-        if size > self._codec.largest:
+        if size > self._whole_size:
             name = self._codec.name_of(frame)
-            raise LocalProtocolError(f"{name} of {size} bytes can't be fragmented here, limit {self._codec.largest}")
+            raise LocalProtocolError(f"{name} of {size} bytes can't be fragmented here, limit {self._whole_size}")
 
     def _head(self, frame: RequestFrame | PayloadFrame, payload: Payload, metadata: bytes | None) -> bytes:
         """The frame without its data, which always stands last."""
-        bare = Payload(b"", metadata, metadata_type=payload.metadata_type)
+        mimes = frame.payload
+        bare = Payload(
+            b"",
+            metadata,
+            metadata_type=payload.metadata_type,
+            data_mime=mimes.data_mime,
+            metadata_mime=mimes.metadata_mime,
+        )
         if isinstance(frame, PayloadFrame):
             return self._encode(PayloadFrame(frame.stream_id, bare, frame.next, frame.complete, frame.follows))
         return self._encode(
-            RequestFrame(frame.stream_id, frame.interaction, bare, frame.initial_n, frame.follows, frame.complete)
+            RequestFrame(
+                *(frame.stream_id, frame.interaction, bare, frame.initial_n, frame.follows, frame.complete),
+                extensions=frame.extensions,
+            )
         )
 
     def _fragments(self, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int) -> Iterator[EncodedFrame]:
@@ -245,12 +316,21 @@ class Outbound:
             later_n, later_room = frame.initial_n, room - fixed
         initial_n = frame.initial_n if isinstance(frame, RequestFrame) else None
         first = True
-        for piece in pieces(payload, room - fixed, later_room, self._dialect.metadata_header):
+        extensions = frame.extensions if isinstance(frame, RequestFrame) else ()
+        opening = EMPTY
+        metadata_header = self._dialect.metadata_header
+        first_room = room - fixed
+        if self._dialect.mime_fields:
+            # RSX-MIME-05: the first frame says them, and may become larger than others for that.
+            opening = Payload(data_mime=payload.data_mime, metadata_mime=payload.metadata_mime)
+            first_room = max(first_room - len(mime_fields("", payload)[1]), metadata_header)
+        for piece in pieces(payload, first_room, later_room, metadata_header):
             complete = frame.complete and not piece.follows
             part: RequestFrame | PayloadFrame
             if isinstance(frame, RequestFrame) and (first or repeats):
-                part = RequestFrame(frame.stream_id, frame.interaction, EMPTY, initial_n, piece.follows, complete)
+                flags = piece.follows, complete
+                part = RequestFrame(frame.stream_id, frame.interaction, opening, initial_n, *flags, extensions)
             else:
-                part = PayloadFrame(frame.stream_id, EMPTY, True, complete, piece.follows)
-            first, initial_n = False, later_n
+                part = PayloadFrame(frame.stream_id, opening, True, complete, piece.follows)
+            first, initial_n, opening, extensions = False, later_n, EMPTY, ()
             yield self._head(part, payload, None if piece.metadata is None else bytes(piece.metadata)), piece.data

@@ -17,14 +17,20 @@ from rsocket_trio.errors import (
     RemoteProtocolError,
     RSocketError,
     SetupError,
+    Unsupported,
+    UnsupportedSetup,
 )
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event, SessionEnded, SetupReceived
+from rsocket_trio.mux.events import Event, SessionEnded, SetupAccepted, SetupReceived
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import BadMetadata, Header
 from rsocket_trio.rsocket.control import Control, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.entry_control import EntryControl
+from rsocket_trio.rsocket.extension_terms import check_grants, cost_of, grants
+from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -35,6 +41,7 @@ from rsocket_trio.rsocket.frames import (
     PayloadFrame,
     RequestFrame,
     RequestNFrame,
+    SetupOkFrame,
 )
 from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
@@ -57,6 +64,9 @@ STREAM_HANDLERS: dict[type, Callable[[Inbound, Any], None]] = {
 ACCEPTANCE = frozenset({*STREAM_HANDLERS, KeepaliveFrame, LeaseFrame})
 """Frames that show a client that the server accepted (RS10-CON-12), beside an ERROR on a stream."""
 
+ANSWERS = (PayloadFrame, ErrorFrame)
+"""Frames that only a responder sends, where the two sides' ids tell nothing."""
+
 FOR_HANDLERS = (MetadataPushFrame, ExtFrame)
 """Frames for the connection that an application's handlers take: none of those runs before the gate is open."""
 
@@ -66,10 +76,16 @@ class State(enum.Enum):
 
     NEW = enum.auto()
     """A server that waits for SETUP, a client that has not sent it."""
+    ASKING = enum.auto()
+    """A client whose SETUP waits for the answer that it asked for."""
     GATED = enum.auto()
     """A server whose application considers the SETUP."""
     OPEN = enum.auto()
     OVER = enum.auto()
+
+
+TICKING = frozenset({State.OPEN, State.GATED, State.ASKING})
+"""Where silence counts."""
 
 
 class Session:
@@ -96,11 +112,15 @@ class Session:
         self.error: RSocketError | None = None
         self.table = StreamTable(dialect, client=client)
         self.outbox = Outbox(limits.outbox_size, self.table.forget)
-        self.commands = Outbound(dialect, self.table, self.outbox, fragment_size)
+        self.commands = Outbound(dialect, self.table, self.outbox, fragment_size, limits.frame_size)
         self.inbound = Inbound(dialect, limits, self.table, self.commands, self.outbox)
-        self.control = Control(dialect, self.inbound, self.outbox, extensions, client=client)
+        control = EntryControl if dialect.entries else Control
+        self.control: Control = control(dialect, self.inbound, self.outbox, extensions, client=client)
         self._grants_leases = False
         self._keepalive = KeepaliveTimer(math.inf, math.inf, 0.0)
+        self._acceptance = ACCEPTANCE if dialect.keepalive_accepts else ACCEPTANCE - {KeepaliveFrame}
+        self._asked: tuple[ClientTerms, bool] | None = None
+        self._grants: tuple[Entry, ...] | None = None
         self._held: list[bytes] = []
         self._held_size = 0
 
@@ -111,7 +131,17 @@ class Session:
 
         Raises ``LocalProtocolError`` for terms that the dialect can't say.
         """
-        self.outbox.put_urgent(self.dialect.codec.encode(setup_frame(self.dialect, terms)))
+        frame = setup_frame(self.dialect, terms)
+        self.outbox.put_urgent(self.dialect.codec.encode(frame))
+        if frame.ack:
+            # RSX-SETUP-03: nothing is sent until the answer, but silence counts.
+            self.state = State.ASKING
+            self._asked = terms, own_policy
+            self._keepalive = KeepaliveTimer(math.inf, terms.keepalive.max_lifetime, now)
+        else:
+            self._begin_client(terms, now, own_policy=own_policy)
+
+    def _begin_client(self, terms: ClientTerms, now: float, *, own_policy: bool) -> None:
         if self.dialect.codec.writes(KeepaliveFrame):
             self._keepalive = KeepaliveTimer(terms.keepalive.interval, terms.keepalive.max_lifetime, now)
         self.state = State.OPEN
@@ -124,11 +154,14 @@ class Session:
         """Wait for SETUP."""
         self._grants_leases = grants_leases
 
-    def accept(self, now: float) -> list[Event]:
-        """The application takes the SETUP; what was held for it happens now."""
+    def accept(self, now: float, granted: tuple[Entry, ...] = ()) -> list[Event]:
+        """The application takes the SETUP, and grants these entries of it; what was held for it happens now."""
         if self.state is not State.GATED:
             return []
         self.state = State.OPEN
+        if self._grants is not None:
+            # RSX-OK-01: before anything else.
+            self.outbox.release(self.dialect.codec.encode(SetupOkFrame(Payload(), (*self._grants, *granted))))
         held, self._held, self._held_size = self._held, [], 0
         return self._process(held, now) if held else []
 
@@ -150,13 +183,23 @@ class Session:
         """
         self.control.ping(token)
 
-    def metadata_push(self, metadata: bytes) -> None:
-        """Send metadata for the connection."""
-        self.control.metadata_push(metadata)
+    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
+        """Send metadata for the connection; its type is said where the dialect has one."""
+        self.control.metadata_push(metadata, metadata_type)
 
     def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
         """Send an EXT frame for the connection; ``ignore`` allows the peer to skip it."""
         self.control.extension(ext_type, body, ignore=ignore)
+
+    def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
+        """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
+        self.control.entries(entries, ignore=ignore)
+
+    def cost(self, entries: tuple[Entry, ...]) -> int:
+        """Permits that a request with these entries costs. Raises ``Unsupported`` where the dialect has none."""
+        if not self.dialect.entries:
+            raise Unsupported(f"{self.dialect.name} has no extension entries")
+        return cost_of(entries)
 
     def drain(self) -> None:
         """Refuse new requests from now on; what is open may finish."""
@@ -173,6 +216,7 @@ class Session:
         if self.error is None:
             self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
         self.state = State.OVER
+        self.outbox.drop_held()
         self._held.clear()
 
     # What the connection asks
@@ -198,6 +242,16 @@ class Session:
         return self.state is State.NEW
 
     @property
+    def awaits_answer(self) -> bool:
+        """Whether this is a client whose SETUP has still to be answered before anything is asked."""
+        return self.state is State.ASKING
+
+    @property
+    def has_mime_fields(self) -> bool:
+        """Whether payloads may name MIME types of their own."""
+        return self.dialect.mime_fields
+
+    @property
     def is_quiet(self) -> bool:
         """Whether no stream is open, and the last frame of each has left."""
         return not self.table
@@ -214,7 +268,7 @@ class Session:
     @property
     def deadline(self) -> float:
         """When ``expire`` has something to say, as far as is known now; infinite when nothing is due."""
-        return self._keepalive.deadline if self.state in (State.OPEN, State.GATED) else math.inf
+        return self._keepalive.deadline if self.state in TICKING else math.inf
 
     @property
     def is_congested(self) -> bool:
@@ -262,7 +316,11 @@ class Session:
             self.control.ping(None)
         elif beat is Beat.DEAD:
             silence = f"no frame came for {self._keepalive.max_lifetime:g} s"
-            self._end_with(CONNECTION_ERROR, silence.encode(), ConnectionLost(f"the peer is silent: {silence}"))
+            lost = ConnectionLost(f"the peer is silent: {silence}")
+            if self.state is State.ASKING:
+                self._end(lost)  # RSX-SETUP-03
+            else:
+                self._end_with(CONNECTION_ERROR, silence.encode(), lost)
         return self._collected()
 
     def _process(self, frames: Sequence[bytes], now: float) -> list[Event]:
@@ -284,7 +342,7 @@ class Session:
                 else:
                     control.receive(frame)
                 if not control.established:
-                    control.established = type(frame) in ACCEPTANCE or (
+                    control.established = type(frame) in self._acceptance or (
                         type(frame) is ErrorFrame and frame.stream_id > 0
                     )
         except RemoteProtocolError as error:
@@ -305,18 +363,26 @@ class Session:
             self._on_first_frame(data)
         elif self.state is State.GATED:
             header = self.dialect.codec.header(data)
-            if header is None or self._passes_gate(header):
+            if header is None or self._passes_gate(header, data):
                 # Keepalives, leases, errors and answers go on.
                 return True
             # A request, something for a request that is held already, or what a handler of the application would take.
             self._held.append(data)
             self._held_size += len(data)
+        elif self.state is State.ASKING:
+            return self._on_answer(data)
         return False
 
-    def _passes_gate(self, header: Header) -> bool:
+    def _passes_gate(self, header: Header, data: bytes) -> bool:
         row = self.dialect.codec.row(header.number)
+        if self._grants is not None:
+            # Nothing may be answered before SETUP_OK; only an end that the peer announces needs no answer.
+            return row is not None and row.frame is ErrorFrame
         if row is not None and row.frame in FOR_HANDLERS:
-            return False
+            return row.frame is ExtFrame and self.control.is_for_session(data)
+        if header.stream_id and not self.dialect.ids_have_parity:
+            # The id may be one of ours and one of the peer's: only what answers our own requests goes on.
+            return row is not None and row.frame in ANSWERS
         return not header.stream_id or self.table.find(header.stream_id) is not None
 
     def _on_first_frame(self, data: bytes) -> None:
@@ -328,10 +394,41 @@ class Session:
         self._keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, self.inbound.now)
         if frame.lease:
             self.control.agree_leases()
+        if frame.ack:
+            self._grants = grants(frame, grants_leases=self._grants_leases)
+            self.outbox.hold()
         self.inbound.events.append(SetupReceived(described(self.dialect, frame)))
+
+    def _on_answer(self, data: bytes) -> bool:
+        """Take the SETUP_OK that this client waits for; whether the frame is any other that may come now."""
+        asked, now = self._asked, self.inbound.now
+        assert asked is not None
+        try:
+            frame = self.dialect.codec.decode(data)
+        except RemoteProtocolError:
+            return True  # It will be skipped, if it may be.
+        if isinstance(frame, ErrorFrame) and not frame.stream_id:
+            return True
+        if not isinstance(frame, SetupOkFrame):
+            raise RemoteProtocolError(f"{self.dialect.codec.name_of(frame)} before SETUP_OK")  # RSX-OK-01
+        if frame.stream_id:
+            self.inbound.ignored += 1  # ALL-RCT-07
+            return False
+        terms, own_policy = asked
+        try:
+            check_grants(setup_frame(self.dialect, terms).extensions, frame.extensions)
+        except UnsupportedSetup as error:
+            self._end_with(CONNECTION_ERROR, error.data, error)  # RSX-OK-02
+            return False
+        self.control.established = True
+        self._begin_client(terms, now, own_policy=own_policy)
+        self.inbound.events.append(SetupAccepted(frame.extensions))
+        return False
 
     def _skip(self, data: bytes, error: RemoteProtocolError) -> None:
         """Ignore a frame that was not understood, if its clause allows: ALL-RCT-02, -03, RS10-MD-02, RS02-MD-02."""
+        if self.control.refuse_unread(data, error):
+            return
         bad_metadata = isinstance(error, BadMetadata) and self.dialect.bad_metadata_ignored
         if not bad_metadata and not self.dialect.codec.ignorable(data):
             raise error

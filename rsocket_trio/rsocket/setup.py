@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from rsocket_trio.errors import (
     InvalidSetup,
     RejectedResume,
@@ -11,7 +13,9 @@ from rsocket_trio.errors import (
     UnsupportedSetup,
 )
 from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket import extension_terms
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.extensions import LEASE, Entry
 from rsocket_trio.rsocket.frames import ResumeFrame, SetupFrame
 from rsocket_trio.terms import Keepalive, Setup
 from rsocket_trio.values import value
@@ -22,15 +26,21 @@ class ClientTerms:
     """What a client puts into its SETUP."""
 
     payload: Payload
-    data_mime: str
-    metadata_mime: str
+    data_mime: str | int
+    metadata_mime: str | int
     keepalive: Keepalive
     lease: bool
     strict: bool
+    entries: tuple[Entry, ...] = ()
 
 
 def setup_frame(dialect: Dialect, terms: ClientTerms) -> SetupFrame:
     """The SETUP of this dialect for those terms."""
+    if dialect.entries:
+        entries = (*extension_terms.asked(terms.keepalive, lease=terms.lease), *terms.entries)
+        ack = any(entry.ack for entry in entries)
+        version, mimes = (dialect.major, dialect.minor), (terms.metadata_mime, terms.data_mime)
+        return SetupFrame(*version, 0.0, 0.0, *mimes, terms.payload, ack=ack, extensions=entries)
     return SetupFrame(
         dialect.major,
         dialect.minor,
@@ -47,25 +57,41 @@ def setup_frame(dialect: Dialect, terms: ClientTerms) -> SetupFrame:
 def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool) -> SetupFrame:
     """The SETUP that a server's first frame is; ``limit`` is in bytes, its resume token not counted.
 
-    Raises the ``SetupError`` to refuse it with.
+    Terms that stand in extension entries are in its fields as well, leases if they are granted. Raises the
+    ``SetupError`` to refuse it with.
     """
+    codec = dialect.codec
     try:
-        frame = dialect.codec.decode(data)
+        frame = codec.decode(data)
     except RemoteProtocolError as error:
+        header = codec.header(data)
+        row = codec.row(header.number) if header is not None else None
+        if row is not None and row.frame is SetupFrame:
+            raise extension_terms.unreadable(error) from None
         # ALL-RCT-04: whatever its ignore flag says.
         raise InvalidSetup(str(error)) from None
     if isinstance(frame, ResumeFrame) and not frame.stream_id:
         raise RejectedResume("resumption is not offered here")  # RS10-RSM-17
     if not isinstance(frame, SetupFrame) or frame.stream_id:
-        name = dialect.codec.name_of(frame)
+        name = codec.name_of(frame)
         raise InvalidSetup(f"the first frame must be SETUP on stream 0, not {name}")  # RS10-CON-02
+    if dialect.entries:
+        frame = stated(dialect, frame)
     size = len(data) - len(frame.resume_token or b"")
     if size > limit:
         raise InvalidSetup(f"SETUP of {size} bytes, limit {limit}")
     refused = refusal(dialect, frame, grants_leases=grants_leases)
     if refused is not None:
         raise refused
+    if dialect.entries:
+        granted = extension_terms.grants(frame, grants_leases=grants_leases)
+        frame = attrs.evolve(frame, lease=any(entry.ext == LEASE for entry in granted))
     return frame
+
+
+def stated(dialect: Dialect, frame: SetupFrame) -> SetupFrame:
+    """The same SETUP; terms that stand in extension entries are in its fields, too."""
+    return extension_terms.stated(frame) if dialect.entries else frame
 
 
 def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool) -> SetupError | None:
@@ -74,6 +100,8 @@ def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool) -> Setu
     if (frame.major, frame.minor) not in versions:
         # RS10-SETUP-08, RS02-CON-07: the description of the code names versions.
         return InvalidSetup(f"version {frame.major}.{frame.minor} is not spoken here, {dialect.name} is")
+    if dialect.entries:
+        return extension_terms.refusal(frame, grants_leases=grants_leases)
     if dialect.has_lifetime and (frame.keepalive_interval <= 0 or frame.max_lifetime <= 0):
         return InvalidSetup(
             f"keepalive interval {frame.keepalive_interval:g} s and lifetime {frame.max_lifetime:g} s must be above 0"
@@ -98,4 +126,5 @@ def described(dialect: Dialect, frame: SetupFrame) -> Setup:
         lease=frame.lease,
         strict=frame.strict,
         resume=frame.resume_token is not None,
+        entries=frame.extensions,
     )

@@ -27,6 +27,9 @@ RESPONDERS_HALVES = {
     Interaction.REQUEST_CHANNEL: BOTH,
 }
 
+REMEMBERED = 1024
+"""How many streams that ended before their requester knew are remembered; the oldest is forgotten first."""
+
 
 class Stream(Lane):
     """One stream. It is its own lane in the outbox.
@@ -78,10 +81,12 @@ class StreamTable:
     """All streams that are not over: ``mine`` were opened by this side, ``theirs`` by the peer.
 
     A stream that has ended stays until its last frame left the outbox, so that a late CANCEL still finds it.
-    ``reassembling`` is the bytes of all payloads that still arrive.
+    ``reassembling`` is the bytes of all payloads that still arrive. ``late`` are streams of the peer's that this side
+    ended or refused while the peer was still sending: where its items and fragments are request frames, what is on its
+    way must not open them anew (ALL-RCT-14).
     """
 
-    __slots__ = ("_ids", "_peer_parity", "mine", "reassembling", "theirs")
+    __slots__ = ("_ids", "_peer_parity", "_requests_repeat", "late", "mine", "reassembling", "theirs")
 
     def __init__(self, dialect: Dialect, *, client: bool) -> None:
         first, peers_first = dialect.client_first_id, dialect.server_first_id
@@ -89,6 +94,8 @@ class StreamTable:
             first, peers_first = peers_first, first
         self._ids = StreamIds(first, dialect.last_id, reuse=dialect.id_reuse)
         self._peer_parity = peers_first % 2 if dialect.ids_have_parity else None
+        self._requests_repeat = dialect.request_repeats and dialect.request_fragments
+        self.late: dict[int, Interaction] = {}
         self.reassembling = 0
         self.mine: dict[int, Stream] = {}
         self.theirs: dict[int, Stream] = {}
@@ -126,6 +133,27 @@ class StreamTable:
             self.forget(stream)
         else:
             stream.ended = True
+
+    def expect_late(self, stream_id: int, interaction: Interaction) -> None:
+        """This side ended the peer's stream, or never let it open, and the peer may not know yet."""
+        if self._requests_repeat:
+            if len(self.late) >= REMEMBERED:
+                del self.late[next(iter(self.late))]
+            self.late[stream_id] = interaction
+
+    def is_late(self, frame: RequestFrame) -> bool:
+        """Whether a request frame belongs to such a stream, rather than to a new one on its id."""
+        interaction = self.late.get(frame.stream_id)
+        if interaction is None:
+            return False
+        if interaction is Interaction.REQUEST_CHANNEL:
+            late, over = not frame.initial_n, frame.complete  # RS01-CH-02: a later one grants nothing.
+        else:
+            late, over = True, not frame.follows or frame.complete
+        late = late and frame.interaction is interaction
+        if over or not late:
+            del self.late[frame.stream_id]
+        return late
 
     def drop_assembly(self, stream: Stream) -> None:
         """Drop what of a payload has come."""

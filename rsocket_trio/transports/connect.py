@@ -34,6 +34,9 @@ async def open_transport(
     """
     endpoint = parse_uri(uri)
     headers = tuple(headers)
+    for name, text in headers:
+        if not name or not (name + text).isprintable():
+            raise ValueError(f"header {name!r}: {text!r} can't be said in HTTP")
     if headers and not endpoint.is_websocket:
         raise ValueError(f"{uri!r}: only ws and wss have a handshake that carries headers")
     async with AsyncExitStack() as stack:

@@ -194,11 +194,11 @@ def seen(request: Payload, setup: Setup) -> dict[str, object]:
     """What a request and its connection's SETUP look like from here."""
     return {
         "data": request.data.decode(),
-        "metadata": entries(request.metadata, setup.metadata_mime),
+        "metadata": entries(request.metadata, str(setup.metadata_mime)),
         "data_mime": setup.data_mime,
         "metadata_mime": setup.metadata_mime,
         "setup_data": setup.payload.data.decode(),
-        "setup_metadata": entries(setup.payload.metadata, setup.metadata_mime),
+        "setup_metadata": entries(setup.payload.metadata, str(setup.metadata_mime)),
         "keepalive": setup.keepalive_interval,
         "lifetime": setup.max_lifetime,
         "lease": setup.lease,

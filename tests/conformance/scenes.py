@@ -21,9 +21,6 @@ from tests.conformance.raw import (
     bare_server,
     channel,
     client,
-    complete,
-    forget,
-    keepalive,
     payload,
     request_n,
     server,
@@ -191,34 +188,38 @@ async def asking(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
 @asynccontextmanager
 async def streaming(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
     """A stream of the client's is open, with credit for two."""
-    async with client(wire, Log().responder) as (connection, peer):
-        async with connection.request_stream(b"s", initial_request_n=2, refill=False) as items:
-            await peer.expect(stream(1, 2, b"s"))
+    async with (
+        client(wire, Log().responder) as (connection, peer),
+        connection.request_stream(b"s", initial_request_n=2, refill=False) as items,
+    ):
+        await peer.expect(stream(1, 2, b"s"))
 
-            async def unharmed() -> None:
-                await peer.send(payload(1, b"item"))
-                with trio.fail_after(1):
-                    assert (await anext(items)).data == b"item"
+        async def unharmed() -> None:
+            await peer.send(payload(1, b"item"))
+            with trio.fail_after(1):
+                assert (await anext(items)).data == b"item"
 
-            yield peer, unharmed
+        yield peer, unharmed
 
 
 @asynccontextmanager
 async def conversing(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
     """A channel of the client's is open both ways, with credit for two each."""
-    async with client(wire, Log().responder) as (connection, peer):
-        async with connection.request_channel(b"c", initial_request_n=2, refill=False) as talk:
-            await peer.expect(channel(1, 2, b"c"))
-            await peer.send(request_n(1, 2))
+    async with (
+        client(wire, Log().responder) as (connection, peer),
+        connection.request_channel(b"c", initial_request_n=2, refill=False) as talk,
+    ):
+        await peer.expect(channel(1, 2, b"c"))
+        await peer.send(request_n(1, 2))
 
-            async def unharmed() -> None:
-                await peer.send(payload(1, b"item"))
-                with trio.fail_after(1):
-                    assert (await anext(talk)).data == b"item"
-                    await talk.send(b"ours")
-                await peer.expect(payload(1, b"ours"))
+        async def unharmed() -> None:
+            await peer.send(payload(1, b"item"))
+            with trio.fail_after(1):
+                assert (await anext(talk)).data == b"item"
+                await talk.send(b"ours")
+            await peer.expect(payload(1, b"ours"))
 
-            yield peer, unharmed
+        yield peer, unharmed
 
 
 # Reactions: conformance catalogue 0.4

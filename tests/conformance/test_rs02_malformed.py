@@ -125,7 +125,7 @@ FIRST_FRAMES = [
     row("RS02-SETUP-05", "SETUP with MIME types that are no text", first, setup(OURS, metadata_mime=b"\xff\x00", data_mime=b""), then=sends()),
 ]
 AT_A_SERVER = [
-    row("RS02-IGN-01", "an unknown type", served, frame(0x20), then=CONN_ERR),
+    row("RS02-IGN-01 ALL-RCT-03", "an unknown type", served, frame(0x20), then=CONN_ERR),
     row("RS02-IGN-01", "the reserved type 0", served, frame(0), then=CONN_ERR),
     row("RS02-IGN-02", "an unknown type with I", ticking, frame(0x20, I, 1), then=IGNORE),
     row("ALL-RCT-01", "KEEPALIVE without a position", served, frame(KEEPALIVE, R), then=CONN_ERR),

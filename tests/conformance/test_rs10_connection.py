@@ -51,7 +51,6 @@ from tests.conformance.raw import (
     bare_server,
     both,
     cancel,
-    channel,
     client,
     client_that_said,
     complete,
@@ -73,7 +72,6 @@ from tests.conformance.raw import (
     slow_server,
     stream,
     u32,
-    u64,
 )
 
 clause = pytest.mark.clause
@@ -294,12 +292,12 @@ ACCEPTED = [
 async def test_what_shows_acceptance_takes_the_refusal_its_meaning(
     autojump_clock: object, wire: Wire, sign: tuple[bytes, ...], answer: tuple[bytes, ...]
 ) -> None:
-    async with client(wire, Log().responder) as (connection, peer):
-        async with connection.request_stream(b"s", initial_request_n=5):
-            await peer.expect(stream(1, 5, b"s"))
-            await peer.send(*sign, error(0, REJECTED_SETUP, b"too late"))
-            await peer.expect(*answer)
-            await peer.expect_alive()
+    responder = Log().responder
+    async with client(wire, responder) as (connection, peer), connection.request_stream(b"s", initial_request_n=5):
+        await peer.expect(stream(1, 5, b"s"))
+        await peer.send(*sign, error(0, REJECTED_SETUP, b"too late"))
+        await peer.expect(*answer)
+        await peer.expect_alive()
 
 
 @both
@@ -883,6 +881,18 @@ async def test_a_lease_may_carry_metadata(autojump_clock: object, wire: Wire) ->
         await peer.send(frame(0x02, M, 0, u32(5000) + u32(1) + metadata))
         await connection.fire_and_forget(b"x")
         await peer.expect(forget(1, b"x"))
+
+
+@both
+@clause("RS10-UNX-18", "RS02-UNX-05", "RS10-LEASE-01", "RS02-LEASE-01")
+async def test_a_lease_on_a_stream_grants_nothing(autojump_clock: object, wire: Wire) -> None:
+    async with client_that_said(wire, lease=True) as (connection, peer, _):
+        await peer.receive()
+        await peer.send(frame(0x02, 0, 1, u32(5000) + u32(1)))
+        with trio.move_on_after(1) as scope:
+            await connection.fire_and_forget(b"x")
+        assert scope.cancelled_caught
+        await peer.expect_alive()
 
 
 # Metadata push, extensions, priorities

@@ -149,7 +149,7 @@ FIRST_FRAMES = [
     row("RS10-SETUP-05", "SETUP with MIME types that are no text", first, setup(metadata_mime=b"\x00\xff", data_mime=b""), then=sends()),
 ]
 AT_A_SERVER = [
-    row("RS10-IGN-01", "an unknown type", served, frame(0x20), then=CONN_ERR),
+    row("RS10-IGN-01 ALL-RCT-03", "an unknown type", served, frame(0x20), then=CONN_ERR),
     row("RS10-IGN-01", "the reserved type 0", served, frame(0), then=CONN_ERR),
     row("RS10-IGN-01", "type 0x3E", served, frame(0x3E, 0, 1), then=CONN_ERR),
     row("RS10-IGN-02", "an unknown type with I", served, frame(0x20, I), then=IGNORE),

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, Limits, Responder, open_connection_over
-from rsocket_trio.connection.client import FRAGMENT_SIZE
+from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.connection.server import Server
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.rsocket.dialects import dialect_named
@@ -113,7 +113,7 @@ async def connected_pair(
     responder: Responder | None = None,
     client_responder: Responder | None = None,
     *,
-    limits: Limits | None = None,
+    limits: Limits = LIMITS,
     server_limits: Limits | None = None,
     **options: Any,
 ) -> AsyncIterator[Pair]:

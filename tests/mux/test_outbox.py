@@ -203,7 +203,7 @@ def test_a_discard_touches_one_lane_and_that_lane_can_be_used_again() -> None:
 
     left = taken_one_by_one(outbox)
     assert sorted(map(whole, left)) == [b"again", b"kept 0", b"kept 1", b"kept 2"]
-    assert all(one < other for one, other in pairwise([frame for frame in left if frame != b"again"]))
+    assert all(one < other for one, other in pairwise([whole(frame) for frame in left if frame != b"again"]))
 
 
 def test_small_entries_have_room_beside_bulk_and_bulk_has_none_beside_bulk() -> None:

@@ -6,7 +6,8 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded, SetupReceived
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0, Dialect
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.setup import ClientTerms
 from rsocket_trio.terms import Keepalive
@@ -19,7 +20,7 @@ def client_terms(*, lease: bool = False, keepalive: Keepalive | None = None) -> 
 
 
 class SessionPair:
-    """A client's and a server's session; ``now`` is the time of both. They have met already, unless ``met`` is false."""
+    """A client's and a server's session; ``now`` is the time of both. They have met, unless ``met`` is false."""
 
     def __init__(
         self,

@@ -94,3 +94,29 @@ def test_a_budget_is_never_more_than_its_burst() -> None:
         budget.spend(1_000_000)
     with pytest.raises(RemoteProtocolError):
         budget.spend(1_000_000)
+
+
+def test_requests_that_crossed_a_renewal_use_what_was_left_of_the_former_lease() -> None:
+    granted = Permits(crossing=1.0)
+    granted.grant(3, 10.0, now=0.0)
+    assert granted.take(0.5)
+    granted.grant(2, 10.0, now=1.0)
+
+    # Two were left, and may be on their way; then the new two.
+    assert [granted.take(1.5) for _ in range(5)] == [True, True, True, True, False]
+
+
+def test_what_was_left_of_a_former_lease_is_not_honoured_for_ever() -> None:
+    granted = Permits(crossing=1.0)
+    granted.grant(3, 10.0, now=0.0)
+    granted.grant(1, 10.0, now=1.0)
+
+    assert [granted.take(2.5) for _ in range(2)] == [True, False]
+
+
+def test_a_lease_that_stops_requests_stops_those_on_their_way_too() -> None:
+    granted = Permits(crossing=1.0)
+    granted.grant(3, 10.0, now=0.0)
+    granted.grant(0, 10.0, now=0.5)
+
+    assert not granted.take(0.6)

@@ -20,12 +20,13 @@ from rsocket_trio.mux.events import LeaseReceived, PeerDraining, Pong, RequestRe
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0, Dialect
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
 from rsocket_trio.rsocket.session import Session, State, checked_fragment_size
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.pairs import SessionPair, client_terms
 
-each_dialect = pytest.mark.parametrize("dialect", (RSOCKET_1_0, REACTIVESOCKET_0_2), ids=lambda dialect: dialect.name)
+each_dialect = pytest.mark.parametrize("dialect", [RSOCKET_1_0, REACTIVESOCKET_0_2], ids=lambda dialect: dialect.name)
 RR = Interaction.REQUEST_RESPONSE
 
 

@@ -1,0 +1,93 @@
+"""Extension entries as an application meets them: its hooks, what they grant, and what the running request has."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from rsocket_trio.payload import as_bytes
+from rsocket_trio.responder import Handler
+from rsocket_trio.rsocket.extension_payloads import AT_EXT, AT_SETUP, AT_STREAM
+from rsocket_trio.rsocket.extensions import Entry, Point
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.engine import Engine
+
+_entries: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar("rsocket_trio.entries", default=())
+
+
+def current_request_entries() -> tuple[Entry, ...]:
+    """The extension entries of the request that the running handler serves."""
+    return _entries.get()
+
+
+@attrs.frozen(repr=False)
+class WithEntries:
+    """A handler's function for one request; it is the same function to whoever counts its failures."""
+
+    function: Callable[..., Any]
+    entries: tuple[Entry, ...] = attrs.field(eq=False)
+
+    def __call__(self, *args: object) -> Any:
+        # Every request runs in a context of its own.
+        _entries.set(self.entries)
+        return self.function(*args)
+
+    def __repr__(self) -> str:
+        return getattr(self.function, "__qualname__", None) or repr(self.function)
+
+
+def with_entries(handler: Handler, entries: tuple[Entry, ...]) -> Handler:
+    """The same handler, in whose calls ``current_request_entries`` says these."""
+    return attrs.evolve(handler, function=WithEntries(handler.function, entries))
+
+
+def grants(engine: Engine, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """What the application's hooks answer to the entries of a SETUP that ask for it. Raises what a hook raises."""
+    granted: list[Entry] = []
+    for entry, hook, content in _hooked(engine, AT_SETUP, entries):
+        answer = _call(engine, hook, AT_SETUP, content)
+        if answer is not None and entry.ack and isinstance(entry.ext, str):
+            granted.append(Entry(entry.ext, ignore=True, payload=_answer(answer, engine)))
+    return tuple(granted)
+
+
+def offer_request(engine: Engine, entries: Iterable[Entry]) -> None:
+    """Show the hooks what a request has. Raises what a hook raises: then the request is not served."""
+    for _, hook, content in _hooked(engine, AT_STREAM, entries):
+        _call(engine, hook, AT_STREAM, content)
+
+
+def offer_connection(engine: Engine, entries: Iterable[Entry]) -> None:
+    """Show the hooks what an EXT frame has. A hook that fails concerns the log only."""
+    for _, hook, content in _hooked(engine, AT_EXT, entries):
+        try:
+            _call(engine, hook, AT_EXT, content)
+        except Exception as error:
+            engine.faults.of_handler(hook, error)
+
+
+def _hooked(
+    engine: Engine, point: Point, entries: Iterable[Entry]
+) -> Iterator[tuple[Entry, Callable[..., Any], object]]:
+    """The entries that a hook takes, with what it is given: what a broker's entry says, or else the entry."""
+    hooks = engine.responder.entry_hooks
+    for entry in entries:
+        hook = hooks.get(entry.ext)
+        if hook is not None:
+            content = point.read(entry)
+            yield entry, hook.function, entry if content is None else content
+
+
+def _call(engine: Engine, hook: Callable[..., Any], point: Point, content: object) -> Any:
+    return engine.workers.context.copy().run(hook, point.name, content)
+
+
+def _answer(answer: Any, engine: Engine) -> bytes:
+    content, limit = as_bytes(answer), engine.session.limits.setup_size
+    if len(content) > limit:
+        raise ValueError(f"answer of {len(content)} bytes to an extension entry, limit {limit}")
+    return content

@@ -1,0 +1,87 @@
+"""What peers of the time did otherwise than their document says: named changes of a dialect, none on by default.
+
+What only widens what is accepted needs no name and is always on: a client of 0.1 that announces 0.0 or 0.2, answers
+to keepalives with other data or none, a RESPONSE that forgets to complete a request/response, unknown error codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import attrs
+
+from rsocket_trio.rsocket import layout_0_1
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1
+
+Change = Callable[[Dialect, frozenset[str]], Dialect]
+"""From a dialect and all its quirks to the dialect with one of them."""
+
+
+@attrs.frozen
+class Quirk:
+    """A deviation that some peers of a dialect need."""
+
+    name: str
+    dialect: str
+    meaning: str
+    peers: str
+    change: Change
+
+
+def _rows_otherwise(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
+    """The codec with all rows that these quirks replace: two of them may change one row."""
+    return attrs.evolve(dialect, codec=layout_0_1.codec(quirks.intersection(layout_0_1.QUIRKS)))
+
+
+def _swapped_ids(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
+    return attrs.evolve(dialect, client_first_id=dialect.server_first_id, server_first_id=dialect.client_first_id)
+
+
+def _of_0_1(name: str, meaning: str, peers: str, change: Change) -> Quirk:
+    return Quirk(name, REACTIVESOCKET_0_1.name, meaning, peers, change)
+
+
+# fmt: off
+QUIRKS: Final = (
+    _of_0_1("version_0_0", "a client announces version 0.0",
+            "Java 0.2.2 and Go take no other", _rows_otherwise),
+    _of_0_1("low_setup_flags", "the lease and strict flags of SETUP are also read one byte too low",
+            "Java wrote 0x0020 and 0x0010", _rows_otherwise),
+    _of_0_1("channel_slot", "REQUEST_CHANNEL always has its number, whatever N says",
+            "Java 0.5.2 and C++ always write it", _rows_otherwise),
+    _of_0_1("client_ids_odd", "clients use odd stream ids and servers even ones",
+            "Java 0.5.2, and C++ since February 2017", _swapped_ids),
+)
+# fmt: on
+
+
+def known_quirks(dialect: Dialect) -> dict[str, Quirk]:
+    """The quirks of a dialect, by name."""
+    return {quirk.name: quirk for quirk in QUIRKS if quirk.dialect == dialect.name}
+
+
+def with_quirks(dialect: Dialect, names: Iterable[str]) -> Dialect:
+    """The dialect with these quirks. Raises ``ValueError`` naming one that it does not know."""
+    return all_with_quirks([dialect], names)[0]
+
+
+def all_with_quirks(dialects: Sequence[Dialect], names: Iterable[str]) -> list[Dialect]:
+    """The dialects, each with those of the quirks that it knows. ``ValueError`` for a quirk that none of them knows."""
+    if isinstance(names, str):
+        raise TypeError(f"quirks are several names, not one text: {names!r}")
+    wanted = frozenset(names)
+    known = {name for dialect in dialects for name in known_quirks(dialect)}
+    for name in sorted(wanted - known):
+        spoken = ", ".join(dialect.name for dialect in dialects)
+        have = f"the known ones are {', '.join(sorted(known))}" if known else "there are none"
+        raise ValueError(f"quirk {name!r} of {spoken}: {have}")
+    return [_changed(dialect, wanted) for dialect in dialects]
+
+
+def _changed(dialect: Dialect, wanted: frozenset[str]) -> Dialect:
+    for name, quirk in known_quirks(dialect).items():
+        if name in wanted:
+            dialect = quirk.change(dialect, wanted)
+    return dialect

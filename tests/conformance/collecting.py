@@ -1,0 +1,56 @@
+"""A pytest plugin that writes down which test shows which clause."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent.parent
+
+
+class Clauses:
+    """The clauses that tests name, and the tests. Those that fail or are skipped, where they are run, do not count."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, list[pytest.Item]] = defaultdict(list)
+        self.missed: set[str] = set()
+        self.broken: list[str] = []
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        for item in session.items:
+            for marker in item.iter_markers("clause"):
+                for name in marker.args:
+                    self.tests[name].append(item)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.broken.append(report.nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed or report.skipped:
+            self.missed.add(report.nodeid)
+
+    @property
+    def shown(self) -> dict[str, list[str]]:
+        """Each clause that is named, with the names of its tests, those first that name the fewest clauses."""
+        return {
+            name: [said(item, name) for item in sorted(kept, key=breadth)]
+            for name, items in self.tests.items()
+            if (kept := [item for item in items if item.nodeid not in self.missed])
+        }
+
+
+def said(item: pytest.Item, clause: str) -> str:
+    """The sentence that a test's name is; with the row, where the row of a table names the clause."""
+    name = str(getattr(item, "originalname", None) or item.name).removeprefix("test_").replace("_", " ")
+    row = getattr(item, "callspec", None)
+    if row is not None and any(mark.name == "clause" and clause in mark.args for mark in row.marks):
+        name += f" ({row.id})"
+    return f"{item.path.relative_to(TESTS).as_posix()}: {name}"
+
+
+def breadth(item: pytest.Item) -> int:
+    """How many clauses a test names: who names one only tells most about it."""
+    return sum(len(marker.args) for marker in item.iter_markers("clause"))
