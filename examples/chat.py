@@ -33,8 +33,10 @@ import attrs
 import trio
 
 from rsocket_trio import (
+    Canceled,
     Channel,
     Connection,
+    ConnectionClosed,
     Payload,
     Rejected,
     RejectedSetup,
@@ -287,14 +289,18 @@ async def enter_line(connection: Connection, channel: Channel, line: str) -> str
 
 
 async def run_client(name: str, room: str, uri: str) -> None:
-    async with joined(name, uri, room) as (connection, channel), trio.open_nursery() as nursery:
-        nursery.start_soon(show, channel, nursery.cancel_scope)
-        async for line in typed_lines():
-            if answer := await enter_line(connection, channel, line):
-                print(answer, flush=True)
-            if line == "/quit":
-                break
-        await channel.send_eof()
+    try:
+        async with joined(name, uri, room) as (connection, channel), trio.open_nursery() as nursery:
+            nursery.start_soon(show, channel, nursery.cancel_scope)
+            async for line in typed_lines():
+                if answer := await enter_line(connection, channel, line):
+                    print(answer, flush=True)
+                if line == "/quit":
+                    break
+            await channel.send_eof()
+    except* (Canceled, ConnectionClosed):
+        # In good order: a server that dies, or a cut cable, is ConnectionLost.
+        complain("the server has closed the chat")
 
 
 async def show(channel: Channel, everything: trio.CancelScope) -> None:
@@ -459,18 +465,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     code = 0
     try:
         trio.run(until_interrupted, program)
+        print(end="", flush=True)
+    except* BrokenPipeError:
+        # Who reads what we print has seen enough; the interpreter must not try once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except* (RSocketError, OSError) as group:
-        code = complain(group, 1)
+        complain(reason(group))
+        code = 1
     except* ValueError as group:  # what is no URI
-        code = complain(group, 2)
+        complain(reason(group))
+        code = 2
     return code
 
 
-def complain(error: BaseException, code: int) -> int:
+def reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    print(f"chat: {error}", file=sys.stderr)
-    return code
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def complain(text: str) -> None:
+    print(f"chat: {text}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -304,7 +304,8 @@ def _checked(decorator: str, function: object) -> Handler:
     allowed = " or ".join(
         f"a{'n' if name[0] == 'a' else ''} {name} {hints.get(count, '(request)')}" for name, count in forms
     )
-    raise TypeError(f"{decorator} takes {allowed}; {_function_name(function)}{_signature(function)} is a {shape}")
+    found = f"a{'n' if shape[0] == 'a' else ''} {shape}"
+    raise TypeError(f"{decorator} takes {allowed}; {_function_name(function)}{_signature(function)} is {found}")
 
 
 def _shape(function: Callable[..., object]) -> str:

@@ -249,7 +249,7 @@ def test_every_scheme_is_in_the_reference() -> None:
 )
 def test_every_public_attribute_is_in_the_reference(name: str) -> None:
     cls = getattr(rsocket_trio, name)
-    inner = {"run", "leave", "discard", "on_item", "on_complete", "on_error", "on_cancel", "on_credit", "on_push"}
+    inner = {"run", "leave", "wait_for_answer", "discard", "on_item", "on_complete", "on_error", "on_cancel", "on_credit", "on_push"}
     public = {found for found in dir(cls) if not found.startswith("_")} - inner
     section = REFERENCE.partition(f"### {name}\n")[2].partition("\n### ")[0]
 
@@ -261,6 +261,13 @@ def test_every_command_is_in_the_reference() -> None:
     documented = " ".join(row[0] for row in rows_under("The command line"))
 
     assert [name for name in commands if not re.search(rf"\b{name}\b", documented)] == []
+
+
+def test_the_table_of_the_flags_of_call_is_that_of_the_code() -> None:
+    call = pytest.importorskip("rsocket_trio.cli.rsc").call
+    documented = [names.replace("`", "").split(", ") for names, *_ in rows_under("The flags of call")]
+
+    assert documented == [[*option.opts, *option.secondary_opts] for option in call.params[1:]]
 
 
 def rows_under(heading: str) -> list[list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -317,17 +318,51 @@ async def test_a_name_that_is_taken_or_none_is_refused_in_one_line(name: str, co
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-async def test_the_members_say_in_one_line_that_the_server_has_gone(how: signal.Signals) -> None:
+async def test_the_members_say_in_one_line_that_the_server_has_died() -> None:
     async with two_members() as (server, ada, bob):
-        server.process.send_signal(how)
+        server.process.kill()
         for one in (ada, bob):
             assert await one.ends() == 1
             complaint = await one.complaints()
             assert complaint.startswith("chat: ")
             assert complaint.count("\n") == 1
-        assert await server.ends() == (0 if how is signal.SIGINT else -signal.SIGKILL)
+        assert await server.ends() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+async def test_a_server_that_stops_ends_its_members_in_good_order(how: signal.Signals) -> None:
+    async with two_members() as (server, ada, bob):
+        server.process.send_signal(how)
+        for one in (ada, bob):
+            assert await one.ends() == 0
+            assert await one.complaints() == "chat: the server has closed the chat\n"
+        assert await server.ends() == 0
         assert await server.complaints() == ""
+
+
+async def test_an_address_that_is_taken_is_told_without_a_number() -> None:
+    async with chat_server() as (_, tcp, _):
+        done = await trio.to_thread.run_sync(run, CHAT, "server", "--listen", tcp)
+
+    assert (done.returncode, done.stderr) == (1, f"chat: cannot listen on {tcp}: address already in use\n")
+
+
+@pytest.mark.parametrize("buffering", ["", "-u"])
+def test_a_reader_that_has_seen_enough_ends_the_demo_quietly(buffering: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, *buffering.split(), str(CHAT)],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            timeout=PATIENCE,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 async def test_who_does_not_read_slows_nobody_and_is_told_what_was_missed() -> None:

@@ -8,6 +8,7 @@ import click
 
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.frames import Answer, decode_lines, detect_lines, encode_lines, run
+from rsocket_trio.cli.options import IN_SHORT
 from rsocket_trio.cli.options import dialect as dialect_name
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.running import report
@@ -19,14 +20,17 @@ dialect_option = click.option(
     metavar="NAME",
     default=RSOCKET_1_0.name,
     show_default=True,
-    help="Whose frames they are.",
+    help=f"Whose frames they are, in full or in short: {IN_SHORT}.",
 )
 tcp_option = click.option("--tcp", is_flag=True, help="With length prefixes, as on a byte stream.")
 
 
-@click.group("frames")
-def frames_group() -> None:
+@click.group("frames", invoke_without_command=True)
+@click.pass_context
+def frames_group(ctx: click.Context, /) -> None:
     """Translate frames between bytes and JSON."""
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError(f"a command is missing: {' or '.join(frames_group.commands)}", ctx)
 
 
 @frames_group.command("decode")

@@ -10,13 +10,30 @@ import attrs
 import click
 
 from rsocket_trio.cli.composing import full_mime
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0, dialect_named
+from rsocket_trio.rsocket.dialects import (
+    DIALECTS,
+    REACTIVESOCKET_0_0,
+    REACTIVESOCKET_0_1,
+    REACTIVESOCKET_0_2,
+    RSOCKET_1_0,
+    RSOCKET_2_0_DRAFT,
+)
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.uris import parse_uri
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 T = TypeVar("T")
 LEVELS = ("debug", "info", "warning", "error")
+
+SHORT_DIALECTS = {
+    "1.0": RSOCKET_1_0.name,
+    "0.2": REACTIVESOCKET_0_2.name,
+    "0.1": REACTIVESOCKET_0_1.name,
+    "0.0": REACTIVESOCKET_0_0.name,
+    "ext": RSOCKET_2_0_DRAFT.name,
+}
+"""Dialects by the names that people type."""
+IN_SHORT = ", ".join(SHORT_DIALECTS)
 
 
 def uri(text: str) -> str:
@@ -25,8 +42,11 @@ def uri(text: str) -> str:
 
 
 def dialect(text: str) -> str:
-    """The name of a dialect."""
-    return checked(dialect_named, text)[1]
+    """The name of a dialect in full, of itself or of its short name."""
+    name = SHORT_DIALECTS.get(text, text)
+    if name not in DIALECTS:
+        raise click.BadParameter(f"{text!r}: the known ones are {', '.join(DIALECTS)}, in short {IN_SHORT}")
+    return name
 
 
 def mime(text: str) -> str:
@@ -85,7 +105,7 @@ ROWS = (
     Row("delay",    "", "--delayElements", "Milliseconds before each item is shown.",
                     {"type": click.IntRange(min=0), "default": 0, "metavar": "MS"}),
     Row("timeout",  "--timeout", "--timeout", "Seconds for all of it.", {"type": SECONDS, "metavar": "SECONDS"}),
-    Row("dialect",  "--dialect", "--dialect", "The protocol and version.",
+    Row("dialect",  "--dialect", "--dialect", f"The protocol and version, in full or in short: {IN_SHORT}.",
                     {"type": dialect, "metavar": "NAME", "default": RSOCKET_1_0.name, "show_default": True}),
     Row("quirks",   "--quirk", "--quirk", "A deviation of the peer to put up with.", MANY),
     Row("mimes",    "--metadata-mime", "--mmt --metadataMimeType --metadataFormat",

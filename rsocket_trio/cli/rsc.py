@@ -10,6 +10,7 @@ import click
 from rsocket_trio.cli.asking import RSC, Ask
 from rsocket_trio.cli.interactions import Kind
 from rsocket_trio.cli.options import LEVELS, completion_option, mime, rsc_options, uri, version_option
+from rsocket_trio.cli.opts_file import words_of
 
 MODELS = {
     "REQUEST_RESPONSE": Kind.REQUEST,
@@ -27,13 +28,39 @@ OPTIONAL: dict[str, tuple[Callable[[str], bool], str]] = {
 }
 """Options whose value may be left out: which words are a value, and what stands for none."""
 
+OPTS_FILE = "opts_file"
+
 
 class RscCommand(click.Command):
-    """A command whose options may have optional values: a word behind one that can't be its value is the next one."""
+    """A command whose options may have optional values, and may come from a file.
+
+    A word behind an option that can't be its value is the next one. What the command line says, the file does not.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Say what was left out, then parse as ever."""
-        return super().parse_args(ctx, spelled_out(args))
+        """Say what was left out, and before it what a file says, then parse as ever."""
+        args = spelled_out(args)
+        if not ctx.resilient_parsing:
+            args = spelled_out(self._words_of_file(ctx, args)) + args
+        return super().parse_args(ctx, args)
+
+    def _words_of_file(self, ctx: click.Context, args: list[str]) -> list[str]:
+        found, _, said = self.make_parser(ctx).parse_args(list(args))
+        path = found.get(OPTS_FILE)
+        if path is None or any(param.is_eager for param in said):
+            return []
+        options = {
+            name.removeprefix("--"): param
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and not param.is_eager and param.name != OPTS_FILE
+            for name in (*param.opts, *param.secondary_opts)
+            if name.startswith("--")
+        }
+        bare = {name.removeprefix("--") for name in OPTIONAL}
+        try:
+            return words_of(path, options, {str(param.name) for param in said}, bare)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param_hint="--optsFile") from error
 
 
 def spelled_out(args: list[str]) -> list[str]:
@@ -88,11 +115,24 @@ def _model(name: str) -> str:
 @click.option(
     "--resume", type=int, callback=_refuse_resume, expose_value=False, metavar="SECONDS", help="Not offered yet."
 )
+@click.option(
+    "--optsFile",
+    OPTS_FILE,
+    type=click.Path(),
+    expose_value=False,
+    metavar="FILE",
+    help="More options from a YAML file, by their long names; those of the command line win.",
+)
 @completion_option
 @version_option
 @click.pass_context
 def call(ctx: click.Context, /, kind: str | None, model: str | None, **parameters: Any) -> None:
-    """Make one request, with the flags of rsc."""
+    """Make one request, with the flags of rsc.
+
+    With --channel the first datum travels in the frame that opens the channel, as rsc and Java peers do it, while
+    "rsocket-trio channel" opens with an empty payload and sends every datum as an item; --empty-opening and
+    --first-opens switch either to the other way.
+    """
     chosen = Kind(kind) if kind is not None else Kind.REQUEST
     if model is not None:
         if _model(model) not in MODELS:

@@ -14,7 +14,7 @@ import trio
 from rsocket_trio import serve
 from rsocket_trio.cli.connecting import server_tls
 from rsocket_trio.cli.loading import load_responder
-from rsocket_trio.cli.options import FILE, LEVELS, dialect, uri, version_option
+from rsocket_trio.cli.options import FILE, IN_SHORT, LEVELS, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.running import report
 from rsocket_trio.rsocket.dialects import ALL
@@ -44,7 +44,7 @@ def mode(text: str) -> int:
     multiple=True,
     type=dialect,
     metavar="NAME",
-    help="A dialect to speak; all of them by default.",
+    help=f"A dialect to speak, in full or in short: {IN_SHORT}; all of them by default.",
 )
 @click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to put up with.")
 @click.option("--cert", type=FILE, help="The certificate for tls and wss, PEM.")

@@ -10,7 +10,8 @@ import subprocess
 
 import pytest
 
-from rsocket_trio.rsocket.dialects import ALL
+from rsocket_trio.cli.options import SHORT_DIALECTS
+from rsocket_trio.rsocket.dialects import ALL, DIALECTS
 from tests.cli.commands import COMMAND, run, started
 
 CANCEL = "000000052400"
@@ -58,6 +59,10 @@ async def test_no_command_is_wrong_usage_and_shows_help() -> None:
         ("--nonsense", "rsocket-trio: No such option '--nonsense'."),
         ("frames decode --dialect streamux/1", f"the known ones are {', '.join(ALL)}"),
         ("frames encode --dialect nonsense", f"the known ones are {', '.join(ALL)}"),
+        ("serve module:responder --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT_DIALECTS)}"),
+        ("request tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT_DIALECTS)}"),
+        ("call tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT_DIALECTS)}"),
+        ("frames", "rsocket-trio frames: a command is missing: decode or encode"),
         ("frames translate", "rsocket-trio frames: No such command 'translate'."),
         ("detect more", "rsocket-trio detect: Got unexpected extra argument (more)"),
     ],
@@ -67,6 +72,19 @@ async def test_wrong_words_are_one_line(arguments: str, said: str) -> None:
 
     assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert said in result.stderr
+
+
+def test_every_dialect_has_a_short_name() -> None:
+    assert sorted(SHORT_DIALECTS.values()) == sorted(DIALECTS)
+
+
+@pytest.mark.parametrize("short", SHORT_DIALECTS)
+async def test_a_short_name_means_its_dialect(short: str) -> None:
+    line = json.dumps({"type": "CANCEL", "stream_id": 5}).encode()
+    named = await run("frames", "encode", "--tcp", "--dialect", SHORT_DIALECTS[short], stdin=line)
+    result = await run("frames", "encode", "--tcp", "--dialect", short, stdin=line)
+
+    assert (result.code, result.stderr, result.stdout) == (0, "", named.stdout)
 
 
 async def test_frames_are_decoded_and_encoded_again() -> None:

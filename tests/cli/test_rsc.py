@@ -55,6 +55,7 @@ FACTS: list[tuple[str, dict[str, Any]]] = [
     *((f"{name} X-One:1", {"x_one": "1"}) for name in ("-H", "--header", "--wsHeader", "--wsh", "--httpHeader")),
     ("-H X-One=1", {"x_one": "1"}),
     ("--dialect reactivesocket/0.2", {"dialect": "reactivesocket/0.2"}),
+    ("--dialect 0.2", {"dialect": "reactivesocket/0.2"}),
     ("--lease", {"lease": True}),
     ("--log --retry --timeout 10", {}),
 ]
@@ -114,6 +115,110 @@ async def test_what_is_never_answered_arrives(flags: str, arrived: bytes) -> Non
         with trio.fail_after(10):
             await served.arrived.wait()
         assert served.got == [arrived]
+
+
+FROM_FILE: list[tuple[str, str, dict[str, Any]]] = [
+    ("", "", {"data": ""}),
+    ("data: hi", "", {"data": "hi"}),
+    ("data: hi", "-d there", {"data": "there"}),
+    ("data: [hi]", "-l file.txt", {"data": "from a file\n"}),
+    ("input: 1.10", "", {"data": "1.10"}),
+    ("data: yes", "", {"data": "yes"}),
+    ("data: '@file.txt'", "", {"data": "from a file\n"}),
+    ("data: --lease", "", {"data": "--lease", "lease": False}),
+    ("{metadata: [a, b], mmt: [text/css, text/csv]}", "", entries(["text/css", "a"], ["text/csv", "b"])),
+    ("metadata: [a, b]", "-m c --mmt text/css", entries(["text/css", "c"])),
+    ("authSimple: user:secret:x", "", entries([AUTHENTICATION, SIMPLE])),
+    ("authSimple: user:other", "--authBearer token", entries([AUTHENTICATION, BEARER])),
+    ("lease: true", "", {"lease": True}),
+    ("lease: false", "", {"lease": False}),
+    ("dialect: 0.2", "", {"dialect": "reactivesocket/0.2"}),
+    ("im: REQUEST_STREAM", "--request", {}),
+    ("stream: true", "--im REQUEST_RESPONSE", {}),
+    ("stream: false", "", {}),
+    ("retry:\nlog: warning\ntimeout: 10", "", {}),
+    ("retry: false\nlog: true", "--log error", {}),
+    ("keepalive: 3\nlifetime: 9.5", "--lifetime 9", {"keepalive": 3, "lifetime": 9}),
+    ("wsh: ['X-One: 1', 'X-Two: 2']", "", {"x_one": "1"}),
+]
+
+
+@pytest.mark.parametrize(("written", "flags", "expected"), FROM_FILE, ids=[f"{row[0]} {row[1]}" for row in FROM_FILE])
+async def test_options_come_from_a_file_and_the_command_line_wins(
+    written: str, flags: str, expected: dict[str, object], tmp_path: Path
+) -> None:
+    (tmp_path / "file.txt").write_text("from a file\n")
+    (tmp_path / "opts.yml").write_text(written)
+    async with serving("ws://127.0.0.1:0/") as served:
+        result = await run("call", served.uri, "-r", "facts", "--optsFile", "opts.yml", *flags.split(), cwd=tmp_path)
+
+    assert (result.code, result.stderr) == (0, "")
+    facts = json.loads(result.stdout)
+    assert {key: facts[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("switch", "shown"),
+    [("empty-opening: true", "a\n"), ("first-opens: false", "a\n"), ("empty-opening: no", "opened")],
+)
+async def test_a_switch_of_a_file_goes_both_ways(switch: str, shown: str, tmp_path: Path) -> None:
+    (tmp_path / "opts.yml").write_text(f"channel: true\nroute: echo\ndata: a\n{switch}\n")
+    async with serving() as served:
+        result = await run("call", served.uri, "--optsFile=opts.yml", cwd=tmp_path)
+
+    assert (result.code, result.stderr) == (0, "")
+    assert result.stdout.startswith(shown)
+
+
+WRONG_FILES: list[tuple[bytes, str]] = [
+    (b"route: x\nrout: x", "opts.yml, line 2: 'rout' is no option that a file may set"),
+    (b"d: x", "line 1: 'd' is no option that a file may set"),
+    (b"help: true", "'help' is no option that a file may set"),
+    (b"completion: bash", "'completion' is no option that a file may set"),
+    (b"optsFile: other.yml", "'optsFile' is no option that a file may set"),
+    (b"[a]: x", "a key that is no text is no option"),
+    (b"data: x\ndata: y", "line 2: data stands there twice"),
+    (b"route: [x, y]", "route takes one value"),
+    (b"data: [x, [y]]", "data takes a list of plain values"),
+    (b"data: [x, null]", "data takes a list of plain values"),
+    (b"data: {x: y}", "data takes a list of plain values"),
+    (b"route:", "route needs a value"),
+    (b"lease: please", "lease is a flag: true or false"),
+    (b"lease: [true]", "lease takes one value"),
+    (b"take: many", "Invalid value for '--take'"),
+    (b"resume: 60", "resumption is not offered"),
+    (b"- route", "opts.yml: not a mapping of options to values"),
+    (b"route", "opts.yml: not a mapping of options to values"),
+    (b"route: x\ndata: [x", "opts.yml, line 2: no YAML: "),
+    (b"a: 1\n---\nb: 2", "opts.yml, line 2: no YAML: "),
+    (b"\xff", "opts.yml: no YAML: "),
+    (b"data: \x00", "opts.yml: no YAML: "),
+    (b"[" * 5000, "opts.yml: no YAML: "),
+    (b"data: &a [*a]", "data takes a list of plain values"),
+]
+
+
+@pytest.mark.parametrize(("written", "said"), WRONG_FILES, ids=[said for _, said in WRONG_FILES])
+async def test_a_file_that_makes_no_sense_is_told_in_one_line(written: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "opts.yml").write_bytes(written)
+    result = await run("call", "tcp://127.0.0.1:1", "--optsFile", "opts.yml", cwd=tmp_path)
+
+    assert said in result.stderr
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.parametrize(("path", "why"), [("none.yml", "No such file or directory"), (".", "Is a directory")])
+async def test_a_file_that_cannot_be_read_is_told_in_one_line(path: str, why: str, tmp_path: Path) -> None:
+    result = await run("call", "tcp://127.0.0.1:1", "--optsFile", path, cwd=tmp_path)
+
+    assert f"--optsFile: cannot read {path}: {why}" in result.stderr
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
+async def test_help_does_not_need_the_file() -> None:
+    result = await run("call", "--optsFile", "none.yml", "--help")
+
+    assert (result.code, result.stderr) == (0, "")
 
 
 async def test_metadata_alone_is_sent_as_it_is() -> None:

@@ -94,7 +94,7 @@ OPENINGS = [
     Opening("CANCEL on the last stream",      "00 00 06  7f ff ff ff  24 00", 8, None, RSOCKET_1_0),
     Opening("EXT",                            "00 00 0a  00 00 00 00  fc 00  00 00 00 01", 8, None, RSOCKET_1_0),
     Opening("RESUME of 3.0",                  "00 00 1d  00 00 00 00  34 00  00 03 00 00", 11),
-    Opening("RESUME on a stream",             "00 00 1d  00 00 00 01  34 00  00 01 00 00", 8),
+    Opening("RESUME on a stream",             "00 00 1d  00 00 00 01  34 00  00 01 00 00", 8, None, RSOCKET_1_0),
     Opening("type 00",                        "00 00 06  00 00 00 00  00 00", 8),
     Opening("type 0f",                        "00 00 06  00 00 00 00  3c 00", 8),
     Opening("a reserved stream id",           "00 00 06  80 00 00 01  24 00", 7),
@@ -169,10 +169,14 @@ def test_a_message_that_opens_nothing_is_refused_in_1_0_if_it_is_a_frame(frame: 
 
 
 def test_nothing_yet_is_undecided_and_nothing_at_all_is_unknown() -> None:
+    assert detect(b"", message=False, ended=False) is UNDECIDED
     for message in (False, True):
-        assert detect(b"", message=message, ended=False) is UNDECIDED
         assert detect(b"", message=message, ended=True) is None
         assert answer_for(b"", message=message) is None
+
+
+def test_an_empty_message_is_a_whole_one_and_no_dialects() -> None:
+    assert detect(b"", message=True, ended=False) is None
 
 
 def test_sixteen_bytes_always_decide() -> None:

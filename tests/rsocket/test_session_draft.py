@@ -54,7 +54,7 @@ def test_a_session_without_leases_begins_at_once() -> None:  # RSX-SETUP-03
     _, [request] = pair.exchange()
     assert isinstance(request, RequestReceived)
     assert (request.payload, request.entries) == (Payload(b"x", data_mime=5), (APP,))
-    pair.server.commands.send_item(request.stream, request.payload, complete=True)
+    pair.server.commands.send_item(pair.server.table.theirs[1], request.payload, complete=True)
     [item], _ = pair.exchange()
     assert item == ItemReceived(stream, Payload(b"x", data_mime=5), True)
     pair.assert_quiet()
@@ -176,7 +176,7 @@ def test_payloads_arrive_with_their_types_whatever_their_size(size: int, mime: i
         _, [request] = pair.exchange()
         assert isinstance(request, RequestReceived)
         assert (request.payload, request.entries) == (sent, (APP,))
-        pair.server.commands.send_item(request.stream, sent, complete=True)
+        pair.server.commands.send_item(pair.server.table.theirs[1], sent, complete=True)
         [item], _ = pair.exchange()
         assert isinstance(item, ItemReceived)
         assert item.payload == sent

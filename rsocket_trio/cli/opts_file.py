@@ -1,0 +1,107 @@
+"""Which options does the file of ``--optsFile`` give? A YAML mapping, as the words of a command line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rsocket_trio.errors import readable
+
+if TYPE_CHECKING:
+    import yaml
+
+NULL = "tag:yaml.org,2002:null"
+BOOL = "tag:yaml.org,2002:bool"
+TRUE = ("true", "yes", "on")
+
+RIVALS = ({"kind", "model"}, {"simple", "bearer"}, {"data", "load"})
+"""Parameters that say the same thing in different ways: who says one of them means none of the others."""
+
+
+def words_of(path: str, options: Mapping[str, click.Option], said: Collection[str], bare: Collection[str]) -> list[str]:
+    """What the file says, without what the parameters in ``said`` have said already.
+
+    ``options`` are those that a file may set, by their names without dashes; ``bare`` names those whose value may be
+    left out. Values are taken as they are written: ``1.10`` stays ``1.10``. Raises ``ValueError`` in one line.
+    """
+    silent = set(said).union(*(rivals for rivals in RIVALS if not rivals.isdisjoint(said)))
+    words: list[str] = []
+    seen: set[str] = set()
+    for key, node in _pairs(path):
+        where = f"{path}, line {key.start_mark.line + 1}"
+        name = key.value
+        if not isinstance(name, str) or name not in options:
+            raise ValueError(f"{where}: {_shown(name)} is no option that a file may set")
+        if name in seen:
+            raise ValueError(f"{where}: {name} stands there twice")
+        seen.add(name)
+        try:
+            found = _words(name, options[name], node, bare)
+        except ValueError as error:
+            raise ValueError(f"{where}: {name} {error}") from None
+        if options[name].name not in silent:
+            words += found
+    return words
+
+
+def _pairs(path: str) -> Iterator[tuple[yaml.Node, yaml.Node]]:
+    """The keys and values of the mapping in a file; none if it is empty."""
+    try:
+        import yaml  # an extra, and slow to load
+    except ModuleNotFoundError:
+        raise ValueError("PyYAML is missing: pip install 'rsocket-trio[cli]'") from None
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        # Nodes, not objects: they know the text and the line of each value.
+        root = yaml.compose(content, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark is not None else ""
+        raise ValueError(f"{path}{line}: no YAML: {readable(error.problem or '')}") from error
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{path}: no YAML: {readable(str(error).partition(chr(10))[0])}") from error
+    if root is None:
+        return
+    if not isinstance(root, yaml.MappingNode):
+        raise ValueError(f"{path}: not a mapping of options to values")  # noqa: TRY004 - it is what a user wrote
+    yield from root.value
+
+
+def _words(name: str, option: click.Option, node: yaml.Node, bare: Collection[str]) -> list[str]:
+    """One option with its values. Raises ``ValueError`` with what follows its name in the message."""
+    if isinstance(node.value, list):
+        if not option.multiple:
+            raise ValueError("takes one value")
+        if not all(map(_is_text, node.value)):
+            raise ValueError("takes a list of plain values")
+        return [f"--{name}={each.value}" for each in node.value]
+    if node.tag == BOOL and (option.is_flag or name in bare):
+        return _switched(name, option, on=node.value.lower() in TRUE)
+    if option.is_flag:
+        raise ValueError("is a flag: true or false")
+    if node.tag == NULL:
+        if name not in bare:
+            raise ValueError("needs a value")
+        return [f"--{name}"]
+    return [f"--{name}={node.value}"]
+
+
+def _switched(name: str, option: click.Option, *, on: bool) -> list[str]:
+    """A flag, or for false its opposite, which most don't have."""
+    if on:
+        return [f"--{name}"]
+    return list(option.secondary_opts if f"--{name}" in option.opts else option.opts) if option.secondary_opts else []
+
+
+def _is_text(item: yaml.Node | tuple[yaml.Node, yaml.Node]) -> bool:
+    """Whether an item is one value: not a list, not nothing, and not, as the items of a mapping are, a pair."""
+    return not isinstance(item, tuple) and isinstance(item.value, str) and item.tag != NULL
+
+
+def _shown(name: object) -> str:
+    return repr(readable(name)) if isinstance(name, str) else "a key that is no text"

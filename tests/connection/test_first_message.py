@@ -1,0 +1,37 @@
+"""The first WebSocket message decides, whatever it is: nobody else notices, and the client is told goodbye."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio_websocket
+
+from rsocket_trio import Payload, Responder, open_connection, serve
+from rsocket_trio.transports.uris import parse_uri
+
+
+@pytest.mark.parametrize("first", [b"", b"\0\0\0\1", "text"], ids=["empty", "noise", "text"])
+async def test_a_first_message_that_is_none_ends_its_own_connection_in_order(first: bytes | str) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    def echo(request: Payload) -> Payload:
+        return request
+
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, ["ws://127.0.0.1:0/"])
+        endpoint = parse_uri(uri)
+        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        async with stream, trio.open_nursery() as reader:
+            socket = await trio_websocket.wrap_client_stream(reader, stream, endpoint.authority, endpoint.path)
+            await socket.send_message(first)
+            with pytest.raises(trio_websocket.ConnectionClosed) as closed:
+                while True:
+                    await socket.get_message()
+            reader.cancel_scope.cancel()
+        assert closed.value.reason is not None
+        assert closed.value.reason.code in (1000, 1002, 1003)
+        with trio.fail_after(5):
+            async with open_connection(uri) as connection:
+                assert (await connection.request_response(b"still here")).data == b"still here"
+        nursery.cancel_scope.cancel()
