@@ -249,7 +249,20 @@ def test_every_scheme_is_in_the_reference() -> None:
 )
 def test_every_public_attribute_is_in_the_reference(name: str) -> None:
     cls = getattr(rsocket_trio, name)
-    inner = {"run", "leave", "wait_for_answer", "discard", "on_item", "on_complete", "on_error", "on_cancel", "on_credit", "on_push"}
+    inner = set(
+        [
+            "run",
+            "leave",
+            "wait_for_answer",
+            "discard",
+            "on_item",
+            "on_complete",
+            "on_error",
+            "on_cancel",
+            "on_credit",
+            "on_push",
+        ]
+    )
     public = {found for found in dir(cls) if not found.startswith("_")} - inner
     section = REFERENCE.partition(f"### {name}\n")[2].partition("\n### ")[0]
 

@@ -168,7 +168,8 @@ def test_a_wrong_kind_of_function_is_refused_when_it_is_decorated_and_both_are_n
 
     assert str(caught.value).startswith(f"{name} takes ")
     assert function.__name__ in str(caught.value)
-    assert str(caught.value).endswith(f" is a {shape}")
+    article = "an" if shape[0] in "aeiou" else "a"
+    assert str(caught.value).endswith(f" is {article} {shape}")
 
 
 @pytest.mark.parametrize("thing", [7, b"route"])

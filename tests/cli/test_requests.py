@@ -284,7 +284,7 @@ WRONG = {
     "unknown scheme": ["http://127.0.0.1:7878"],
     "is not a number from 0 to 65535": ["tcp://127.0.0.1:port"],
     f"the known ones are {', '.join(ALL)}": ["tcp://127.0.0.1:1", "--dialect", "rsocket/9"],
-    "has no quirk 'odd'": ["tcp://127.0.0.1:1", "--quirk", "odd"],
+    "quirk 'odd'": ["tcp://127.0.0.1:1", "--quirk", "odd"],
     "route of 256 bytes, limit 255": ["URI", "--route", "r" * 256],
     "MIME type 'jsn'": ["tcp://127.0.0.1:1", "--metadata-mime", "jsn"],
     "a header is written": ["ws://127.0.0.1:1", "-H", "nonsense"],

@@ -213,7 +213,7 @@ WRONG = {
         ["app:responder", "--listen", "tls://127.0.0.1:0", "--cert", "typo.py"],
     ),
     f"the known ones are {', '.join(ALL)}": (2, ["app:responder", "--dialect", "rsocket/9"]),
-    "has no quirk 'odd'": (2, ["app:responder", "--quirk", "odd"]),
+    "quirk 'odd'": (2, ["app:responder", "--quirk", "odd"]),
     "three octal digits": (2, ["app:responder", "--unix-mode", "999"]),
 }
 
