@@ -25,7 +25,7 @@ from rsocket_trio.mux.events import Event, SessionEnded, SetupAccepted, SetupRec
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.codec import BadMetadata, Header
+from rsocket_trio.rsocket.codec import BadMetadata
 from rsocket_trio.rsocket.control import Control, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.entry_control import EntryControl
@@ -34,15 +34,14 @@ from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
-    ExtFrame,
     KeepaliveFrame,
     LeaseFrame,
-    MetadataPushFrame,
     PayloadFrame,
     RequestFrame,
     RequestNFrame,
     SetupOkFrame,
 )
+from rsocket_trio.rsocket.gate import Gate
 from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
 from rsocket_trio.rsocket.lease import Permits
@@ -63,12 +62,6 @@ STREAM_HANDLERS: dict[type, Callable[[Inbound, Any], None]] = {
 
 ACCEPTANCE = frozenset({*STREAM_HANDLERS, KeepaliveFrame, LeaseFrame})
 """Frames that show a client that the server accepted (RS10-CON-12), beside an ERROR on a stream."""
-
-ANSWERS = (PayloadFrame, ErrorFrame)
-"""Frames that only a responder sends, where the two sides' ids tell nothing."""
-
-FOR_HANDLERS = (MetadataPushFrame, ExtFrame)
-"""Frames for the connection that an application's handlers take: none of those runs before the gate is open."""
 
 
 class State(enum.Enum):
@@ -121,8 +114,7 @@ class Session:
         self._acceptance = ACCEPTANCE if dialect.keepalive_accepts else ACCEPTANCE - {KeepaliveFrame}
         self._asked: tuple[ClientTerms, bool] | None = None
         self._grants: tuple[Entry, ...] | None = None
-        self._held: list[bytes] = []
-        self._held_size = 0
+        self._gate = Gate(dialect, limits, self.table, self.control)
 
     # What the connection says
 
@@ -162,7 +154,7 @@ class Session:
         if self._grants is not None:
             # RSX-OK-01: before anything else.
             self.outbox.release(self.dialect.codec.encode(SetupOkFrame(Payload(), (*self._grants, *granted))))
-        held, self._held, self._held_size = self._held, [], 0
+        held = self._gate.open()
         return self._process(held, now) if held else []
 
     def refuse(self, error: SetupError) -> list[Event]:
@@ -217,7 +209,7 @@ class Session:
             self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
         self.state = State.OVER
         self.outbox.drop_held()
-        self._held.clear()
+        self._gate.open()
 
     # What the connection asks
 
@@ -275,10 +267,7 @@ class Session:
         """Whether reading must pause: replies wait for a peer that does not read, or the gate holds enough."""
         outbox, limits = self.outbox, self.limits
         return (
-            outbox.reply_size >= limits.reply_size
-            or outbox.reply_frames >= limits.reply_frames
-            or len(self._held) >= limits.held_frames
-            or self._held_size >= limits.held_size
+            outbox.reply_size >= limits.reply_size or outbox.reply_frames >= limits.reply_frames or self._gate.is_full
         )
 
     def open_streams(self) -> list[Stream]:
@@ -362,28 +351,10 @@ class Session:
         if self.state is State.NEW:
             self._on_first_frame(data)
         elif self.state is State.GATED:
-            header = self.dialect.codec.header(data)
-            if header is None or self._passes_gate(header, data):
-                # Keepalives, leases, errors and answers go on.
-                return True
-            # A request, something for a request that is held already, or what a handler of the application would take.
-            self._held.append(data)
-            self._held_size += len(data)
+            return self._gate.lets_through(data)
         elif self.state is State.ASKING:
             return self._on_answer(data)
         return False
-
-    def _passes_gate(self, header: Header, data: bytes) -> bool:
-        row = self.dialect.codec.row(header.number)
-        if self._grants is not None:
-            # Nothing may be answered before SETUP_OK; only an end that the peer announces needs no answer.
-            return row is not None and row.frame is ErrorFrame
-        if row is not None and row.frame in FOR_HANDLERS:
-            return row.frame is ExtFrame and self.control.is_for_session(data)
-        if header.stream_id and not self.dialect.ids_have_parity:
-            # The id may be one of ours and one of the peer's: only what answers our own requests goes on.
-            return row is not None and row.frame in ANSWERS
-        return not header.stream_id or self.table.find(header.stream_id) is not None
 
     def _on_first_frame(self, data: bytes) -> None:
         """Let the SETUP in, up to the application's gate. Raises the ``SetupError`` that refuses it."""
@@ -396,6 +367,7 @@ class Session:
             self.control.agree_leases()
         if frame.ack:
             self._grants = grants(frame, grants_leases=self._grants_leases)
+            self._gate.owes_answer = True
             self.outbox.hold()
         self.inbound.events.append(SetupReceived(described(self.dialect, frame)))
 

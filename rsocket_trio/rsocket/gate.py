@@ -1,0 +1,68 @@
+"""What waits while a server's application considers the SETUP, and what goes on."""
+
+from __future__ import annotations
+
+from rsocket_trio.limits import Limits
+from rsocket_trio.rsocket.control import Control
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.frames import ErrorFrame, ExtFrame, MetadataPushFrame, PayloadFrame
+from rsocket_trio.rsocket.streams import StreamTable
+
+ANSWERS = (PayloadFrame, ErrorFrame)
+"""Frames that only a responder sends, where the two sides' ids tell nothing."""
+
+FOR_HANDLERS = (MetadataPushFrame, ExtFrame)
+"""Frames for the connection that an application's handlers take: none of those runs before the gate is open."""
+
+
+class Gate:
+    """Frames held until the application lets their sender in. Keepalives, leases, errors and answers pass.
+
+    ``owes_answer`` says that the SETUP asked for one: then nothing may be said before it.
+    """
+
+    __slots__ = ("_control", "_dialect", "_held", "_limits", "_size", "_table", "owes_answer")
+
+    def __init__(self, dialect: Dialect, limits: Limits, table: StreamTable, control: Control) -> None:
+        self._dialect = dialect
+        self._limits = limits
+        self._table = table
+        self._control = control
+        self._held: list[bytes] = []
+        self._size = 0
+        self.owes_answer = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough is held for reading to pause."""
+        return len(self._held) >= self._limits.held_frames or self._size >= self._limits.held_size
+
+    def lets_through(self, data: bytes) -> bool:
+        """Whether this frame is to be looked at now; otherwise it is held."""
+        if self._passes(data):
+            return True
+        self._held.append(data)
+        self._size += len(data)
+        return False
+
+    def open(self) -> list[bytes]:
+        """What was held, in order."""
+        held, self._held, self._size = self._held, [], 0
+        return held
+
+    def _passes(self, data: bytes) -> bool:
+        codec = self._dialect.codec
+        header = codec.header(data)
+        if header is None:
+            return True
+        row = codec.row(header.number)
+        if self.owes_answer:
+            # Only an end that the peer announces needs no answer.
+            return row is not None and row.frame is ErrorFrame
+        if row is not None and row.frame in FOR_HANDLERS:
+            return row.frame is ExtFrame and self._control.is_for_session(data)
+        if header.stream_id and not self._dialect.ids_have_parity:
+            # The id may be one of ours and one of the peer's: only what answers our own requests goes on.
+            return row is not None and row.frame in ANSWERS
+        # A request, or something for a request that is held already, waits.
+        return not header.stream_id or self._table.find(header.stream_id) is not None
