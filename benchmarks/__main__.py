@@ -37,7 +37,7 @@ def main() -> int:
     if "latency" in chosen:
         results["latency"] = latency.main()
     if "memory" in chosen:
-        results["memory"] = memory.main()
+        results["memory"] = memory.main(libraries)
     if "dialects" in chosen:
         results["dialects"] = dialects.main(asked.repeat)
     if asked.json is not None:

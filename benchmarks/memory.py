@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 
 import trio
@@ -54,16 +55,22 @@ async def pause(server: harness.Server) -> float:
             return server.resident() - before
 
 
-def main() -> dict[str, float]:
-    """Print and return the figures, in bytes."""
-    figures = {}
-    for name, measure in (("connection", connections), ("stream", streams), ("pause", pause)):
-        with harness.server("trio") as server:
-            figures[name] = trio.run(measure, server)
-    print(
-        f"server memory: {figures['connection'] / 1024:.1f} KiB an idle connection, {figures['stream'] / 1024:.1f} KiB "
-        f"an open stream, {figures['pause'] / 2**20:.1f} MiB beside a reader that stopped for {PAUSE} s"
-    )
+def main(libraries: Sequence[str] = ("trio",)) -> dict[str, dict[str, float]]:
+    """Print and return the figures of each library's server, in bytes; the clients are always ours."""
+    figures: dict[str, dict[str, float]] = {}
+    for library in libraries:
+        figures[library] = {}
+        for name, measure in (("connection", connections), ("stream", streams), ("pause", pause)):
+            with harness.server(library) as server:
+                figures[library][name] = trio.run(measure, server)
+    ours = figures["trio"]
+    for name, what in (("connection", "an idle connection"), ("stream", "an open stream")):
+        line = f"server memory of {what}: {ours[name] / 1024:.1f} KiB"
+        if "asyncio" in figures:
+            theirs = figures["asyncio"][name]
+            line += f", rsocket-py {theirs / 1024:.1f} KiB: {theirs / ours[name]:.1f}x"
+        print(line)
+    print(f"server growth beside a reader that stopped for {PAUSE} s: {ours['pause'] / 2**20:.1f} MiB")
     return figures
 
 
