@@ -150,11 +150,12 @@ class Dispatcher:
             if stream.interaction is Interaction.FIRE_AND_FORGET:
                 return
             reply = as_payload(result)
+            if engine.has_room(reply.size):
+                engine.send_item(stream, reply, complete=True)
+                return
         except Exception as error:
+            # Of the handler, or of an answer that the dialect can't say.
             self._fail_request(stream, handler, payload, error)
-            return
-        if engine.has_room(reply.size):
-            engine.send_item(stream, reply, complete=True)
             return
 
         async def late(request: Payload) -> Payload:

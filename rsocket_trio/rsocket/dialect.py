@@ -58,6 +58,10 @@ class Dialect:
     """SETUP agrees on keepalives and a lifetime above 0; otherwise it may say nothing of them, or 0 for none."""
     ids_have_parity: bool = True
     """Client and server use odd and even ids, so that an id tells who opened the stream."""
+    metadata_types: bool = False
+    """Metadata has a type byte."""
+    any_peer_ids: bool = False
+    """A server takes requests with odd and with even ids, whichever its own are."""
     implicit_lease: bool = False
     """With leases the SETUP itself allows the server's requests, until a LEASE of the client's restricts them."""
     pushes_on_streams: bool = False

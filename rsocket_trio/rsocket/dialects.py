@@ -99,6 +99,7 @@ REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
     refusals=range(2**32),  # RS00-SERR-02
     errors_have_scopes=True,  # RS00-ERR-01, RS00-SERR-01
     bare_complete_is_no_item=True,  # RS00-RSP-03
+    metadata_types=True,  # RS00-MD-04
     pushes_on_streams=True,  # RS00-MP-02
     setup_codes={0x001: 0x0001, 0x002: 0x0010, 0x003: 0x0100, 0x004: 0x0100},  # RS00-SERR-03
     request_n_field=layout_0_0.SHAPE.count.size,  # RS00-STR-01

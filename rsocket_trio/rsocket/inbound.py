@@ -259,7 +259,7 @@ class Inbound:
             if table.reassembling > limits.reassembly_size:
                 raise RemoteProtocolError(f"more than {limits.reassembly_size} bytes in unfinished payloads")
         except RemoteProtocolError as error:
-            self._offence(stream, error)
+            self._offence(stream, error, more=follows or stream.interaction is Interaction.REQUEST_CHANNEL)
             return None
         if follows:
             return None
@@ -307,10 +307,11 @@ class Inbound:
         # ALL-RCT-10: the surplus is not queued, the stream ends, the offender is told.
         self._offence(stream, RemoteProtocolError(f"stream {stream.id}: more items than were granted"))
 
-    def _offence(self, stream: Stream, error: RemoteProtocolError) -> None:
+    def _offence(self, stream: Stream, error: RemoteProtocolError, *, more: bool = True) -> None:
+        """End a stream for a fault of the peer's; ``more`` says that frames of it may be on their way."""
         known = stream.request is None
         stream.request = None
-        if not stream.requester:
+        if more and not stream.requester:
             self._table.expect_late(stream.id, stream.interaction)
         if stream.interaction is Interaction.FIRE_AND_FORGET:
             self._table.end(stream)

@@ -117,6 +117,8 @@ class Outbound:
             if not self._dialect.entries:
                 raise Unsupported(f"{self._dialect.name} has no extension entries")
             fixed += len(encode_block(entries, AT_STREAM))
+        if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
+            self._check_extras(payload)
         stream = self._table.new(interaction)
         stream.granted = 1 if initial_n is None else initial_n
         if complete:
@@ -130,12 +132,22 @@ class Outbound:
             raise
         return stream
 
+    def _check_extras(self, payload: Payload) -> None:
+        """Raise ``Unsupported`` for what the dialect can't say of a payload, before anything is sent."""
+        dialect = self._dialect
+        if payload.metadata_type and not dialect.metadata_types:
+            raise Unsupported(f"{dialect.name} has no metadata types")
+        if not dialect.mime_fields and (payload.data_mime is not None or payload.metadata_mime is not None):
+            raise Unsupported(f"{dialect.name} has no MIME types of single payloads")
+
     def send_item(self, stream: Stream, payload: Payload, *, complete: bool = False) -> None:
         """Send one item, which takes one of the stream's credits; with ``complete`` it is the last."""
         if not stream.open & SENDING:
             applied(SEND_NEXT, stream.open)
         if stream.room <= 0:
             raise LocalProtocolError(f"no credit left on stream {stream.id}")
+        if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
+            self._check_extras(payload)
         stream.room -= 1
         stream.item_sent = True
         if complete and self._hides(stream, payload):

@@ -86,7 +86,7 @@ class StreamTable:
     way must not open them anew (ALL-RCT-14).
     """
 
-    __slots__ = ("_ids", "_peer_parity", "_requests_repeat", "late", "mine", "reassembling", "theirs")
+    __slots__ = ("_any_peer_ids", "_ids", "_peer_parity", "_requests_repeat", "late", "mine", "reassembling", "theirs")
 
     def __init__(self, dialect: Dialect, *, client: bool) -> None:
         first, peers_first = dialect.client_first_id, dialect.server_first_id
@@ -94,6 +94,7 @@ class StreamTable:
             first, peers_first = peers_first, first
         self._ids = StreamIds(first, dialect.last_id, reuse=dialect.id_reuse)
         self._peer_parity = peers_first % 2 if dialect.ids_have_parity else None
+        self._any_peer_ids = dialect.any_peer_ids and not client
         self._requests_repeat = dialect.request_repeats and dialect.request_fragments
         self.late: dict[int, Interaction] = {}
         self.reassembling = 0
@@ -110,6 +111,8 @@ class StreamTable:
 
     def is_peers(self, stream_id: int) -> bool:
         """Whether the peer may open a stream of this id (RS10-SID-03, -04; any unused one: RS10-SID-05)."""
+        if self._any_peer_ids:
+            return stream_id != 0 and stream_id not in self.mine
         return stream_id != 0 and self._peer_parity in (None, stream_id % 2)
 
     def find(self, stream_id: int) -> Stream | None:
@@ -119,6 +122,8 @@ class StreamTable:
     def new(self, interaction: Interaction) -> Stream:
         """A stream of this side's. Raises ``LocalProtocolError`` when ids are used up."""
         stream_id = self._ids.take(self.mine)
+        while self._any_peer_ids and stream_id in self.theirs:
+            stream_id = self._ids.take(self.mine)
         stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], requester=True)
         if interaction is not Interaction.FIRE_AND_FORGET:
             self.mine[stream_id] = stream

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from rsocket_trio import Lease, Payload, Responder, open_connection_over, serve_stream
+from rsocket_trio import Lease, Limits, Payload, Responder, open_connection_over, serve_stream
 from rsocket_trio.rsocket.dialects import ALL
 from tests.conformance.raw32 import (
     RS01,
@@ -46,13 +46,31 @@ async def test_odd_ids_of_clients_are_served_by_name(autojump_clock: object, opt
         return request
 
     async with bare_server(W, responder, quirks=["client_ids_odd"], **options) as peer:
-        await peer.send(W.setup(version=(0, 0)), W.ask(2, b"ignored"), W.ask(1, b"one"))
+        await peer.send(W.setup(version=(0, 0)), W.ask(1, b"one"))
         await peer.expect(W.item(1, b"one", "C"))
+        await peer.send(W.ask(2, b"even"))
+        await peer.expect(W.item(2, b"even", "C"))
         await peer.send(W.ask(3, b"three"))
         await peer.expect(W.item(3, b"three", "C"))
     async with bare_server(W, responder, **options) as peer:
         await peer.send(W.setup(version=(0, 0)), W.ask(1, b"one"), W.ask(2, b"two"))
         await peer.expect(W.item(2, b"two", "C"))
+
+
+@clause("RS01-SEQ-01", "RS01-SID-05")
+async def test_an_id_can_be_used_again_once_its_request_was_too_large(autojump_clock: object) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def echo(request: Payload) -> Payload:
+        return request
+
+    async with bare_server(W, responder, limits=Limits(payload_size=100)) as peer:
+        await peer.send(W.setup(), W.ask(2, bytes(80), "F"), W.ask(2, bytes(80)))
+        answer = await peer.receive()
+        assert answer.stream_id == 2
+        await peer.send(W.ask(2, b"again"))
+        await peer.expect(W.item(2, b"again", "C"))
 
 
 @clause("RS01-SID-04", "QRK-04")
