@@ -20,13 +20,6 @@ class Move:
     needs: int
     closes: int
 
-    @property
-    def allowed_when(self) -> str:
-        """The needed directions in words."""
-        return {NEITHER: "always", SENDING: "while sending", RECEIVING: "while receiving", BOTH: "while both are open"}[
-            self.needs
-        ]
-
 
 # fmt: off
 #                             what it is                          needs      closes

@@ -16,7 +16,15 @@ from rsocket_trio.mux.events import (
     StreamMetadataPushed,
 )
 from rsocket_trio.mux.fragments import Assembly
-from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
+from rsocket_trio.mux.halves import (
+    NEITHER,
+    RECEIVE_COMPLETE,
+    RECEIVE_HALF_CANCEL,
+    RECEIVE_LAST_WORD,
+    RECEIVING,
+    SENDING,
+    applied,
+)
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import MetadataPush, Payload
@@ -286,9 +294,9 @@ class Inbound:
         if stream.requester and not self._dialect.halves:
             # RS02-SEQ-04: the responder's COMPLETE ends a channel on both sides.
             self._outbox.discard(stream)
-            stream.open = NEITHER
+            stream.open = applied(RECEIVE_LAST_WORD, stream.open)
         else:
-            stream.open &= ~RECEIVING
+            stream.open = applied(RECEIVE_COMPLETE, stream.open)
         if stream.open == NEITHER:
             self._table.end(stream)
 
@@ -298,7 +306,7 @@ class Inbound:
             return
         self._outbox.discard(stream)
         self._outbound.keep_credit(stream)
-        stream.open &= ~SENDING  # RS10-SEQ-10
+        stream.open = applied(RECEIVE_HALF_CANCEL, stream.open)  # RS10-SEQ-10
         if stream.open == NEITHER:
             self._table.end(stream)
         self.events.append(SendingCancelled(stream))
