@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from rsocket_trio.errors import RemoteProtocolError, stream_error
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
@@ -45,6 +47,7 @@ from rsocket_trio.rsocket.streams import RESPONDERS_HALVES, Stream, StreamTable
 
 REJECTED = 0x202
 INVALID = 0x204
+EMPTY = Payload()
 
 
 class Inbound:
@@ -99,7 +102,8 @@ class Inbound:
         stream.room = 1 if interaction is Interaction.REQUEST_RESPONSE else frame.initial_n or 0
         if frame.follows and not frame.complete:
             self._table.theirs[stream_id] = stream
-            stream.request = frame
+            # Without its payload, which is copied into the assembly: else the first pieces would be here twice.
+            stream.request = attrs.evolve(frame, payload=EMPTY)
             self._continue_request(stream, frame.payload, follows=True, complete=False)
             return
         if answered:
@@ -123,7 +127,7 @@ class Inbound:
             self.ignored += 1
         elif follows or stream.assembly is not None:
             self._continue_item(stream, frame.payload, follows=follows, complete=complete)
-        elif frame.next or (not complete and self._dialect.bare_payload_is_item and frame.payload != Payload()):
+        elif frame.next or (not complete and self._dialect.bare_payload_is_item and frame.payload != EMPTY):
             self._item(stream, frame.payload, complete)
         elif complete:
             self._completed(stream)  # what it carries is dropped: RS10-PAY-05
