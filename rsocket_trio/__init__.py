@@ -27,6 +27,7 @@ from rsocket_trio.errors import (
 from rsocket_trio.limits import Limits
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
 from rsocket_trio.responder import Responder
+from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, Lease, Setup
 
 __all__ = [
@@ -56,6 +57,7 @@ __all__ = [
     "RemoteProtocolError",
     "Responder",
     "Setup",
+    "StreamuxOptions",
     "Unsupported",
     "UnsupportedSetup",
     "current_connection",

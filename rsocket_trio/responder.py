@@ -225,6 +225,10 @@ class Responder:
             raise Rejected(f"no {interaction.value} handler for route '{readable(route)}'")
         return handler
 
+    def has_default(self, interaction: Interaction) -> bool:
+        """Whether requests without a route have a handler."""
+        return (interaction, None) in self._handlers
+
     @property
     def setup_handler(self) -> Handler | None:
         """What lets connections in."""

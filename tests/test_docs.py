@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -22,17 +23,27 @@ import trio
 import trustme
 
 import rsocket_trio
-from rsocket_trio import Limits, Payload, Responder, open_connection, serve
+from rsocket_trio import Channel, Limits, Payload, Responder, StreamuxOptions, open_connection, serve
+from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.errors import CodedError
 from rsocket_trio.responder import FORMS
-from rsocket_trio.rsocket.dialects import ALL
 from rsocket_trio.transports.uris import SCHEMES
 from tests.blocks import ROOT, Block, anchors, blocks, links, page, slug, with_free_ports
 
 PATIENCE = 20.0
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 HOWTO = page("docs/howto.md")
+STREAMUX = page("docs/streamux.md")
 REFERENCE = page("docs/reference.md")
+CHAPTERS = {
+    "Options and negotiation": ["HELLO", "HELLO"],
+    "Messages and chunks": ["b'3'"],
+    "Cancellation": [],
+    "Pings and priorities": [r"\d+\.\d ms"],
+    "Back-pressure without credit": [r"too fast after \d+ bytes"],
+    "Errors": [r"\+0\.25", "-by zero", "-internal error"],
+}
+"""What the snippets of the page on Streamux print."""
 TASKS = list(dict.fromkeys(block.heading for block in blocks(HOWTO) if block.language == "python"))
 
 
@@ -41,16 +52,18 @@ TASKS = list(dict.fromkeys(block.heading for block in blocks(HOWTO) if block.lan
 
 def test_the_tutorial_shows_what_happens(tmp_path: Path) -> None:
     text = with_free_ports(page("docs/tutorial.md"))
-    started: list[subprocess.Popen[str]] = []
-    with background(started) as afterwards:
-        for block in blocks(text):
-            if block.language == "python":
-                (tmp_path / block.text.partition("\n")[0].removeprefix("# ")).write_text(block.text)
-            elif block.language == "console":
-                play(block.text, tmp_path, started)
+    afterwards = play_all(text, tmp_path)
 
     assert "stopped at 9" in text
     assert "stopped at 9\n" in "".join(afterwards)
+
+
+def test_the_client_of_the_page_on_streamux_talks_to_its_server(tmp_path: Path) -> None:
+    text = with_free_ports(STREAMUX)
+
+    assert play_all(text, tmp_path) == [""]
+    assert sorted(path.name for path in tmp_path.glob("*.py")) == ["client.py", "server.py"]
+    assert "$ python client.py\nHELLO\n" in text
 
 
 def test_the_tutorial_names_its_files() -> None:
@@ -58,6 +71,19 @@ def test_the_tutorial_names_its_files() -> None:
 
     assert all(re.fullmatch(r"# \w+\.py", name) for name in named)
     assert len(set(named)) == len(named)
+
+
+def play_all(text: str, folder: Path) -> list[str]:
+    """Write the files of a page and type its commands; what the programs still said that it leaves running."""
+    started: list[subprocess.Popen[str]] = []
+    with background(started) as afterwards:
+        for block in blocks(text):
+            name = re.match(r"# (\w+\.py)\n", block.text)
+            if block.language == "python" and name:
+                (folder / name[1]).write_text(block.text)
+            elif block.language == "console":
+                play(block.text, folder, started)
+    return afterwards
 
 
 @contextmanager
@@ -126,6 +152,44 @@ async def test_a_how_to_works(task: str, tmp_path: Path, monkeypatch: pytest.Mon
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS)
+async def test_a_chapter_on_streamux_works(chapter: str) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def shout(request: Payload) -> str:
+        if request.text == "slow":
+            await trio.sleep_forever()
+        return request.text.upper()
+
+    @responder.request_channel
+    async def count(channel: Channel) -> None:
+        words = b"".join([chunk.data async for chunk in channel]).split()
+        await channel.send(str(len(words)))
+
+    printed: list[str] = []
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
+            async with open_connection(uri, dialect="streamux/1") as connection:
+                names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
+                names |= {"trio": trio, "partial": partial, "print": lambda word: printed.append(str(word))}
+                names |= {"uri": uri, "connection": connection, "nursery": nursery}
+                for block in blocks(STREAMUX):
+                    if block.language == "python" and block.heading == chapter:
+                        await execute(block, names, "docs/streamux.md")
+            nursery.cancel_scope.cancel()
+
+    for said, shown in zip(printed, CHAPTERS[chapter], strict=True):
+        assert re.fullmatch(shown, said)
+
+
+def test_every_chapter_on_streamux_with_code_is_run() -> None:
+    code = [block for block in blocks(STREAMUX) if block.language == "python"]
+
+    assert {block.heading for block in code} == {*CHAPTERS, "A server and a client"}
+
+
 def test_every_task_of_the_how_to_is_in_its_list() -> None:
     listed = [link.removeprefix("#") for link in links(HOWTO) if link.startswith("#")]
 
@@ -156,11 +220,9 @@ async def test_handlers_of_the_how_to_do_what_it_says() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def execute(block: Block, names: dict[str, Any]) -> None:
+async def execute(block: Block, names: dict[str, Any], path: str = "docs/howto.md") -> None:
     """Run a block whose lines stand inside an async function."""
-    code: CodeType = compile(
-        "\n" * (block.line - 1) + block.text, "docs/howto.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
-    )
+    code: CodeType = compile("\n" * (block.line - 1) + block.text, path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     waiting = eval(code, names)
     if waiting is not None:
         await waiting
@@ -215,6 +277,22 @@ def test_the_tables_of_arguments_are_those_of_the_code(function: Any) -> None:
     parameters = [name for name in inspect.signature(function).parameters if name != "task_status"]
 
     assert documented == [f"`{name}`" for name in parameters]
+
+
+def test_the_tables_of_streamux_options_are_those_of_the_code() -> None:
+    fields = attrs.asdict(StreamuxOptions())
+    explained = " ".join(name for name, *_ in rows_under("Options and negotiation", STREAMUX))
+
+    assert {name.strip("`"): default for name, default, _ in rows_under("Streamux")} == {
+        name: said_of_option(default) for name, default in fields.items()
+    }
+    assert re.findall(r"`(\w+)`", explained) == list(fields)
+
+
+def test_the_limits_of_streamux_exist() -> None:
+    named = " ".join(name for name, *_ in rows_under("Limits", STREAMUX))
+
+    assert set(re.findall(r"`(\w+)`", named)) <= {field.name for field in attrs.fields(Limits)}
 
 
 def test_the_table_of_decorators_is_that_of_the_code() -> None:
@@ -284,9 +362,9 @@ def test_the_table_of_the_flags_of_call_is_that_of_the_code() -> None:
     assert documented == [[*option.opts, *option.secondary_opts] for option in call.params[1:]]
 
 
-def rows_under(heading: str) -> list[list[str]]:
+def rows_under(heading: str, text: str = REFERENCE) -> list[list[str]]:
     """The cells of the first table under a heading, without its own head."""
-    text = re.split(rf"^#+ {re.escape(heading)}$", REFERENCE, maxsplit=1, flags=re.MULTILINE)[1]
+    text = re.split(rf"^#+ {re.escape(heading)}$", text, maxsplit=1, flags=re.MULTILINE)[1]
     table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
     assert table is not None
     lines = [re.split(r"(?<!\\)\|", line.strip("|")) for line in table[0].splitlines()]
@@ -300,6 +378,12 @@ def said(name: str, number: float) -> str:
         unit, size = ("MiB", 2**20) if whole % 2**20 == 0 else ("KiB", 2**10)
         return f"{whole // size} {unit}" + (" - 1" if number < whole else "")
     return f"{number:,.0f}"
+
+
+def said_of_option(default: object) -> str:
+    if isinstance(default, int) and not isinstance(default, bool):
+        return f"{default:,}"
+    return f'`"{default}"`' if isinstance(default, str) else f"`{default}`"
 
 
 def is_error(name: str) -> bool:

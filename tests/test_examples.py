@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
 import pytest
 import trio
 
-from rsocket_trio import Channel, Connection, Rejected, RejectedSetup, open_connection
+from rsocket_trio import Channel, Connection, Rejected, RejectedSetup, StreamuxOptions, open_connection, serve
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -32,6 +34,7 @@ EXPECTED = {
     "lease.py": ["guest: 5 requests needed", "friend: 5 requests needed"],
     "tls.py": ["tls: you are ada@example.org", "wss: you are ada@example.org"],
     "call_back.py": ["the server asks: really apples?", "ordered apples, wrapped, before noon", "nothing ordered"],
+    "files.py": ["ping: ", "downloaded 64 MiB", "half way: 32 MiB", "notes: stored 12 bytes", "cannot get '../film'"],
 }
 # fmt: on
 
@@ -83,6 +86,87 @@ def test_an_example_does_what_it_says_and_ends(name: str) -> None:
 
     assert (done.returncode, done.stderr) == (0, "")
     assert_in_order(EXPECTED[name], done.stdout)
+
+
+def test_the_file_server_hears_that_a_download_was_left() -> None:
+    assert run(EXAMPLES / "files.py").stdout.count("server: film was not wanted to its end\n") == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "get ../secret",
+            "get /etc/passwd",
+            "get sub/inner",
+            "get sub",
+            "get .hidden",
+            "get absent",
+            "get ",
+            "get ..",
+        ),
+        *("put ../stolen", "put /tmp/stolen", "put sub/stolen", "put .stolen", "put ", "put a\0b", "dance film", ""),
+        "get " + 300 * "x",
+        "put " + 300 * "x",
+    ],
+)
+async def test_the_file_server_keeps_to_its_folder(line: str, tmp_path: Path) -> None:
+    folder = tmp_path / "served"
+    (folder / "sub").mkdir(parents=True)
+    for name in ("film", ".hidden", "sub/inner", "../secret"):
+        (folder / name).write_text("not for everybody")
+    before = names_under(tmp_path)
+    async with file_server(folder) as connection:
+        assert (await asked(connection, line + "\n", b"content"))[:1] == b"-"
+
+        assert names_under(tmp_path) == before
+        assert await asked(connection, "get film\n") == b"+not for everybody"
+
+
+async def test_the_file_server_takes_whole_files_only_up_to_its_limit(tmp_path: Path) -> None:
+    async with file_server(tmp_path) as connection:
+        assert await asked(connection, "put new\nabc", b"def") == b"+stored 6 bytes"
+        assert await asked(connection, "put n", b"ew\n", b"again") == b"+stored 5 bytes"
+        assert (
+            await asked(connection, "put large\n", bytes(64 * 2**20), b"and one more") == b"-more than 67108864 bytes"
+        )
+        assert (await asked(connection, 300 * "x"))[:1] == b"-"
+        async with connection.request_channel("put half\n") as channel:
+            await channel.send(b"half")
+            await connection.ping()
+
+        assert await asked(connection, "get half\n") == b"-cannot get 'half'"
+        assert await asked(connection, "get new\n") == b"+again"
+    assert names_under(tmp_path) == ["new"]
+
+
+@asynccontextmanager
+async def file_server(folder: Path) -> AsyncIterator[Connection]:
+    """A connection to the server of the example, which serves this folder."""
+    example = runpy.run_path(str(EXAMPLES / "files.py"))
+    options = StreamuxOptions(qa=True, encode_error=example["as_answer"])
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(
+            partial(serve, example["file_server"](folder), "tcp://127.0.0.1:0", streamux=options)
+        )
+        with trio.fail_after(PATIENCE):
+            async with open_connection(uri, dialect="streamux/1") as connection:
+                yield connection
+        nursery.cancel_scope.cancel()
+
+
+def names_under(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+async def asked(connection: Connection, *request: str | bytes) -> bytes:
+    """The answer to these chunks."""
+    first, *others = request
+    async with connection.request_channel(first) as channel:
+        for chunk in others:
+            await channel.send(chunk)
+        await channel.send_eof()
+        return b"".join([chunk.data async for chunk in channel])
 
 
 @pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)

@@ -12,6 +12,7 @@ PUBLIC = {
     *("current_connection",),
     # What they are given, and what they configure
     *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush"),
+    "StreamuxOptions",
     # Errors
     *("RSocketError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
     *("RejectedSetup", "InvalidSetup", "UnsupportedSetup", "NegotiationFailed", "RejectedResume"),

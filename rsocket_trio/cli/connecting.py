@@ -13,7 +13,7 @@ import trio
 from rsocket_trio import Connection, ConnectionLost, Keepalive, Payload, open_connection, open_connection_over
 from rsocket_trio.cli.running import Failure
 from rsocket_trio.cli.watching import Watch, WatchedTransport
-from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.transports.connect import open_transport
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
     )
     return await stack.enter_async_context(
         open_connection_over(
-            WatchedTransport(transport, dialect_named(dial.dialect), dial.watch),
+            WatchedTransport(transport, DIALECTS.get(dial.dialect), dial.watch),
             dialect=dial.dialect,
             setup=dial.setup,
             data_mime=dial.data_mime,

@@ -8,19 +8,32 @@ import click
 
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.frames import Answer, decode_lines, detect_lines, encode_lines, run
-from rsocket_trio.cli.options import IN_SHORT
+from rsocket_trio.cli.options import SHORT_DIALECTS
 from rsocket_trio.cli.options import dialect as dialect_name
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.running import report
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0, dialect_named
+from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0, dialect_named
+
+STREAMUX = ("streamux/1", "streamux")
+SHORT_WITH_FRAMES = ", ".join(short for short, name in SHORT_DIALECTS.items() if name in DIALECTS)
+
+
+def dialect_with_frames(text: str) -> str:
+    """The name of a dialect in full. Refuses Streamux: how wide a chunk's fields are, its bytes don't say."""
+    if text in STREAMUX:
+        raise click.BadParameter(
+            f"{text!r}: its chunks depend on a negotiation; the known ones are {', '.join(DIALECTS)}"
+        )
+    return dialect_name(text)
+
 
 dialect_option = click.option(
     "--dialect",
-    type=dialect_name,
+    type=dialect_with_frames,
     metavar="NAME",
     default=RSOCKET_1_0.name,
     show_default=True,
-    help=f"Whose frames they are, in full or in short: {IN_SHORT}.",
+    help=f"Whose frames they are, in full or in short: {SHORT_WITH_FRAMES}.",
 )
 tcp_option = click.option("--tcp", is_flag=True, help="With length prefixes, as on a byte stream.")
 

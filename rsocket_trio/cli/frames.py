@@ -9,8 +9,9 @@ from typing import Final, TypeAlias
 import attrs
 
 from rsocket_trio.cli.frames_json import from_json, to_json, unhex
+from rsocket_trio.connection.dialects import detect, name_of
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.rsocket.detection import detect
+from rsocket_trio.rsocket.detection import Undecided
 from rsocket_trio.rsocket.dialect import Dialect
 
 Answer: TypeAlias = tuple[str, bool]
@@ -101,7 +102,7 @@ def _detected(line: str) -> Answer:
         found = detect(unhex(line), message=False, ended=True)
     except ValueError as error:
         return _error(str(error))
-    return (found.name if isinstance(found, Dialect) else "unknown"), True
+    return ("unknown" if found is None or isinstance(found, Undecided) else name_of(found)), True
 
 
 def _decode_stream(dialect: Dialect, text: str) -> Iterator[Answer]:

@@ -15,6 +15,7 @@ from rsocket_trio.cli.requests import command_for
 from rsocket_trio.cli.rsc import call
 from rsocket_trio.cli.running import MISUSED, complain, report
 from rsocket_trio.cli.serving import serve_command
+from rsocket_trio.cli.streamux_commands import streamux_group
 
 NAME = "rsocket-trio"
 
@@ -44,7 +45,7 @@ def demo(ctx: click.Context, /) -> None:
 commands.add_command(serve_command)
 for kind in Kind:
     commands.add_command(command_for(kind))
-for command in (call, frames_group, detect_command, demo):
+for command in (call, frames_group, streamux_group, detect_command, demo):
     commands.add_command(command)
 
 

@@ -10,8 +10,8 @@ import attrs
 import click
 
 from rsocket_trio.cli.composing import full_mime
+from rsocket_trio.connection.dialects import ALL, STREAMUX
 from rsocket_trio.rsocket.dialects import (
-    DIALECTS,
     REACTIVESOCKET_0_0,
     REACTIVESOCKET_0_1,
     REACTIVESOCKET_0_2,
@@ -31,6 +31,7 @@ SHORT_DIALECTS = {
     "0.1": REACTIVESOCKET_0_1.name,
     "0.0": REACTIVESOCKET_0_0.name,
     "ext": RSOCKET_2_0_DRAFT.name,
+    "streamux": STREAMUX,
 }
 """Dialects by the names that people type."""
 IN_SHORT = ", ".join(SHORT_DIALECTS)
@@ -44,8 +45,8 @@ def uri(text: str) -> str:
 def dialect(text: str) -> str:
     """The name of a dialect in full, of itself or of its short name."""
     name = SHORT_DIALECTS.get(text, text)
-    if name not in DIALECTS:
-        raise click.BadParameter(f"{text!r}: the known ones are {', '.join(DIALECTS)}, in short {IN_SHORT}")
+    if name not in ALL:
+        raise click.BadParameter(f"{text!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
     return name
 
 

@@ -17,7 +17,7 @@ from rsocket_trio.cli.loading import load_responder
 from rsocket_trio.cli.options import FILE, IN_SHORT, LEVELS, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.running import report
-from rsocket_trio.rsocket.dialects import ALL
+from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.transports.uris import parse_uri
 
 STOP = (signal.SIGINT, signal.SIGTERM)

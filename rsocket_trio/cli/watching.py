@@ -37,7 +37,7 @@ class WatchedTransport:
     """Another transport, each of its frames shown as it passes."""
 
     def __init__(
-        self, transport: Transport, dialect: Dialect, watch: Watch, show: Callable[[str], None] = complain
+        self, transport: Transport, dialect: Dialect | None, watch: Watch, show: Callable[[str], None] = complain
     ) -> None:
         self.handshake = transport.handshake
         self._transport = transport
@@ -93,8 +93,13 @@ class WatchedTransport:
                 self._show(f"{arrow} {row}")
 
 
-def described(dialect: Dialect, data: bytes) -> str:
-    """A frame in a line: its type, its stream, what it carries. Metadata, which may be secret, by its size only."""
+def described(dialect: Dialect | None, data: bytes) -> str:
+    """A frame in a line: its type, its stream, what it carries. Metadata, which may be secret, by its size only.
+
+    Without a dialect (Streamux, whose chunks only its session can cut) the size is all there is to say.
+    """
+    if dialect is None:
+        return f"{len(data)} bytes"
     try:
         frame = dialect.codec.decode(data)
     except RemoteProtocolError as error:

@@ -42,8 +42,7 @@ class Clock:
             elif now >= engine.session.deadline:
                 engine.on_deadline(now)
             elif engine.stalled_for(now) >= engine.session.limits.silence:
-                engine.faults.of_peer("half a frame came, and its rest did not")
-                engine.end(ConnectionLost(f"the peer stalled for {engine.session.limits.silence:g} s"))
+                self._end_stall(engine.session.limits.silence)
 
     def reset(self) -> None:
         """A deadline has come nearer."""
@@ -63,6 +62,16 @@ class Clock:
                     engine.wake()
         except Exception as error:
             engine.faults.of_handler(policy, error)
+
+    def _end_stall(self, seconds: float) -> None:
+        engine = self._engine
+        if engine.is_congested and not engine.session.outbox.reply_frames:
+            lost = ConnectionLost(f"reading was paused for {seconds:g} s, because nobody here took what had come")
+            engine.faults.fatal(lost)
+        else:
+            lost = ConnectionLost(f"the peer stalled for {seconds:g} s")
+            engine.faults.of_peer("half a frame came, and its rest did not")
+        engine.end(lost)
 
     def _deadline(self) -> float:
         engine = self._engine

@@ -78,7 +78,7 @@ class Connection:
         engine = self._engine
         request = self._request(payload, route)
         extensions = as_entries(entries) if entries else ()
-        stream = await engine.open_stream(Interaction.REQUEST_RESPONSE, request, None, extensions)
+        stream = await engine.opening.open(Interaction.REQUEST_RESPONSE, request, None, extensions)
         stream.owner = Reply(trio.lowlevel.current_task())
 
         def abort(_: object) -> trio.lowlevel.Abort:
@@ -196,29 +196,28 @@ class Connection:
         request = self._request(payload, route)
         extensions = as_entries(entries)
         await trio.lowlevel.checkpoint()
-        await self._engine.open_stream(Interaction.FIRE_AND_FORGET, request, None, extensions)
+        await self._engine.opening.open(Interaction.FIRE_AND_FORGET, request, None, extensions)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
         """Send metadata that concerns the connection as a whole; its type is that of ReactiveSocket 0.0."""
         engine = self._engine
         content = as_bytes(metadata)
         await trio.lowlevel.checkpoint()
-        await engine.wait_for_room(len(content))
+        await engine.opening.wait_for_room(len(content))
         engine.session.metadata_push(content, metadata_type)
         engine.wake()
 
     async def ping(self) -> float:
         """Seconds that a sign of life takes there and back.
 
-        Answers match in order; their data is not checked. Raises ``Unsupported`` where the dialect has none.
+        Answers match in order; their data is not checked. Raises ``Unsupported`` where the dialect has none. In
+        Streamux a ping takes a request id, and waits while none is free.
         """
         engine = self._engine
         await trio.lowlevel.checkpoint()
-        engine.check_open()
         answered = trio.Event()
+        await engine.opening.ping(answered)
         started = trio.current_time()
-        engine.session.ping(answered)
-        engine.wake()
         engine.pings.add(answered)
         try:
             await answered.wait()
@@ -331,6 +330,7 @@ class Connection:
             return request
         if not isinstance(route, str):
             raise TypeError(f"a route is a str, not {type(route).__name__}")
+        self._engine.session.check_route()
         mime = self.setup.metadata_mime
         if request.metadata_mime not in NO_MIME and self._engine.session.has_mime_fields:
             mime = mime_name(request.metadata_mime)

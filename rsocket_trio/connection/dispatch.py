@@ -30,6 +30,7 @@ from rsocket_trio.mux.events import (
     LeaseReceived,
     MetadataPushed,
     PeerDraining,
+    PeerFault,
     Pong,
     RequestReceived,
     SendingCancelled,
@@ -98,7 +99,7 @@ class Dispatcher:
     def _on_request(self, event: RequestReceived) -> None:
         stream, payload = event.stream, event.payload
         engine = self._engine
-        if not stream.open and stream.interaction is not Interaction.FIRE_AND_FORGET:
+        if engine.ended is not None or (not stream.open and stream.interaction is not Interaction.FIRE_AND_FORGET):
             return  # it was cancelled, or the session ended, in the same read
         try:
             handler = self._find(stream.interaction, payload)
@@ -282,10 +283,13 @@ class Dispatcher:
         engine.end(event.error)
 
     def _on_lease(self, event: LeaseReceived) -> None:
-        self._engine.on_lease()
+        self._engine.opening.next_in_line()
 
     def _on_pong(self, event: Pong) -> None:
         event.token.set()
+
+    def _on_peer_fault(self, event: PeerFault) -> None:
+        self._engine.faults.of_peer(event.text)
 
     def _on_peer_draining(self, event: PeerDraining) -> None:
         self._engine.on_peer_draining()
@@ -307,6 +311,7 @@ ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {
     SetupReceived: Dispatcher._on_setup,
     SetupAccepted: Dispatcher._on_accepted,
     EntriesReceived: Dispatcher._on_entries,
+    PeerFault: Dispatcher._on_peer_fault,
     PeerDraining: Dispatcher._on_peer_draining,
     SessionEnded: Dispatcher._on_ended,
 }

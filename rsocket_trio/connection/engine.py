@@ -13,6 +13,7 @@ from rsocket_trio.connection.dispatch import Dispatcher
 from rsocket_trio.connection.faults import Faults
 from rsocket_trio.connection.handlers import Job
 from rsocket_trio.connection.link import Link
+from rsocket_trio.connection.opening import Opening
 from rsocket_trio.connection.receiving import Stock
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.connection.workers import Workers
@@ -26,12 +27,10 @@ from rsocket_trio.errors import (
     again,
 )
 from rsocket_trio.mux.halves import RECEIVING, SENDING
-from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream import StreamState
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.responder import Responder
-from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.transports.base import Transport
 
 if TYPE_CHECKING:
@@ -45,8 +44,7 @@ class Engine:
     """Drives one session: the tasks, the waiting, the end.
 
     ``connection`` is the user's view of it, ``ended`` why nothing goes on any more, ``stock`` what was received and
-    not read, ``faults`` what the log heard of, ``room`` where those wait for
-    whom the outbox is too full.
+    not read, ``faults`` what the log heard of, ``opening`` what new requests wait for.
     """
 
     def __init__(self, connection: Connection, session: Session, responder: Responder) -> None:
@@ -55,16 +53,18 @@ class Engine:
         self.responder = responder
         self.ended: RSocketError | None = None
         self.faults = Faults(connection)
-        self.stock = Stock(session.limits.inbox_size)
+        self.stock = Stock(
+            session.limits.inbox_size,
+            counts_items=not session.has_credit,
+            pauses=not session.has_credit and session.message_budget is None,
+        )
         self.clock = Clock(self)
         self.quiet = Parking()
         self.pings: set[trio.Event] = set()
         self._commands = session.commands
         self._outbox = session.outbox
         self._dispatcher = Dispatcher(self)
-        self.room = Parking()
-        self._permits = Parking()
-        self._permit_handed = False
+        self.opening = Opening(self)
         self._answered = Parking()
         self._peer_draining = False
         self._nursery: trio.Nursery | None = None
@@ -87,6 +87,7 @@ class Engine:
                     self.end(ConnectionLost("the link ended"))
                 with trio.move_on_after(AFTERLIFE):
                     await self._workers.outlast()
+                await self._workers.give_up()
                 nursery.cancel_scope.cancel()
 
     @property
@@ -114,62 +115,15 @@ class Engine:
         if self.ended is not None:
             raise again(self.ended)
 
-    async def open_stream(
-        self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...] = ()
-    ) -> StreamState:
-        """Open a stream, waiting for room and, with leases, for permits. Nothing waits after it was opened."""
-        session = self.session
-        cost = session.cost(entries) if entries else 1
-        if not session.supports(interaction):
-            # Raises Unsupported at once: nothing of this is a matter of time.
-            return self._commands.open(interaction, payload, initial_n, entries=entries)
-        size = payload.size
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if self.ended is not None or session.draining or session.permits is not None or not self.has_room(size):
-            await self._wait_to_open(size, cost)
-            try:
-                stream = self._commands.open(interaction, payload, initial_n, entries=entries)
-            finally:
-                self._permit_handed = False
-                self.on_lease()  # the next in the line
-        else:
-            stream = self._commands.open(interaction, payload, initial_n, entries=entries)
-        self.wake()
-        return stream
-
     def has_room(self, size: int) -> bool:
         """Whether so many bytes may be put into the outbox now."""
         return self._outbox.has_room(size)
-
-    async def wait_for_room(self, size: int) -> None:
-        """Wait until so many bytes may be put into the outbox. Raises when the connection is gone."""
-        while not self.has_room(size):
-            self.check_open()
-            await self.room.park()
-        self.check_open()
 
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered the SETUP. Raises its refusal, or why no answer came."""
         while self.session.awaits_answer and self.ended is None:
             await self._answered.park()
         self.check_open()
-
-    async def _wait_to_open(self, size: int, cost: int) -> None:
-        session = self.session
-        while True:
-            if self.ended is not None or session.draining:
-                await trio.lowlevel.checkpoint()
-                self.check_open()
-                raise ConnectionClosed("the connection is closing: no new requests")
-            if not self.has_room(size):
-                await self.room.park()
-                continue
-            # Who comes later must not take the permit of those who wait.
-            first = not self._permits and not self._permit_handed
-            if session.permits is None or (first and session.permits.take(trio.current_time(), cost)):
-                return
-            if await self._permits.park(cost):
-                return
 
     # What streams and handlers ask
 
@@ -194,7 +148,11 @@ class Engine:
         if self.ended is not None:
             return
         if stream.open & SENDING:
-            self._commands.send_error(stream, error)
+            fatal = self._commands.send_error(stream, error)
+            if fatal is not None:
+                self.faults.fatal(fatal)
+                self.end(fatal)
+                return
         elif stream.open & RECEIVING:
             self._commands.send_cancel(stream)
         self.wake()
@@ -203,6 +161,7 @@ class Engine:
         """Cancel a stream, if it has not ended. Never waits and never raises."""
         if self.ended is None:
             self._commands.send_cancel(stream)
+            self.opening.next_in_line()  # what had said nothing yet gives its id back at once
             self.wake()
 
     def request_n(self, stream: StreamState, amount: int) -> None:
@@ -221,7 +180,22 @@ class Engine:
     @property
     def is_congested(self) -> bool:
         """Whether reading must pause."""
-        return self.session.is_congested
+        return self.session.is_congested or self.stock.blocks(self.resume)
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether the session has a part of a frame."""
+        return self.session.is_mid_frame
+
+    @property
+    def progress(self) -> int:
+        """Grows while readers take what was received."""
+        return self.stock.readings
+
+    def resume(self) -> None:
+        """What reading paused for may be over."""
+        if self._link is not None:
+            self._link.resume()
 
     @property
     def is_over(self) -> bool:
@@ -231,6 +205,7 @@ class Engine:
     def on_frames(self, frames: Sequence[bytes]) -> None:
         """Whole frames came: everything that they mean happens before the next ones are read."""
         self._dispatcher.act(self.session.receive(frames, trio.current_time()))
+        self.opening.next_in_line()
         self.settle()
 
     def on_broken(self, error: RemoteProtocolError) -> None:
@@ -242,15 +217,13 @@ class Engine:
         if self._peer_draining:
             self.end(ConnectionClosed("the peer closed the connection"))
         elif self.ended is None:
-            self.faults.lost(error)
-            self.end(error)
+            cut = self.session.cut_off(error)
+            self.faults.lost(cut)
+            self.end(cut)
 
     def on_written(self) -> None:
         """Something left the outbox."""
-        if self.room and self.has_room(0):
-            self.room.wake_all()
-        if self._permits:
-            self.on_lease()
+        self.opening.on_written()
         if self.session.draining:
             self.settle()
 
@@ -275,22 +248,12 @@ class Engine:
         """The application let the peer in, and what was held has happened."""
         self.clock.reset()
         self.settle()
-        if self._link is not None:
-            self._link.resume()
+        self.resume()
 
     def on_peer_draining(self) -> None:
         """The peer lets open streams finish and takes no new ones."""
         self._peer_draining = True
         self._wake_waiters()
-
-    def on_lease(self) -> None:
-        """The peer granted requests: who waits longest gets its own, and lets the next have theirs once it opened."""
-        permits, waiting = self.session.permits, self._permits
-        if permits is None or not waiting or self._permit_handed or not self.has_room(0):
-            return  # of two that are woken at once either may run first, and opens its stream first
-        if permits.take(trio.current_time(), waiting.longest):
-            self._permit_handed = True
-            waiting.wake_one(True)
 
     def settle(self) -> None:
         """Write what was queued, and look whether the last stream ended that a drain waits for."""
@@ -335,10 +298,15 @@ class Engine:
             return
         self.ended = error
         self.session.close(error)
+        jobs: list[Job] = []
         for stream in self.session.open_streams():
             owner, stream.owner = stream.owner, None
-            if owner is not None:
+            if isinstance(owner, Job):
+                jobs.append(owner)
+            elif owner is not None:
                 owner.on_error(again(error))
+        if jobs:
+            self.workers.end(jobs, error)
         self.stock.clear()
         self._wake_waiters()
         for ping in self.pings:
@@ -348,7 +316,6 @@ class Engine:
         self.clock.reset()
 
     def _wake_waiters(self) -> None:
-        self._permits.wake_all()
+        self.opening.wake_all()
         self._answered.wake_all()
-        self.room.wake_all()
         self.quiet.wake_all()

@@ -43,6 +43,10 @@ class Faults:
                 "%s: handler %s failed; further failures are counted", repr(self.connection), name, exc_info=error
             )
 
+    def fatal(self, error: BaseException) -> None:
+        """The connection ends because this side can't say what went wrong on one stream."""
+        logger.warning("%s: %s", repr(self.connection), str(error), exc_info=error.__cause__)
+
     def lost(self, error: BaseException) -> None:
         """The connection ended without agreement."""
         logger.info("%s: %s", repr(self.connection), str(error))

@@ -134,7 +134,7 @@ async def deliver(job: Job, reply: Payload) -> None:
     engine, stream = job.engine, job.stream
     size = reply.size
     while stream.open & SENDING and not engine.has_room(size):
-        await engine.wait_for_room(size)
+        await engine.opening.wait_for_room(size)
     if stream.open & SENDING:
         engine.send_item(stream, reply, complete=True)
 

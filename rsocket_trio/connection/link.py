@@ -29,6 +29,16 @@ class Rules(Protocol):
         """Whether nothing more is to be read."""
         ...
 
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether a part of a frame is here that the transport knows nothing of."""
+        ...
+
+    @property
+    def progress(self) -> int:
+        """Grows while what was received is taken by its readers."""
+        ...
+
     def on_frames(self, frames: Sequence[bytes]) -> None:
         """Whole frames came."""
         ...
@@ -59,7 +69,7 @@ class Link:
         self._reading = trio.CancelScope()
         self._drained = Parking()
         self._sent = trio.Event()
-        self._reads = self._reads_seen = 0
+        self._reads = self._progress_seen = 0
         self._paused = False
         self._stall_since: float | None = None
 
@@ -76,10 +86,11 @@ class Link:
 
     def stalled_for(self, now: float) -> float:
         """Seconds that half a frame, or a pause of reading, has lasted, as seen from one call to the next."""
-        stalled = self._paused or self._transport.mid_frame
-        if not stalled or self._stall_since is None or self._reads != self._reads_seen:
+        stalled = self._paused or self._transport.mid_frame or self._rules.is_mid_frame
+        progress = self._reads + self._rules.progress
+        if not stalled or self._stall_since is None or progress != self._progress_seen:
             self._stall_since = now
-        self._reads_seen = self._reads
+        self._progress_seen = progress
         return now - self._stall_since
 
     def stop(self) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
 
-from rsocket_trio.errors import LocalProtocolError, RSocketError, again
+from rsocket_trio.errors import LocalProtocolError, Rejected, RSocketError, again
 from rsocket_trio.mux.credit import Window, checked_request_n
 from rsocket_trio.payload import MetadataPush, Payload
 
@@ -21,18 +22,36 @@ BREATH = 128
 """Items after which a reader that never had to wait lets others run: half of the default credit."""
 
 
+ITEM = 256
+"""Bytes that an item counts beside its own, where no credit bounds how many of them wait."""
+
+
 class Stock:
     """What all streams of a connection received and nobody has read yet, in bytes.
 
-    Above the limit no new credit is granted; those who go without are remembered until readers caught up.
+    Above the limit no new credit is granted; those who go without are remembered until readers caught up. Where there
+    is no credit each item counts ``overhead`` bytes more, and reading pauses until readers have made room for half of
+    the limit, unless messages have a budget each. ``readings`` counts how often something was taken.
     """
 
-    __slots__ = ("_limit", "_starved", "size")
+    __slots__ = ("_limit", "_pauses", "_relieve", "_starved", "overhead", "readings", "size")
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, *, counts_items: bool = False, pauses: bool = False) -> None:
         self._limit = limit
+        self._pauses = pauses
         self._starved: dict[Inbox, None] = {}
+        self._relieve: Callable[[], None] | None = None
+        self.overhead = ITEM if counts_items else 0
+        self.readings = 0
         self.size = 0
+
+    def blocks(self, relieve: Callable[[], None]) -> bool:
+        """Whether reading must pause; ``relieve`` is then called when it need not any more."""
+        if not self._pauses or self.size <= (self._limit // 2 if self._relieve else self._limit):
+            self._relieve = None
+            return False
+        self._relieve = relieve
+        return True
 
     @property
     def is_full(self) -> bool:
@@ -46,6 +65,9 @@ class Stock:
     def taken(self, size: int) -> None:
         """Bytes were read, or dropped: grant what was withheld, if there is room again."""
         self.size -= size
+        self.readings += 1
+        if self._relieve is not None and self.size <= self._limit // 2:
+            self._relieve()
         if self._starved and self.size <= self._limit:
             starved, self._starved = self._starved, {}
             for inbox in starved:
@@ -96,8 +118,8 @@ class Inbox:
     def put(self, payload: Payload, complete: bool) -> None:
         """An item came."""
         self._items.append(payload)
-        metadata = payload.metadata
-        self._stock.size += len(payload.data) + (len(metadata) if metadata is not None else 0)
+        metadata, stock = payload.metadata, self._stock
+        stock.size += stock.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0)
         if complete:
             self._ended = True
         self._wake()
@@ -116,7 +138,7 @@ class Inbox:
             self._error = LocalProtocolError("the stream was left: nothing more can be read from it")
         self._ended = True
         self._wake()
-        size = sum(payload.size for payload in self._items)
+        size = sum(payload.size for payload in self._items) + len(self._items) * self._stock.overhead
         self._items.clear()
         self._stock.taken(size)
 
@@ -136,8 +158,8 @@ class Inbox:
             await self._wait()
         payload = items.popleft()
         self._breath -= 1
-        metadata = payload.metadata
-        self._stock.taken(len(payload.data) + (len(metadata) if metadata is not None else 0))
+        metadata, stock = payload.metadata, self._stock
+        stock.taken(stock.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0))
         window = self._window
         if window is not None and window.use():
             self._breath = 0
@@ -188,6 +210,39 @@ class Inbox:
         if self._error is not None:
             raise again(self._error)
         raise StopAsyncIteration
+
+
+class BudgetedInbox(Inbox):
+    """An inbox that refuses its own message where a slow reader would make reading pause for all (Streamux)."""
+
+    __slots__ = ("_budget", "_refused", "_waiting")
+
+    def __init__(self, engine: Engine, stream: StreamState, credit: int, budget: int) -> None:
+        super().__init__(engine, stream, credit, refill=False)
+        self._budget = budget
+        self._refused = False
+        self._waiting = 0
+
+    def put(self, payload: Payload, complete: bool) -> None:
+        """An item came. One too many ends the message here, once what came before it was read."""
+        if self._refused:
+            return
+        self._waiting += payload.size + self._stock.overhead
+        if self._waiting > self._budget or self._stock.is_full:
+            self._engine.faults.dropped += 1
+            self._engine.cancel_stream(self._stream)
+            # Even where its end came in the same read and was told already.
+            self._refused = self._ended = True
+            self._error = Rejected(f"more than {self._budget} bytes of a message waited for their reader")
+            self._wake()
+        else:
+            super().put(payload, complete)
+
+    async def get(self) -> Payload:
+        """The next item."""
+        payload = await super().get()
+        self._waiting -= payload.size + self._stock.overhead
+        return payload
 
 
 class PushInbox(Inbox):

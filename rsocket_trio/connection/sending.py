@@ -49,6 +49,8 @@ class Sender:
             await trio.lowlevel.checkpoint()
         size = len(item.data) if item.metadata is None else item.size
         while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
+            # A handler that was woken for room and cancelled before it ran hears of the cancel.
+            await trio.lowlevel.checkpoint_if_cancelled()
             await self._obstacle().park()
         engine.send_item(stream, item)
 
@@ -56,7 +58,7 @@ class Sender:
         """Send metadata for the stream, waiting for room. Raises ``Unsupported`` where the dialect has none."""
         stream, engine = self._stream, self._engine
         await trio.lowlevel.checkpoint()
-        await engine.wait_for_room(len(push.metadata))
+        await engine.opening.wait_for_room(len(push.metadata))
         if not stream.open:
             raise again(self.error) if self.error is not None else Canceled("the stream is over")
         engine.push_on(stream, push)
@@ -83,7 +85,7 @@ class Sender:
                 raise again(self.error)
             raise Canceled("the peer wants no more items")
         if stream.room > 0:
-            return engine.room
+            return engine.opening.room
         return self._waiters()
 
     def _waiters(self) -> Parking:

@@ -11,35 +11,23 @@ from functools import partial
 
 import trio
 
-from rsocket_trio.connection.client import (
-    FRAGMENT_SIZE,
-    LIMITS,
-    as_transport,
-    check_limits,
-    framing_for,
-    refuse_resume,
-)
+from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS, as_transport, refuse_resume
 from rsocket_trio.connection.connection import GRACE, Connection
+from rsocket_trio.connection.dialects import ALL, Found, detect, name_of
+from rsocket_trio.connection.ends import End, framing_for, server_ends
 from rsocket_trio.connection.handlers import only_leaf
 from rsocket_trio.errors import InvalidSetup, RemoteProtocolError
 from rsocket_trio.limits import Limits
-from rsocket_trio.metadata.mime import COMPOSITE_METADATA
 from rsocket_trio.responder import Responder
-from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, detect
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import ALL, dialect_named
+from rsocket_trio.rsocket.detection import UNDECIDED, answer_for
 from rsocket_trio.rsocket.frames import ErrorFrame
-from rsocket_trio.rsocket.quirks import all_with_quirks
-from rsocket_trio.rsocket.session import Session, checked_fragment_size
-from rsocket_trio.terms import Setup
+from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.listen import Accepted, open_listeners
 from rsocket_trio.transports.reasons import HandshakeFailed
 
 logger = logging.getLogger("rsocket_trio")
 
-LONGEST_TOKEN = 65535
-"""Bytes of a resume token, which do not count against the limit of a SETUP."""
 LEAVING = 1.0
 
 
@@ -54,21 +42,12 @@ class Server:
         fragment_size: int,
         resume: None,
         quirks: Iterable[str],
+        streamux: StreamuxOptions | None = None,
     ) -> None:
-        if not isinstance(responder, Responder):
-            raise TypeError(f"a Responder serves, not {type(responder).__name__}")
-        names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
-        if not names:
-            raise ValueError("no dialect to serve")
         refuse_resume(resume)
         self.responder = responder
-        wanted = all_with_quirks([dialect_named(name) for name in names], quirks)
-        self.dialects: dict[str, Dialect] = {dialect.name: dialect for dialect in wanted}
-        check_limits(limits)
+        self.ends = server_ends(dialects, responder, limits, fragment_size, quirks, streamux)
         self.limits = limits
-        self.fragment_size = checked_fragment_size(
-            fragment_size, min(dialect.codec.largest for dialect in self.dialects.values())
-        )
         self.connections: set[Connection] = set()
         self.draining = False
         self._noise = 0
@@ -111,7 +90,7 @@ class Server:
     async def _serve(self, transport: Transport, deadline: float, patience: trio.CancelScope) -> None:
         """Find out the dialect while ``patience`` lasts, then run the connection, which minds the deadline itself."""
         try:
-            dialect = await self._dialect_of(transport)
+            end = await self._end_for(transport)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             logger.debug("a client went before its SETUP: %s", error)
             return
@@ -119,52 +98,43 @@ class Server:
             logger.debug("a client sent what is no frame: %s", error)
             await self._say_goodbye(transport)
             return
-        if dialect is not None and not self.draining:
+        if end is not None and not self.draining:
             patience.deadline = math.inf
-            await self.run(transport, dialect, deadline)
+            await self.run(transport, end, deadline)
 
-    async def run(self, transport: Transport, dialect: Dialect, setup_deadline: float) -> None:
+    async def run(self, transport: Transport, end: End, setup_deadline: float) -> None:
         """Run one connection to its end."""
-        responder, limits = self.responder, self.limits
-        session = Session(
-            dialect,
-            client=False,
-            limits=limits,
-            fragment_size=self.fragment_size,
-            extensions=frozenset(responder.extensions),
-        )
-        session.start_server(grants_leases=responder.lease_policy is not None)
-        # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
-        transport.use_framing(framing_for(dialect, limits, first_limit=limits.setup_size + LONGEST_TOKEN + 2))
-        unknown = Setup(dialect=dialect.name, metadata_mime=COMPOSITE_METADATA)
-        connection = Connection(session, responder, unknown, transport.handshake)
+        begun = end.begin(trio.current_time())
+        transport.use_framing(begun.framing)
+        connection = Connection(begun.session, self.responder, begun.setup, transport.handshake)
         self.connections.add(connection)
         try:
             await connection.run(transport, setup_deadline=setup_deadline)
         finally:
             self.connections.discard(connection)
 
-    async def _dialect_of(self, transport: Transport) -> Dialect | None:
-        """Which dialect the first bytes speak; ``None`` after the peer was told, or not, that it is none of ours."""
-        if len(self.dialects) == 1:
-            return next(iter(self.dialects.values()))
+    async def _end_for(self, transport: Transport) -> End | None:
+        """Whom the first bytes speak to; ``None`` after the peer was told, or not, that it is nobody here."""
+        if len(self.ends) == 1:
+            return next(iter(self.ends.values()))
         while True:
             data, ended = await transport.peek()
             found = detect(data, message=transport.is_message_based, ended=ended)
             if found is UNDECIDED:
                 continue
-            if isinstance(found, Dialect) and found.name in self.dialects:
-                return self.dialects[found.name]
+            if found is not None and name_of(found) in self.ends:
+                return self.ends[name_of(found)]
             if data or not ended:
-                await self._turn_away(transport, data, found if isinstance(found, Dialect) else None)
+                await self._turn_away(transport, data, found)
             return None
 
-    async def _turn_away(self, transport: Transport, data: bytes, found: Dialect | None) -> None:
+    async def _turn_away(self, transport: Transport, data: bytes, found: Found | None) -> None:
         self._noise += 1
         if self._noise == 1:
             logger.warning("first bytes that fit no dialect served here: %s; further ones are counted", data[:16].hex())
         answer = found or answer_for(data, message=transport.is_message_based)
-        if answer is None:
+        if answer is None or isinstance(answer, str):
+            # Streamux has no word for a refusal.
             if transport.is_message_based:
                 # Closed without an answer; a WebSocket still says goodbye.
                 await self._say_goodbye(transport)
@@ -196,6 +166,7 @@ async def serve(
     unix_mode: int | None = None,
     grace: float = GRACE,
     quirks: Iterable[str] = (),
+    streamux: StreamuxOptions | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on all URIs until cancelled; to be started with ``nursery.start``, which returns the bound URIs.
@@ -203,11 +174,12 @@ async def serve(
     One port serves every dialect that ``dialects`` names. ``unix_mode`` are the permissions of a Unix socket.
     When cancelled: listening stops, every connection drains for at most ``grace`` seconds, then is closed.
 
-    Each of ``quirks`` changes those of the dialects that know it.
+    Each of ``quirks`` changes those of the dialects that know it. ``streamux`` are the options of ``streamux/1``; by
+    default a quick init is allowed.
 
     Raises ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect or a quirk that is none.
     """
-    server = Server(responder, dialects, limits, fragment_size, resume, tuple(quirks))
+    server = Server(responder, dialects, limits, fragment_size, resume, quirks, streamux)
     wanted = [uris] if isinstance(uris, str) else list(uris)
     listeners = await open_listeners(wanted, ssl_context=ssl_context, unix_mode=unix_mode)
     async with AsyncExitStack() as stack:
@@ -234,13 +206,14 @@ async def serve_stream(
     fragment_size: int = FRAGMENT_SIZE,
     grace: float = GRACE,
     quirks: Iterable[str] = (),
+    streamux: StreamuxOptions | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve one stream (or transport) that is connected already, until its peer ends it; it is closed then.
 
     When cancelled the connection drains for at most ``grace`` seconds.
     """
-    server = Server(responder, dialects, limits, fragment_size, resume, tuple(quirks))
+    server = Server(responder, dialects, limits, fragment_size, resume, quirks, streamux)
     transport = as_transport(stream)
     try:
         async with trio.open_nursery() as nursery:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from rsocket_trio.connection.receiving import Inbox, PushInbox
+from rsocket_trio.connection.receiving import BudgetedInbox, Inbox, PushInbox
 from rsocket_trio.connection.sending import Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.mux.halves import RECEIVING, SENDING
@@ -108,7 +108,7 @@ class Incoming(Owner):
             raise LocalProtocolError("a stream can be opened once only: ask the connection for a new one")
         await trio.lowlevel.checkpoint()
         # Nothing waits between the opening and the owner's place in it, so no event is missed.
-        self._attach(await self._engine.open_stream(self._interaction, self.request, self._credit, self._entries))
+        self._attach(await self._engine.opening.open(self._interaction, self.request, self._credit, self._entries))
         return self
 
     async def __aexit__(
@@ -163,6 +163,9 @@ class Incoming(Owner):
         stream.owner = self
 
     def _new_inbox(self, stream: StreamState) -> Inbox:
+        budget = self._engine.session.message_budget
+        if budget is not None:
+            return BudgetedInbox(self._engine, stream, self._credit, budget)
         return Inbox(self._engine, stream, self._credit, refill=self._refill)
 
     def _leave(self, stream: StreamState, *, clean: bool) -> None:
@@ -240,13 +243,18 @@ class Channel(Incoming):
         await trio.lowlevel.checkpoint()
         if not sender.completed:
             self._engine.check_open()
-            sender.completed = True
             self._engine.complete_stream(self._opened()[0])
+            sender.completed = True
             sender.on_credit()
+
+    def on_item(self, payload: Payload, complete: bool) -> None:
+        self._opened()[1].put(payload, complete)
+        if complete:
+            # Where this ends both halves, whoever waits to send has to hear of it.
+            self.on_credit()
 
     def on_complete(self) -> None:
         super().on_complete()
-        # Where the responder's COMPLETE ends both halves, whoever waits to send has to hear of it.
         self.on_credit()
 
     def on_error(self, error: RSocketError) -> None:

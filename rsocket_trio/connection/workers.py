@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextvars
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
 from rsocket_trio.connection.handlers import RUNNERS, Job
 from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.errors import RSocketError
+from rsocket_trio.mux.halves import NEITHER
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -30,6 +33,10 @@ CREW = 32
 soon, which most handlers are, rather than start one task each."""
 
 
+PORTION = 256
+"""Handlers that the end of a connection cancels in one go: ten thousand at once would hold up everybody else."""
+
+
 class Workers:
     """Runs jobs in the connection's nursery, each under a cancel scope that stands for its stream.
 
@@ -48,6 +55,7 @@ class Workers:
         self._line: deque[Job] = deque()
         self._coming = 0
         self._afterlife: set[Job] = set()
+        self._ending = False
         self._done = Parking()
 
     def start(self, job: Job) -> None:
@@ -83,10 +91,39 @@ class Workers:
         """Handlers at work that answer nobody."""
         return len(self._afterlife)
 
+    def end(self, jobs: Sequence[Job], error: RSocketError) -> None:
+        """The connection is over: cancel these handlers, the first of them at once."""
+        for job in jobs[:PORTION]:
+            job.on_error(error)
+        if len(jobs) > PORTION:
+            rest = jobs[PORTION:]
+            for job in rest:
+                # Nothing more begins, or is said, until its turn comes.
+                job.cancelled = True
+                job.stream.open = NEITHER
+            self._ending = True
+            self._nursery.start_soon(self._end_in_portions, rest, error)
+
     async def outlast(self) -> None:
-        """Wait for the handlers that answer nobody."""
-        while self._afterlife:
+        """Wait for the handlers that answer nobody, and until all others were cancelled."""
+        while self._afterlife or self._ending:
             await self._done.park()
+
+    async def give_up(self) -> None:
+        """Cancel the handlers that answer nobody and did not end; those that wait for a task never begin."""
+        self._line.clear()
+        for number, job in enumerate(list(self._afterlife), 1):
+            job.cancel()
+            if number % PORTION == 0:
+                await trio.lowlevel.checkpoint()
+
+    async def _end_in_portions(self, jobs: Sequence[Job], error: RSocketError) -> None:
+        for start in range(0, len(jobs), PORTION):
+            await trio.lowlevel.checkpoint()
+            for job in jobs[start : start + PORTION]:
+                job.on_error(error)
+        self._ending = False
+        self._done.wake_all()
 
     async def _work(self, worker: Worker) -> None:
         # One coroutine on purpose: every frame on the way to a waiting handler costs memory for each open stream.

@@ -127,6 +127,13 @@ class Pong:
 
 
 @value
+class PeerFault:
+    """The peer broke a rule, and nothing but the log has to hear of it."""
+
+    text: str
+
+
+@value
 class PeerDraining:
     """The peer announced its end: nothing new may start, what is open may finish."""
 
@@ -154,6 +161,7 @@ Event: TypeAlias = (
     | ExtensionReceived
     | EntriesReceived
     | Pong
+    | PeerFault
     | PeerDraining
     | SessionEnded
 )

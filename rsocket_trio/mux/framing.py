@@ -34,6 +34,31 @@ class Framing(Protocol):
         ...
 
 
+class Gathering:
+    """Bytes that belong together and come piece by piece: kept as they come, joined once."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[bytes | bytearray] = []
+
+    def add(self, chunk: bytes) -> None:
+        """Keep a piece."""
+        parts = self._parts
+        if len(chunk) >= SMALL_CHUNK:
+            parts.append(chunk)
+        elif parts and isinstance(parts[-1], bytearray):
+            parts[-1] += chunk
+        else:
+            parts.append(bytearray(chunk))
+
+    def complete(self, chunk: bytes) -> bytes:
+        """All pieces and this last one, as one; none is kept."""
+        parts, self._parts = self._parts, []
+        parts.append(chunk)
+        return b"".join(parts)
+
+
 class _LengthPrefixed:
     """Frames behind a length. Sizes here do not count the prefix, whatever the length on the wire counts.
 
@@ -41,7 +66,7 @@ class _LengthPrefixed:
     bytes are here.
     """
 
-    __slots__ = ("_first", "_later_max", "_max", "_missing", "_parts", "_rest", "_smallest", "error")
+    __slots__ = ("_first", "_gathering", "_later_max", "_max", "_missing", "_rest", "_smallest", "error")
 
     prefix: ClassVar[int]
     """Bytes of the length."""
@@ -57,7 +82,7 @@ class _LengthPrefixed:
         self._max = self._later_max if first_max is None else min(first_max, self._later_max)
         self._smallest = smallest
         self._rest = b""  # a prefix that is not complete
-        self._parts: list[bytes | bytearray] = []  # a frame that is not complete
+        self._gathering = Gathering()  # a frame that is not complete
         self._missing = 0  # bytes of that frame that are to come
 
     @property
@@ -114,21 +139,12 @@ class _LengthPrefixed:
 
     def _gather(self, chunk: bytes) -> None:
         """Keep a chunk that does not complete the frame it belongs to."""
-        parts = self._parts
         self._missing -= len(chunk)
-        if len(chunk) >= SMALL_CHUNK:
-            parts.append(chunk)
-        elif parts and isinstance(parts[-1], bytearray):
-            parts[-1] += chunk
-        else:
-            parts.append(bytearray(chunk))
+        self._gathering.add(chunk)
 
     def _complete(self, chunk: bytes) -> bytes:
         """The frame that the beginning of this chunk completes: joined once, whatever it was cut into."""
-        parts = self._parts
-        parts.append(chunk[: self._missing])
-        frame = b"".join(parts)
-        self._parts = []
+        frame = self._gathering.complete(chunk[: self._missing])
         self._missing = 0
         return frame
 
@@ -192,6 +208,29 @@ class NoFraming:
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """All bytes in turn: borders between frames are lost, so message transports send frames one by one."""
         return b"".join([whole(frame) for frame in frames])
+
+
+class Unframed:
+    """For protocols whose sessions cut the bytes themselves: what comes is handed on as it came."""
+
+    __slots__ = ()
+
+    mid_frame = False
+    error: RemoteProtocolError | None = None
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The chunk."""
+        return [chunk]
+
+    def join(self, frames: Sequence[EncodedFrame]) -> bytes:
+        """All bytes in turn, joined once."""
+        parts: list[bytes | memoryview] = []
+        for frame in frames:
+            if isinstance(frame, bytes):
+                parts.append(frame)
+            else:
+                parts += frame
+        return b"".join(parts)
 
 
 def whole(frame: EncodedFrame) -> bytes:

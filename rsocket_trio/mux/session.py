@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from rsocket_trio.errors import RemoteProtocolError, RSocketError, SetupError, StreamError
+from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError, SetupError, StreamError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event
 from rsocket_trio.mux.interaction import Interaction
@@ -40,8 +40,8 @@ class StreamCommands(Protocol):
         """Say that this side sends nothing more."""
         ...
 
-    def send_error(self, stream: Any, error: StreamError) -> None:
-        """End the stream with an error."""
+    def send_error(self, stream: Any, error: StreamError) -> RSocketError | None:
+        """End the stream with an error. Where that can't be said, returns the error that ends the whole session."""
         ...
 
     def send_cancel(self, stream: Any) -> None:
@@ -140,8 +140,32 @@ class Session(Protocol):
         """All streams of both sides, as they are now."""
         ...
 
-    def supports(self, interaction: Interaction) -> bool:
-        """Whether the protocol has this interaction."""
+    @property
+    def is_full(self) -> bool:
+        """Whether a new request has to wait until one in flight is over."""
+        ...
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether a part of a frame is here and the rest is not, where the session itself cuts the bytes."""
+        ...
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether the peer sends only what it was granted; else only a pause of reading holds it back."""
+        ...
+
+    @property
+    def message_budget(self) -> int | None:
+        """Bytes of one message that may wait for its reader before it is refused; ``None`` for no such bound."""
+        ...
+
+    def check_request(self, interaction: Interaction, payload: Payload) -> None:
+        """Raise ``Unsupported``, or ``ValueError``, for what the protocol can't ask at any time."""
+        ...
+
+    def check_route(self) -> None:
+        """Raise ``Unsupported`` where requests have no routes."""
         ...
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
@@ -150,6 +174,10 @@ class Session(Protocol):
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
         """The transport could not find the next frame."""
+        ...
+
+    def cut_off(self, lost: ConnectionLost) -> RSocketError:
+        """The transport ended with this error: what it means, given what had come."""
         ...
 
     def expire(self, now: float) -> list[Event]:

@@ -89,6 +89,11 @@ class Session:
     the session again before all of it was collected.
     """
 
+    is_full = False
+    is_mid_frame = False
+    has_credit = True
+    message_budget: int | None = None
+
     def __init__(
         self,
         dialect: Dialect,
@@ -274,9 +279,17 @@ class Session:
         """All streams of both sides, as they are now."""
         return [*self.table.mine.values(), *self.table.theirs.values()]
 
-    def supports(self, interaction: Interaction) -> bool:
-        """Whether the dialect has this interaction."""
-        return interaction in self.dialect.interactions
+    def check_request(self, interaction: Interaction, payload: Payload) -> None:
+        """Raise ``Unsupported`` where the dialect lacks the interaction."""
+        if interaction not in self.dialect.interactions:
+            raise Unsupported(f"{self.dialect.name} has no {interaction.value}")
+
+    def check_route(self) -> None:
+        """Every dialect has routes, in its metadata."""
+
+    def cut_off(self, lost: ConnectionLost) -> RSocketError:
+        """The transport ended: nothing more is to be said of it."""
+        return lost
 
     # What the peer and the clock say
 

@@ -46,7 +46,8 @@ class Transport(Protocol):
     async def peek(self) -> tuple[bytes, bool]:
         """The first bytes received so far, waiting for at least one more; and whether no more can come.
 
-        For message transports the first message, whole. What was peeked is delivered by ``receive`` again.
+        For message transports the first message, whole, with one more at each further call. What was peeked is
+        delivered by ``receive`` again.
         """
         ...
 

@@ -33,16 +33,22 @@ class MemoryTransport(trio.abc.AsyncResource):
         self._outgoing = outgoing
         self._incoming = incoming
         self._peeked: list[bytes] = []
+        self._shown = 0
         self._ended = False
 
     def use_framing(self, framing: Framing) -> None:
         """Nothing to cut: messages are frames."""
 
     async def peek(self) -> tuple[bytes, bool]:
-        """The first frame, and whether no more can come. ``receive`` delivers it again."""
-        if not self._peeked and not self._ended:
-            self._peeked = await self._take()
-        return (self._peeked[0] if self._peeked else b""), self._ended
+        """The first frame, at the next call with the one behind it, and whether no more can come.
+
+        ``receive`` delivers them again.
+        """
+        if self._shown == len(self._peeked) and not self._ended:
+            self._peeked += await self._take()
+        ended = self._shown == len(self._peeked)
+        self._shown += not ended
+        return b"".join(self._peeked[: self._shown]), ended
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Hand over all frames at once."""
@@ -52,6 +58,7 @@ class MemoryTransport(trio.abc.AsyncResource):
     async def receive(self) -> Sequence[bytes]:
         """All frames that are here, at least one; an empty sequence once the peer has finished."""
         frames, self._peeked = self._peeked, []
+        self._shown = 0
         if not frames and not self._ended:
             frames = await self._take()
         return frames

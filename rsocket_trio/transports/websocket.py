@@ -49,16 +49,22 @@ class WebSocketTransport:
         self._stream = reader.paced
         self._reader = reader
         self._peeked: list[bytes] = []
+        self._shown = 0
         self._refusal: RemoteProtocolError | None = None
 
     def use_framing(self, framing: Framing) -> None:
         """Nothing to cut: messages are frames."""
 
     async def peek(self) -> tuple[bytes, bool]:
-        """The first message, and whether no more can come. ``receive`` delivers it again."""
-        if not self._peeked:
-            self._peeked = await self._take()
-        return (self._peeked[0], False) if self._peeked else (b"", True)
+        """The first message, at the next call with the one behind it, and whether no more can come.
+
+        ``receive`` delivers them again.
+        """
+        if self._shown == len(self._peeked):
+            self._peeked += await self._take()
+        ended = self._shown == len(self._peeked)
+        self._shown += not ended
+        return b"".join(self._peeked[: self._shown]), ended
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write, a message each."""
@@ -77,6 +83,7 @@ class WebSocketTransport:
         with 1003 whatever code it is given.
         """
         messages, self._peeked = self._peeked, []
+        self._shown = 0
         return messages or await self._take()
 
     @property

@@ -22,6 +22,7 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
+from rsocket_trio.connection.dialects import ALL, STREAMUX
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.uris import parse_uri
@@ -46,7 +47,7 @@ async def one_server(responder: Responder, listen: str, *, limits: Limits | None
 # Everybody at once
 
 
-@pytest.mark.clause("DET-02", "DET-03", "DET-04", "DET-05", "DET-06", "DET-09")
+@pytest.mark.clause("DET-01", "DET-02", "DET-03", "DET-04", "DET-05", "DET-06", "DET-09")
 @pytest.mark.parametrize("listen", LISTENERS, ids=lambda uri: uri.partition(":")[0])
 async def test_one_port_serves_clients_of_every_dialect_at_the_same_time(listen: str) -> None:
     seen = Seen()
@@ -58,18 +59,30 @@ async def test_one_port_serves_clients_of_every_dialect_at_the_same_time(listen:
         async with open_connection(uri, dialect=dialect, responder=application(Seen())) as connection:
             assert (await connection.request_response(dialect, route="greet")).text == f"hello, {dialect}"
             here.add(dialect)
-            if here == set(DIALECTS):
+            if here == set(ALL):
                 all_here.set()
             await all_here.wait()
             await use(connection)
             done.append(dialect)
 
+    async def speak_streamux() -> None:
+        # It has no routes, and the default handler echoes.
+        async with open_connection(uri, dialect=STREAMUX) as connection:
+            here.add(STREAMUX)
+            if here == set(ALL):
+                all_here.set()
+            await all_here.wait()
+            assert (await connection.request_response(b"x" * 200_000)).data == b"x" * 200_000
+            done.append(STREAMUX)
+
     async with one_server(application(seen), listen) as uri, trio.open_nursery() as nursery:
         for dialect in DIALECTS:
             for _ in range(3):
                 nursery.start_soon(be_a_client, dialect)
+        for _ in range(3):
+            nursery.start_soon(speak_streamux)
 
-    assert sorted(done) == sorted(3 * list(DIALECTS))
+    assert sorted(done) == sorted(3 * ALL)
 
 
 async def use(connection: Connection) -> None:

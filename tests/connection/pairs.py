@@ -14,7 +14,6 @@ from rsocket_trio import Connection, Limits, Responder, open_connection_over
 from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.connection.server import Server
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.rsocket.dialects import dialect_named
 from rsocket_trio.transports.bytestream import ByteStreamTransport
 from tests.conformance import raw
 
@@ -124,7 +123,7 @@ async def connected_pair(
     server = Server(responder or Responder(), [dialect], server_limits or limits, FRAGMENT_SIZE, None, ())
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.run, server_wire, dialect_named(dialect), math.inf)
+        nursery.start_soon(server.run, server_wire, server.ends[dialect], math.inf)
         await settle()
         (accepted,) = server.connections
         try:

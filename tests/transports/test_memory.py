@@ -30,7 +30,7 @@ async def test_what_was_peeked_is_received_again() -> None:
     await left.send([b"first", b"second"])
 
     assert await right.peek() == (b"first", False)
-    assert await right.peek() == (b"first", False)
+    assert await right.peek() == (b"firstsecond", False)
     assert await right.receive() == [b"first", b"second"]
     await left.aclose()
     assert await right.peek() == (b"", True)

@@ -209,7 +209,7 @@ async def test_what_was_peeked_is_received_again() -> None:
         await client.send([b"first", b"second"])
 
         assert await server.peek() == (b"first", False)
-        assert await server.peek() == (b"first", False)
+        assert await server.peek() == (b"firstsecond", False)
         assert await receive_frames(server, 2) == [b"first", b"second"]
         await client.aclose()
         assert await server.peek() == (b"", True)

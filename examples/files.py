@@ -1,0 +1,169 @@
+"""Files over Streamux: downloads and an upload in chunks, and pings that overtake them.
+
+The protocol has no routes, so the first line of a request says what is wanted: ``get NAME`` or ``put NAME``. It has no
+errors either: here an answer begins with ``+``, and with ``-`` where ``encode_error`` made it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from rsocket_trio import (
+    ApplicationError,
+    Channel,
+    Connection,
+    Responder,
+    RSocketError,
+    StreamuxOptions,
+    open_connection,
+    serve,
+)
+
+PIECE = 65_536
+LONGEST_LINE = 200
+MIB = 2**20
+LARGEST_UPLOAD = 64 * MIB
+
+
+def file_server(folder: Path) -> Responder:
+    """Serves the files of one folder, and takes new ones."""
+    responder = Responder()
+
+    @responder.request_channel
+    async def files(channel: Channel) -> None:
+        verb, name, rest = await first_line(channel)
+        path = folder / name
+        # Nothing outside of the folder, and nothing hidden, such as an upload that is not complete.
+        named = name and path.parent == folder and name == path.name and name.isprintable() and name[0] != "."
+        if verb == "get" and named and await trio.Path(path).is_file():
+            await send_file(channel, path)
+        elif verb == "put" and named:
+            await take_file(channel, rest, path)
+        else:
+            raise ApplicationError(f"cannot {verb} {name!r}")
+
+    return responder
+
+
+async def first_line(channel: Channel) -> tuple[str, str, bytes]:
+    """Its two words, and what came behind it: the borders of chunks mean nothing."""
+    came = b""
+    async for chunk in channel:
+        came += chunk.data
+        line, newline, rest = came.partition(b"\n")
+        if newline and len(line) <= LONGEST_LINE:
+            verb, _, name = line.decode(errors="replace").partition(" ")
+            return verb, name, rest
+        if len(came) > LONGEST_LINE:
+            break
+    raise ApplicationError("the first line must be 'get NAME' or 'put NAME'")
+
+
+async def send_file(channel: Channel, path: Path) -> None:
+    async with await trio.open_file(path, "rb") as file:
+        await channel.send("+")
+        try:
+            while piece := await file.read(PIECE):
+                await channel.send(piece)  # waits while too much waits to be written
+        except trio.Cancelled:
+            print(f"server: {path.name} was not wanted to its end")
+            raise
+
+
+async def take_file(channel: Channel, rest: bytes, path: Path) -> None:
+    part = path.with_name(f".{secrets.token_hex(8)}")
+    try:
+        async with await trio.open_file(part, "xb") as file:
+            size = await file.write(rest)
+            async for chunk in channel:
+                size += await file.write(chunk.data)
+                if size > LARGEST_UPLOAD:
+                    raise ApplicationError(f"more than {LARGEST_UPLOAD} bytes")
+        await trio.Path(part).rename(path)
+    finally:
+        part.unlink(missing_ok=True)
+    await channel.send(f"+stored {size} bytes")
+
+
+def as_answer(error: RSocketError) -> bytes:
+    return f"-{error}".encode()
+
+
+async def begin(channel: Channel) -> bytes:
+    """What came with the ``+`` of an answer. Raises what an answer with a ``-`` says."""
+    first = (await anext(channel)).data
+    if first.startswith(b"+"):
+        return first[1:]
+    raise ApplicationError((first[1:] + b"".join([chunk.data async for chunk in channel])).decode())
+
+
+async def download(connection: Connection, name: str, target: Path, *, at_most: float = float("inf")) -> int:
+    """Get a file, or its first bytes; how many came."""
+    async with connection.request_channel(f"get {name}\n") as channel, await trio.open_file(target, "wb") as file:
+        await channel.send_eof()
+        size = await file.write(await begin(channel))
+        async for chunk in channel:
+            size += await file.write(chunk.data)
+            if size >= at_most:
+                break  # leaving the block cancels the request
+    return size
+
+
+async def upload(connection: Connection, source: Path) -> str:
+    """Send a file; the server's word about it."""
+    async with connection.request_channel(f"put {source.name}\n") as channel:
+        async with await trio.open_file(source, "rb") as file:
+            while piece := await file.read(PIECE):
+                await channel.send(piece)
+        await channel.send_eof()
+        return (await begin(channel)).decode()
+
+
+async def show_pings(connection: Connection) -> None:
+    while True:
+        print(f"ping: {1000 * await connection.ping():.1f} ms")
+        await trio.sleep(0.05)
+
+
+async def talk(connection: Connection, folder: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(show_pings, connection)
+        size = await download(connection, "film", folder / "film")
+        print(f"downloaded {size // MIB} MiB while pings went to and fro")
+        nursery.cancel_scope.cancel()
+
+    size = await download(connection, "film", folder / "half", at_most=size / 2)
+    print(f"left the second download half way: {size // MIB} MiB")
+
+    (folder / "notes").write_text("a few lines\n")
+    print(f"uploaded notes: {await upload(connection, folder / 'notes')}")
+
+    try:
+        await download(connection, "../film", folder / "stolen")
+    except ApplicationError as error:
+        print(f"refused: {error}")
+
+
+async def run(served: Path, own: Path) -> None:
+    (served / "film").write_bytes(bytes(64 * MIB))
+    options = StreamuxOptions(qa=True, encode_error=as_answer)
+    async with trio.open_nursery() as nursery:
+        start = partial(serve, file_server(served), "tcp://127.0.0.1:0", dialects="streamux/1", streamux=options)
+        [uri] = await nursery.start(start)
+        async with open_connection(uri, dialect="streamux/1") as connection:
+            await talk(connection, own)
+        nursery.cancel_scope.cancel()
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as served, tempfile.TemporaryDirectory() as own:
+        trio.run(run, Path(served), Path(own))
+
+
+if __name__ == "__main__":
+    main()

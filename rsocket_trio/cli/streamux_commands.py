@@ -1,0 +1,135 @@
+"""The commands ``streamux negotiate`` and ``streamux init``: initialize messages in hex, and what they say in JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+import click
+
+from rsocket_trio.cli.data import stdin_lines
+from rsocket_trio.cli.frame_commands import answer
+from rsocket_trio.cli.frames import Answer
+from rsocket_trio.cli.frames_json import unhex
+from rsocket_trio.cli.options import checked
+from rsocket_trio.errors import NegotiationFailed
+from rsocket_trio.streamux.negotiation import VERSION, Initialize, Outcome, negotiate
+
+FLAGS: Final = ("qr", "qa")
+NUMBERS: Final = ("min_id", "max_id", "rec_id", "min_len", "max_len", "rec_len", "reserved")
+KEYS: Final = ("version", *FLAGS, *NUMBERS)
+"""Of a message in JSON, as they are called in ``Initialize``."""
+ABSENT: Final[Mapping[str, Any]] = {"version": VERSION, **dict.fromkeys(FLAGS, False), **dict.fromkeys(NUMBERS, 0)}
+"""What a key that is not there stands for."""
+
+
+def hexadecimal(text: str) -> bytes:
+    """The bytes that an argument stands for. What is no hex is wrong usage."""
+    return checked(unhex, text)[0]
+
+
+@click.group("streamux", invoke_without_command=True)
+@click.pass_context
+def streamux_group(ctx: click.Context, /) -> None:
+    """Look at how two Streamux peers agree."""
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError(f"a command is missing: {' or '.join(streamux_group.commands)}", ctx)
+
+
+@streamux_group.command("negotiate")
+@click.argument("a", type=hexadecimal, metavar="HEX")
+@click.argument("b", type=hexadecimal, metavar="HEX")
+@click.pass_context
+def negotiate_command(ctx: click.Context, /, a: bytes, b: bytes) -> None:
+    """What two initialize messages, in hex, come to: JSON, and exit code 1 where it is nothing."""
+    ctx.exit(answer([negotiated(a, b)]))
+
+
+@streamux_group.command("init")
+@click.argument("message", type=hexadecimal, metavar="[HEX]", required=False)
+@click.pass_context
+def init_command(ctx: click.Context, /, message: bytes | None) -> None:
+    """An initialize message in hex as JSON; or JSON from standard input, one message a line, as hex.
+
+    Numbers that no peer may offer are shown and written as well.
+    """
+    ctx.exit(answer(encode_lines(stdin_lines()) if message is None else [shown(message)]))
+
+
+def negotiated(a: bytes, b: bytes) -> Answer:
+    """What two messages come to, in JSON, whether or not they come to anything."""
+    try:
+        outcome = negotiate(_offered("a", a), _offered("b", b))
+    except NegotiationFailed as error:
+        return json.dumps({**_as_json(None), "reason": str(error)}), False
+    return json.dumps(_as_json(outcome)), True
+
+
+def shown(data: bytes) -> Answer:
+    """The fields of a message in JSON, right or wrong."""
+    try:
+        message = Initialize.decode(data)
+    except NegotiationFailed as error:
+        return _error(str(error))
+    return json.dumps({key: getattr(message, key) for key in KEYS}), True
+
+
+def encode_lines(lines: Iterable[str]) -> Iterator[Answer]:
+    """JSON objects, one message a line, as hex; blank lines are passed over."""
+    for line in lines:
+        if line.strip():
+            yield _encoded(line)
+
+
+def _offered(side: str, data: bytes) -> Initialize:
+    """The message of one side. Raises ``NegotiationFailed`` naming the side for what no peer may offer."""
+    try:
+        message = Initialize.decode(data)
+        message.check()
+    except NegotiationFailed as error:
+        raise NegotiationFailed(f"{side}: {error}") from error
+    return message
+
+
+def _as_json(outcome: Outcome | None) -> dict[str, object]:
+    terms = outcome.terms if outcome else None
+    return {
+        "ok": outcome is not None,
+        "id_bits": terms.id_bits if terms else None,
+        "length_bits": terms.length_bits if terms else None,
+        "header_size": terms.header_size if terms else None,
+        "quick": outcome.quick if outcome else None,
+    }
+
+
+def _encoded(line: str) -> Answer:
+    try:
+        content = json.loads(line)
+        if not isinstance(content, dict):
+            return _error(f"a JSON object expected, not {content!r:.80}")
+        return _message(content).encode().hex(), True
+    except RecursionError:
+        return _error("not JSON: nested too deeply")
+    except json.JSONDecodeError as error:
+        return _error(f"not JSON: {error}")
+    except ValueError as error:
+        return _error(str(error))
+
+
+def _message(content: Mapping[str, object]) -> Initialize:
+    """The message that an object describes. Raises ``ValueError`` naming the key for what describes none."""
+    for key, number in content.items():
+        if key in FLAGS:
+            # A bool is an int, and 1.0 equals 1: the type decides.
+            if not isinstance(number, int) or number not in (0, 1):
+                raise ValueError(f"{key}: true, false, 0 or 1 expected, not {number!r:.80}")
+        elif key not in KEYS:
+            raise ValueError(f"{key:.80}: an initialize message has no such field")
+        elif not isinstance(number, int) or isinstance(number, bool):
+            raise ValueError(f"{key}: a whole number expected, not {number!r:.80}")
+    return Initialize(**{**ABSENT, **content})
+
+
+def _error(text: str) -> Answer:
+    return json.dumps({"error": text}), False

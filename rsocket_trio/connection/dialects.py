@@ -1,0 +1,43 @@
+"""What can a connection speak? The five dialects of the RSocket family, and Streamux."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+from rsocket_trio.rsocket import detection
+from rsocket_trio.rsocket import dialects as family
+from rsocket_trio.rsocket.detection import UNDECIDED, Undecided
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.streamux.detection import begins
+from rsocket_trio.streamux.outbound import NAME
+
+STREAMUX: Final = NAME
+ALL: Final[tuple[str, ...]] = (*family.ALL, STREAMUX)
+Found: TypeAlias = Dialect | str
+"""A dialect of the family by its record, Streamux by its name."""
+
+
+def checked_name(name: str) -> str:
+    """The name, if a dialect has it. Raises ``ValueError`` for one that none has."""
+    if name not in ALL:
+        raise ValueError(f"dialect {name!r}: the known ones are {', '.join(ALL)}")
+    return name
+
+
+def name_of(found: Found) -> str:
+    """The name of what was found."""
+    return found if isinstance(found, str) else found.name
+
+
+def detect(data: bytes, *, message: bool, ended: bool) -> Found | Undecided | None:
+    """Which dialect a client speaks whose first bytes these are; ``None`` when none begins like this.
+
+    ``message`` says that ``data`` begins with the first message of a transport that keeps borders, ``ended`` that no
+    more bytes will come. Streamux is told first, by five bytes, and knows no borders (DET-01, DET-09).
+    """
+    streamux = begins(data)
+    if streamux:
+        return STREAMUX
+    if streamux is None and not ended and (data or not message):
+        return UNDECIDED
+    return detection.detect(data, message=message, ended=ended)

@@ -1,0 +1,248 @@
+"""How does a connection begin? For each kind of protocol its session, its framing, and what is known of the SETUP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import attrs
+
+from rsocket_trio.connection.dialects import STREAMUX, checked_name
+from rsocket_trio.errors import Unsupported
+from rsocket_trio.limits import Limits
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS
+from rsocket_trio.mux.framing import Framing, Framing24, Framing32, Unframed
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.session import Session
+from rsocket_trio.responder import Responder
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.quirks import all_with_quirks, with_quirks
+from rsocket_trio.rsocket.session import Session as RSocketSession
+from rsocket_trio.rsocket.session import checked_fragment_size
+from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame, stated
+from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.streamux.session import Session as StreamuxSession
+from rsocket_trio.terms import Setup
+
+FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
+LONGEST_TOKEN = 65535
+"""Bytes of a resume token, which do not count against the limit of a SETUP."""
+LONGEST_CHUNK = 2**30 - 1
+DIALLING = StreamuxOptions()
+SERVING = StreamuxOptions(qa=True)
+
+
+def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = None) -> Framing:
+    """How frames of this dialect are cut out of a byte stream; ``first_limit`` bounds the first one, in bytes."""
+    return FRAMINGS[dialect.framing](limits.frame_size, dialect.codec.minimum, first_limit)
+
+
+@attrs.frozen
+class Begun:
+    """A connection that can run: ``setup`` is what is known of the client so far."""
+
+    session: Session
+    setup: Setup
+    framing: Framing
+
+
+class End(Protocol):
+    """One side of connections that are to be, its terms checked. A client begins once, a server for each client."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        ...
+
+    def begin(self, now: float) -> Begun:
+        """A session that has said its first word, if it is its turn."""
+        ...
+
+
+@attrs.frozen
+class RSocketClient:
+    """A client of the RSocket family."""
+
+    dialect: Dialect
+    terms: ClientTerms
+    limits: Limits
+    fragment_size: int
+    responder: Responder | None
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        return self.dialect.name
+
+    def begin(self, now: float) -> Begun:
+        """Send the SETUP."""
+        dialect, responder, terms = self.dialect, self.responder, numbered(self.dialect, self.terms)
+        session = RSocketSession(
+            dialect,
+            client=True,
+            limits=self.limits,
+            fragment_size=self.fragment_size,
+            extensions=frozenset(responder.extensions) if responder is not None else frozenset(),
+        )
+        session.start_client(terms, now, own_policy=responder is not None and responder.lease_policy is not None)
+        setup = described(dialect, stated(dialect, setup_frame(dialect, self.terms)))
+        return Begun(session, setup, framing_for(dialect, self.limits))
+
+
+@attrs.frozen
+class RSocketServer:
+    """A server of one dialect of the family."""
+
+    dialect: Dialect
+    limits: Limits
+    fragment_size: int
+    responder: Responder
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        return self.dialect.name
+
+    def begin(self, now: float) -> Begun:
+        """Wait for the SETUP."""
+        dialect, limits, responder = self.dialect, self.limits, self.responder
+        session = RSocketSession(
+            dialect,
+            client=False,
+            limits=limits,
+            fragment_size=self.fragment_size,
+            extensions=frozenset(responder.extensions),
+        )
+        session.start_server(grants_leases=responder.lease_policy is not None)
+        # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
+        framing = framing_for(dialect, limits, first_limit=limits.setup_size + LONGEST_TOKEN + 2)
+        return Begun(session, Setup(dialect=dialect.name, metadata_mime=COMPOSITE_METADATA), framing)
+
+
+@attrs.frozen
+class StreamuxEnd:
+    """Either side of a Streamux connection: its two peers are equal."""
+
+    options: StreamuxOptions
+    client: bool
+    limits: Limits
+    fragment_size: int
+    responder: Responder | None
+
+    name = STREAMUX
+
+    def begin(self, now: float) -> Begun:
+        """Send the initialize message, or with a quick init have it ready."""
+        handles = self.responder.has_default if self.responder is not None else _handles_nothing
+        session = StreamuxSession(
+            self.options,
+            client=self.client,
+            limits=self.limits,
+            fragment_size=self.fragment_size,
+            whole=handles(Interaction.REQUEST_RESPONSE),
+            chunks=handles(Interaction.REQUEST_CHANNEL),
+        )
+        session.start(now)
+        return Begun(session, Setup(dialect=STREAMUX), Unframed())
+
+
+def _handles_nothing(interaction: Interaction) -> bool:
+    return False
+
+
+def client_end(
+    dialect: str,
+    terms: ClientTerms,
+    limits: Limits,
+    fragment_size: int,
+    responder: Responder | None,
+    quirks: Iterable[str],
+    streamux: StreamuxOptions | None,
+) -> End:
+    """A client, its terms checked before anything is dialled. Raises ``ValueError`` and ``Unsupported``."""
+    _check_limits(limits)
+    _check_options(streamux)
+    if checked_name(dialect) == STREAMUX:
+        _check_streamux_terms(terms, quirks)
+        size = checked_fragment_size(fragment_size, LONGEST_CHUNK)
+        return StreamuxEnd(DIALLING if streamux is None else streamux, True, limits, size, responder)
+    if streamux is not None:
+        raise ValueError(f"streamux options for {dialect}: they are those of {STREAMUX}")
+    record = with_quirks(dialect_named(dialect), quirks)
+    if terms.entries and not record.entries:
+        raise Unsupported(f"{record.name} has no extension entries")
+    if terms.strict and not record.strict:
+        raise Unsupported(f"{record.name} has no strict flag")
+    try:
+        record.codec.encode(setup_frame(record, numbered(record, terms)))
+    except Exception as error:
+        raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
+    return RSocketClient(record, terms, limits, checked_fragment_size(fragment_size, record.codec.largest), responder)
+
+
+def server_ends(
+    dialects: Iterable[str],
+    responder: Responder,
+    limits: Limits,
+    fragment_size: int,
+    quirks: Iterable[str],
+    streamux: StreamuxOptions | None,
+) -> dict[str, End]:
+    """A server for each of the dialects, by name. Raises ``ValueError`` naming what is none."""
+    if not isinstance(responder, Responder):
+        raise TypeError(f"a Responder serves, not {type(responder).__name__}")
+    _check_limits(limits)
+    _check_options(streamux)
+    names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
+    if not names:
+        raise ValueError("no dialect to serve")
+    family = [dialect_named(name) for name in names if checked_name(name) != STREAMUX]
+    ends: dict[str, End] = {}
+    for record in _with_quirks(family, quirks):
+        ends[record.name] = RSocketServer(record, limits, fragment_size, responder)
+    largest = min((record.codec.largest for record in family), default=LONGEST_CHUNK)
+    checked_fragment_size(fragment_size, largest)
+    if STREAMUX in names:
+        ends[STREAMUX] = StreamuxEnd(SERVING if streamux is None else streamux, False, limits, fragment_size, responder)
+    elif streamux is not None:
+        raise ValueError(f"streamux options, but {STREAMUX} is not among the dialects served")
+    return ends
+
+
+def numbered(dialect: Dialect, terms: ClientTerms) -> ClientTerms:
+    """The same terms, well-known MIME types by their numbers where the dialect has those."""
+    if not dialect.mime_fields:
+        return terms
+    data_mime, metadata_mime = (IDS.get(str(mime), mime) for mime in (terms.data_mime, terms.metadata_mime))
+    return attrs.evolve(terms, data_mime=data_mime, metadata_mime=metadata_mime)
+
+
+def _with_quirks(family: Sequence[Dialect], quirks: Iterable[str]) -> Sequence[Dialect]:
+    quirks = quirks if isinstance(quirks, str) else tuple(quirks)
+    if not family and quirks and not isinstance(quirks, str):
+        raise ValueError(f"quirks {', '.join(quirks)} of {STREAMUX}: there are none")
+    return all_with_quirks(family, quirks)
+
+
+def _check_streamux_terms(terms: ClientTerms, quirks: Iterable[str]) -> None:
+    """Raise for terms of a SETUP, which Streamux does not have."""
+    _with_quirks((), quirks)
+    for given, what in (
+        (terms.payload.data or terms.payload.metadata is not None, "SETUP payload"),
+        (terms.lease, "leases"),
+        (terms.strict, "strict flag"),
+        (terms.entries, "extension entries"),
+    ):
+        if given:
+            raise Unsupported(f"{STREAMUX} has no {what}")
+
+
+def _check_limits(limits: object) -> None:
+    if not isinstance(limits, Limits):
+        raise TypeError(f"limits are Limits, not {type(limits).__name__}")
+
+
+def _check_options(options: object) -> None:
+    if options is not None and not isinstance(options, StreamuxOptions):
+        raise TypeError(f"streamux options are StreamuxOptions, not {type(options).__name__}")

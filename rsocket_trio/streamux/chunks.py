@@ -1,0 +1,183 @@
+"""How do messages travel as chunks? The header that two negotiated widths give, and chunks out of a stream of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.mux.framing import EncodedFrame, Gathering
+from rsocket_trio.streamux.negotiation import Terms
+from rsocket_trio.values import value
+
+TERMINATION: Final = 1
+"""The lowest bit of a header: the last chunk of its message."""
+RESPONSE: Final = 2
+"""The bit above: the id is that of a request of the peer's who reads this."""
+
+CANCEL: Final = 0
+"""What a chunk without payload means, by its two bits (SMX-OOB-02): always a cancel,"""
+CANCEL_ACK: Final = RESPONSE
+"""always the acknowledgement of one,"""
+PING: Final = TERMINATION
+"""a ping if it is the first of its id, else the end of a request,"""
+PING_ACK: Final = RESPONSE | TERMINATION
+"""and in answer to a ping its acknowledgement, else the end of a response."""
+
+
+@value
+class ChunkHeader:
+    """What stands before the payload of a chunk. ``length`` counts the payload only."""
+
+    request_id: int
+    length: int
+    response: bool
+    termination: bool
+
+
+class HeaderLayout:
+    """The header of all chunks of a session: one number, sent little endian (SMX-HDR-02).
+
+    From the high bit: unused bits, the request id, the length, the response and the termination bit.
+    """
+
+    __slots__ = ("_used", "id_shift", "length_mask", "size")
+
+    def __init__(self, terms: Terms) -> None:
+        self.size = terms.header_size
+        self.id_shift = terms.length_bits + 2
+        self.length_mask = terms.length_cap
+        self._used = terms.id_bits + self.id_shift
+
+    def encode(self, header: ChunkHeader) -> bytes:
+        """The header's bytes."""
+        flags = (RESPONSE if header.response else 0) | (TERMINATION if header.termination else 0)
+        return self.pack(header.request_id, header.length, flags)
+
+    def decode(self, data: bytes) -> ChunkHeader:
+        """Read a header. Raises ``RemoteProtocolError`` for unused bits that are set (SMX-HDR-03)."""
+        number = int.from_bytes(data[: self.size], "little")
+        self.check(number)
+        return ChunkHeader(
+            number >> self.id_shift,
+            number >> 2 & self.length_mask,
+            bool(number & RESPONSE),
+            bool(number & TERMINATION),
+        )
+
+    def pack(self, request_id: int, length: int, flags: int) -> bytes:
+        """What ``encode`` does, for those who have the bits at hand."""
+        return (request_id << self.id_shift | length << 2 | flags).to_bytes(self.size, "little")
+
+    def check(self, number: int) -> None:
+        """Raise ``RemoteProtocolError`` for a header whose unused bits are set."""
+        if number >> self._used:
+            unused = 8 * self.size - self._used
+            raise RemoteProtocolError(
+                f"chunk header 0x{number:0{2 * self.size}X}: its upper {unused} bits are unused and must be 0"
+            )
+
+    def cut(self, request_id: int, data: bytes, flags: int, most: int) -> Iterator[EncodedFrame]:
+        """The chunks of one message, made one by one as they leave: at most ``most`` bytes of payload in each.
+
+        Of ``flags`` the termination bit stands on the last one only. Nothing is copied.
+        """
+        view = memoryview(data)
+        size = len(view)
+        for start in range(0, size, most):
+            end = min(start + most, size)
+            last = flags if end == size else flags & ~TERMINATION
+            yield self.pack(request_id, end - start, last), view[start:end]
+
+
+class Consumer(Protocol):
+    """Who takes chunks. Each of these may raise ``RemoteProtocolError``; ``bits`` are response and termination."""
+
+    def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
+        """A whole chunk came."""
+        ...
+
+    def wants(self, request_id: int, length: int, bits: int) -> bool:
+        """A chunk begins whose payload is not all here yet: whether it is worth keeping."""
+        ...
+
+    def on_skipped(self, request_id: int, bits: int) -> None:
+        """A chunk that was not wanted has passed."""
+        ...
+
+
+class ChunkReader:
+    """Cuts what a byte stream delivers into chunks, however the stream was cut on its way.
+
+    A length that was announced is a number and nothing else until its bytes are here. Chunks with a payload of more
+    than ``limit`` bytes are an error.
+    """
+
+    __slots__ = ("_bits", "_consumer", "_gathering", "_id", "_layout", "_length", "_limit", "_missing", "_rest")
+
+    def __init__(self, layout: HeaderLayout, limit: int, consumer: Consumer) -> None:
+        self._layout = layout
+        self._limit = limit
+        self._consumer = consumer
+        self._rest = b""  # a header that is not complete
+        self._missing = 0  # bytes of a payload that are to come
+        self._gathering: Gathering | None = None
+        self._id = self._bits = self._length = 0
+
+    @property
+    def torn(self) -> str:
+        """Inside of what the bytes end, as far as they came; empty between two chunks."""
+        if self._missing:
+            here = self._length - self._missing
+            return f"inside a chunk of request id {self._id}: {here} of {self._length} bytes came"
+        if self._rest:
+            return f"inside a chunk header: {len(self._rest)} of {self._layout.size} bytes came"
+        return ""
+
+    def feed(self, data: bytes) -> None:
+        """Take bytes. Raises ``RemoteProtocolError`` where they are no chunk: those before it were handed on."""
+        start = 0
+        if self._missing:
+            if len(data) < self._missing:
+                self._keep(data)
+                return
+            start = self._missing
+            self._complete(data[:start])
+        elif self._rest:
+            data = self._rest + data
+            self._rest = b""
+        layout, limit, take, size = self._layout, self._limit, self._consumer.on_chunk, len(data)
+        header_size, id_shift, length_mask, used = layout.size, layout.id_shift, layout.length_mask, layout._used
+        from_bytes = int.from_bytes
+        while (body := start + header_size) <= size:
+            number = from_bytes(data[start:body], "little")
+            if number >> used:
+                layout.check(number)
+            length = number >> 2 & length_mask
+            if length > limit:
+                raise RemoteProtocolError(f"chunk of {length} bytes on request id {number >> id_shift}, limit {limit}")
+            start = body + length
+            if start > size:
+                self._begin(number >> id_shift, number & 3, length)
+                self._keep(data[body:])
+                return
+            take(number >> id_shift, number & 3, data[body:start])
+        self._rest = data[start:]
+
+    def _begin(self, request_id: int, bits: int, length: int) -> None:
+        self._id, self._bits, self._length = request_id, bits, length
+        self._missing = length
+        self._gathering = Gathering() if self._consumer.wants(request_id, length, bits) else None
+
+    def _keep(self, piece: bytes) -> None:
+        self._missing -= len(piece)
+        if self._gathering is not None:
+            self._gathering.add(piece)
+
+    def _complete(self, piece: bytes) -> None:
+        self._missing = 0
+        gathering, self._gathering = self._gathering, None
+        if gathering is None:
+            self._consumer.on_skipped(self._id, self._bits)
+        else:
+            self._consumer.on_chunk(self._id, self._bits, gathering.complete(piece))

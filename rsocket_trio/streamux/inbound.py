@@ -1,0 +1,255 @@
+"""What a chunk means: an event, an answer, a fault of the peer's, or nothing."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+from rsocket_trio.errors import Invalid, Rejected, RemoteProtocolError, StreamError
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.events import (
+    Event,
+    ItemReceived,
+    PeerFault,
+    Pong,
+    RequestReceived,
+    StreamCancelled,
+    StreamCompleted,
+    StreamFailed,
+)
+from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.payload import Payload
+from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION
+from rsocket_trio.streamux.exchanges import LOCKED, Exchange, Exchanges, Ping
+from rsocket_trio.streamux.outbound import Outbound
+
+EMPTY = Payload()
+
+
+class Inbound:
+    """The rules for chunks that come. Events are collected in ``events``.
+
+    ``full`` is the length from which a chunk counts as cut from a larger message. ``whole`` and ``chunks`` say for
+    which kinds of requests there are handlers. ``draining`` refuses new requests; ``lingering`` are handlers that still
+    run although their requests are over. ``ignored`` counts chunks without effect.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        table: Exchanges,
+        outbound: Outbound,
+        outbox: Outbox,
+        *,
+        whole: bool,
+        chunks: bool,
+        lenient: bool,
+    ) -> None:
+        self._limits = limits
+        self._table = table
+        self._outbound = outbound
+        self._outbox = outbox
+        self._whole = whole
+        self._chunks = chunks
+        self._lenient = lenient
+        self.full = 0
+        self.events: list[Event] = []
+        self.draining = False
+        self.lingering = 0
+        self.ignored = 0
+
+    # Whole chunks, and those that come in parts
+
+    def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
+        """A whole chunk came."""
+        if bits & RESPONSE:
+            self._on_response(request_id, bits & TERMINATION, payload)
+        else:
+            self._on_request(request_id, bits & TERMINATION, payload)
+
+    def wants(self, request_id: int, length: int, bits: int) -> bool:
+        """Whether the payload of a chunk that begins here is kept; a chunk that nothing explains is told at once."""
+        if bits & RESPONSE:
+            return self._response_to(request_id, length, bits & TERMINATION) is not None
+        exchange = self._table.theirs.get(request_id)
+        if exchange is None:
+            return True
+        if not exchange.open & RECEIVING:
+            if not exchange.dropping:
+                self._spurious(f"request chunk on id {request_id}, whose request is complete and not answered yet")
+            return False
+        return True
+
+    def on_skipped(self, request_id: int, bits: int) -> None:
+        """A chunk that was not wanted has passed: its end may still be that of a dropped request."""
+        exchange = None if bits & RESPONSE else self._table.theirs.get(request_id)
+        if exchange is not None and exchange.dropping and bits & TERMINATION:
+            self._dropped(exchange)
+
+    # Responses to this side's requests
+
+    def _on_response(self, request_id: int, last: int, payload: bytes) -> None:
+        exchange = self._table.mine.get(request_id)
+        if type(exchange) is not Exchange or not exchange.left or not (payload or last):
+            exchange = self._response_to(request_id, len(payload), last)
+            if exchange is None:
+                return
+        if exchange.interaction is Interaction.REQUEST_RESPONSE:
+            whole = self._join(exchange, payload, last)
+            if whole is None:
+                return
+            self.events.append(ItemReceived(exchange, Payload(whole), True))
+        elif payload:
+            self.events.append(ItemReceived(exchange, Payload(payload), bool(last)))
+        else:
+            self.events.append(StreamCompleted(exchange))
+        if last:
+            self._answered(exchange)
+
+    def _response_to(self, request_id: int, length: int, last: int) -> Exchange | None:
+        """The request that a response chunk belongs to; ``None`` for all that needs no payload."""
+        occupant = self._table.mine.get(request_id)
+        ack = not (length or last)
+        if type(occupant) is Exchange and occupant.left and not ack:
+            return occupant
+        if occupant is LOCKED:
+            if ack:
+                del self._table.mine[request_id]  # SMX-CAN-02
+            else:
+                self.ignored += 1  # SMX-SPU-01, SMX-CAN-07
+        elif ack:
+            self._spurious(f"cancel ack for request id {request_id}, which was not canceled")
+        elif isinstance(occupant, Ping):
+            if length:
+                self._spurious(f"response of {length} bytes to the ping of id {request_id}")
+            else:
+                del self._table.mine[request_id]
+                self.events.append(Pong(occupant.token))
+        else:
+            self._spurious(f"response to request id {request_id}, which is not in flight")
+        return None
+
+    def _answered(self, exchange: Exchange) -> None:
+        """The response is whole. If our request is not, nobody wants its rest: cancel it (SMX-MSG-09)."""
+        if exchange.open & SENDING or exchange.head is not None:
+            self._outbound.send_cancel(exchange)
+        else:
+            self._table.free(exchange)
+
+    # Requests of the peer's
+
+    def _on_request(self, request_id: int, last: int, payload: bytes) -> None:
+        exchange = self._table.theirs.get(request_id)
+        if not (payload or last):
+            self._cancelled(request_id, exchange)
+        elif exchange is None:
+            if payload:
+                self._begin(request_id, last, payload)
+            else:
+                self._outbound.ack_ping(request_id)  # SMX-OOB-02: the only chunk of its id
+        elif exchange.open & RECEIVING:
+            self._continue(exchange, last, payload)
+        elif exchange.dropping:
+            if last:
+                self._dropped(exchange)
+        else:
+            self._spurious(f"request chunk on id {request_id}, whose request is complete and not answered yet")
+
+    def _begin(self, request_id: int, last: int, payload: bytes) -> None:
+        table, limit = self._table, self._limits.streams
+        if len(table.theirs) >= limit or self.lingering >= limit:
+            raise RemoteProtocolError(f"request id {request_id} is one too many: {limit} requests are open already")
+        if self._chunks and not (self._whole and (last or len(payload) >= self.full)):
+            exchange = Exchange(request_id, Interaction.REQUEST_CHANNEL, requester=False)
+        else:
+            exchange = Exchange(request_id, Interaction.REQUEST_RESPONSE, requester=False)
+        table.theirs[request_id] = exchange
+        if self.draining:
+            self._refuse(exchange, Rejected("no new requests: the connection is closing"), last)
+            return
+        if exchange.interaction is Interaction.REQUEST_CHANNEL:
+            self.events.append(RequestReceived(exchange, EMPTY, False))
+        self._continue(exchange, last, payload)
+
+    def _continue(self, exchange: Exchange, last: int, payload: bytes) -> None:
+        if exchange.interaction is Interaction.REQUEST_RESPONSE:
+            whole = self._join(exchange, payload, last)
+            if whole is None:
+                return
+            exchange.weight = len(whole)
+            self._table.in_hand += exchange.weight
+            self.events.append(RequestReceived(exchange, Payload(whole), True))
+        elif payload:
+            self.events.append(ItemReceived(exchange, Payload(payload), bool(last)))
+        else:
+            self.events.append(StreamCompleted(exchange))
+        if last:
+            exchange.open &= ~RECEIVING
+            self._look_whether_over(exchange)
+
+    def _cancelled(self, request_id: int, exchange: Exchange | None) -> None:
+        """SMX-CAN-03, -04: the work is cancelled, what is queued for it goes, and the cancel is acked in any case."""
+        if exchange is not None:
+            live = exchange.open != NEITHER
+            self._outbox.discard(exchange)
+            self._table.over(exchange)
+            if live:
+                self.events.append(StreamCancelled(exchange))
+        self._outbound.ack_cancel(request_id)
+
+    def _dropped(self, exchange: Exchange) -> None:
+        """The end of a request whose rest was not wanted."""
+        exchange.dropping = False
+        self._look_whether_over(exchange)
+
+    def _look_whether_over(self, exchange: Exchange) -> None:
+        if exchange.open == NEITHER and exchange.ended and exchange.head is None:
+            self._table.over(exchange)
+
+    # Messages that are wanted whole
+
+    def _join(self, exchange: Exchange, payload: bytes, last: int) -> bytes | None:
+        """The whole message once its last chunk came. One that becomes too large is refused, and its rest dropped."""
+        joined, table, limits = exchange.joined, self._table, self._limits
+        size = len(payload)
+        if joined is None:
+            if last and size <= limits.payload_size:
+                return payload
+            exchange.joined = joined = BytesIO()
+        table.joining += size
+        joined.write(payload)
+        if joined.tell() > limits.payload_size:
+            self._too_large(exchange, f"message of more than {limits.payload_size} bytes on id {exchange.id}", last)
+        elif table.joining > limits.reassembly_size:
+            self._too_large(exchange, f"more than {limits.reassembly_size} bytes in unfinished messages", last)
+        elif last:
+            whole = joined.getvalue()
+            table.drop_joined(exchange)
+            return whole
+        return None
+
+    def _too_large(self, exchange: Exchange, text: str, last: int) -> None:
+        if exchange.requester:
+            self.events.append(StreamFailed(exchange, RemoteProtocolError(text)))
+            if last:
+                self._answered(exchange)
+            else:
+                self._outbound.send_cancel(exchange)
+        else:
+            self.events.append(PeerFault(text))
+            self._refuse(exchange, Invalid(text), last)
+
+    def _refuse(self, exchange: Exchange, error: StreamError, last: int) -> None:
+        """Answer a request that no handler sees, if the application has a word for it; else leave it unanswered."""
+        self._outbound.send_cancel(exchange)
+        self._outbound.send_error(exchange, error)
+        if last:
+            self._dropped(exchange)
+
+    def _spurious(self, text: str) -> None:
+        """SMX-SPU-03: the end of the session, unless faults are only to be reported."""
+        if not self._lenient:
+            raise RemoteProtocolError(text)
+        self.ignored += 1
+        self.events.append(PeerFault(text))

@@ -1,0 +1,208 @@
+"""Which terms do two Streamux peers agree on? One pure function of their two initialize messages."""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any, Final, Literal, Self
+
+import attrs
+
+from rsocket_trio.errors import NegotiationFailed
+
+VERSION: Final = 1
+"""The protocol version of the specification, and the only one that is spoken here."""
+WILDCARD: Final = 31
+"""A recommendation that defers to the peer's (SMX-INI-10: of either field)."""
+SIZE: Final = 5
+"""Bytes of an initialize message."""
+MOST_BITS: Final = 30
+"""What the id and the length may take together, beside the response and the termination bit."""
+
+Side = Literal["a", "b"]
+
+
+@attrs.frozen
+class Field:
+    """One field of the initialize message, its width, and the values that may stand in it (SMX-INI-05)."""
+
+    name: str
+    bits: int
+    low: int
+    high: int
+    wildcard: bool = False
+
+
+# fmt: off
+FIELDS: Final = (
+    #      name        bits  low  high  or 31
+    Field("version",     8,   1,  255),
+    Field("reserved",    2,   0,    0),
+    Field("qr",          1,   0,    1),
+    Field("qa",          1,   0,    1),
+    Field("min_id",      4,   0,   15),
+    Field("max_id",      5,   0,   29),
+    Field("rec_id",      5,   0,   29,  wildcard=True),
+    Field("min_len",     4,   1,   15),
+    Field("max_len",     5,   1,   30),
+    Field("rec_len",     5,   1,   30,  wildcard=True),
+)
+# fmt: on
+
+
+@attrs.frozen
+class Initialize:
+    """The initialize message: what a peer offers. Any number that fits its field may stand in it, right or wrong.
+
+    ``qr`` requests a quick init, ``qa`` allows one. The others count bits of a chunk header's request id and length:
+    at least, at most, and recommended.
+    """
+
+    min_id: int
+    max_id: int
+    rec_id: int
+    min_len: int
+    max_len: int
+    rec_len: int
+    qr: bool = False
+    qa: bool = False
+    version: int = VERSION
+    reserved: int = 0
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """Read five bytes, most significant bit first (SMX-INI-04). Raises ``NegotiationFailed`` for a wrong size."""
+        if len(data) != SIZE:
+            raise NegotiationFailed(f"initialize message of {len(data)} bytes: it has {SIZE}")
+        number = int.from_bytes(data, "big")
+        numbers: dict[str, Any] = {}
+        for field in reversed(FIELDS):
+            numbers[field.name] = number & ((1 << field.bits) - 1)
+            number >>= field.bits
+        return cls(**{**numbers, "qr": bool(numbers["qr"]), "qa": bool(numbers["qa"])})
+
+    def encode(self) -> bytes:
+        """Write the five bytes. Raises ``ValueError`` for a number that does not fit its field."""
+        number = 0
+        for field in FIELDS:
+            content = index(getattr(self, field.name))
+            if not 0 <= content < 1 << field.bits:
+                raise ValueError(f"{field.name} of {content}: its field holds 0 to {(1 << field.bits) - 1}")
+            number = number << field.bits | content
+        return number.to_bytes(SIZE, "big")
+
+    def check(self) -> None:
+        """Raise ``NegotiationFailed``, naming field and value, for what no peer may offer (SMX-INI-09)."""
+        for field in FIELDS:
+            content = int(getattr(self, field.name))
+            if not (field.low <= content <= field.high or (field.wildcard and content == WILDCARD)):
+                wildcard = f", or {WILDCARD}" if field.wildcard else ""
+                raise NegotiationFailed(f"{field.name} of {content}: must be {field.low} to {field.high}{wildcard}")
+        for kind in ("id", "len"):
+            low, high, recommended = self.range_of(kind)
+            if high < low:
+                raise NegotiationFailed(f"max_{kind} of {high} is below min_{kind} of {low}")
+            if recommended == WILDCARD:
+                if self.qr:
+                    raise NegotiationFailed(f"rec_{kind} of {WILDCARD}: a quick init can't leave it to the peer")
+            elif not low <= recommended <= high:
+                raise NegotiationFailed(f"rec_{kind} of {recommended}: outside of its own {low} to {high}")
+        if self.qr and self.qa:
+            raise NegotiationFailed("qr and qa are both set: one side asks for a quick init, the other allows it")
+
+    def range_of(self, kind: str) -> tuple[int, int, int]:
+        """Least, most and recommended bits of ``"id"`` or ``"len"``."""
+        if kind == "id":
+            return self.min_id, self.max_id, self.rec_id
+        return self.min_len, self.max_len, self.rec_len
+
+
+@attrs.frozen
+class Terms:
+    """What was agreed: the widths of the request id and of the length in every chunk header of the session."""
+
+    id_bits: int
+    length_bits: int
+
+    @property
+    def header_size(self) -> int:
+        """Bytes of a chunk header: both widths, the response and the termination bit, in whole octets (SMX-NEG-09)."""
+        return (self.id_bits + self.length_bits + 2 + 7) // 8
+
+    @property
+    def id_cap(self) -> int:
+        """Requests that one side can have in flight."""
+        return 1 << self.id_bits
+
+    @property
+    def length_cap(self) -> int:
+        """Bytes of the largest payload of one chunk."""
+        return (1 << self.length_bits) - 1
+
+
+@attrs.frozen
+class Outcome:
+    """A negotiation that succeeded; ``quick`` is the side that asked for a quick init, if that is how it went."""
+
+    terms: Terms
+    quick: Side | None = None
+
+
+def negotiate(a: Initialize, b: Initialize) -> Outcome:
+    """The terms of two peers: the same ones whichever of them computes (SMX-NEG-01).
+
+    Raises ``NegotiationFailed`` naming the field and the values.
+    """
+    a.check()
+    b.check()
+    if a.version != b.version:
+        raise NegotiationFailed(f"version {a.version} against {b.version}: they must be equal")
+    if a.version != VERSION:
+        raise NegotiationFailed(f"version {a.version}: spoken here is {VERSION}")
+    if not (a.qr or b.qr):
+        return Outcome(_within_bits(_agreed(a, b, "id"), _agreed(a, b, "len")))
+    if a.qr and b.qr:
+        raise NegotiationFailed("qr is set on both sides: nobody is left to allow the quick init")
+    asking, allowing = (a, b) if a.qr else (b, a)
+    if not allowing.qa:
+        raise NegotiationFailed("qr of one side without qa of the other: the quick init is not allowed")
+    for kind in ("id", "len"):
+        recommended = asking.range_of(kind)[2]
+        low, high, _ = allowing.range_of(kind)
+        if not low <= recommended <= high:
+            # SMX-QI-03: it is not clamped, because the side that asked has used it already.
+            raise NegotiationFailed(f"rec_{kind} of {recommended} for a quick init: the other side has {low} to {high}")
+    return Outcome(quick_terms(asking), "a" if a.qr else "b")
+
+
+def quick_terms(asking: Initialize) -> Terms:
+    """What a quick init will come to if it succeeds: known before the peer has said a word (SMX-QI-04, -08).
+
+    To be asked of a message that ``check`` lets pass.
+    """
+    return _within_bits(asking.rec_id, asking.rec_len)
+
+
+def _agreed(a: Initialize, b: Initialize, kind: str) -> int:
+    """SMX-NEG-04 to -06, for one of the two widths."""
+    a_low, a_high, a_recommended = a.range_of(kind)
+    b_low, b_high, b_recommended = b.range_of(kind)
+    low, high = max(a_low, b_low), min(a_high, b_high)
+    if high < low:
+        raise NegotiationFailed(
+            f"min_{kind} of {low} against max_{kind} of {high}: no number of bits is right for both sides"
+        )
+    wishes = [wish for wish in (a_recommended, b_recommended) if wish != WILDCARD]
+    recommended = min(wishes) if wishes else low + (high - low + 1) // 2
+    return min(max(recommended, low), high)
+
+
+def _within_bits(id_bits: int, length_bits: int) -> Terms:
+    """SMX-NEG-07: both together take 30 bits at most. No width falls below a least one, which is at most 15."""
+    if id_bits + length_bits > MOST_BITS:
+        if min(id_bits, length_bits) > MOST_BITS // 2:
+            id_bits = length_bits = MOST_BITS // 2
+        elif id_bits > length_bits:
+            id_bits = MOST_BITS - length_bits
+        else:
+            length_bits = MOST_BITS - id_bits
+    return Terms(id_bits, length_bits)

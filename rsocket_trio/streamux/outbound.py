@@ -1,0 +1,222 @@
+"""What a Streamux session can be asked to send on a request, and what each of these does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rsocket_trio.errors import ConnectionLost, RSocketError, StreamError, Unsupported
+from rsocket_trio.mux.halves import NEITHER, RECEIVING, SEND_COMPLETE, SEND_ERROR, SEND_NEXT, SENDING, applied
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.outbox import Outbox, Source
+from rsocket_trio.payload import MetadataPush, Payload, as_bytes
+from rsocket_trio.streamux.chunks import CANCEL, CANCEL_ACK, PING, PING_ACK, RESPONSE, TERMINATION, HeaderLayout
+from rsocket_trio.streamux.exchanges import Exchange, Exchanges
+from rsocket_trio.streamux.negotiation import Terms
+
+NAME = "streamux/1"
+INTERACTIONS = frozenset({Interaction.REQUEST_RESPONSE, Interaction.REQUEST_CHANNEL})
+WHOLE_BODY = 32768
+"""Bytes from which a payload is not copied behind its header, but handed to the write as it is."""
+ErrorEncoder = Callable[[StreamError], bytes | None]
+
+
+def check_request(interaction: Interaction, payload: Payload) -> None:
+    """Raise what a request that can never be made raises: ``Unsupported`` or ``ValueError``."""
+    if interaction not in INTERACTIONS:
+        raise Unsupported(f"{NAME} has no {interaction.value}")
+    check_payload(payload)
+    if interaction is Interaction.REQUEST_RESPONSE and not payload.data:
+        raise ValueError(f"an empty request can't be said in {NAME}: it would be a ping")  # SMX-MSG-04
+
+
+def check_payload(payload: Payload) -> None:
+    """Raise ``Unsupported`` for what no chunk can carry."""
+    if payload.metadata is not None or payload.metadata_type:
+        raise Unsupported(f"{NAME} has no metadata")
+    if payload.data_mime is not None or payload.metadata_mime is not None:
+        raise Unsupported(f"{NAME} has no MIME types")
+
+
+class Outbound:
+    """Commands on requests and responses. Each checks the open halves and puts chunks into the outbox; nothing waits.
+
+    All raise ``LocalProtocolError`` for what the halves forbid, and change nothing then. ``begin`` is called before
+    the first request or ping: a quick init holds its initialize message until then.
+    """
+
+    def __init__(
+        self,
+        table: Exchanges,
+        outbox: Outbox,
+        fragment_size: int,
+        encode_error: ErrorEncoder | None,
+        begin: Callable[[], None],
+    ) -> None:
+        self._table = table
+        self._outbox = outbox
+        self._fragment_size = fragment_size
+        self._encode_error = encode_error
+        self._begin = begin
+        self._most = 0
+        self._layout: HeaderLayout | None = None
+
+    def agree(self, terms: Terms, layout: HeaderLayout) -> None:
+        """The terms are known. Chunks have at most the negotiated length, and that of this side's fragments."""
+        self._layout = layout
+        self._most = min(terms.length_cap, self._fragment_size)
+
+    def open(
+        self,
+        interaction: Interaction,
+        payload: Payload,
+        initial_n: int | None = None,
+        *,
+        entries: tuple[Any, ...] = (),
+    ) -> Exchange:
+        """Open a request: a whole one, or a channel whose first chunk may follow later."""
+        check_request(interaction, payload)
+        if entries:
+            raise Unsupported(f"{NAME} has no extension entries")
+        exchange = self._table.new(interaction)
+        self._begin()
+        if interaction is Interaction.REQUEST_RESPONSE:
+            exchange.open = RECEIVING
+            self._put(exchange, payload.data, TERMINATION)
+        elif payload.data:
+            self._put(exchange, payload.data, 0)
+        return exchange
+
+    def send_item(self, stream: Exchange, payload: Payload, *, complete: bool = False) -> None:
+        """Send a chunk, or as many as it takes; with ``complete`` the message ends with it.
+
+        Raises ``ValueError`` for one that is empty and not the last: it would be a cancel.
+        """
+        if not stream.open & SENDING:
+            applied(SEND_NEXT, stream.open)
+        check_payload(payload)
+        if payload.data:
+            self._put(stream, payload.data, TERMINATION if complete else 0)
+            if complete:
+                self._complete(stream)
+        elif complete:
+            self.send_complete(stream)
+        else:
+            raise ValueError(f"an empty chunk can't be said in {NAME}: it would be a cancel")  # SMX-MSG-05
+
+    def send_complete(self, stream: Exchange) -> None:
+        """End this side's message with an empty termination (SMX-MSG-01).
+
+        Raises ``ValueError`` for a request that has not begun: it would be a ping.
+        """
+        applied(SEND_COMPLETE, stream.open)
+        if stream.requester and not stream.begun:
+            raise ValueError(f"an empty request can't be said in {NAME}: it would be a ping")
+        self._outbox.put(stream, self._header(stream, TERMINATION))
+        self._complete(stream)
+
+    def send_error(self, stream: Exchange, error: StreamError) -> RSocketError | None:
+        """End an exchange that failed here. The protocol has no word for it, so the application's encoder gives one.
+
+        Returns the error that ends the whole session where none can be given: a cut response must not look complete.
+        A request that was refused stays unanswered until its requester cancels.
+        """
+        if stream.requester:
+            self.send_cancel(stream)
+            return None
+        applied(SEND_ERROR, stream.open)
+        cause: Exception | None = None
+        if self._encode_error is not None and not stream.begun:
+            try:
+                answer = self._encode_error(error)
+                if answer is not None:
+                    self.send_item(stream, Payload(as_bytes(answer)), complete=True)
+                    self.send_cancel(stream)
+                    return None
+            except Exception as failure:
+                # Of the application's own encoder: there is no answer, and the session ends as it would without one.
+                cause = failure
+        self._outbox.discard(stream)
+        if stream.open & RECEIVING:
+            stream.dropping = True
+        stream.open = NEITHER
+        self._table.lighten(stream)
+        self._table.drop_joined(stream)
+        if stream.refused:
+            return None
+        fatal = ConnectionLost(f"request {stream.id} failed here, and {NAME} can't say so: {error}")
+        fatal.__cause__ = cause
+        return fatal
+
+    def send_cancel(self, stream: Exchange) -> None:
+        """Say that the peer's message is not wanted any more; does nothing on an exchange that is over.
+
+        A requester's cancel discards what waits in its lane and locks the id; if nothing of the request had left,
+        nothing is sent at all. A responder has no word for it: what comes is dropped, and a request that is not
+        answered yet may stay so.
+        """
+        if stream.requester:
+            if stream.open == NEITHER:
+                return
+            self._outbox.discard(stream)
+            if stream.left:
+                self._table.lock(stream)
+                self._outbox.put_urgent(self._header(stream, CANCEL))
+            else:
+                self._table.free(stream)
+            return
+        stream.refused = bool(stream.open & SENDING)
+        if stream.open & RECEIVING:
+            stream.open &= ~RECEIVING
+            stream.dropping = True
+            self._table.drop_joined(stream)
+
+    def metadata_push(self, stream: Exchange, push: MetadataPush) -> None:
+        """Raises ``Unsupported``."""
+        raise Unsupported(f"{NAME} has no metadata")
+
+    def request_n(self, stream: Exchange, amount: int) -> None:
+        """Does nothing: the protocol has no credit."""
+
+    def ping(self, token: object) -> None:
+        """Ask for a sign of life."""
+        request_id = self._table.new_ping(token)
+        self._begin()
+        self._outbox.put_urgent(self._pack(request_id, PING))
+
+    def ack_ping(self, request_id: int) -> None:
+        """Answer a ping, before all that waits (SMX-OOB-03)."""
+        self._outbox.put_reply(self._pack(request_id, PING_ACK))
+
+    def ack_cancel(self, request_id: int) -> None:
+        """Answer a cancel, known or not (SMX-CAN-04)."""
+        self._outbox.put_reply(self._pack(request_id, CANCEL_ACK))
+
+    def _pack(self, request_id: int, bits: int) -> bytes:
+        assert self._layout is not None
+        return self._layout.pack(request_id, 0, bits)
+
+    def _header(self, stream: Exchange, bits: int) -> bytes:
+        return self._pack(stream.id, bits if stream.requester else bits | RESPONSE)
+
+    def _put(self, stream: Exchange, data: bytes, bits: int) -> None:
+        layout = self._layout
+        assert layout is not None
+        if not stream.requester:
+            bits |= RESPONSE
+        stream.begun = True
+        size = len(data)
+        if size <= self._most:
+            header = layout.pack(stream.id, size, bits)
+            if size < WHOLE_BODY:
+                self._outbox.put(stream, header + data)
+            else:
+                self._outbox.put(stream, Source(iter(((header, data),)), size + layout.size))
+        else:
+            self._outbox.put(stream, Source(layout.cut(stream.id, data, bits, self._most), size))
+
+    def _complete(self, stream: Exchange) -> None:
+        stream.open &= ~SENDING
+        if not stream.requester:
+            self._table.lighten(stream)
+            stream.ended = True  # the table forgets it once its last chunk has left

@@ -1,0 +1,358 @@
+"""One Streamux connection's rules: bytes in, events out; no I/O, no clock, no tasks."""
+
+from __future__ import annotations
+
+import enum
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rsocket_trio.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    NegotiationFailed,
+    RemoteProtocolError,
+    RSocketError,
+    SetupError,
+    Unsupported,
+)
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.events import Event, ItemReceived, RequestReceived, SessionEnded, SetupAccepted, SetupReceived
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.payload import Payload
+from rsocket_trio.streamux.chunks import ChunkReader, HeaderLayout
+from rsocket_trio.streamux.exchanges import Exchange, Exchanges
+from rsocket_trio.streamux.inbound import Inbound
+from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate, quick_terms
+from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.streamux.outbound import NAME, Outbound, check_request
+from rsocket_trio.terms import Lease, Setup
+
+COMPANY = 0.01
+"""Seconds that the initialize message of a quick init waits for a first request, to travel with it in one write."""
+
+
+class State(enum.Enum):
+    """Where a connection stands."""
+
+    NEGOTIATING = enum.auto()
+    """The peer's initialize message is not here, and nothing is said before it is."""
+    GATED = enum.auto()
+    """A server whose application considers the client."""
+    OPEN = enum.auto()
+    """Messages flow. A quick init begins here."""
+    OVER = enum.auto()
+
+
+class Session:
+    """The rules of one connection.
+
+    What is to be sent stands in ``outbox``; the connection writes it. ``commands`` are what can be sent on requests.
+    ``whole`` and ``chunks`` say for which kinds of requests the application has a handler. ``terms`` are what was
+    negotiated, ``None`` until then. ``randbelow`` draws the first request id.
+    """
+
+    name = NAME
+    permits = None
+    has_mime_fields = False
+    has_credit = False
+
+    def __init__(
+        self,
+        options: StreamuxOptions,
+        *,
+        client: bool,
+        limits: Limits,
+        fragment_size: int,
+        whole: bool = False,
+        chunks: bool = False,
+        randbelow: Callable[[int], int] = secrets.randbelow,
+    ) -> None:
+        self.client = client
+        self.limits = limits
+        self.options = options
+        self.state = State.NEGOTIATING
+        self.error: RSocketError | None = None
+        self.terms: Terms | None = None
+        self.table = Exchanges()
+        self.outbox = Outbox(limits.outbox_size, self.table.forget)
+        self.commands = Outbound(self.table, self.outbox, fragment_size, options.encode_error, self._begin)
+        self.inbound = Inbound(
+            *(limits, self.table, self.commands, self.outbox),
+            whole=whole and (options.requests != "chunks" or not chunks),
+            chunks=chunks and (options.requests != "whole" or not whole),
+            lenient=options.spurious == "report",
+        )
+        self._fragment_size = fragment_size
+        self._randbelow = randbelow
+        self._initialize = options.initialize()
+        self._heard = b""
+        self._negotiated = False
+        self._reader: ChunkReader | None = None
+        self._held: list[Event] = []
+        self._held_size = 0
+        self._alone_until = math.inf
+        self._patience_until = math.inf
+
+    # What the connection says
+
+    def start(self, now: float) -> None:
+        """Send the initialize message. A client that asks for a quick init is ready to make requests at once."""
+        message = self._initialize.encode()
+        if self.client:
+            self._patience_until = now + self.limits.setup_timeout
+        if self.client and self._initialize.qr:
+            self.state = State.OPEN
+            self._agree(quick_terms(self._initialize))
+            self.outbox.hold()
+            self._alone_until = now + COMPANY
+        else:
+            self.outbox.put_urgent(message)
+
+    def accept(self, now: float, granted: tuple[Any, ...] = ()) -> list[Event]:
+        """The application lets the client in: what it asked meanwhile happens now."""
+        if self.state is not State.GATED:
+            return []
+        self.state = State.OPEN
+        held, self._held, self._held_size = self._held, [], 0
+        return held
+
+    def refuse(self, error: SetupError) -> list[Event]:
+        """The application refuses the client, which sees the connection close: the protocol has no word for it."""
+        if self.state is State.GATED:
+            self._end(error)
+        return self._collected()
+
+    def grant(self, lease: Lease, now: float) -> None:
+        """Does nothing: the protocol has no leases."""
+
+    def ping(self, token: object) -> None:
+        """Ask for a sign of life; ``Pong`` with this token is its answer."""
+        self.commands.ping(token)
+
+    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
+        """Raises ``Unsupported``."""
+        raise Unsupported(f"{NAME} has no metadata")
+
+    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
+        """Raises ``Unsupported``."""
+        raise Unsupported(f"{NAME} has no extension frames")
+
+    def entries(self, entries: tuple[Any, ...], *, ignore: bool) -> None:
+        """Raises ``Unsupported``."""
+        raise Unsupported(f"{NAME} has no extension entries")
+
+    def cost(self, entries: tuple[Any, ...]) -> int:
+        """Raises ``Unsupported``."""
+        raise Unsupported(f"{NAME} has no extension entries")
+
+    def drain(self) -> None:
+        """Refuse new requests from now on; what is open may finish."""
+        self.inbound.draining = True
+
+    def announce_close(self, *, last: bool) -> None:
+        """Does nothing: the protocol has no word for it."""
+
+    def close(self, error: RSocketError | None = None) -> None:
+        """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
+        if self.error is None:
+            self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
+        self.state = State.OVER
+        self.outbox.drop_held()
+        self._held = []
+
+    # What the connection asks
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is taken or asked."""
+        return self.inbound.draining
+
+    @property
+    def awaits_setup(self) -> bool:
+        """Whether this is a server that no initialize message has reached."""
+        return not self.client and self.state is State.NEGOTIATING
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether this is a client that may say nothing before the server's initialize message (SMX-INI-02)."""
+        return self.client and self.state is State.NEGOTIATING
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no request is open, and the last chunk of each response has left."""
+        return self.table.is_quiet
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a new request has to wait for an id (SMX-FLD-07)."""
+        return self.table.is_full
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether a part of a chunk, or of the initialize message, is here and the rest is not."""
+        return bool(self._heard) if not self._negotiated else self._reader is not None and bool(self._reader.torn)
+
+    @property
+    def message_budget(self) -> int | None:
+        """Bytes of one message that may wait for its reader before it is refused."""
+        return self.options.message_budget
+
+    @property
+    def lingering(self) -> int:
+        """Handlers that still run although their requests are over."""
+        return self.inbound.lingering
+
+    @lingering.setter
+    def lingering(self, number: int) -> None:
+        self.inbound.lingering = number
+
+    @property
+    def deadline(self) -> float:
+        """When ``expire`` has something to say; infinite once both sides have spoken."""
+        if self.state is State.OVER:
+            return math.inf
+        return min(self._alone_until, self._patience_until)
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether reading must pause: acks wait for a peer that does not read, or requests for their handlers."""
+        outbox, limits = self.outbox, self.limits
+        return (
+            outbox.reply_size >= limits.reply_size
+            or outbox.reply_frames >= limits.reply_frames
+            or self.table.in_hand > limits.reassembly_size
+            or len(self._held) >= limits.held_frames
+            or self._held_size >= limits.held_size
+        )
+
+    def open_streams(self) -> list[Exchange]:
+        """All requests of both sides, as they are now."""
+        return self.table.live
+
+    def check_request(self, interaction: Interaction, payload: Payload) -> None:
+        """Raise ``Unsupported``, or ``ValueError`` for an empty request, which would be a ping (SMX-MSG-04)."""
+        check_request(interaction, payload)
+
+    def check_route(self) -> None:
+        """Raises ``Unsupported``."""
+        raise Unsupported(f"{NAME} has no routes")
+
+    # What the peer and the clock say
+
+    def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
+        """Take bytes as they come: their borders mean nothing. Nothing that a peer can send raises."""
+        if self.state is State.OVER:
+            return []
+        try:
+            for data in frames:
+                rest = data if self._negotiated else self._negotiate(data)
+                if rest and self._reader is not None:
+                    self._reader.feed(rest)
+        except RemoteProtocolError as error:
+            self._fail(error)
+        except NegotiationFailed as error:
+            self._end(error)
+        return self._collected()
+
+    def broken(self, error: RemoteProtocolError) -> list[Event]:
+        """The transport could not go on."""
+        if self.state is not State.OVER:
+            self._fail(error)
+        return self._collected()
+
+    def cut_off(self, lost: ConnectionLost) -> RSocketError:
+        """The transport ended: whether it did so inside of something (SMX-SPU-05)."""
+        if self._heard and not self._negotiated:
+            error: RSocketError = NegotiationFailed(
+                f"{lost.text} after {len(self._heard)} of the {SIZE} bytes of its initialize message"
+            )
+        elif self._reader is not None and self._reader.torn:
+            error = ConnectionLost(f"{lost.text} {self._reader.torn}")
+        else:
+            return lost
+        error.__cause__ = lost.__cause__
+        return error
+
+    def expire(self, now: float) -> list[Event]:
+        """What the clock asks for: the initialize message goes alone, or the peer's did not come."""
+        if self.state is not State.OVER:
+            if now >= self._alone_until:
+                self._begin()
+            if now >= self._patience_until:
+                self._end(ConnectionLost(f"no initialize message came for {self.limits.setup_timeout:g} s"))
+        return self._collected()
+
+    # The negotiation
+
+    def _begin(self) -> None:
+        """Let the initialize message of a quick init go, before all that was put behind it."""
+        if self._alone_until != math.inf:
+            self._alone_until = math.inf
+            self.outbox.release(self._initialize.encode())
+
+    def _negotiate(self, data: bytes) -> bytes:
+        """Take the peer's initialize message, if it is whole now; what came behind it. Raises ``NegotiationFailed``."""
+        heard = self._heard + data[: SIZE - len(self._heard)]
+        rest = data[SIZE - len(self._heard) :]
+        self._heard = heard
+        if len(heard) < SIZE:
+            return b""
+        self._begin()  # whatever comes of it, the peer has to hear what this side offered (SMX-INI-01)
+        theirs = Initialize.decode(heard)
+        try:
+            theirs.check()
+        except NegotiationFailed as error:
+            raise NegotiationFailed(f"the peer's {error}") from None
+        outcome = negotiate(self._initialize, theirs)
+        self._patience_until = math.inf
+        self._negotiated = True
+        if self.state is not State.OPEN:
+            self._agree(outcome.terms)
+            if self.client:
+                self.state = State.OPEN
+                self.inbound.events.append(SetupAccepted(()))
+            else:
+                self.state = State.GATED
+                self.inbound.events.append(SetupReceived(Setup(dialect=NAME)))
+        return rest
+
+    def _agree(self, terms: Terms) -> None:
+        self.terms = terms
+        layout = HeaderLayout(terms)
+        self.inbound.full = min(terms.length_cap, self._fragment_size)
+        self.table.agree(terms.id_cap, self.options.in_flight, self._randbelow)
+        self.commands.agree(terms, layout)
+        self._reader = ChunkReader(layout, self.limits.frame_size, self.inbound)
+
+    # Ends
+
+    def _collected(self) -> list[Event]:
+        events, self.inbound.events = self.inbound.events, []
+        return events if self.state is not State.GATED else self._without_requests(events)
+
+    def _without_requests(self, events: list[Event]) -> list[Event]:
+        """Hold back what concerns requests of the client's, until the application has let it in."""
+        told: list[Event] = []
+        for event in events:
+            stream = getattr(event, "stream", None)
+            if stream is None or stream.requester:
+                told.append(event)
+                continue
+            self._held.append(event)
+            if isinstance(event, RequestReceived | ItemReceived):
+                self._held_size += event.payload.size
+        return told
+
+    def _fail(self, error: RemoteProtocolError) -> None:
+        """A fault of the peer's: there is nobody to tell, so the connection ends."""
+        lost = ConnectionLost(f"the peer broke the protocol: {error}")
+        lost.__cause__ = error
+        self._end(lost)
+
+    def _end(self, error: RSocketError) -> None:
+        self.outbox.discard_lanes()
+        self.close(error)
+        self.inbound.events.append(SessionEnded(error))

@@ -1,0 +1,401 @@
+"""Requests, channels and pings over Streamux: what arrives, what is cancelled, and when an id is free again."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from rsocket_trio import Canceled, Channel, ConnectionClosed, LocalProtocolError, Payload, Responder
+from tests.connection.pairs import settle
+from tests.connection.streamux_pairs import echoing, streamux_pair, widths
+from tests.streamux.pairs import Chunk
+
+clause = pytest.mark.clause
+
+
+def waiting() -> Responder:
+    """Answers ``now`` at once and everything else never; says on ``connection.state`` how its handlers ended."""
+    responder = Responder()
+
+    @responder.request_response
+    async def wait(request: Payload) -> bytes:
+        if request.data != b"now":
+            await trio.sleep_forever()
+        return b"answer"
+
+    return responder
+
+
+# Whole messages
+
+
+@clause("SMX-GEN-02", "SMX-MSG-08")
+async def test_both_sides_request_at_the_same_time(autojump_clock: MockClock) -> None:
+    answers: dict[str, list[bytes]] = {"client": [], "server": []}
+
+    async with streamux_pair(echoing(), echoing()) as pair, trio.open_nursery() as nursery:
+
+        async def ask(side: str, number: int) -> None:
+            connection = pair.client if side == "client" else pair.server
+            answers[side].append((await connection.request_response(b"%s %d" % (side.encode(), number))).data)
+
+        for number in range(100):
+            for side in ("client", "server"):
+                nursery.start_soon(ask, side, number)
+
+    for side, got in answers.items():
+        assert sorted(got) == sorted(b"%s %d" % (side.upper().encode(), number) for number in range(100))
+
+
+@pytest.mark.parametrize("size", [1, 65534, 65535, 65536, 1_000_000])
+async def test_a_message_of_any_size_arrives_whole_both_ways(size: int, autojump_clock: MockClock) -> None:
+    data = bytes(range(97, 123)) * (size // 26 + 1)
+    async with streamux_pair(echoing()) as pair:
+        answer = await pair.client.request_response(data[:size])
+
+    assert answer == Payload(data[:size].upper())
+    assert max(len(chunk.payload) for chunk in pair.client_said) <= 65535
+    assert sum(chunk.termination for chunk in pair.client_said) == 1
+
+
+@clause("SMX-MSG-03")
+async def test_an_empty_answer_is_a_success(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    def nothing(request: Payload) -> bytes:
+        return b""
+
+    async with streamux_pair(responder) as pair:
+        assert await pair.client.request_response(b"q") == Payload()
+    assert pair.server_said[0].payload == b""
+
+
+# Channels
+
+
+async def test_the_chunks_of_a_channel_are_its_items(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    asked: list[Payload] = []
+
+    @responder.request_channel
+    async def echo(channel: Channel) -> None:
+        asked.append(channel.request)
+        async for item in channel:
+            await channel.send(item.data.upper())
+
+    async with streamux_pair(responder) as pair:
+        async with pair.client.request_channel(b"one") as channel:
+            await channel.send(b"two")
+            await channel.send(b"three")
+            await channel.send_eof()
+            got = [item.data async for item in channel]
+        await settle()
+
+    assert asked == [Payload()]
+    assert got == [b"ONE", b"TWO", b"THREE"]
+    assert [chunk.payload for chunk in pair.client_said] == [b"one", b"two", b"three", b""]
+    assert pair.client_said[-1].termination
+    assert pair.server_said[-1] == Chunk(channel._opened()[0].id, response=True, termination=True)
+
+
+@clause("SMX-MSG-09")
+async def test_a_handler_may_answer_before_the_request_is_complete(autojump_clock: MockClock) -> None:
+    async with streamux_pair(echoing()) as pair, pair.client.request_channel() as channel:
+        for number in range(3):
+            await channel.send(b"item %d" % number)
+            assert (await anext(channel)).data == b"ITEM %d" % number
+        await channel.send_eof()
+        with pytest.raises(StopAsyncIteration):
+            await anext(channel)
+
+
+@clause("SMX-MSG-09")
+async def test_a_handler_that_returns_first_ends_the_channel_and_sending_says_so(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_channel
+    async def enough(channel: Channel) -> None:
+        await channel.send(await anext(channel))
+
+    async with streamux_pair(responder, client=widths(0)) as pair:
+        async with pair.client.request_channel(b"only") as channel:
+            assert [item.data async for item in channel] == [b"only"]
+            with pytest.raises(Canceled):
+                await channel.send(b"more")
+            with trio.fail_after(1):
+                await channel.wait_send_closed()
+        with trio.fail_after(1):  # the id is free again
+            await pair.client.ping()
+
+    assert pair.client_said[:2] == [Chunk(0, b"only"), Chunk(0)]
+
+
+@clause("SMX-MSG-04", "SMX-MSG-05")
+async def test_what_would_be_a_ping_or_a_cancel_is_a_value_error_and_the_connection_goes_on(
+    autojump_clock: MockClock,
+) -> None:
+    async with streamux_pair(echoing()) as pair:
+        with pytest.raises(ValueError, match="it would be a ping"):
+            await pair.client.request_response()
+        async with pair.client.request_channel() as channel:
+            with pytest.raises(ValueError, match="it would be a ping"):
+                await channel.send_eof()
+            with pytest.raises(ValueError, match="it would be a cancel"):
+                await channel.send(b"")
+            await settle()
+            assert pair.client_said == []
+            await channel.send(b"first")
+            await channel.send_eof()
+            assert [item.data async for item in channel] == [b"FIRST"]
+            with pytest.raises(LocalProtocolError):
+                await channel.send(b"late")
+
+
+@pytest.mark.parametrize("clean", [True, False])
+async def test_leaving_a_channel_before_its_first_chunk_says_nothing(clean: bool, autojump_clock: MockClock) -> None:
+    async with streamux_pair(echoing(), client=widths(0)) as pair:
+        try:
+            async with pair.client.request_channel():
+                await settle()
+                if not clean:
+                    raise KeyError
+        except KeyError:
+            assert not clean
+        await settle()
+        assert pair.client_said == []
+        assert (await pair.client.request_response(b"q")).data == b"Q"
+
+
+async def test_an_id_that_a_silent_channel_had_goes_to_who_waits(autojump_clock: MockClock) -> None:
+    async with streamux_pair(echoing(), client=widths(0)) as pair, trio.open_nursery() as nursery:
+        async with pair.client.request_channel():
+            nursery.start_soon(pair.client.request_response, b"q")
+            await settle()
+            assert pair.client_said == []
+        await settle()
+        assert pair.client_said == [Chunk(pair.client_said[0].request_id, b"q", termination=True)]
+
+
+# Cancelling
+
+
+@clause("SMX-CAN-01", "SMX-CAN-03")
+@pytest.mark.parametrize("how", ["deadline", "leaving", "error"])
+async def test_giving_up_cancels_the_handler_and_frees_the_id_on_the_ack(how: str, autojump_clock: MockClock) -> None:
+    responder = Responder()
+    ended: list[str] = []
+
+    @responder.request_channel
+    async def forever(channel: Channel) -> None:
+        try:
+            async for _ in channel:
+                await channel.send(b"got it")
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            ended.append("cancelled")
+            raise
+
+    async with streamux_pair(responder, client=widths(0)) as pair:
+        if how == "deadline":
+            with pytest.raises(trio.TooSlowError), trio.fail_after(5):
+                await pair.client.request_response(b"q")
+        elif how == "leaving":
+            async with pair.client.request_channel(b"q") as channel:
+                await anext(channel)
+        else:
+
+            async def fail() -> None:
+                async with pair.client.request_channel(b"q") as channel:
+                    await anext(channel)
+                    raise KeyError
+
+            with pytest.raises(KeyError):
+                await fail()
+        await settle()
+        assert ended == ["cancelled"]
+        async with pair.client.request_channel(b"again") as channel:
+            assert (await anext(channel)).data == b"got it"
+
+    assert Chunk(0) in pair.client_said
+    assert Chunk(0, response=True) in pair.server_said
+
+
+@clause("SMX-CAN-02")
+async def test_a_cancelled_id_is_not_used_before_its_ack(autojump_clock: MockClock) -> None:
+    async with streamux_pair(waiting(), client=widths(0)) as pair:
+        pair.server_wire.hold()
+        with trio.move_on_after(1):
+            await pair.client.request_response(b"never")
+        with trio.move_on_after(5) as still:
+            await pair.client.request_response(b"now")
+        assert still.cancelled_caught
+        assert [chunk.payload for chunk in pair.client_said] == [b"never", b""]
+        pair.server_wire.release()
+        assert (await pair.client.request_response(b"now")).data == b"answer"
+
+
+# Ids
+
+
+@clause("SMX-FLD-07", "SMX-NEG-08")
+async def test_with_all_ids_in_flight_requests_wait_in_order_and_may_give_up(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def slow(request: Payload) -> bytes:
+        await trio.sleep(1)
+        return request.data
+
+    async with streamux_pair(responder, client=widths(1)) as pair, trio.open_nursery() as nursery:
+        answered: list[bytes] = []
+        scopes = [trio.CancelScope() for _ in range(10)]
+
+        async def ask(number: int) -> None:
+            with scopes[number]:
+                answered.append((await pair.client.request_response(b"%d" % number)).data)
+
+        for number in range(10):
+            nursery.start_soon(ask, number)
+            await settle()
+        assert [chunk.payload for chunk in pair.client_said] == [b"0", b"1"]
+        scopes[3].cancel()
+        scopes[4].cancel()
+
+    served = [b"%d" % number for number in range(10) if number not in (3, 4)]
+    assert [chunk.payload for chunk in pair.client_said] == served
+    assert sorted(answered) == served
+
+
+async def test_fewer_requests_in_flight_than_ids_may_be_allowed(autojump_clock: MockClock) -> None:
+    at_work = most = 0
+    responder = Responder()
+
+    @responder.request_response
+    async def slow(request: Payload) -> bytes:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await trio.sleep(1)
+        at_work -= 1
+        return b"done"
+
+    async with streamux_pair(responder, client=widths(8, in_flight=3)) as pair, trio.open_nursery() as nursery:
+        for _ in range(12):
+            nursery.start_soon(pair.client.request_response, b"q")
+
+    assert most == 3
+
+
+@pytest.mark.parametrize("drains", [False, True])
+async def test_who_waits_for_an_id_hears_of_the_end(drains: bool, autojump_clock: MockClock) -> None:
+    raised: list[Exception] = []
+    async with streamux_pair(waiting(), client=widths(0)) as pair, trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            try:
+                await pair.client.request_response(b"never")
+            except ConnectionClosed as error:
+                raised.append(error)
+
+        for _ in range(3):
+            nursery.start_soon(ask)
+        await settle()
+        if drains:
+            await pair.client.drain(grace=1)
+        else:
+            pair.client.leave()
+
+    assert len(raised) == 3
+
+
+async def test_an_id_that_is_handed_on_while_the_connection_ends_leaves_nobody_waiting(
+    autojump_clock: MockClock,
+) -> None:
+    # Who is answered and who is handed the id run in any order: either may be first.
+    closed = 0
+
+    async def ask(connection: object) -> None:
+        nonlocal closed
+        try:
+            await connection.request_response(b"now")  # type: ignore[attr-defined]
+        except ConnectionClosed:
+            closed += 1
+
+    for _ in range(20):
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery, streamux_pair(waiting(), client=widths(0)) as pair:
+                first = trio.Event()
+
+                async def last(connection: object, first: trio.Event = first) -> None:
+                    await first.wait()
+                    await ask(connection)
+
+                nursery.start_soon(last, pair.client)
+                pair.server_wire.hold()
+                async with trio.open_nursery() as inner:
+                    inner.start_soon(pair.client.request_response, b"now")
+                    await settle()
+                    first.set()
+                    await settle()
+                    pair.server_wire.release()
+
+    assert 0 < closed <= 20
+
+
+# Pings
+
+
+@clause("SMX-OOB-03", "SMX-OOB-04")
+async def test_a_ping_gives_the_time_there_and_back(autojump_clock: MockClock) -> None:
+    async with streamux_pair(echoing(), client=widths(0)) as pair, trio.open_nursery() as nursery:
+        pair.server_wire.hold()
+
+        async def release() -> None:
+            await trio.sleep(2.5)
+            pair.server_wire.release()
+
+        nursery.start_soon(release)
+        assert await pair.client.ping() == 2.5
+        assert await pair.server.ping() == 0
+
+
+@clause("SMX-OOB-04")
+async def test_with_no_id_bits_a_ping_waits_until_nothing_is_in_flight(autojump_clock: MockClock) -> None:
+    order: list[str] = []
+    responder = Responder()
+
+    @responder.request_response
+    async def slow(request: Payload) -> bytes:
+        await trio.sleep(3)
+        return b"done"
+
+    async with streamux_pair(responder, client=widths(0)) as pair, trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            await pair.client.request_response(b"q")
+            order.append("answer")
+
+        async def ping() -> None:
+            assert await pair.client.ping() == 0  # the wait for an id is no part of the way
+            order.append("ping")
+
+        nursery.start_soon(ask)
+        await settle()
+        nursery.start_soon(ping)
+        await settle()
+        assert order == []
+
+    assert order == ["answer", "ping"]
+
+
+async def test_a_ping_that_was_given_up_gives_its_id_back_on_its_ack(autojump_clock: MockClock) -> None:
+    async with streamux_pair(echoing(), client=widths(0)) as pair:
+        pair.server_wire.hold()
+        with trio.move_on_after(1) as given_up:
+            await pair.client.ping()
+        assert given_up.cancelled_caught
+        pair.server_wire.release()
+        with trio.fail_after(1):
+            assert (await pair.client.request_response(b"q")).data == b"Q"
