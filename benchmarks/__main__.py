@@ -9,13 +9,13 @@ import platform
 import statistics
 from pathlib import Path
 
-from benchmarks import dialects, harness, latency, memory
+from benchmarks import dialects, harness, latency, memory, oob
 from benchmarks.workloads import BY_NAME, WORKLOADS
 
 
 def main() -> int:
     """Run what was asked for, everything by default."""
-    extra = ("latency", "memory", "dialects")
+    extra = ("latency", "memory", "dialects", "oob")
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="this library against rsocket-py")
     parser.add_argument("what", nargs="*", metavar="WORKLOAD", help=f"{', '.join([*BY_NAME, *extra])}; all by default")
     parser.add_argument("--repeat", type=int, default=5, help="interleaved repetitions (5)")
@@ -40,6 +40,8 @@ def main() -> int:
         results["memory"] = memory.main(libraries)
     if "dialects" in chosen:
         results["dialects"] = dialects.main(asked.repeat)
+    if "oob" in chosen:
+        results["oob"] = oob.main()
     if asked.json is not None:
         asked.json.write_text(json.dumps(results, indent=2) + "\n")
     return 0

@@ -30,3 +30,5 @@ WORKLOADS = (
 # fmt: on
 BY_NAME = {workload.name: workload for workload in WORKLOADS}
 CREDIT = 256
+LARGEST = 256 * 1024 * 1024
+"""Bytes of the one message that ``oob`` sends beside everything else."""

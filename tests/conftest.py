@@ -23,8 +23,9 @@ import trio
 WATCHED = (
     "rsocket_trio.connection.connection:Connection",
     "rsocket_trio.rsocket.session:Session",
+    "rsocket_trio.streamux.session:Session",
 )
-STREAMS = ("rsocket_trio.rsocket.streams", "Stream")
+STREAMS = (("rsocket_trio.rsocket.streams", "Stream"), ("rsocket_trio.streamux.exchanges", "Exchange"))
 """Too many and too small for weak references: they are looked for where a connection was made."""
 DESCRIPTORS = Path("/proc/self/fd")
 PATIENCE = 1.0
@@ -89,10 +90,9 @@ def children() -> set[str]:
 def live_objects() -> list[str]:
     """The objects of ``WATCHED`` that were made in this test and are still referred to."""
     left = [f"{type(one).__qualname__} object" for ref in _alive if (one := ref()) is not None]
-    module = sys.modules.get(STREAMS[0])
-    if _alive and module is not None:
-        stream = getattr(module, STREAMS[1])
-        left += ["Stream object" for one in gc.get_objects() if type(one) is stream]
+    kinds = {getattr(sys.modules[module], name) for module, name in STREAMS if module in sys.modules}
+    if _alive and kinds:
+        left += [f"{type(one).__name__} object" for one in gc.get_objects() if type(one) in kinds]
     return left
 
 

@@ -189,8 +189,8 @@ class Engine:
 
     @property
     def progress(self) -> int:
-        """Grows while readers take what was received."""
-        return self.stock.readings
+        """Grows while readers take what was received, and handlers finish."""
+        return self.stock.readings + self.workers.finished
 
     def resume(self) -> None:
         """What reading paused for may be over."""

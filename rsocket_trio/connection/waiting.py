@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Any
 
 import outcome
@@ -14,7 +15,9 @@ class Parking:
     __slots__ = ("_tasks",)
 
     def __init__(self) -> None:
-        self._tasks: dict[trio.lowlevel.Task, Any] = {}
+        # Ordered, because a plain dict looks at every place that its front once had; none at all as long as nobody
+        # waits, because most of these never see anybody.
+        self._tasks: OrderedDict[trio.lowlevel.Task, Any] | None = None
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
@@ -22,28 +25,30 @@ class Parking:
     @property
     def longest(self) -> Any:
         """The wish of the task that waits longest."""
-        return next(iter(self._tasks.values()), None)
+        return next(iter(self._tasks.values()), None) if self._tasks else None
 
     async def park(self, wish: object = None) -> object:
         """Wait until woken, for what the waker gives. A checkpoint; being cancelled leaves no trace."""
         task = trio.lowlevel.current_task()
+        if self._tasks is None:
+            self._tasks = OrderedDict()
         self._tasks[task] = wish
 
         def abort(_: object) -> trio.lowlevel.Abort:
-            self._tasks.pop(task, None)
+            if self._tasks is not None:
+                self._tasks.pop(task, None)
             return trio.lowlevel.Abort.SUCCEEDED
 
         return await trio.lowlevel.wait_task_rescheduled(abort)
 
     def wake_one(self, gift: object = None) -> None:
         """Wake the task that waits longest, if there is one. It gets the gift for certain: no cancel comes between."""
-        for task in self._tasks:
-            del self._tasks[task]
+        if self._tasks:
+            task, _ = self._tasks.popitem(last=False)
             trio.lowlevel.reschedule(task, outcome.Value(gift))
-            return
 
     def wake_all(self) -> None:
         """Wake every task."""
-        tasks, self._tasks = self._tasks, {}
-        for task in tasks:
+        tasks, self._tasks = self._tasks, None
+        for task in tasks or ():
             trio.lowlevel.reschedule(task)

@@ -54,6 +54,7 @@ class Workers:
         self._idle: list[Worker] = []
         self._line: deque[Job] = deque()
         self._coming = 0
+        self.finished = 0
         self._afterlife: set[Job] = set()
         self._ending = False
         self._done = Parking()
@@ -181,6 +182,7 @@ class Workers:
                 self.start(self._line.popleft())
 
     def _forget(self, job: Job) -> None:
+        self.finished += 1
         if job.stream.owner is job:
             job.stream.owner = None
         if job.lingering:
