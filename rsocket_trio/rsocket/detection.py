@@ -136,9 +136,15 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
 def answer_for(data: bytes, *, message: bool) -> Dialect | None:
     """In which dialect INVALID_SETUP answers bytes that ``detect`` did not recognise; ``None``: close silently."""
     found = _first_that_fits(_ANSWERS, data, message=message, ended=True)
-    if found is None and _is_misplaced_resume(data if message else data[3:]):
+    if found is None and _is_misplaced_resume(data if message else _first_frame(data)):
         return RSOCKET_1_0
     return found if isinstance(found, Dialect) else None
+
+
+def _first_frame(data: bytes) -> bytes:
+    """As much of the first frame as is here, behind its length; nothing of one that is too small to be a frame."""
+    size = int.from_bytes(data[:3], "big")
+    return data[3 : 3 + size] if size >= layout_1_0.CODEC.minimum else b""
 
 
 def _is_misplaced_resume(frame: bytes) -> bool:

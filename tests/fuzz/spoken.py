@@ -1,0 +1,56 @@
+"""What a peer of each dialect may say in a conversation, and how often it says it well."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.frames import (
+    CancelFrame,
+    ErrorFrame,
+    ExtFrame,
+    Frame,
+    PayloadFrame,
+    RequestFrame,
+    RequestNFrame,
+    ResumeFrame,
+    ResumeOkFrame,
+    SetupFrame,
+    SetupOkFrame,
+)
+from tests.rsocket.test_vectors import FILES, WELL_FORMED
+
+NAMES: Final = {dialect.name: dialect for dialect in FILES.values()}
+STREAMUX: Final = "streamux/1"
+TEMPERS: Final = (0.0, 0.0, 0.02, 0.1, 0.3)
+"""How often a peer's frame is not quite as it should be."""
+FATAL: Final = (SetupFrame, SetupOkFrame, ResumeFrame, ResumeOkFrame, ErrorFrame)
+"""Frames that end a session that runs, so that they are rare."""
+KINDS: Final = ("request", "item", "control", "other", "fatal")
+SHARES: Final = (30, 60, 85, 99, 100)
+"""In hundred frames, each added to those before."""
+
+
+def spoken(dialect: Dialect) -> dict[str, list[tuple[Frame, bytes]]]:
+    """What a peer may say: the vectors, by what they do, and most often those that streams are made of."""
+    frames: dict[str, list[tuple[Frame, bytes]]] = {kind: [] for kind in KINDS}
+    for vector in WELL_FORMED:
+        if vector.dialect is dialect and len(vector.data) < 1024:
+            frame = dialect.codec.decode(vector.data)
+            frames[kind_of(frame)].append((frame, vector.data))
+    return frames
+
+
+def kind_of(frame: Frame) -> str:
+    """What the frame does to a session."""
+    if isinstance(frame, RequestFrame):
+        return "request"
+    if isinstance(frame, PayloadFrame):
+        return "item"
+    if isinstance(frame, RequestNFrame | CancelFrame) or (isinstance(frame, ErrorFrame) and frame.stream_id):
+        return "control"
+    unknown = isinstance(frame, ExtFrame) and not frame.ignore and not frame.extensions
+    return "fatal" if unknown or isinstance(frame, FATAL) else "other"
+
+
+FRAMES: Final = {dialect: spoken(dialect) for dialect in FILES.values()}

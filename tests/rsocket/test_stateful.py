@@ -1,0 +1,15 @@
+"""Two sessions and a plain model of them agree, whatever their applications do and however slow the wires are.
+
+``python -m tests.fuzz machines --examples 1000 --steps 50`` runs many more examples.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.machines import MACHINES, run_machine
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_a_pair_of_sessions_does_what_the_model_does(name: str) -> None:
+    run_machine(name, 40, 50, derandomize=True)
