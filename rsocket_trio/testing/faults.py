@@ -1,0 +1,92 @@
+"""What may go wrong on a simulated network, and within which bounds."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any, Literal, TypeAlias
+
+import attrs
+
+Sizes: TypeAlias = tuple[int, int]
+"""Bytes: the fewest and the most."""
+Seconds: TypeAlias = tuple[float, float]
+"""Seconds: the shortest and the longest."""
+Side: TypeAlias = Literal["client", "server"]
+End: TypeAlias = Literal["eof", "reset"]
+
+SIDES: tuple[Side, ...] = ("client", "server")
+ENDS: tuple[End, ...] = ("eof", "reset")
+
+
+def _range(least: float) -> Any:
+    def check(instance: object, attribute: attrs.Attribute[Any], found: tuple[float, float] | None) -> None:
+        if found is not None and not least <= found[0] <= found[1]:
+            raise ValueError(f"Faults.{attribute.name} of {found}: a range (from, to) from {least} upwards")
+
+    return check
+
+
+def _chance(instance: object, attribute: attrs.Attribute[float], chance: float) -> None:
+    if not 0 <= chance <= 1:
+        raise ValueError(f"Faults.{attribute.name} of {chance}: must be between 0 and 1")
+
+
+def _some(instance: object, attribute: attrs.Attribute[tuple[Any, ...]], found: tuple[Any, ...]) -> None:
+    if not found:
+        raise ValueError(f"Faults.{attribute.name} is empty: there is nothing to draw from")
+
+
+@attrs.frozen(kw_only=True)
+class Faults:
+    """What a network does to its connections. By default nothing: what is written arrives at once, whole.
+
+    Ranges are ``(from, to)``, both included; what is drawn from them comes from the network's seed. ``None`` is never.
+    Sizes are drawn so that each order of magnitude is as likely as the next. ``ValueError`` for what is no range.
+    """
+
+    split: Sizes | None = attrs.field(default=None, validator=_range(1))
+    """Bytes of the pieces that a write arrives in."""
+    delay: Seconds | None = attrs.field(default=None, validator=_range(0))
+    """How long each piece, and each connect, is under way."""
+    stall: Seconds | None = attrs.field(default=None, validator=_range(0))
+    """How long a piece is under way that is stalled; all behind it wait."""
+    stall_chance: float = attrs.field(default=0.02, validator=_chance)
+    """How likely a piece is stalled."""
+    buffer: Sizes | None = attrs.field(default=None, validator=_range(1))
+    """Bytes that may be under way in one direction; a writer waits beyond. Drawn for each direction."""
+    vanish_after: Sizes | None = attrs.field(default=None, validator=_range(0))
+    """After how many bytes in one direction all further ones vanish, and nobody is told: a half-open connection."""
+    vanish_chance: float = attrs.field(default=1.0, validator=_chance)
+    """How likely that happens to a connection."""
+    vanish_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=_some)
+    """Whose bytes vanish: one of these is drawn."""
+    cut_after: Sizes | None = attrs.field(default=None, validator=_range(0))
+    """After how many bytes in one direction the connection is cut. The write that reaches it fails half-way."""
+    cut_chance: float = attrs.field(default=1.0, validator=_chance)
+    """How likely that happens to a connection."""
+    cut_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=_some)
+    """Whose bytes are counted: one of these is drawn."""
+    cut_with: tuple[End, ...] = attrs.field(default=ENDS, validator=_some)
+    """What readers meet then: the end of the stream, or ``BrokenResourceError``."""
+    cut_delivers: tuple[bool, ...] = attrs.field(default=(True, False), validator=_some)
+    """Whether they get what is still under way before it."""
+    refuse: float = attrs.field(default=0.0, validator=_chance)
+    """How likely a connect raises ``OSError``."""
+    duplicate: float = attrs.field(default=0.0, validator=_chance)
+    """How likely the server sees a connect twice, each with the same first bytes of the client."""
+    duplicate_bytes: Sizes = attrs.field(default=(0, 64), validator=_range(0))
+    """How many bytes the second one gets before it is cut."""
+    quiet_after: Seconds | None = attrs.field(default=None, validator=_range(0))
+    """When all this ends, in seconds from the first connect. What vanishes then goes on vanishing."""
+
+
+NO_FAULTS = Faults()
+
+
+def drawn_size(chance: Random, sizes: Sizes) -> int:
+    """A size within the range, small ones as likely as large ones."""
+    least, most = sizes
+    if least == most:
+        return least
+    return min(most, int(math.exp(chance.uniform(math.log(least + 1), math.log(most + 2)))) - 1)

@@ -1,0 +1,213 @@
+"""The judge of a run: what was offered, what arrived, which handlers and calls began and ended."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Literal, TypeAlias
+
+import attrs
+import trio
+
+from rsocket_trio.testing.trace import Trace
+
+Direction: TypeAlias = Literal["up", "down"]
+"""``up`` is from the requester to the responder."""
+Mark: TypeAlias = tuple[int, int]
+"""Size and checksum: what tells one item from another."""
+
+
+@attrs.frozen(kw_only=True)
+class Verdict:
+    """What was wrong, a line each. Empty of everything if nothing was."""
+
+    lost: tuple[str, ...] = ()
+    """Items that never came: something behind them did, or the end of their stream."""
+    duplicated: tuple[str, ...] = ()
+    """Items that came again."""
+    unexpected: tuple[str, ...] = ()
+    """What nobody sent on that stream, or what a ``send`` that failed had sent all the same."""
+    reordered: tuple[str, ...] = ()
+    """Items that came behind one that was sent later."""
+    restarted: tuple[str, ...] = ()
+    """Handlers that ran more than once for one request."""
+    unfinished: tuple[str, ...] = ()
+    """Calls and handlers that never ended."""
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing was wrong."""
+        return not any(attrs.astuple(self))
+
+    def __str__(self) -> str:
+        found = attrs.asdict(self)
+        return "\n".join(f"{what}: {line}" for what, lines in found.items() for line in lines) or "clean"
+
+
+@attrs.define
+class _Flow:
+    """One direction of one stream. ``late`` are items that something overtook."""
+
+    name: str
+    items: list[Mark] = attrs.field(factory=list)
+    failed: set[int] = attrs.field(factory=set)
+    arrived: int = 0
+    late: set[int] = attrs.field(factory=set)
+    is_complete: bool = False
+
+    def next_number(self) -> int:
+        """The number of the item that is due."""
+        number = self.arrived
+        while number in self.failed:
+            number += 1
+        return number
+
+    def describe(self, number: int) -> str:
+        return f"{self.name} item {number} of {self.items[number][0]} bytes"
+
+    def lost(self) -> Iterator[str]:
+        numbers = set(self.late)
+        if self.is_complete:
+            numbers.update(range(self.arrived, len(self.items)))
+        for number in sorted(numbers - self.failed):
+            yield self.describe(number)
+
+
+class Ledger:
+    """Makes items, is told what becomes of them, and tells what was wrong.
+
+    Items know their stream, direction, number and checksum as far as their size lets them: the small ones hold what
+    fits, and an empty one is told from another by its place only.
+
+    ``trace`` notes everything that the ledger is told, beside what the network notes there.
+    """
+
+    def __init__(self, trace: Trace | None = None) -> None:
+        self._trace = trace
+        self._flows: dict[tuple[str, Direction], _Flow] = {}
+        self._starts: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
+        self._wrong: dict[str, list[str]] = {"duplicated": [], "unexpected": [], "reordered": []}
+
+    # Items
+
+    def offer(self, stream: str, direction: Direction, size: int) -> bytes:
+        """The next item of a stream, to be sent now."""
+        flow = self._flow(stream, direction)
+        number = len(flow.items)
+        item = made(stream, direction, number, size)
+        flow.items.append((size, zlib.crc32(item)))
+        self._note(flow.name, "offers", number, size)
+        return item
+
+    def refused(self, stream: str, direction: Direction) -> None:
+        """The ``send`` of the item that was offered last failed, or was cancelled: it must never arrive."""
+        flow = self._flow(stream, direction)
+        number = len(flow.items) - 1
+        flow.failed.add(number)
+        self._note(flow.name, "failed to send", number)
+        if number < flow.arrived and number not in flow.late:
+            self._wrong["unexpected"].append(f"{flow.describe(number)}, whose send failed")
+
+    def received(self, stream: str, direction: Direction, item: bytes) -> None:
+        """This came on that stream."""
+        flow = self._flow(stream, direction)
+        mark = len(item), zlib.crc32(item)
+        due = flow.next_number()
+        if due < len(flow.items) and flow.items[due] == mark:
+            flow.arrived = due + 1
+            self._note(flow.name, "receives", due, *mark)
+            return
+        numbers = [number for number, found in enumerate(flow.items) if found == mark]
+        ahead = [number for number in numbers if number > due and number not in flow.failed]
+        late = [number for number in numbers if number in flow.late]
+        if late:
+            flow.late.discard(late[0])
+            self._accuse("reordered", flow.describe(late[0]))
+        elif ahead:
+            flow.late.update(number for number in range(due, ahead[0]) if number not in flow.failed)
+            flow.arrived = ahead[0] + 1
+            self._note(flow.name, "receives", ahead[0], *mark)
+        elif numbers and min(numbers) < due and min(numbers) not in flow.failed:
+            self._accuse("duplicated", flow.describe(numbers[0]))
+        else:
+            self._accuse("unexpected", f"{flow.name}: {len(item)} bytes, {item[:16].hex()}")
+
+    def completed(self, stream: str, direction: Direction) -> None:
+        """The reader came to the good end of a stream: everything must have arrived."""
+        flow = self._flow(stream, direction)
+        flow.is_complete = True
+        self._note(flow.name, "completes")
+
+    # Who is at work
+
+    @contextmanager
+    def handler(self, stream: str) -> Iterator[None]:
+        """The handler of a stream, from its first step to its last."""
+        self._starts[stream] += 1
+        with self._at_work(f"handler of {stream}"):
+            yield
+
+    @contextmanager
+    def call(self, stream: str) -> Iterator[None]:
+        """The call that asks for a stream."""
+        with self._at_work(f"call of {stream}"):
+            yield
+
+    def verdict(self) -> Verdict:
+        """What was wrong, by now."""
+        return Verdict(
+            lost=tuple(line for flow in self._flows.values() for line in flow.lost()),
+            restarted=tuple(f"handler of {name}, {count} times" for name, count in self._starts.items() if count > 1),
+            unfinished=tuple(name for name, count in self._open.items() if count),
+            **{what: tuple(lines) for what, lines in self._wrong.items()},
+        )
+
+    @contextmanager
+    def _at_work(self, name: str) -> Iterator[None]:
+        self._open[name] += 1
+        self._note(name, "begins")
+        outcome = "ends"
+        try:
+            yield
+        except BaseException as error:
+            outcome = "is cancelled" if is_cancelled(error) else f"raises {type(error).__name__}"
+            raise
+        finally:
+            self._open[name] -= 1
+            self._note(name, outcome)
+
+    def _flow(self, stream: str, direction: Direction) -> _Flow:
+        flow = self._flows.get((stream, direction))
+        if flow is None:
+            flow = self._flows[stream, direction] = _Flow(f"{stream} {direction}")
+        return flow
+
+    def _accuse(self, what: str, text: str) -> None:
+        self._wrong[what].append(text)
+        self._note(what, text)
+
+    def _note(self, *fact: object) -> None:
+        if self._trace is not None:
+            self._trace.note(*fact)
+
+
+def made(stream: str, direction: Direction, number: int, size: int) -> bytes:
+    """An item: a checksum of the rest, its number, its stream and direction, its size, and filling."""
+    label = f"{stream} {direction} {size} ".encode()
+    rest = number.to_bytes(4, "big") + label
+    missing = size - 4 - len(rest)
+    if missing > 0:
+        rest += Random(zlib.crc32(rest)).randbytes(min(missing, 64)) * (missing // 64 + 1)
+        rest = rest[: size - 4]
+    return (zlib.crc32(rest).to_bytes(4, "big") + rest)[:size]
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Whether an exception is nothing but Trio's cancellation, be it in groups."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled)

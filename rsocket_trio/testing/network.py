@@ -1,0 +1,140 @@
+"""A network that exists in memory only: connects, accepts, and does to connections what its seed says."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections import deque
+from collections.abc import Sequence
+from random import Random
+
+import trio
+
+from rsocket_trio.testing.cables import Cable, SimulatedStream
+from rsocket_trio.testing.faults import NO_FAULTS, Faults, drawn_size
+from rsocket_trio.testing.trace import Trace
+
+
+class SimulatedNetwork:
+    """Connections between clients and one server, with faults drawn from a seed.
+
+    Time is Trio's: under a ``MockClock`` that jumps, hours of delay take no time. The same seed does the same things
+    to the same program, if tasks run in the same order: see ``simulate``.
+
+    ``seed`` is a number, or the ``random.Random`` that everything is drawn from. ``faults`` are those of every
+    connection, or a sequence: those of the first connection, of the second and so on; the last are those of all
+    further ones, and the first say when all of this ends. ``trace`` has everything that happened.
+    """
+
+    def __init__(self, seed: int | Random = 0, faults: Faults | Sequence[Faults] = NO_FAULTS) -> None:
+        self.random = seed if isinstance(seed, Random) else Random(seed)
+        self.trace = Trace()
+        self._faults = (faults,) if isinstance(faults, Faults) else tuple(faults)
+        if not self._faults:
+            raise ValueError("no faults at all: Faults() are those of a network that has none")
+        self._cables: list[Cable] = []
+        self._twins: list[Cable] = []
+        self._attempts = 0
+        self._quiet_from = math.inf
+        self._listener = SimulatedListener()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether the time of faults is over."""
+        return trio.current_time() >= self._quiet_from
+
+    @property
+    def cuts(self) -> int:
+        """How many connections were cut, or lost one of their directions, by now."""
+        return sum(cable.is_cut or cable.is_half_open for cable in self._cables)
+
+    async def connect(self) -> SimulatedStream:
+        """A new connection's client end. Raises ``OSError`` when it is refused, or when the listener was closed."""
+        faults = self._faults[min(self._attempts, len(self._faults) - 1)]
+        if not self._attempts:
+            self._begin()
+        number = self._attempts
+        self._attempts += 1
+        chance = self.random
+        if faults.delay and not self.is_quiet:
+            await trio.sleep(chance.uniform(*faults.delay))
+        else:
+            await trio.lowlevel.checkpoint()
+        if not self.is_quiet and chance.random() < faults.refuse:
+            self.trace.note(number, "is refused")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "the simulated network refuses")
+        if self._listener.is_closed:
+            self.trace.note(number, "finds nobody")
+            raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens on the simulated network")
+        cable = self._connected(str(number), NO_FAULTS if self.is_quiet else faults)
+        self._cables.append(cable)
+        arriving = [cable.server]
+        if not self.is_quiet and chance.random() < faults.duplicate:
+            twin = self._connected(f"{number}'", NO_FAULTS)
+            self._twins.append(twin)
+            cable.copy_to(twin, drawn_size(chance, faults.duplicate_bytes))
+            arriving.insert(chance.randrange(2), twin.server)
+        for stream in arriving:
+            self._listener.arrive(stream)
+        return cable.client
+
+    def listener(self) -> SimulatedListener:
+        """Where the server's ends of all connections arrive: one, until it is closed, then a new one."""
+        if self._listener.is_closed:
+            self._listener = SimulatedListener()
+        return self._listener
+
+    def cut(self, *, reset: bool = True, deliver: bool = False) -> None:
+        """Cut all connections now.
+
+        Readers meet ``BrokenResourceError`` or, without ``reset``, the end of the stream; with ``deliver`` they get
+        what is under way before it.
+        """
+        for cable in (*self._cables, *self._twins):
+            cable.cut(reset=reset, deliver=deliver)
+
+    def vanish(self) -> None:
+        """Make all connections half-open now: what either side writes goes nowhere, and nobody is told."""
+        for cable in (*self._cables, *self._twins):
+            cable.vanish()
+
+    def _connected(self, name: str, faults: Faults) -> Cable:
+        cable = Cable(name, faults, self.random, self.trace, lambda: self.is_quiet)
+        self.trace.note(name, "connects")
+        return cable
+
+    def _begin(self) -> None:
+        quiet = self._faults[0].quiet_after
+        if quiet is not None:
+            self._quiet_from = trio.current_time() + self.random.uniform(*quiet)
+
+
+class SimulatedListener(trio.abc.Listener[SimulatedStream]):
+    """Accepts the server's ends of a simulated network's connections."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._waiting: deque[SimulatedStream] = deque()
+        self._acceptors = trio.lowlevel.ParkingLot()
+
+    def arrive(self, stream: SimulatedStream) -> None:
+        """A connection is there to be accepted."""
+        self._waiting.append(stream)
+        self._acceptors.unpark()
+
+    async def accept(self) -> SimulatedStream:
+        """The next connection."""
+        await trio.lowlevel.checkpoint()
+        while not self._waiting:
+            if self.is_closed:
+                raise trio.ClosedResourceError("this listener was closed")
+            await self._acceptors.park()
+        return self._waiting.popleft()
+
+    async def aclose(self) -> None:
+        """Accept nothing more: what arrived and was not accepted is closed, and connects are refused."""
+        self.is_closed = True
+        while self._waiting:
+            self._waiting.popleft().close()
+        self._acceptors.unpark_all()
+        await trio.lowlevel.checkpoint()

@@ -1,0 +1,133 @@
+"""A client and a server that talk over a simulated network: what most tests of a responder want."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from rsocket_trio import Connection, Limits, Responder, Setup, open_connection_over, serve_stream
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.responder import Function, Handler, Kind
+from rsocket_trio.testing.network import SimulatedNetwork
+
+DIALECT = "rsocket/1.0"
+LIMITS = Limits()
+
+
+@asynccontextmanager
+async def connected_pair(
+    responder: Responder | None = None,
+    *,
+    client_responder: Responder | None = None,
+    network: SimulatedNetwork | None = None,
+    dialect: str = DIALECT,
+    limits: Limits = LIMITS,
+    server_limits: Limits | None = None,
+    **options: Any,
+) -> AsyncIterator[tuple[Connection, Connection]]:
+    """A client that is connected to a server, for as long as the block, and both their connections.
+
+    ``responder`` serves the client, ``client_responder`` the server. Without a ``network`` they talk over one without
+    faults. ``limits`` are those of both sides, or with ``server_limits`` the client's; all other options are those of
+    ``open_connection_over``.
+
+    The block starts when the server has let the client in. A refusal is raised at once, and so is ``ConnectionLost``
+    or ``OSError`` if the network does not let the client through. What the block raises leaves it as it is.
+    """
+    network = SimulatedNetwork() if network is None else network
+    served = _Noticing(responder if responder is not None else Responder())
+    listener = network.listener()
+    serve = partial(served.serve, dialect, limits if server_limits is None else server_limits)
+    error: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        await nursery.start(trio.serve_listeners, serve, [listener])
+        try:
+            stream = await network.connect()
+            async with open_connection_over(
+                stream, dialect=dialect, responder=client_responder, limits=limits, **options
+            ) as client:
+                yield client, await served.server_of(client)
+        except BaseException as exc:
+            error = exc  # alone, in no group of this nursery's
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+
+class _Noticing(Responder):
+    """Another responder that tells when it let a connection in, or when none is left that it could let in."""
+
+    def __init__(self, inner: Responder) -> None:
+        super().__init__()
+        self.noticed = trio.Event()
+        self.connection: Connection | None = None
+        self._inner = inner
+        self._served = 0
+
+    async def serve(self, dialect: str, limits: Limits, stream: trio.abc.Stream) -> None:
+        """Serve one connection to its end."""
+        self._served += 1
+        try:
+            await serve_stream(self, stream, dialects=[dialect], limits=limits, grace=0)
+        finally:
+            self._served -= 1
+            if not self._served:
+                self.noticed.set()
+
+    async def server_of(self, client: Connection) -> Connection:
+        """The server's side, once the application there has let the client in."""
+        await self.noticed.wait()
+        if self.connection is None:
+            # Nobody is left who could answer: this raises what the client was told.
+            await client.request_response(b"?")
+        assert self.connection is not None
+        return self.connection
+
+    @property
+    def setup_handler(self) -> Handler:
+        """What lets connections in, and tells."""
+        inner = self._inner.setup_handler
+        if inner is None:
+            return Handler(self._notice, Kind.INLINE)
+        return Handler(partial(self._ask, inner), Kind.ASYNC)
+
+    async def _ask(self, inner: Handler, setup: Setup, connection: Connection) -> None:
+        answer = inner.function(setup, connection)
+        if inner.kind is Kind.ASYNC:
+            await answer
+        self._notice(setup, connection)
+
+    def _notice(self, setup: Setup, connection: Connection) -> None:
+        self.connection = connection
+        self.noticed.set()
+
+    # All the rest is the other's.
+
+    def find(self, interaction: Interaction, route: str | None) -> Handler:
+        return self._inner.find(interaction, route)
+
+    def has_default(self, interaction: Interaction) -> bool:
+        return self._inner.has_default(interaction)
+
+    @property
+    def lease_policy(self) -> Function | None:
+        return self._inner.lease_policy
+
+    @property
+    def metadata_push_handler(self) -> Handler | None:
+        return self._inner.metadata_push_handler
+
+    @property
+    def extensions(self) -> dict[int, Handler]:
+        return self._inner.extensions
+
+    @property
+    def entry_hooks(self) -> dict[int | str, Handler]:
+        return self._inner.entry_hooks

@@ -1,0 +1,61 @@
+"""Runs that repeat: Trio's order of tasks, time and chance, all from one seed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import TypeVar
+
+import trio
+import trio.testing
+
+T = TypeVar("T")
+
+SWITCH, SHUFFLER = "_ALLOW_DETERMINISTIC_SCHEDULING", "_r"
+"""Trio's private names for what makes schedules repeat: whether it may sort its tasks, and what shuffles them."""
+LONGEST = 3600.0
+"""Virtual seconds that a simulation may take by default."""
+
+
+@contextmanager
+def deterministic_scheduling(seed: int) -> Iterator[None]:
+    """Have Trio run its tasks in an order that depends on the seed and the program alone, for as long as the block.
+
+    Another seed gives another order, so a race is tested by a loop over seeds. Put it around ``trio.run``, or around
+    the body of a test. Raises ``RuntimeError`` if this version of Trio has lost the private names that it takes.
+    """
+    scheduler = _scheduler()
+    shuffler: Random = getattr(scheduler, SHUFFLER)
+    before, state = getattr(scheduler, SWITCH), shuffler.getstate()
+    setattr(scheduler, SWITCH, True)
+    shuffler.seed(seed)
+    try:
+        yield
+    finally:
+        setattr(scheduler, SWITCH, before)
+        shuffler.setstate(state)
+
+
+def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, longest: float = LONGEST) -> T:
+    """Run an async function as ``trio.run`` does, with tasks ordered by the seed and a clock that jumps.
+
+    Raises ``trio.TooSlowError`` if it takes more than ``longest`` virtual seconds: somebody waits for ever.
+    """
+
+    async def bounded() -> T:
+        with trio.fail_after(longest):
+            return await main(*args)
+
+    with deterministic_scheduling(seed):
+        return trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+def _scheduler() -> object:
+    """The module of Trio that orders its tasks, with the names that are needed of it."""
+    scheduler = getattr(getattr(trio, "_core", None), "_run", None)
+    missing = [name for name in (SWITCH, SHUFFLER) if not hasattr(scheduler, name)]
+    if missing or not isinstance(getattr(scheduler, SHUFFLER, None), Random):
+        names = " and ".join(f"trio._core._run.{name}" for name in missing or [SHUFFLER])
+        raise RuntimeError(f"Trio {trio.__version__} has no usable {names}: schedules cannot be repeated with it")
+    return scheduler

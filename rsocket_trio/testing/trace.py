@@ -1,0 +1,36 @@
+"""What happened, in order: to print when a run failed, and to tell whether two runs were the same."""
+
+from __future__ import annotations
+
+import hashlib
+
+import trio
+
+
+class Trace:
+    """Facts with the time at which they were noted, counted from the first one.
+
+    Sizes and times are facts, bytes are not: what a program draws by chance, a token say, makes no other trace.
+    """
+
+    def __init__(self) -> None:
+        self.facts: list[tuple[float, tuple[object, ...]]] = []
+        self._begin = 0.0
+
+    def note(self, *fact: object) -> None:
+        """Something happened: words and numbers."""
+        now = trio.current_time()
+        if not self.facts:
+            self._begin = now
+        self.facts.append((round(now - self._begin, 9), fact))
+
+    @property
+    def hash(self) -> str:
+        """The same for two runs in which the same things happened at the same times, in the same order."""
+        digest = hashlib.sha256()
+        for when, fact in self.facts:
+            digest.update(f"{when!r} {fact!r}\n".encode())
+        return digest.hexdigest()
+
+    def __str__(self) -> str:
+        return "\n".join(f"{when:12.6f}  {' '.join(map(str, fact))}" for when, fact in self.facts)

@@ -1,0 +1,82 @@
+"""Many seeds: ``python -m tests.simulation --seeds 1000 [--start 0] [--dialect D] [--trace]``.
+
+With ``--races N`` it is N schedules of each race. Prints each seed that fails, with what it drew, and exits 1. A seed
+does the same each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+
+from tests.simulation.plans import DIALECTS
+from tests.simulation.races import RACES, play
+from tests.simulation.scenario import run
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = argparse.ArgumentParser(prog="python -m tests.simulation")
+    options.add_argument("--seeds", type=int, default=100, help="how many seeds for each dialect")
+    options.add_argument("--start", type=int, default=0, help="the first seed")
+    options.add_argument("--dialect", choices=DIALECTS, action="append", help="only this one")
+    options.add_argument("--trace", action="store_true", help="show all that happened in a run that failed")
+    options.add_argument("--races", type=int, default=0, metavar="N", help="N schedules of each race instead")
+    given = options.parse_args(arguments)
+    if given.races:
+        return race_all(range(given.start, given.start + given.races))
+    failed = done = 0
+    began = time.process_time()
+    for seed in range(given.start, given.start + given.seeds):
+        for dialect in given.dialect or DIALECTS:
+            done += 1
+            failed += not passes(seed, dialect, trace=given.trace)
+    each = (time.process_time() - began) / max(done, 1)
+    print(f"{done} runs, {failed} failed, {each * 1000:.0f} ms each")
+    return 1 if failed else 0
+
+
+def passes(seed: int, dialect: str, *, trace: bool) -> bool:
+    try:
+        report = run(seed, dialect)
+    except Exception as error:
+        print(f"seed {seed}, {dialect}: {error!r}", flush=True)
+        if trace:
+            raise
+        return False
+    if not report.wrong:
+        return True
+    print(f"seed {seed}, {dialect}:", *report.wrong, sep="\n    ", flush=True)
+    for name, drew in attrs.asdict(report.plan, recurse=False).items():
+        print(f"    {name}: {drew}")
+    if trace:
+        print(report.trace)
+    return False
+
+
+def race_all(schedules: range) -> int:
+    failed = 0
+    for race in RACES:
+        outcomes: Counter[str] = Counter()
+        for schedule in schedules:
+            try:
+                outcome = play(race, schedule)
+            except Exception as error:
+                outcome = repr(error)
+            outcomes[outcome] += 1
+            if outcome not in race.outcomes:
+                failed += 1
+                print(f"{race.name}, schedule {schedule}: {outcome}")
+        print(f"{race.name}: {dict(sorted(outcomes.items()))}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    # Only here: a test that calls main() must not silence the tests behind it.
+    logging.getLogger("rsocket_trio").setLevel(logging.CRITICAL)
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""The ledger: each kind of wrong is told from the others, and what is right is not accused."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from rsocket_trio.testing import Ledger, Trace, Verdict
+
+
+def offered(ledger: Ledger, sizes: list[int]) -> list[bytes]:
+    return [ledger.offer("talk", "down", size) for size in sizes]
+
+
+def after(order: list[int], *, sizes: list[int], complete: bool = True) -> Verdict:
+    """The verdict on items that came in this order."""
+    ledger = Ledger()
+    items = offered(ledger, sizes)
+    for number in order:
+        ledger.received("talk", "down", items[number])
+    if complete:
+        ledger.completed("talk", "down")
+    return ledger.verdict()
+
+
+def counts(verdict: Verdict) -> dict[str, int]:
+    return {line.partition(":")[0]: 1 for line in str(verdict).splitlines()} if not verdict.is_clean else {}
+
+
+@pytest.mark.parametrize("sizes", [[50] * 4, [8] * 4, [70_000, 0, 0, 1]])
+def test_items_in_order_are_clean(sizes: list[int]) -> None:
+    verdict = after([0, 1, 2, 3], sizes=sizes)
+
+    assert verdict.is_clean
+    assert str(verdict) == "clean"
+
+
+@pytest.mark.parametrize(
+    ("order", "found"),
+    [
+        ([0, 1, 3], {"lost"}),
+        ([0, 1, 2], {"lost"}),
+        ([0, 1, 1, 2, 3], {"duplicated"}),
+        ([0, 2, 1, 3], {"reordered"}),
+        ([3, 0, 0, 1, 2], {"reordered", "duplicated"}),
+    ],
+)
+def test_each_kind_of_wrong_has_its_name(order: list[int], found: set[str]) -> None:
+    verdict = after(order, sizes=[50, 60, 8, 9])
+
+    assert set(counts(verdict)) == found
+    assert not verdict.is_clean
+
+
+def test_a_line_says_which_item_it_was() -> None:
+    assert str(after([0, 2], sizes=[50, 60, 70])) == "lost: talk down item 1 of 60 bytes"
+
+
+def test_an_empty_item_that_is_missing_shows_in_the_count() -> None:
+    assert after([0, 1], sizes=[0, 0, 0]).lost == ("talk down item 2 of 0 bytes",)
+
+
+def test_what_did_not_come_to_its_good_end_need_not_be_whole() -> None:
+    assert after([0, 1], sizes=[50] * 4, complete=False).is_clean
+
+
+def test_what_nobody_sent_is_unexpected() -> None:
+    ledger = Ledger()
+    (item,) = offered(ledger, [50])
+    ledger.received("talk", "up", item)
+    ledger.received("talk", "down", item[:-1] + b"?")
+
+    assert len(ledger.verdict().unexpected) == 2
+
+
+def test_a_send_that_failed_must_not_arrive() -> None:
+    ledger = Ledger()
+    first = ledger.offer("talk", "down", 50)
+    ledger.refused("talk", "down")
+    second = ledger.offer("talk", "down", 50)
+    ledger.received("talk", "down", second)
+    ledger.completed("talk", "down")
+    assert ledger.verdict().is_clean
+
+    ledger.received("talk", "down", first)
+    assert len(ledger.verdict().unexpected) == 1
+
+
+def test_a_send_that_fails_after_its_item_arrived_is_found() -> None:
+    ledger = Ledger()
+    ledger.received("talk", "down", ledger.offer("talk", "down", 50))
+    ledger.refused("talk", "down")
+
+    assert ledger.verdict().unexpected == ("talk down item 0 of 50 bytes, whose send failed",)
+
+
+def test_who_works_on_and_who_worked_twice_is_found() -> None:
+    ledger = Ledger()
+    with ledger.call("talk"), ledger.handler("talk"):
+        assert ledger.verdict().unfinished == ("call of talk", "handler of talk")
+    assert ledger.verdict().is_clean
+
+    with pytest.raises(KeyError), ledger.handler("talk"):
+        raise KeyError
+    assert ledger.verdict().restarted == ("handler of talk, 2 times",)
+
+
+async def test_the_trace_tells_what_the_ledger_was_told(autojump_clock: trio.testing.MockClock) -> None:
+    trace = Trace()
+    ledger = Ledger(trace)
+    with trio.move_on_after(1), ledger.handler("talk"):
+        ledger.received("talk", "down", ledger.offer("talk", "down", 50))
+        async with trio.open_nursery():
+            await trio.sleep_forever()
+
+    words = [" ".join(map(str, fact[:2])) for _, fact in trace.facts]
+    assert words == [
+        "handler of talk begins",
+        "talk down offers",
+        "talk down receives",
+        "handler of talk is cancelled",
+    ]
+    assert [when for when, _ in trace.facts] == [0, 0, 0, 1]
+    assert str(trace).splitlines()[-1] == "    1.000000  handler of talk is cancelled"

@@ -1,0 +1,72 @@
+"""The page on testing: its tests pass, and its table of faults is that of the code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+import rsocket_trio.testing
+from rsocket_trio.testing import Faults
+from tests.blocks import ROOT, blocks, links, page, slug
+
+PAGE = page("docs/testing.md")
+REFERENCE = page("docs/reference.md").partition("\n## Testing\n")[2].partition("\n## ")[0]
+FILES = {
+    block.text.partition("\n")[0].removeprefix("# "): block.text for block in blocks(PAGE) if block.language == "python"
+}
+
+
+@pytest.mark.parametrize("file", [name for name in FILES if name.startswith("test_")])
+def test_the_tests_of_the_page_pass(file: str, tmp_path: Path) -> None:
+    for name in ("shop.py", file):
+        (tmp_path / name).write_text(FILES[name], "utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\nfilterwarnings = error\n", "utf-8")
+
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONDONTWRITEBYTECODE": "1", "PATH": ""},
+        timeout=100,
+    )
+
+    assert run.returncode == 0, run.stdout
+    assert " passed" in run.stdout
+
+
+def test_every_example_names_its_file() -> None:
+    assert len(FILES) == sum(block.language == "python" for block in blocks(PAGE))
+    assert all(re.fullmatch(r"\w+\.py", name) for name in FILES)
+
+
+def test_every_section_is_in_its_list() -> None:
+    listed = [link.removeprefix("#") for link in links(PAGE.partition("\n## ")[0]) if link.startswith("#")]
+
+    assert [slug(heading) for heading in re.findall(r"^## (.+)$", PAGE, re.MULTILINE)] == listed
+
+
+def test_the_table_of_faults_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| `?([^|`]+)`? \|", PAGE, re.MULTILINE)
+
+    assert rows == [(field.name, str(field.default).replace("'", '"')) for field in attrs.fields(Faults)]
+
+
+@pytest.mark.parametrize("name", rsocket_trio.testing.__all__)
+def test_every_public_name_is_in_the_reference(name: str) -> None:
+    assert f"`{name}`" in REFERENCE or f"`{name}(" in REFERENCE
+
+
+@pytest.mark.parametrize("name", ["Ledger", "SimulatedNetwork", "Trace", "Verdict"])
+def test_every_public_attribute_is_in_the_reference(name: str) -> None:
+    cls = getattr(rsocket_trio.testing, name)
+    row = next(line for line in REFERENCE.splitlines() if line.startswith((f"| `{name}(", f"| `{name}`")))
+    made = cls() if name != "Verdict" else cls
+
+    assert {found for found in dir(made) if not found.startswith("_")} - set(re.findall(r"\w+", row)) == set()
