@@ -76,7 +76,7 @@ class Opening:
         """Wait until so many bytes may be put into the outbox. Raises when the connection is gone."""
         while not self._outbox.has_room(size):
             self._engine.check_open()
-            await self.room.park()
+            await self.room.park(size)
         self._engine.check_open()
 
     def next_in_line(self) -> None:
@@ -89,9 +89,14 @@ class Opening:
             line.wake_one(True)
 
     def on_written(self) -> None:
-        """Something left the outbox."""
-        if self.room and self._outbox.has_room(0):
-            self.room.wake_all()
+        """Something left the outbox: those that wait longest look again, as many as may find room."""
+        room, outbox = self.room, self._outbox
+        if room:
+            if outbox.size:
+                # There is a next write for certain, so thousands need not be woken for the room of four.
+                room.wake_for(self._session.limits.outbox_size - outbox.size)
+            else:
+                room.wake_all()
         if self._line:
             self.next_in_line()
 
@@ -120,7 +125,7 @@ class Opening:
             if handed:
                 return
             if not self._outbox.has_room(size):
-                await self.room.park()
+                await self.room.park(size)
             elif self._line or self._handed or not self._take_permit(cost):
                 # Who comes later must not take the permit, or the id, of those who wait.
                 handed = bool(await self._line.park(cost))

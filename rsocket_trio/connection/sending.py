@@ -51,7 +51,7 @@ class Sender:
         while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
             # A handler that was woken for room and cancelled before it ran hears of the cancel.
             await trio.lowlevel.checkpoint_if_cancelled()
-            await self._obstacle().park()
+            await self._obstacle().park(size)
         engine.send_item(stream, item)
 
     async def push(self, push: MetadataPush) -> None:

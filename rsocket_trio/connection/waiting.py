@@ -47,6 +47,12 @@ class Parking:
             task, _ = self._tasks.popitem(last=False)
             trio.lowlevel.reschedule(task, outcome.Value(gift))
 
+    def wake_for(self, amount: int) -> None:
+        """Wake the tasks that wait longest, until the sizes that they wish for add up to this."""
+        while amount > 0 and self._tasks:
+            amount -= self.longest or 1
+            self.wake_one()
+
     def wake_all(self) -> None:
         """Wake every task."""
         tasks, self._tasks = self._tasks, None
