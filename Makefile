@@ -1,6 +1,8 @@
 # make demo    a chat server and its clients, talking over real frames
 # make test    everything that must hold: lint, format, types, tests
 # make bench   the benchmarks
+# make fuzz    mutated bytes by the million, for about half an hour: RUNS=20000 makes it a minute or two
+# make gate    what is too long for make test: attacks and load in full; make -k gate goes on after what fails
 # make clean   remove what the others made
 
 PYTHON ?= python3
@@ -9,7 +11,7 @@ BIN := $(VENV)/bin
 JS := tests/interop
 
 .DELETE_ON_ERROR:
-.PHONY: demo test bench clean
+.PHONY: demo test bench fuzz gate gate-attacks gate-load clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -22,6 +24,27 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks
+
+RUNS ?= 2000000
+
+fuzz: $(VENV)/.fuzz
+	$(BIN)/python -m tests.fuzz decoders --runs $(RUNS)
+	$(BIN)/python -m tests.fuzz guided --runs $$(( $(RUNS) * 5 / 2 ))
+	$(BIN)/python -m tests.fuzz conversations --runs $$(( $(RUNS) / 10 ))
+	$(BIN)/python -m tests.fuzz server --frames $$(( $(RUNS) / 10 ))
+
+# Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
+# themselves: the bars are times, too.
+gate: gate-attacks gate-load
+
+gate-attacks: $(VENV)/.dev
+	$(BIN)/python -m tests.attacks --full
+
+gate-load: $(VENV)/.dev
+	$(BIN)/python -m tests.attacks load
+	$(BIN)/python -m tests.attacks reconnect
+	$(BIN)/python -m tests.attacks requests
+	$(BIN)/python -m tests.attacks leftovers
 
 clean:
 	rm -rf $(VENV) $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -39,6 +62,10 @@ $(VENV)/.runtime: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.runtime
+
+$(VENV)/.fuzz: pyproject.toml $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@touch $@
 
 # Without npm the tests against the JavaScript peers are skipped, or fail where CI is set, and say so.
 $(JS)/node_modules/.installed: $(JS)/package.json
