@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import trio
 
 from rsocket_trio import (
     ApplicationError,
+    Canceled,
     Channel,
     Connection,
     Responder,
@@ -117,10 +119,12 @@ async def download(connection: Connection, name: str, target: Path, *, at_most: 
 async def upload(connection: Connection, source: Path) -> str:
     """Send a file; the server's word about it."""
     async with connection.request_channel(f"put {source.name}\n") as channel:
-        async with await trio.open_file(source, "rb") as file:
-            while piece := await file.read(PIECE):
-                await channel.send(piece)
-        await channel.send_eof()
+        # A server that answers before it has all of it wants no more: then its answer says why.
+        with suppress(Canceled):
+            async with await trio.open_file(source, "rb") as file:
+                while piece := await file.read(PIECE):
+                    await channel.send(piece)
+            await channel.send_eof()
         return (await begin(channel)).decode()
 
 

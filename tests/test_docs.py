@@ -333,6 +333,7 @@ INNER = {
     "on_error",
     "on_cancel",
     "on_credit",
+    "on_eof",
     "on_push",
 }
 

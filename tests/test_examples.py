@@ -17,7 +17,16 @@ from time import monotonic
 import pytest
 import trio
 
-from rsocket_trio import Channel, Connection, Rejected, RejectedSetup, StreamuxOptions, open_connection, serve
+from rsocket_trio import (
+    ApplicationError,
+    Channel,
+    Connection,
+    Rejected,
+    RejectedSetup,
+    StreamuxOptions,
+    open_connection,
+    serve,
+)
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
@@ -138,6 +147,16 @@ async def test_the_file_server_takes_whole_files_only_up_to_its_limit(tmp_path: 
         assert await asked(connection, "get half\n") == b"-cannot get 'half'"
         assert await asked(connection, "get new\n") == b"+again"
     assert names_under(tmp_path) == ["new"]
+
+
+async def test_an_upload_that_the_file_server_refuses_says_why(tmp_path: Path) -> None:
+    example = runpy.run_path(str(EXAMPLES / "files.py"))
+    (tmp_path / "served").mkdir()
+    secret = tmp_path / ".secret"
+    secret.write_bytes(bytes(1_000_000))
+    async with file_server(tmp_path / "served") as connection:
+        with pytest.raises(ApplicationError, match=r"cannot put '\.secret'"):
+            await example["upload"](connection, secret)
 
 
 @asynccontextmanager

@@ -75,10 +75,18 @@ class Job(Owner):
     def on_item(self, payload: Payload, complete: bool) -> None:
         if self.channel is not None:
             self.channel.on_item(payload, complete)
+            if complete:
+                self.on_eof()
 
     def on_complete(self) -> None:
         if self.channel is not None:
             self.channel.on_complete()
+            self.on_eof()
+
+    def on_eof(self) -> None:
+        """A half is complete. A handler that goes on when both are counts as a stream all the same."""
+        if self.stream.open == NEITHER:
+            self.engine.workers.linger(self)
 
     def on_error(self, error: RSocketError) -> None:
         self.engine.workers.linger(self)

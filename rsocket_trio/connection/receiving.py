@@ -227,8 +227,9 @@ class BudgetedInbox(Inbox):
         """An item came. One too many ends the message here, once what came before it was read."""
         if self._refused:
             return
-        self._waiting += payload.size + self._stock.overhead
-        if self._waiting > self._budget or self._stock.is_full:
+        self._waiting += payload.size
+        # The first one may be as large as it is: a reader who waits for it is not slow.
+        if self._items and (self._waiting > self._budget or self._stock.is_full):
             self._engine.faults.dropped += 1
             self._engine.cancel_stream(self._stream)
             # Even where its end came in the same read and was told already.
@@ -241,7 +242,7 @@ class BudgetedInbox(Inbox):
     async def get(self) -> Payload:
         """The next item."""
         payload = await super().get()
-        self._waiting -= payload.size + self._stock.overhead
+        self._waiting -= payload.size
         return payload
 
 

@@ -22,12 +22,13 @@ BREATH = 128
 class Sender:
     """Sends items on one stream. Several tasks may send; each waits its turn."""
 
-    __slots__ = ("_engine", "_parking", "_sent", "_stream", "completed", "error")
+    __slots__ = ("_engine", "_parking", "_sent", "_stream", "_wants_room", "completed", "error")
 
     def __init__(self, engine: Engine, stream: StreamState) -> None:
         self._engine = engine
         self._stream = stream
         self._parking: Parking | None = None
+        self._wants_room: set[trio.lowlevel.Task] | None = None
         self._sent = 0
         self.completed = False
         self.error: RSocketError | None = None
@@ -51,7 +52,7 @@ class Sender:
         while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
             # A handler that was woken for room and cancelled before it ran hears of the cancel.
             await trio.lowlevel.checkpoint_if_cancelled()
-            await self._obstacle().park(size)
+            await self._wait(size)
         engine.send_item(stream, item)
 
     async def push(self, push: MetadataPush) -> None:
@@ -73,9 +74,12 @@ class Sender:
         """More may be sent, or nothing may: whoever waits looks again."""
         if self._parking is not None:
             self._parking.wake_all()
+        if self._wants_room and not self._stream.open & SENDING:
+            for task in tuple(self._wants_room):
+                self._engine.opening.room.wake(task)
 
-    def _obstacle(self) -> Parking:
-        """Where to wait for what is missing. Raises when nothing can be sent any more."""
+    async def _wait(self, size: int) -> None:
+        """Wait for what is missing. Raises when nothing can be sent any more."""
         engine, stream = self._engine, self._stream
         engine.check_open()
         if not stream.open & SENDING:
@@ -84,9 +88,18 @@ class Sender:
             if self.error is not None:
                 raise again(self.error)
             raise Canceled("the peer wants no more items")
-        if stream.room > 0:
-            return engine.opening.room
-        return self._waiters()
+        if stream.room <= 0:
+            await self._waiters().park()
+            return
+        # Among all that wait for room on this connection; remembered here, for the stream may end first.
+        if self._wants_room is None:
+            self._wants_room = set()
+        task = trio.lowlevel.current_task()
+        self._wants_room.add(task)
+        try:
+            await engine.opening.room.park(size)
+        finally:
+            self._wants_room.discard(task)
 
     def _waiters(self) -> Parking:
         if self._parking is None:

@@ -44,6 +44,9 @@ class Owner:
     def on_credit(self) -> None:
         """The peer granted credit, or cancelled our half: whoever waits to send looks again."""
 
+    def on_eof(self) -> None:
+        """Our half is complete, and its user goes on."""
+
 
 class Outgoing:
     """Where a handler sends its items. Each ``send`` waits for the peer's credit."""
@@ -243,9 +246,12 @@ class Channel(Incoming):
         await trio.lowlevel.checkpoint()
         if not sender.completed:
             self._engine.check_open()
-            self._engine.complete_stream(self._opened()[0])
+            stream = self._opened()[0]
+            self._engine.complete_stream(stream)
             sender.completed = True
             sender.on_credit()
+            if stream.owner is not None:
+                stream.owner.on_eof()
 
     def on_item(self, payload: Payload, complete: bool) -> None:
         self._opened()[1].put(payload, complete)

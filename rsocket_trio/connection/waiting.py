@@ -47,6 +47,12 @@ class Parking:
             task, _ = self._tasks.popitem(last=False)
             trio.lowlevel.reschedule(task, outcome.Value(gift))
 
+    def wake(self, task: trio.lowlevel.Task) -> None:
+        """Wake this task, if it waits here."""
+        if self._tasks and task in self._tasks:
+            del self._tasks[task]
+            trio.lowlevel.reschedule(task)
+
     def wake_for(self, amount: int) -> None:
         """Wake the tasks that wait longest, until the sizes that they wish for add up to this."""
         while amount > 0 and self._tasks:

@@ -183,6 +183,9 @@ class Workers:
 
     def _forget(self, job: Job) -> None:
         self.finished += 1
+        if job.channel is not None:
+            # A job that was cancelled before its first step has read nothing of what came.
+            job.channel.discard()
         if job.stream.owner is job:
             job.stream.owner = None
         if job.lingering:

@@ -108,6 +108,7 @@ class Outbox:
     __slots__ = (
         "_drained",
         "_held",
+        "_introduced",
         "_last",
         "_limit",
         "_replies",
@@ -123,6 +124,7 @@ class Outbox:
         self._drained = drained
         self._last: bytes | None = None
         self._held = False
+        self._introduced = False
         # Lists: an empty deque costs 600 bytes, and these are empty most of the time.
         self._urgent: list[Urgent] = []
         self._replies: list[bytes] = []
@@ -154,8 +156,9 @@ class Outbox:
         self._held = True
 
     def release(self, first: bytes) -> None:
-        """Let go, and this frame goes before all others."""
+        """Let go, and this frame goes before all others; the first write may be larger for it."""
         self._held = False
+        self._introduced = True
         self._urgent.insert(0, first)
 
     def drop_held(self) -> None:
@@ -232,6 +235,9 @@ class Outbox:
         if self._held:
             return frames
         total = self._take_urgent(frames, limit) if self._urgent or self._replies else 0
+        if self._introduced:
+            self._introduced = False
+            total = 0
         turns = self._turns
         while turns and total < limit:
             lane = turns[0]

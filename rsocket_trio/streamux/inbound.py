@@ -77,7 +77,7 @@ class Inbound:
             return True
         if not exchange.open & RECEIVING:
             if not exchange.dropping:
-                self._spurious(f"request chunk on id {request_id}, whose request is complete and not answered yet")
+                self._reused(exchange, bits & TERMINATION)
             return False
         return True
 
@@ -154,7 +154,7 @@ class Inbound:
             if last:
                 self._dropped(exchange)
         else:
-            self._spurious(f"request chunk on id {request_id}, whose request is complete and not answered yet")
+            self._reused(exchange, last)
 
     def _begin(self, request_id: int, last: int, payload: bytes) -> None:
         table, limit = self._table, self._limits.streams
@@ -197,6 +197,11 @@ class Inbound:
             if live:
                 self.events.append(StreamCancelled(exchange))
         self._outbound.ack_cancel(request_id)
+
+    def _reused(self, exchange: Exchange, last: int) -> None:
+        """SMX-SPU-04. Where that is only reported, the id stays taken to the end of what it was re-used for."""
+        self._spurious(f"request chunk on id {exchange.id}, whose request is complete and not answered yet")
+        exchange.dropping = not last
 
     def _dropped(self, exchange: Exchange) -> None:
         """The end of a request whose rest was not wanted."""

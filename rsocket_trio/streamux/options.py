@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal, get_args
 
@@ -26,8 +27,9 @@ def _one_of(kind: object) -> Callable[[object, attrs.Attribute[str], object], No
 
 
 def _callable(instance: object, attribute: attrs.Attribute[Any], function: object) -> None:
-    if function is not None and not callable(function):
-        raise TypeError(f"StreamuxOptions.{attribute.name} is a function, not {type(function).__name__}")
+    if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
+        kind = "a coroutine function" if callable(function) else type(function).__name__
+        raise TypeError(f"StreamuxOptions.{attribute.name} is a plain function, not {kind}")
 
 
 def _flag(instance: object, attribute: attrs.Attribute[bool], flag: object) -> None:

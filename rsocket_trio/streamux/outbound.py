@@ -119,7 +119,7 @@ class Outbound:
         """End an exchange that failed here. The protocol has no word for it, so the application's encoder gives one.
 
         Returns the error that ends the whole session where none can be given: a cut response must not look complete.
-        A request that was refused stays unanswered until its requester cancels.
+        A request that was refused and not begun to be answered stays unanswered until its requester cancels.
         """
         if stream.requester:
             self.send_cancel(stream)
@@ -142,7 +142,7 @@ class Outbound:
         stream.open = NEITHER
         self._table.lighten(stream)
         self._table.drop_joined(stream)
-        if stream.refused:
+        if stream.refused and not stream.begun:
             return None
         fatal = ConnectionLost(f"request {stream.id} failed here, and {NAME} can't say so: {error}")
         fatal.__cause__ = cause
