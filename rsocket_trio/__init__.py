@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rsocket_trio.connection.client import open_connection, open_connection_over
 from rsocket_trio.connection.connection import Connection, current_connection
+from rsocket_trio.connection.reconnecting import ReconnectingClient, connect_forever
 from rsocket_trio.connection.server import serve, serve_stream
 from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
 from rsocket_trio.errors import (
@@ -28,7 +29,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
 from rsocket_trio.responder import Responder
 from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import Keepalive, Lease, Setup
+from rsocket_trio.terms import Keepalive, Lease, ResumeOptions, Retry, Setup
 
 __all__ = [
     "ApplicationError",
@@ -51,15 +52,19 @@ __all__ = [
     "PayloadLike",
     "ProtocolError",
     "RSocketError",
+    "ReconnectingClient",
     "Rejected",
     "RejectedResume",
     "RejectedSetup",
     "RemoteProtocolError",
     "Responder",
+    "ResumeOptions",
+    "Retry",
     "Setup",
     "StreamuxOptions",
     "Unsupported",
     "UnsupportedSetup",
+    "connect_forever",
     "current_connection",
     "open_connection",
     "open_connection_over",

@@ -39,6 +39,61 @@ class Lease:
 
 
 @attrs.frozen(kw_only=True)
+class ResumeOptions:
+    """How a session outlives its transport. Sizes are bytes, times seconds; ``ValueError`` for what can't be.
+
+    A client resumes by itself; a server lets clients resume that asked for it when they connected.
+    """
+
+    store_bytes: int = attrs.field(default=4 * 2**20, validator=between(1024, whole=True))
+    """Frames that were sent and may have to be sent again. A full store stalls the sender, or ends resumption."""
+    session_seconds: float = attrs.field(default=60.0, validator=between(0.001))
+    """How long a session waits for its client to come back, and a client tries. Then it is lost."""
+    give_up_when_full: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    """Go on without resumption once the store is full, instead of stalling until the peer says what it has."""
+    answer_seconds: float = attrs.field(default=5.0, validator=between(0.001))
+    """How long a client waits for a new transport and for the answer to RESUME before it tries another one."""
+    first_delay: float = attrs.field(default=0.1, validator=between(0.0))
+    """Before a client's first try; each further one waits twice as long."""
+    longest_delay: float = attrs.field(default=10.0, validator=between(0.0))
+    """The most that a client waits between two tries."""
+    jitter: float = attrs.field(default=0.2, validator=between(0.0, 1.0))
+    """By what part a delay is shortened at random, so that many clients do not come back at once."""
+    sessions: int = attrs.field(default=1_000, validator=between(1, whole=True))
+    """Sessions of a server that wait for their clients. Beyond: the one that waits longest ends."""
+    sessions_bytes: int = attrs.field(default=64 * 2**20, validator=between(1, whole=True))
+    """What all of those keep to send (again). Beyond: the one that waits longest ends."""
+
+    def delay(self, tries: int, chance: float) -> float:
+        """Seconds before a try, after so many; ``chance`` is a random number from 0 to 1."""
+        return _delay(self, tries, chance)
+
+
+@attrs.frozen(kw_only=True)
+class Retry:
+    """How a client tries again to connect, in seconds; ``ValueError`` for what can't be."""
+
+    first_delay: float = attrs.field(default=0.1, validator=between(0.001))
+    """Before the first try after a loss; each further one waits twice as long."""
+    longest_delay: float = attrs.field(default=10.0, validator=between(0.001))
+    """The most that a client waits between two tries. A connection that held longer begins with the first delay."""
+    jitter: float = attrs.field(default=0.2, validator=between(0.0, 1.0))
+    """By what part a delay is shortened at random, so that many clients do not come back at once."""
+    answer_seconds: float = attrs.field(default=10.0, validator=between(0.001))
+    """How long a try may take until there is a connection."""
+
+    def delay(self, tries: int, chance: float) -> float:
+        """Seconds before a try, after so many; ``chance`` is a random number from 0 to 1."""
+        return _delay(self, tries, chance)
+
+
+def _delay(options: ResumeOptions | Retry, tries: int, chance: float) -> float:
+    """Twice as long each time, up to the longest, and shortened by chance."""
+    whole = min(options.first_delay * 2.0 ** min(tries, 60), options.longest_delay)
+    return whole * (1.0 - options.jitter * chance)
+
+
+@attrs.frozen(kw_only=True)
 class Setup:
     """What the client said when it connected, and what the handshake told of it.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from rsocket_trio import Keepalive, Payload
+from rsocket_trio import Keepalive, Payload, ResumeOptions
 from rsocket_trio.cli.composing import Metadata, compose, simple
 from rsocket_trio.cli.connecting import Dial, client_tls, connected
 from rsocket_trio.cli.data import Loaded, Source, source_of
@@ -67,6 +67,7 @@ class Ask:
     key: str | None
     headers: tuple[tuple[str, str], ...]
     retries: int
+    resume: float | None
     debug: bool
     hexadecimal: bool
     wiretap: bool = False
@@ -121,6 +122,7 @@ class Ask:
             ssl_context=client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
             headers=self.headers,
             retries=self.retries,
+            resume=None if self.resume is None else ResumeOptions(session_seconds=self.resume),
             watch=Watch(frames=self.debug, hex=self.hexadecimal, dump=self.wiretap),
         )
 

@@ -10,7 +10,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import attrs
 import trio
 
-from rsocket_trio import Connection, ConnectionLost, Keepalive, Payload, open_connection, open_connection_over
+from rsocket_trio import (
+    Connection,
+    ConnectionLost,
+    Keepalive,
+    Payload,
+    ResumeOptions,
+    open_connection,
+    open_connection_over,
+)
 from rsocket_trio.cli.running import Failure
 from rsocket_trio.cli.watching import Watch, WatchedTransport
 from rsocket_trio.rsocket.dialects import DIALECTS
@@ -37,6 +45,7 @@ class Dial:
     ssl_context: ssl.SSLContext | None = None
     headers: tuple[tuple[str, str], ...] = ()
     retries: int = 0
+    resume: ResumeOptions | None = None
     watch: Watch = attrs.field(factory=Watch)
 
 
@@ -73,14 +82,19 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
                 ssl_context=dial.ssl_context,
                 headers=dial.headers,
                 quirks=dial.quirks,
+                resume=dial.resume,
             )
         )
-    transport = await stack.enter_async_context(
-        open_transport(dial.uri, ssl_context=dial.ssl_context, headers=dial.headers)
-    )
+
+    async def watched() -> WatchedTransport:
+        transport = await stack.enter_async_context(
+            open_transport(dial.uri, ssl_context=dial.ssl_context, headers=dial.headers)
+        )
+        return WatchedTransport(transport, DIALECTS.get(dial.dialect), dial.watch)
+
     return await stack.enter_async_context(
         open_connection_over(
-            WatchedTransport(transport, DIALECTS.get(dial.dialect), dial.watch),
+            watched if dial.resume is not None else await watched(),
             dialect=dial.dialect,
             setup=dial.setup,
             data_mime=dial.data_mime,
@@ -88,6 +102,7 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
             keepalive=dial.keepalive,
             lease=dial.lease,
             quirks=dial.quirks,
+            resume=dial.resume,
         )
     )
 

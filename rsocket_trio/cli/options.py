@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import attrs
@@ -71,6 +71,45 @@ def checked(read: Callable[[str], T], text: str) -> tuple[T, str]:
         raise click.BadParameter(str(error)) from error
 
 
+def is_seconds(word: str) -> bool:
+    """Whether a word can be a number of seconds, and nothing else."""
+    return word.replace(".", "", 1).isdigit()
+
+
+OPTIONAL: dict[str, tuple[Callable[[str], bool], str]] = {
+    "--retry": (str.isdigit, "10"),
+    "--resume": (is_seconds, "60"),
+    "--log": (LEVELS.__contains__, "info"),
+}
+"""Options of ``call`` whose value may be left out: which words are a value, and what stands for none."""
+RESUME_ONLY = ("--resume",)
+"""Those of our own commands."""
+
+
+def spelled_out(args: list[str], names: Collection[str] = tuple(OPTIONAL)) -> list[str]:
+    """The same arguments with every optional value said, of the options with these names."""
+    result: list[str] = []
+    for place, arg in enumerate(args):
+        if arg == "--":
+            return result + args[place:]
+        if arg in names:
+            fits, default = OPTIONAL[arg]
+            following = args[place + 1 : place + 2]
+            if not following or not fits(following[0]):
+                result.append(f"{arg}={default}")
+                continue
+        result.append(arg)
+    return result
+
+
+class ResumeCommand(click.Command):
+    """A command whose ``--resume`` may stand without its seconds."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Say what was left out, then parse as ever."""
+        return super().parse_args(ctx, spelled_out(args, RESUME_ONLY))
+
+
 SECONDS = click.FloatRange(min=0, min_open=True)
 COUNT = click.IntRange(1, MAX_REQUESTS)
 FILE = click.Path(exists=True, dir_okay=False)
@@ -132,6 +171,8 @@ ROWS = (
                     {**MANY, "type": header, "metavar": "'NAME: TEXT'"}),
     Row("retries",  "--retry", "--retry", "Try so often to connect again, a second apart.",
                     {"type": click.IntRange(min=0), "default": 0, "metavar": "N"}),
+    Row("resume",   "--resume", "--resume", "Go on over a new connection when one breaks, within so many seconds "
+                    "(60); the server must allow it.", {"type": SECONDS, "metavar": "[SECONDS]"}),
     Row("debug",    "--debug", "--debug", "Show frames on stderr, a line each.", FLAG),
     Row("hexadecimal", "--hex", "--hex", "Show frames with all their bytes.", FLAG),
     Row("wiretap",  "", "-w --wiretap", "Show a dump of the bytes on stderr.", FLAG),

@@ -8,7 +8,7 @@ import click
 
 from rsocket_trio.cli.asking import OURS, Ask
 from rsocket_trio.cli.interactions import Kind
-from rsocket_trio.cli.options import mime, our_options, uri
+from rsocket_trio.cli.options import ResumeCommand, mime, our_options, uri
 
 # fmt: off
 COMMANDS = {
@@ -40,4 +40,4 @@ def command_for(kind: Kind) -> click.Command:
             help="Whether the first payload travels in the frame that opens the channel; by default that one is empty.",
         )(run)
     run = click.argument("uri", type=uri)(run)
-    return click.command(kind.value, help=COMMANDS[kind])(run)
+    return click.command(kind.value, cls=ResumeCommand, help=COMMANDS[kind])(run)

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from rsocket_trio.cli.asking import RSC, Ask
 from rsocket_trio.cli.interactions import Kind
-from rsocket_trio.cli.options import LEVELS, completion_option, mime, rsc_options, uri, version_option
+from rsocket_trio.cli.options import (
+    OPTIONAL,
+    completion_option,
+    mime,
+    rsc_options,
+    spelled_out,
+    uri,
+    version_option,
+)
 from rsocket_trio.cli.opts_file import words_of
 
 MODELS = {
@@ -20,13 +27,6 @@ MODELS = {
     "METADATA_PUSH": Kind.PUSH,
 }
 """The names of ``--im``."""
-
-OPTIONAL: dict[str, tuple[Callable[[str], bool], str]] = {
-    "--retry": (str.isdigit, "10"),
-    "--resume": (str.isdigit, "60"),
-    "--log": (LEVELS.__contains__, "info"),
-}
-"""Options whose value may be left out: which words are a value, and what stands for none."""
 
 OPTS_FILE = "opts_file"
 
@@ -63,27 +63,6 @@ class RscCommand(click.Command):
             raise click.BadParameter(str(error), ctx, param_hint="--optsFile") from error
 
 
-def spelled_out(args: list[str]) -> list[str]:
-    """The same arguments with every optional value said."""
-    result: list[str] = []
-    for place, arg in enumerate(args):
-        if arg == "--":
-            return result + args[place:]
-        if arg in OPTIONAL:
-            fits, default = OPTIONAL[arg]
-            following = args[place + 1 : place + 2]
-            if not following or not fits(following[0]):
-                result.append(f"{arg}={default}")
-                continue
-        result.append(arg)
-    return result
-
-
-def _refuse_resume(ctx: click.Context, param: click.Parameter, seconds: int | None) -> None:
-    if seconds is not None:
-        raise click.BadParameter("resumption is not offered by this version", ctx, param)
-
-
 def _model(name: str) -> str:
     return name.upper().replace("-", "_")
 
@@ -111,9 +90,6 @@ def _model(name: str) -> str:
     "first_opens",
     default=None,
     help="Whether a channel's first payload travels in the frame that opens it, as by default, or that one is empty.",
-)
-@click.option(
-    "--resume", type=int, callback=_refuse_resume, expose_value=False, metavar="SECONDS", help="Not offered yet."
 )
 @click.option(
     "--optsFile",

@@ -11,10 +11,10 @@ from functools import partial
 import click
 import trio
 
-from rsocket_trio import serve
+from rsocket_trio import ResumeOptions, serve
 from rsocket_trio.cli.connecting import server_tls
 from rsocket_trio.cli.loading import load_responder
-from rsocket_trio.cli.options import FILE, IN_SHORT, LEVELS, dialect, uri, version_option
+from rsocket_trio.cli.options import FILE, IN_SHORT, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.running import report
 from rsocket_trio.connection.dialects import ALL
@@ -34,7 +34,7 @@ def mode(text: str) -> int:
     return number
 
 
-@click.command("serve")
+@click.command("serve", cls=ResumeCommand)
 @click.argument("target", metavar="MODULE:RESPONDER")
 @click.argument("more", nargs=-1, type=uri, metavar="")
 @click.option("--listen", multiple=True, type=uri, metavar="URI", help="Where to listen; may be given several times.")
@@ -58,6 +58,12 @@ def mode(text: str) -> int:
     metavar="SECONDS",
     help="Seconds that streams get to finish at the end.",
 )
+@click.option(
+    "--resume",
+    type=SECONDS,
+    metavar="[SECONDS]",
+    help="Let clients go on over a new connection when one breaks, within so many seconds (60).",
+)
 @click.option("--log", type=click.Choice(LEVELS), default="warning", help="Show log lines from this level on.")
 @click.option("--stacktrace", is_flag=True, help="Show where an error came from.")
 @version_option
@@ -74,6 +80,7 @@ def serve_command(
     key: str | None,
     unix_mode: int | None,
     grace: float,
+    resume: float | None,
     log: str,
     stacktrace: bool,
 ) -> None:
@@ -98,6 +105,7 @@ def serve_command(
             ssl_context=server_tls(cert, key) if cert is not None else None,
             unix_mode=unix_mode,
             grace=grace,
+            resume=ResumeOptions(session_seconds=resume) if resume is not None else None,
         )
         trio.run(_serve_until_stopped, partial(run, responder, uris))
     except BaseException as error:

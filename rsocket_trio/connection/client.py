@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import trio
 
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.ends import End, client_end
 from rsocket_trio.connection.handlers import only_leaf
-from rsocket_trio.errors import Unsupported
+from rsocket_trio.connection.resuming import ClientRoad, Dial
+from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
@@ -19,12 +21,14 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.extension_terms import as_entries
 from rsocket_trio.rsocket.setup import ClientTerms
 from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import Keepalive
+from rsocket_trio.terms import Keepalive, ResumeOptions
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.uris import parse_uri
 
+Connect = Callable[[], Awaitable[trio.abc.Stream | Transport]]
+"""An async function that opens a new stream to the server each time it is called."""
 FRAGMENT_SIZE = 65536
 """Bytes of an outbound frame by default."""
 NO_SETUP = Payload()
@@ -44,7 +48,7 @@ async def open_connection(
     keepalive: Keepalive = KEEPALIVE,
     lease: bool = False,
     strict: bool = False,
-    resume: None = None,
+    resume: ResumeOptions | None = None,
     limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
     ssl_context: ssl.SSLContext | None = None,
@@ -62,6 +66,10 @@ async def open_connection(
     ``entries`` are extension entries of the SETUP, in the extension draft. Where they, or ``lease``, ask for an answer
     there, the block starts with that answer, and a refusal is raised at once.
 
+    With ``resume`` a connection that breaks goes on over a new one, and nothing is lost: see ``ResumeOptions``. A
+    server that does not resume refuses with ``RejectedSetup``; when it refuses later, or the time is over, calls raise
+    ``RejectedResume`` or ``ConnectionLost``.
+
     ``streamux`` are the options of ``streamux/1``. There the block starts with the server's initialize message, or at
     once with a quick init; ``NegotiationFailed`` is raised where the two share no terms.
 
@@ -71,19 +79,17 @@ async def open_connection(
     cancels what is open and flushes what is queued, for at most a second.
     """
     terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-    refuse_resume(resume)
-    end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux)
+    end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
     parse_uri(uri)
-    async with (
-        open_transport(uri, ssl_context=ssl_context, headers=headers, limits=limits) as transport,
-        _run_client(end, transport, responder) as connection,
-    ):
+    headers = tuple(headers)
+    dial = partial(open_transport, uri, ssl_context=ssl_context, headers=headers, limits=limits)
+    async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
         yield connection
 
 
 @asynccontextmanager
 async def open_connection_over(
-    stream: trio.abc.Stream | Transport,
+    stream: trio.abc.Stream | Transport | Connect,
     *,
     dialect: str = "rsocket/1.0",
     responder: Responder | None = None,
@@ -93,31 +99,45 @@ async def open_connection_over(
     keepalive: Keepalive = KEEPALIVE,
     lease: bool = False,
     strict: bool = False,
-    resume: None = None,
+    resume: ResumeOptions | None = None,
     limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
     quirks: Iterable[str] = (),
     entries: Iterable[object] = (),
     streamux: StreamuxOptions | None = None,
 ) -> AsyncIterator[Connection]:
-    """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends."""
+    """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends.
+
+    With ``resume`` more than one stream may be needed: then it is an async function that opens one each time.
+    """
     terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-    refuse_resume(resume)
-    end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux)
-    transport = as_transport(stream)
-    async with _run_client(end, transport, responder) as connection:
+    end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
+    if resume is not None and not callable(stream):
+        raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
+    dial = partial(_connected, stream)
+    async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
         yield connection
+
+
+@asynccontextmanager
+async def _connected(stream: trio.abc.Stream | Transport | Connect) -> AsyncIterator[Transport]:
+    """A transport over the stream, or over a new one each time. Raises ``ConnectionLost``."""
+    if callable(stream):
+        try:
+            stream = await stream()
+        except (OSError, trio.BrokenResourceError) as error:
+            raise ConnectionLost(f"no new stream: {error}") from error
+    transport = as_transport(stream)
+    try:
+        yield transport
+    finally:
+        with trio.CancelScope(shield=True):
+            await transport.aclose()
 
 
 def as_transport(stream: trio.abc.Stream | Transport) -> Transport:
     """Any Trio stream as a transport."""
     return ByteStreamTransport(stream) if isinstance(stream, trio.abc.Stream) else stream
-
-
-def refuse_resume(resume: object) -> None:
-    """Resumption can't be asked for. Raises ``Unsupported``."""
-    if resume is not None:
-        raise Unsupported("resumption is not offered by this version")
 
 
 def _terms(
@@ -137,10 +157,15 @@ def _terms(
 
 
 @asynccontextmanager
-async def _run_client(end: End, transport: Transport, responder: Responder | None) -> AsyncIterator[Connection]:
+async def _run_client(
+    end: End, transport: Transport, responder: Responder | None, dial: Dial
+) -> AsyncIterator[Connection]:
     """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
     begun = end.begin(trio.current_time())
-    connection = Connection(begun.session, responder, begun.setup, transport.handshake)
+    road = None
+    if begun.resumable is not None and end.resume is not None:
+        road = ClientRoad(dial, begun.resumable.continuity, end.framing, end.resume)
+    connection = Connection(begun.session, responder, begun.setup, transport.handshake, road)
     transport.use_framing(begun.framing)
     error: BaseException | None = None
     try:

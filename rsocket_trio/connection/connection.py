@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Literal, overload
 
@@ -13,8 +13,10 @@ import trio
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.faults import Faults
 from rsocket_trio.connection.replies import Reply
+from rsocket_trio.connection.resuming import Road, ServerRoad
+from rsocket_trio.connection.sessions import Resumable
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
-from rsocket_trio.errors import ConnectionClosed
+from rsocket_trio.errors import ConnectionClosed, RSocketError
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.credit import checked_request_n
@@ -24,6 +26,7 @@ from rsocket_trio.payload import BytesLike, Payload, PayloadLike, as_bytes, as_p
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.extension_terms import as_entries
 from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport
 
@@ -49,12 +52,19 @@ class Connection:
     server of the extension draft granted this client.
     """
 
-    def __init__(self, session: Session, responder: Responder | None, setup: Setup, handshake: Handshake) -> None:
+    def __init__(
+        self,
+        session: Session,
+        responder: Responder | None,
+        setup: Setup,
+        handshake: Handshake,
+        road: Road | None = None,
+    ) -> None:
         self.state = SimpleNamespace()
         self.setup = setup
         self.handshake = handshake
         self.granted: tuple[Entry, ...] = ()
-        self._engine = Engine(self, session, responder if responder is not None else Responder())
+        self._engine = Engine(self, session, responder if responder is not None else Responder(), road)
 
     def __repr__(self) -> str:
         session = self._engine.session
@@ -265,6 +275,11 @@ class Connection:
                 await engine.quiet.park()
         engine.leave(ConnectionClosed("the connection was drained by this side"), announce=not announce)
 
+    async def wait_closed(self) -> RSocketError:
+        """Wait until the connection is over, and return why: the error that every later call raises."""
+        await trio.lowlevel.checkpoint()
+        return await self._engine.wait_over()
+
     @property
     def dialect(self) -> str:
         """The name of the dialect that this connection speaks."""
@@ -272,10 +287,30 @@ class Connection:
 
     @property
     def status(self) -> str:
-        """``open``, ``draining`` or ``closed``."""
+        """``open``, ``suspended`` while a session has no transport, ``draining`` or ``closed``."""
         if self._engine.ended is not None:
             return "closed"
+        if self._engine.is_suspended:
+            return "suspended"
         return "draining" if self._engine.session.draining else "open"
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the loss of the transport is not the end: resumption was agreed, and is still promised."""
+        return self._engine.session.can_resume
+
+    def on_state(self, function: Callable[[str], object]) -> None:
+        """Have a plain function called with each new ``status``: when the transport is lost, when the session goes on
+        over another one, when the connection is over."""
+        engine = self._engine
+
+        def tell() -> None:
+            try:
+                function(self.status)
+            except Exception as error:
+                engine.faults.of_handler(function, error)
+
+        engine.on_state.append(tell)
 
     @property
     def lease(self) -> Lease | None:
@@ -292,13 +327,20 @@ class Connection:
 
     # What opens and serves connections
 
-    async def run(self, transport: Transport, *, setup_deadline: float = math.inf) -> None:
-        """Run the connection over this transport until it ends, whatever is cancelled around it."""
+    async def run(self, transport: Transport, *, setup_deadline: float = math.inf, first: Sequence[bytes] = ()) -> None:
+        """Run the connection until it ends, whatever is cancelled around it.
+
+        ``first`` are the frames that came on this transport already.
+        """
         engine = self._engine
         engine.clock.setup_deadline = setup_deadline
         context = contextvars.copy_context()
         context.run(_current.set, self)
-        await engine.run(transport, context)
+        await engine.run(transport, context, first)
+
+    def resumable(self, session: RSocketSession, road: ServerRoad) -> Resumable:
+        """What a server asks of this connection when its client comes back."""
+        return Resumable(self._engine, session, road)
 
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered a SETUP that asked for an answer; raises its refusal."""
@@ -307,7 +349,10 @@ class Connection:
 
     def leave(self) -> None:
         """End the connection: what is open is cancelled, what is queued still goes out."""
-        self._engine.leave(ConnectionClosed("the connection was closed by this side"))
+        # Who may resume has to be told that nobody will.
+        session = self._engine.session
+        announce = session.can_resume or session.gave_up_resuming
+        self._engine.leave(ConnectionClosed("the connection was closed by this side"), announce=announce)
 
     def _incoming(
         self,

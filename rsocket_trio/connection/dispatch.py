@@ -41,6 +41,7 @@ from rsocket_trio.mux.events import (
     StreamCompleted,
     StreamFailed,
     StreamMetadataPushed,
+    TransportSilent,
 )
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.stream import StreamState
@@ -273,6 +274,9 @@ class Dispatcher:
         except Exception as error:
             engine.faults.of_handler(handler.function, error)
 
+    def _on_silent(self, event: TransportSilent) -> None:
+        self._engine.replace_link(event.error)
+
     def _on_ended(self, event: SessionEnded) -> None:
         engine = self._engine
         if isinstance(event.error, ConnectionLost):
@@ -313,5 +317,6 @@ ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {
     EntriesReceived: Dispatcher._on_entries,
     PeerFault: Dispatcher._on_peer_fault,
     PeerDraining: Dispatcher._on_peer_draining,
+    TransportSilent: Dispatcher._on_silent,
     SessionEnded: Dispatcher._on_ended,
 }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import attrs
 
 from rsocket_trio.connection.dialects import STREAMUX, checked_name
-from rsocket_trio.errors import Unsupported
+from rsocket_trio.errors import RejectedResume, Unsupported
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32, Unframed
@@ -17,13 +18,15 @@ from rsocket_trio.mux.session import Session
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.rsocket.quirks import all_with_quirks, with_quirks
+from rsocket_trio.rsocket.resumption import TOKEN_SIZE, Comeback, comeback
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.session import checked_fragment_size
 from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame, stated
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.session import Session as StreamuxSession
-from rsocket_trio.terms import Setup
+from rsocket_trio.terms import ResumeOptions, Setup
 
 FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
 LONGEST_TOKEN = 65535
@@ -40,11 +43,15 @@ def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = N
 
 @attrs.frozen
 class Begun:
-    """A connection that can run: ``setup`` is what is known of the client so far."""
+    """A connection that can run: ``setup`` is what is known of the client so far.
+
+    ``resumable`` is the same session where it may go on over another transport.
+    """
 
     session: Session
     setup: Setup
     framing: Framing
+    resumable: RSocketSession | None = None
 
 
 class End(Protocol):
@@ -55,8 +62,33 @@ class End(Protocol):
         """The dialect's name."""
         ...
 
+    @property
+    def resume(self) -> ResumeOptions | None:
+        """How sessions may go on over another transport, if they may."""
+        ...
+
+    def framing(self) -> Framing:
+        """How bytes are cut on such a transport."""
+        ...
+
     def begin(self, now: float) -> Begun:
         """A session that has said its first word, if it is its turn."""
+        ...
+
+
+class ServerEnd(End, Protocol):
+    """A server's side, which meets clients that come back as well."""
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """How bytes are cut; ``first`` where the first frame is to come, which has a limit of its own."""
+        ...
+
+    def comeback(self, first: bytes) -> Comeback | None:
+        """What the first frame of a client says that comes back; ``None`` for one that is new."""
+        ...
+
+    def refusal(self, refusal: RejectedResume) -> bytes:
+        """What tells such a client that it can't go on."""
         ...
 
 
@@ -69,25 +101,35 @@ class RSocketClient:
     limits: Limits
     fragment_size: int
     responder: Responder | None
+    resume: ResumeOptions | None
 
     @property
     def name(self) -> str:
         """The dialect's name."""
         return self.dialect.name
 
+    def framing(self) -> Framing:
+        """How bytes are cut."""
+        return framing_for(self.dialect, self.limits)
+
     def begin(self, now: float) -> Begun:
         """Send the SETUP."""
         dialect, responder, terms = self.dialect, self.responder, numbered(self.dialect, self.terms)
+        if self.resume is not None:
+            terms = attrs.evolve(terms, resume_token=secrets.token_bytes(TOKEN_SIZE))
         session = RSocketSession(
             dialect,
             client=True,
             limits=self.limits,
             fragment_size=self.fragment_size,
             extensions=frozenset(responder.extensions) if responder is not None else frozenset(),
+            resume=self.resume,
         )
         session.start_client(terms, now, own_policy=responder is not None and responder.lease_policy is not None)
-        setup = described(dialect, stated(dialect, setup_frame(dialect, self.terms)))
-        return Begun(session, setup, framing_for(dialect, self.limits))
+        setup = described(
+            dialect, stated(dialect, setup_frame(dialect, attrs.evolve(self.terms, resume_token=terms.resume_token)))
+        )
+        return Begun(session, setup, self.framing(), session if self.resume is not None else None)
 
 
 @attrs.frozen
@@ -98,11 +140,26 @@ class RSocketServer:
     limits: Limits
     fragment_size: int
     responder: Responder
+    resume: ResumeOptions | None
 
     @property
     def name(self) -> str:
         """The dialect's name."""
         return self.dialect.name
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """How bytes are cut."""
+        # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
+        first_limit = self.limits.setup_size + LONGEST_TOKEN + 2 if first else None
+        return framing_for(self.dialect, self.limits, first_limit=first_limit)
+
+    def comeback(self, first: bytes) -> Comeback | None:
+        """What the first frame of a client says that comes back."""
+        return comeback(self.dialect, first)
+
+    def refusal(self, refusal: RejectedResume) -> bytes:
+        """ERROR REJECTED_RESUME."""
+        return self.dialect.codec.encode(ErrorFrame(0, refusal.code, refusal.data))
 
     def begin(self, now: float) -> Begun:
         """Wait for the SETUP."""
@@ -113,11 +170,11 @@ class RSocketServer:
             limits=limits,
             fragment_size=self.fragment_size,
             extensions=frozenset(responder.extensions),
+            resume=self.resume,
         )
         session.start_server(grants_leases=responder.lease_policy is not None)
-        # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
-        framing = framing_for(dialect, limits, first_limit=limits.setup_size + LONGEST_TOKEN + 2)
-        return Begun(session, Setup(dialect=dialect.name, metadata_mime=COMPOSITE_METADATA), framing)
+        setup = Setup(dialect=dialect.name, metadata_mime=COMPOSITE_METADATA)
+        return Begun(session, setup, self.framing(first=True), session if self.resume is not None else None)
 
 
 @attrs.frozen
@@ -131,6 +188,19 @@ class StreamuxEnd:
     responder: Responder | None
 
     name = STREAMUX
+    resume: ResumeOptions | None = None
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """The session cuts the bytes itself."""
+        return Unframed()
+
+    def comeback(self, first: bytes) -> Comeback | None:
+        """Nobody comes back."""
+        return None
+
+    def refusal(self, refusal: RejectedResume) -> bytes:
+        """There is no word for it."""
+        return b""
 
     def begin(self, now: float) -> Begun:
         """Send the initialize message, or with a quick init have it ready."""
@@ -144,7 +214,7 @@ class StreamuxEnd:
             chunks=handles(Interaction.REQUEST_CHANNEL),
         )
         session.start(now)
-        return Begun(session, Setup(dialect=STREAMUX), Unframed())
+        return Begun(session, Setup(dialect=STREAMUX), self.framing())
 
 
 def _handles_nothing(interaction: Interaction) -> bool:
@@ -159,6 +229,7 @@ def client_end(
     responder: Responder | None,
     quirks: Iterable[str],
     streamux: StreamuxOptions | None,
+    resume: ResumeOptions | None,
 ) -> End:
     """A client, its terms checked before anything is dialled. Raises ``ValueError`` and ``Unsupported``."""
     _check_limits(limits)
@@ -166,6 +237,8 @@ def client_end(
     if checked_name(dialect) == STREAMUX:
         _check_streamux_terms(terms, quirks)
         size = checked_fragment_size(fragment_size, LONGEST_CHUNK)
+        if resume is not None:
+            raise Unsupported(f"{STREAMUX} has no resumption")
         return StreamuxEnd(DIALLING if streamux is None else streamux, True, limits, size, responder)
     if streamux is not None:
         raise ValueError(f"streamux options for {dialect}: they are those of {STREAMUX}")
@@ -178,7 +251,10 @@ def client_end(
         record.codec.encode(setup_frame(record, numbered(record, terms)))
     except Exception as error:
         raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
-    return RSocketClient(record, terms, limits, checked_fragment_size(fragment_size, record.codec.largest), responder)
+    if resume is not None and not record.resumes:
+        raise Unsupported(f"{record.name} has no resumption")
+    size = _checked_size(fragment_size, record.codec.largest, resume)
+    return RSocketClient(record, terms, limits, size, responder, resume)
 
 
 def server_ends(
@@ -188,7 +264,8 @@ def server_ends(
     fragment_size: int,
     quirks: Iterable[str],
     streamux: StreamuxOptions | None,
-) -> dict[str, End]:
+    resume: ResumeOptions | None,
+) -> dict[str, ServerEnd]:
     """A server for each of the dialects, by name. Raises ``ValueError`` naming what is none."""
     if not isinstance(responder, Responder):
         raise TypeError(f"a Responder serves, not {type(responder).__name__}")
@@ -198,11 +275,14 @@ def server_ends(
     if not names:
         raise ValueError("no dialect to serve")
     family = [dialect_named(name) for name in names if checked_name(name) != STREAMUX]
-    ends: dict[str, End] = {}
+    ends: dict[str, ServerEnd] = {}
     for record in _with_quirks(family, quirks):
-        ends[record.name] = RSocketServer(record, limits, fragment_size, responder)
+        resumes = resume if record.resumes else None
+        ends[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes)
+    if resume is not None and not any(record.resumes for record in family):
+        raise Unsupported(f"resumption of {', '.join(names)}: there is none")
     largest = min((record.codec.largest for record in family), default=LONGEST_CHUNK)
-    checked_fragment_size(fragment_size, largest)
+    _checked_size(fragment_size, largest, resume)
     if STREAMUX in names:
         ends[STREAMUX] = StreamuxEnd(SERVING if streamux is None else streamux, False, limits, fragment_size, responder)
     elif streamux is not None:
@@ -236,6 +316,16 @@ def _check_streamux_terms(terms: ClientTerms, quirks: Iterable[str]) -> None:
     ):
         if given:
             raise Unsupported(f"{STREAMUX} has no {what}")
+
+
+def _checked_size(fragment_size: int, largest: int, resume: ResumeOptions | None) -> int:
+    """A fragment size that frames can have, and the store of what is sent can hold."""
+    if resume is not None and not isinstance(resume, ResumeOptions):
+        raise TypeError(f"resume is ResumeOptions, not {type(resume).__name__}")
+    size = checked_fragment_size(fragment_size, largest)
+    if resume is not None and size > resume.store_bytes:
+        raise ValueError(f"fragment_size of {size} bytes: the store for resumption has {resume.store_bytes}")
+    return size
 
 
 def _check_limits(limits: object) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -15,6 +16,7 @@ from rsocket_trio.connection.handlers import Job
 from rsocket_trio.connection.link import Link
 from rsocket_trio.connection.opening import Opening
 from rsocket_trio.connection.receiving import Stock
+from rsocket_trio.connection.resuming import NoWayBack, Road
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.connection.workers import Workers
 from rsocket_trio.errors import (
@@ -47,7 +49,9 @@ class Engine:
     not read, ``faults`` what the log heard of, ``opening`` what new requests wait for.
     """
 
-    def __init__(self, connection: Connection, session: Session, responder: Responder) -> None:
+    def __init__(
+        self, connection: Connection, session: Session, responder: Responder, road: Road | None = None
+    ) -> None:
         self.connection = connection
         self.session = session
         self.responder = responder
@@ -60,6 +64,7 @@ class Engine:
         )
         self.clock = Clock(self)
         self.quiet = Parking()
+        self.over = Parking()
         self.pings: set[trio.Event] = set()
         self._commands = session.commands
         self._outbox = session.outbox
@@ -70,10 +75,15 @@ class Engine:
         self._nursery: trio.Nursery | None = None
         self._workers: Workers | None = None
         self._link: Link | None = None
+        self._road = road
+        self._detour: trio.CancelScope | None = None
+        self._told_so = False
+        self.is_suspended = False
+        self.on_state: list[Callable[[], object]] = []
+        self.on_growth: Callable[[], object] | None = None
 
-    async def run(self, transport: Transport, context: contextvars.Context) -> None:
+    async def run(self, transport: Transport, context: contextvars.Context, first: Sequence[bytes] = ()) -> None:
         """Run until the connection ends. Shielded: only ``end`` ends it. Handlers run in copies of ``context``."""
-        self._link = Link(transport, self._outbox, self)
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -81,7 +91,9 @@ class Engine:
                 nursery.start_soon(self.clock.run)
                 if self.session.client and not self.session.awaits_answer:
                     self.start_lease_policy()
-                await self._link.run()
+                await self._run_link(transport, first)
+                while self.is_suspended and self.ended is None:
+                    await self._find_the_way_back()
                 if self.ended is None:
                     # Only a fault of ours can end a link without a word to the engine.
                     self.end(ConnectionLost("the link ended"))
@@ -89,6 +101,57 @@ class Engine:
                     await self._workers.outlast()
                 await self._workers.give_up()
                 nursery.cancel_scope.cancel()
+
+    async def _run_link(self, transport: Transport, first: Sequence[bytes]) -> None:
+        self._link = Link(transport, self._outbox, self, first)
+        await self._link.run()
+
+    async def _find_the_way_back(self) -> None:
+        """Wait for the next transport, as long as the session may; then go on over it until it is lost as well."""
+        road = self._road
+        assert road is not None
+        seconds = road.options.session_seconds
+        with trio.CancelScope(deadline=trio.current_time() + seconds) as self._detour:
+            try:
+                async with road.next() as arrival:
+                    self._detour.deadline = math.inf
+                    self._come_back()
+                    await self._run_link(arrival.transport, arrival.frames)
+            except NoWayBack as end:
+                self.end(end.error)
+        if self._detour.cancelled_caught and self.ended is None:
+            self.end(ConnectionLost(f"the session was not resumed within {seconds:g} s"))
+
+    def _suspend(self, error: ConnectionLost) -> None:
+        """The transport is gone, and the session waits for another."""
+        if self.is_suspended or self.ended is not None:
+            return
+        self.faults.lost(error)
+        self.is_suspended = True
+        self._dispatcher.act(self.session.suspend())
+        self.clock.reset()
+        self._tell_state()
+
+    def _come_back(self) -> None:
+        if self.is_suspended and self.ended is None:
+            self.is_suspended = False
+            self.clock.reset()
+            self._tell_state()
+
+    def _tell_state(self) -> None:
+        for function in self.on_state:
+            function()
+
+    def replace_link(self, error: ConnectionLost) -> None:
+        """The transport is of no more use, and the session goes on without it until there is another one."""
+        self._suspend(error)
+        if self._link is not None:
+            self._link.abandon()
+
+    def lose(self, error: ConnectionLost) -> None:
+        """The session ends without its peer."""
+        self.faults.lost(error)
+        self.end(error)
 
     @property
     def nursery(self) -> trio.Nursery:
@@ -114,6 +177,12 @@ class Engine:
         """Raise ``ConnectionLost`` or ``ConnectionClosed`` if nothing can be asked of the peer any more."""
         if self.ended is not None:
             raise again(self.ended)
+
+    async def wait_over(self) -> RSocketError:
+        """Wait until nothing can be asked of the peer any more, and return why."""
+        while self.ended is None:
+            await self.over.park()
+        return again(self.ended)
 
     def has_room(self, size: int) -> bool:
         """Whether so many bytes may be put into the outbox now."""
@@ -172,7 +241,10 @@ class Engine:
 
     def wake(self) -> None:
         """Let the send task run: something was queued."""
-        if self._link is not None:
+        if self.is_suspended:
+            if self.on_growth is not None:
+                self.on_growth()
+        elif self._link is not None:
             self._link.wake()
 
     # What the link says
@@ -216,6 +288,8 @@ class Engine:
         """The transport is gone."""
         if self._peer_draining:
             self.end(ConnectionClosed("the peer closed the connection"))
+        elif self.session.can_resume and self._road is not None:
+            self._suspend(error)
         elif self.ended is None:
             cut = self.session.cut_off(error)
             self.faults.lost(cut)
@@ -224,6 +298,10 @@ class Engine:
     def on_written(self) -> None:
         """Something left the outbox."""
         self.opening.on_written()
+        if self.session.gave_up_resuming and not self._told_so:
+            self._told_so = True
+            self.faults.fatal(ConnectionLost("the store is full: from now on the session can't be resumed"))
+            self._tell_state()
         if self.session.draining:
             self.settle()
 
@@ -231,7 +309,7 @@ class Engine:
 
     def stalled_for(self, now: float) -> float:
         """Seconds that half a frame, or a pause of reading, has lasted."""
-        return self._link.stalled_for(now) if self._link is not None else 0.0
+        return self._link.stalled_for(now) if self._link is not None and not self.is_suspended else 0.0
 
     def on_deadline(self, now: float) -> None:
         """The session's deadline has come."""
@@ -311,11 +389,15 @@ class Engine:
         self._wake_waiters()
         for ping in self.pings:
             ping.set()
-        if self._link is not None:
+        if self._detour is not None and self.is_suspended:
+            self._detour.cancel()
+        elif self._link is not None:
             self._link.stop()
         self.clock.reset()
+        self._tell_state()
 
     def _wake_waiters(self) -> None:
         self.opening.wake_all()
         self._answered.wake_all()
         self.quiet.wake_all()
+        self.over.wake_all()

@@ -59,13 +59,14 @@ class Rules(Protocol):
 class Link:
     """One transport's two tasks. The receive task calls synchronous code only; the send task is the only writer."""
 
-    def __init__(self, transport: Transport, outbox: Outbox, rules: Rules) -> None:
+    def __init__(self, transport: Transport, outbox: Outbox, rules: Rules, first: Sequence[bytes] = ()) -> None:
         self._transport = transport
         self._outbox = outbox
         self._rules = rules
         self._writer: trio.lowlevel.Task | None = None
         self._leaving = False
         self._lost = False
+        self._first = first
         self._reading = trio.CancelScope()
         self._drained = Parking()
         self._sent = trio.Event()
@@ -97,6 +98,11 @@ class Link:
         """Read no more: write what is queued, then close."""
         self._reading.cancel()
 
+    def abandon(self) -> None:
+        """The transport is dead, or of no more use: write nothing more, and close."""
+        self._lost = True
+        self._reading.cancel()
+
     async def run(self) -> None:
         """Move frames until the connection stops the link or the transport is gone; then close the transport.
 
@@ -107,8 +113,9 @@ class Link:
                 nursery.start_soon(self._send)
                 with self._reading:
                     await self._receive()
-                with trio.move_on_after(LEAVING):
-                    await self._say_goodbye()
+                if not self._lost:
+                    with trio.move_on_after(LEAVING):
+                        await self._say_goodbye()
                 nursery.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING):
@@ -116,6 +123,9 @@ class Link:
 
     async def _receive(self) -> None:
         transport, rules = self._transport, self._rules
+        if self._first:
+            frames, self._first = self._first, ()
+            rules.on_frames(frames)
         while not rules.is_over:
             try:
                 frames = await transport.receive()
@@ -127,6 +137,9 @@ class Link:
                 return
             if not frames:
                 self._lose("the peer closed the transport", None)
+                return
+            if self._lost:
+                # It came just when the link was given up: the peer heard of a position before it, and sends it again.
                 return
             self._reads += 1
             rules.on_frames(frames)

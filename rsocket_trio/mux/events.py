@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from rsocket_trio.errors import RSocketError
+from rsocket_trio.errors import ConnectionLost, RSocketError
 from rsocket_trio.mux.stream import StreamState
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.terms import Setup
@@ -139,6 +139,13 @@ class PeerDraining:
 
 
 @value
+class TransportSilent:
+    """Nothing came for too long: the transport is dead, and the session may go on over another one."""
+
+    error: ConnectionLost
+
+
+@value
 class SessionEnded:
     """The session is over. What the outbox still holds is to be sent, then the transport closed."""
 
@@ -163,5 +170,6 @@ Event: TypeAlias = (
     | Pong
     | PeerFault
     | PeerDraining
+    | TransportSilent
     | SessionEnded
 )

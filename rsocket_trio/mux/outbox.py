@@ -10,6 +10,8 @@ from rsocket_trio.mux.framing import EncodedFrame
 
 WRITE_SIZE = 65536
 """Bytes that one write holds at most: an urgent frame never waits behind megabytes. A larger frame goes alone."""
+URGENT_SIZE = 64
+"""Bytes that an urgent frame has at most, where that matters: cancels and credit."""
 SMALL = 4096
 """Bytes up to which an entry counts as small: small ones have room of their own beside bulk."""
 
@@ -229,12 +231,16 @@ class Outbox:
             if lane.ended:
                 self._drained(lane)
 
-    def take(self, limit: int = WRITE_SIZE) -> list[EncodedFrame]:
-        """The frames of the next write: at most ``limit`` bytes, or one larger frame."""
+    def put_signal(self, frame: bytes) -> None:
+        """Put a frame that concerns this transport only; it overtakes all lanes."""
+        self._urgent.append(frame)
+
+    def take(self, limit: int = WRITE_SIZE, room: int | None = None) -> list[EncodedFrame]:
+        """The frames of the next write: at most ``limit`` bytes, or one larger frame; never more than ``room``."""
         frames: list[EncodedFrame] = []
         if self._held:
             return frames
-        total = self._take_urgent(frames, limit) if self._urgent or self._replies else 0
+        total = self._take_urgent(frames, limit, room) if self._urgent or self._replies else 0
         if self._introduced:
             self._introduced = False
             total = 0
@@ -249,7 +255,7 @@ class Outbox:
                 continue
             if type(entry) is bytes:
                 size = len(entry)
-                if total and total + size > limit:
+                if (total and total + size > limit) or (room is not None and total + size > room):
                     break
                 frames.append(entry)
                 if size <= SMALL:
@@ -260,7 +266,7 @@ class Outbox:
                 lane.head = rest.popleft() if rest else None
             else:
                 size = entry.next_size()  # type: ignore[union-attr]
-                if total and total + size > limit:
+                if (total and total + size > limit) or (room is not None and total + size > room):
                     break
                 self._take_part(lane, entry, frames, size)  # type: ignore[arg-type]
             total += size
@@ -278,10 +284,10 @@ class Outbox:
             self._last = None
         return frames
 
-    def _take_urgent(self, frames: list[EncodedFrame], limit: int) -> int:
+    def _take_urgent(self, frames: list[EncodedFrame], limit: int, room: int | None) -> int:
         total = taken = 0
         for entry in self._urgent:
-            if total >= limit:
+            if total >= limit or (room is not None and total + URGENT_SIZE > room):
                 break
             taken += 1
             frame = entry if isinstance(entry, bytes) else entry.encoded()
@@ -291,7 +297,7 @@ class Outbox:
         del self._urgent[:taken]
         taken = 0
         for reply in self._replies:
-            if total and total + len(reply) > limit:
+            if (total and total + len(reply) > limit) or (room is not None and total + len(reply) > room):
                 break
             taken += 1
             frames.append(reply)

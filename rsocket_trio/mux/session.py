@@ -136,6 +136,20 @@ class Session(Protocol):
         """Whether no stream is open."""
         ...
 
+    @property
+    def can_resume(self) -> bool:
+        """Whether the loss of the transport is not the end of the session."""
+        ...
+
+    @property
+    def gave_up_resuming(self) -> bool:
+        """Whether resumption was agreed, and is not promised any more."""
+        ...
+
+    def suspend(self) -> list[Event]:
+        """The transport is gone, and the session goes on: what is sent waits, and silence does not count."""
+        ...
+
     def open_streams(self) -> Iterable[StreamState]:
         """All streams of both sides, as they are now."""
         ...

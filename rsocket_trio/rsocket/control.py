@@ -31,7 +31,8 @@ from rsocket_trio.rsocket.frames import (
 )
 from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.lease import Permits
-from rsocket_trio.terms import Lease
+from rsocket_trio.rsocket.resumption import Resumption
+from rsocket_trio.terms import MAX_SECONDS, Lease
 
 NANOSECONDS = 1_000_000_000
 CROSSING = 1.0
@@ -67,6 +68,7 @@ class Control:
         self._leases_agreed = False
         self.permits: Permits | None = None
         self.established = False
+        self.resumption: Resumption | None = None
 
     # What is sent
 
@@ -86,16 +88,41 @@ class Control:
                 self._inbound.granted = Permits(CROSSING)
             self._inbound.granted.grant(lease.number_of_requests, lease.time_to_live, now)
             frame = LeaseFrame(round(lease.time_to_live * NANOSECONDS), lease.number_of_requests)
-            self._outbox.put_urgent(self._encode(self.lease(frame)))
+            self._outbox.put_signal(self._encode(self.lease(frame)))
 
     def ping(self, token: object) -> None:
         """Ask for a sign of life; ``Pong`` with this token is its answer, in order. ``None`` waits for no answer."""
         if not self._dialect.codec.writes(KeepaliveFrame):
             raise Unsupported(f"{self._dialect.name} has no ping")
+        self._outbox.put_signal(self.asked_beat(token))
+
+    def asked_beat(self, token: object = None) -> bytes:
+        """A KEEPALIVE that asks for an answer, and counts on it."""
         if self._pings is None:
             self._pings = deque()
         self._pings.append(token)
-        self._outbox.put_urgent(self._encode(self.beat(KeepaliveFrame(True))))
+        return self._encode(self.beat(KeepaliveFrame(True, self._position)))
+
+    def restart(self, now: float) -> None:
+        """The session goes on over another transport: what only the old one mattered to begins anew."""
+        tokens, self._pings = self._pings or (), None
+        for token in tokens:
+            if token is not None:
+                self.ping(token)
+        granted = self._inbound.granted
+        if self.permits is not None:
+            self.permits = Permits()
+        if granted is not None and granted.remaining(now):
+            # RS10-RSM-21: what was granted and not used.
+            self.grant(Lease(granted.remaining(now), min(granted.expires_in(now), MAX_SECONDS)), now)
+
+    def report_position(self) -> None:
+        """Tell the peer how far this side got, where signs of life have no field for it."""
+
+    @property
+    def _position(self) -> int:
+        """How far this side got, which is 0 without resumption."""
+        return self.resumption.received if self.resumption is not None else 0
 
     def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
         """Send metadata for the connection, in a lane of its own."""
@@ -157,9 +184,12 @@ class Control:
     def _on_keepalive(self, frame: KeepaliveFrame) -> None:
         if frame.stream_id:
             self._inbound.ignored += 1
-        elif frame.respond:
-            # RS10-KA-04, -08: the same data, our own position, which is 0 without resumption.
-            self._outbox.put_reply(self._encode(KeepaliveFrame(False, 0, frame.data)))
+            return
+        if self.resumption is not None:
+            self.resumption.confirmed(frame.last_received_position)
+        if frame.respond:
+            # RS10-KA-04, -08: the same data, our own position.
+            self._outbox.put_reply(self._encode(KeepaliveFrame(False, self._position, frame.data)))
         else:
             self._pong()
 

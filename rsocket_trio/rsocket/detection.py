@@ -95,6 +95,7 @@ _SIGNATURES: Final = (
     #                               length      stream id   type  fl  version
     _Signature(RSOCKET_1_0,        "-- -- -- 00 00 00 00 04/FC -- 00 01 00 00"),  # DET-02, SETUP
     _Signature(RSOCKET_1_0,        "-- -- -- 00 00 00 00 34/FC -- 00 01 00 00"),  # DET-02, RESUME
+    _Signature(RSOCKET_1_0,        "-- -- -- 00 00 00 00 34/FC -- 00 00 00 01"),  # the same as rsocket-js writes it
     _Signature(REACTIVESOCKET_0_2, "-- -- -- 00 00 00 00 04/FC -- 00 00 00 02"),  # DET-03, SETUP
     _Signature(REACTIVESOCKET_0_2, "-- -- -- 00 00 00 00 34/FC -- 00 00 00 02"),  # DET-03, RESUME
     #                               length      stream id   type  fl  data MIME type

@@ -82,6 +82,10 @@ class Dialect:
     """Terms, leases and signs of life are extension entries; SETUP can ask for an answer, requests have entries too."""
     mime_fields: bool = False
     """MIME types are texts or numbers of well-known ones, and a payload may name its own."""
+    resumes: bool = False
+    """A session can go on over another transport, by RESUME and positions in bytes."""
+    resume_versions: frozenset[tuple[int, int]] = frozenset()
+    """Versions that a RESUME may say beside the dialect's own."""
     metadata_header: int = 3
     """Bytes that a frame pays for carrying metadata at all."""
     request_n_field: int = 4

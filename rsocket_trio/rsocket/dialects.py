@@ -30,6 +30,10 @@ RSOCKET_1_0: Final = Dialect(
     request_continues=False,  # RS10-FRAG-04, RS10-UNX-09
     strict=False,  # RS10-SETUP-03
     lease_refusal="no lease for this request",  # RS10-LS-02
+    resumes=True,  # RS10-RSM-01
+    # rsocket-js 1.0.0-alpha.3 swaps major and minor in RESUME, and in RESUME only. No version 0.1 has this layout, so
+    # nothing else is ever meant by it; the token says whether there is such a session.
+    resume_versions=frozenset({(0, 1)}),
 )
 
 REACTIVESOCKET_0_2: Final = attrs.evolve(
@@ -45,6 +49,7 @@ REACTIVESOCKET_0_2: Final = attrs.evolve(
     request_continues=True,  # RS02-FRAG-03
     strict=True,  # RS02-SETUP-03
     lease_refusal="LEASE_ERROR: no lease for this request",  # RS02-ERR-09
+    resume_versions=frozenset(),
 )
 
 REACTIVESOCKET_0_1: Final[Dialect] = attrs.evolve(
@@ -64,6 +69,7 @@ REACTIVESOCKET_0_1: Final[Dialect] = attrs.evolve(
     channel_items_are_requests=True,  # RS01-SEQ-09
     zero_initial_n_invalid=False,  # RS01-STR-02
     has_connection_close=False,  # RS01-ERR-04
+    resumes=False,
     refusals=range(0x001, 0x100),  # RS01-ERR-08
     keepalive_accepts=False,  # RS01-CON-14
     requester_fails=False,  # RS01-SEQ-13
@@ -114,6 +120,7 @@ RSOCKET_2_0_DRAFT: Final = attrs.evolve(
     has_lifetime=False,  # RSX-KA-06
     entries=True,  # RSX-SETUP-02, RSX-REQ-01, RSX-EXT-02
     mime_fields=True,  # RSX-MIME-01, RSX-GAP-10
+    resume_versions=frozenset(),
 )
 
 DIALECTS: Final[dict[str, Dialect]] = {

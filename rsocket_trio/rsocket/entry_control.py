@@ -16,11 +16,14 @@ from rsocket_trio.rsocket.extension_payloads import (
 from rsocket_trio.rsocket.extensions import Entry, MalformedExtension, UnknownExtension
 from rsocket_trio.rsocket.frames import ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
 from rsocket_trio.rsocket.layout_2_0_draft import EXTENSION_BLOCK
+from rsocket_trio.rsocket.resumption import MarkedResumption
 
 REJECTED = 0x202
 INVALID = 0x204
 
 BLOCK_ERRORS = (UnknownExtension, MalformedExtension)
+REPORTS = 4
+"""How often within one store the peer hears how far this side got."""
 OURS = (Beat, Permits, ResumePosition)
 """What the entries of an EXT can say that concerns the session and no application."""
 
@@ -35,6 +38,16 @@ class EntryControl(Control):
     def lease(self, frame: LeaseFrame) -> Frame:
         """RSX-LEASE-04: both sides have agreed on the one strategy."""
         return _block(entry_of(Permits(REQUESTS_COUNT, frame.time_to_live_ns, frame.number_of_requests)))
+
+    def report_position(self) -> None:
+        """RSX-RES-05: after every quarter of the store."""
+        resumption = self.resumption
+        if isinstance(resumption, MarkedResumption) and resumption.unreported * REPORTS >= resumption.store_bytes:
+            self._put_position(resumption)
+
+    def _put_position(self, resumption: MarkedResumption) -> None:
+        resumption.unreported = 0
+        self._outbox.put_signal(self._encode(_block(entry_of(ResumePosition(resumption.received)))))
 
     def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
         """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
@@ -84,6 +97,8 @@ class EntryControl(Control):
                 self._on_beat(content)
             elif isinstance(content, Permits):
                 self._on_permits(content)
+            elif isinstance(content, ResumePosition) and self.resumption is not None:
+                self.resumption.confirmed(content.last_received_position)
         others = _others(frame)
         if others:
             inbound.events.append(EntriesReceived(others))
@@ -91,6 +106,8 @@ class EntryControl(Control):
     def _on_beat(self, beat: Beat) -> None:
         self.established = True
         if beat.respond:
+            if isinstance(self.resumption, MarkedResumption):
+                self._put_position(self.resumption)
             self._outbox.put_reply(self._encode(self.beat(KeepaliveFrame(False, 0, beat.data))))
         else:
             self._pong()

@@ -22,11 +22,13 @@ from rsocket_trio.rsocket.extension_payloads import (
     REQUESTS_COUNT,
     Complexity,
     KeepaliveTerms,
+    Resumable,
+    ResumeGrant,
     ResumeRequest,
     Strategies,
     entry_of,
 )
-from rsocket_trio.rsocket.extensions import BROKER, KEEPALIVE, LEASE, Entry, Point, UnknownExtension
+from rsocket_trio.rsocket.extensions import BROKER, KEEPALIVE, LEASE, RESUME, Entry, Point, UnknownExtension
 from rsocket_trio.rsocket.frames import SetupFrame
 from rsocket_trio.terms import Keepalive
 
@@ -53,10 +55,26 @@ def content_at(point: Point, entries: Iterable[Entry], kind: type) -> object:
 # The client asks
 
 
-def asked(keepalive: Keepalive, *, lease: bool) -> tuple[Entry, ...]:
-    """What our own SETUP asks for: keepalive, which nobody has to answer, and leases, which must be granted."""
-    beats = entry_of(KeepaliveTerms(keepalive.interval, keepalive.max_lifetime), ignore=True)
-    return (beats, entry_of(Strategies((REQUESTS_COUNT,)), ack=True)) if lease else (beats,)  # RSX-LEASE-06
+def asked(keepalive: Keepalive, *, lease: bool, resume: ResumeRequest | None = None) -> tuple[Entry, ...]:
+    """What our own SETUP asks for: keepalive, which nobody has to answer; leases and resumption, which are granted."""
+    entries = [entry_of(KeepaliveTerms(keepalive.interval, keepalive.max_lifetime), ignore=True)]
+    if resume is not None:
+        entries.append(entry_of(resume, ack=True))  # RSX-RES-04
+    if lease:
+        entries.append(entry_of(Strategies((REQUESTS_COUNT,)), ack=True))  # RSX-LEASE-06
+    return tuple(entries)
+
+
+def resume_grant(position: int | None) -> Entry:
+    """What a server answers to a client that may come back, or with a position to one that has (RSX-RES-03)."""
+    return entry_of(ResumeGrant(position))
+
+
+def with_mark(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The entries of a request, which says that its stream is resumable unless they say otherwise (RSX-RES-06)."""
+    if content_at(AT_STREAM, entries, Resumable) is not None:
+        return entries
+    return (*entries, entry_of(Resumable(), ignore=True))
 
 
 def stated(frame: SetupFrame) -> SetupFrame:
@@ -80,20 +98,20 @@ def unreadable(error: RemoteProtocolError) -> SetupError:
     return UnsupportedSetup(str(error)) if isinstance(error, UnknownExtension) else InvalidSetup(str(error))
 
 
-def refusal(frame: SetupFrame, *, grants_leases: bool) -> SetupError | None:
+def refusal(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> SetupError | None:
     """Why a server can't accept what this SETUP, which stands as it came, says or asks for; or ``None``."""
     if frame.data_mime == "":
         return InvalidSetup("SETUP without a data MIME type")  # RSX-MIME-03
     for entry in frame.extensions:
         if entry.ack and not frame.ack:  # RSX-SETUP-04
             return InvalidSetup(f"extension {entry.name} asks for an answer, and its SETUP does not")
-        refused = _refused(entry, grants_leases)
+        refused = _refused(entry, grants_leases, resumes)
         if refused is not None:
             return refused
     return None
 
 
-def _refused(entry: Entry, grants_leases: bool) -> SetupError | None:
+def _refused(entry: Entry, grants_leases: bool, resumes: bool) -> SetupError | None:
     content = AT_SETUP.read(entry)
     if isinstance(content, KeepaliveTerms) and not (content.interval and content.max_lifetime):
         return InvalidSetup(  # RSX-KA-02
@@ -102,7 +120,7 @@ def _refused(entry: Entry, grants_leases: bool) -> SetupError | None:
     if isinstance(content, ResumeRequest):
         if content.last_received_server_position is not None:
             return RejectedResume("resume: resumption is not offered here")  # RSX-RES-08
-        if not entry.ignore:
+        if not (entry.ignore or resumes):
             return UnsupportedSetup("resume: resumption is not offered here")
     if isinstance(content, Strategies) and not entry.ignore:
         if not entry.ack:
@@ -112,12 +130,14 @@ def _refused(entry: Entry, grants_leases: bool) -> SetupError | None:
     return None
 
 
-def grants(frame: SetupFrame, *, grants_leases: bool) -> tuple[Entry, ...]:
+def grants(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> tuple[Entry, ...]:
     """What a server by itself answers to the entries that ask for it: those that are not there are not granted."""
     granted: list[Entry] = []
     for entry in frame.extensions:
         if entry.ack and entry.ext == KEEPALIVE:
             granted.append(Entry(KEEPALIVE, entry.ignore, payload=entry.payload[:TERMS_SIZE]))  # RSX-KA-03
+        elif resumes and entry.ack and entry.ext == RESUME:
+            granted.append(attrs.evolve(resume_grant(None), ignore=entry.ignore))
         elif _leases(entry, grants_leases):
             granted.append(entry_of(Strategies((REQUESTS_COUNT,)), ignore=entry.ignore))
     return tuple(granted)
@@ -146,6 +166,9 @@ def check_grants(asked_for: Iterable[Entry], granted: tuple[Entry, ...]) -> None
                 raise RemoteProtocolError(f"lease strategy {name!r} was selected, and not offered")
     elif offered is not None:
         raise UnsupportedSetup("lease: it was not granted")  # RSX-OK-02
+    resume = content_at(AT_SETUP, asked_for, ResumeRequest)
+    if resume is not None and content_at(AT_OK, granted, ResumeGrant) is None:
+        raise UnsupportedSetup("resume: it was not granted")
 
 
 # Requests

@@ -32,6 +32,11 @@ class KeepaliveTimer:
         """A frame came."""
         self._heard = now
 
+    def restart(self, now: float) -> None:
+        """A new transport: silence and beats count from here on."""
+        self._heard = now
+        self._next_beat = now + self.interval
+
     @property
     def deadline(self) -> float:
         """When ``expire`` has something to say, as far as is known now."""

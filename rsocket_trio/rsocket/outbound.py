@@ -26,6 +26,7 @@ from rsocket_trio.mux.outbox import Outbox, Source
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extension_payloads import AT_STREAM
+from rsocket_trio.rsocket.extension_terms import with_mark
 from rsocket_trio.rsocket.extensions import Entry, encode_block
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
@@ -36,6 +37,7 @@ from rsocket_trio.rsocket.frames import (
     RequestNFrame,
 )
 from rsocket_trio.rsocket.layout_2_0_draft import mime_fields
+from rsocket_trio.rsocket.resumption import Resumption
 from rsocket_trio.rsocket.streams import Stream, StreamTable
 
 WHOLE_BODY = 32768
@@ -97,6 +99,7 @@ class Outbound:
         self._outbox = outbox
         self._fragment_size = fragment_size
         self._whole_size = min(whole_size, dialect.codec.largest)
+        self.resumption: Resumption | None = None
         # A payload of up to this size leaves in one frame, whatever else is said of it.
         self._lone_size = fragment_size - (LONGEST_MIMES if dialect.mime_fields else 0)
 
@@ -113,13 +116,18 @@ class Outbound:
         if interaction not in self._dialect.interactions:
             raise Unsupported(f"{self._dialect.name} has no {interaction.value}")
         fixed = 0 if initial_n is None else self._dialect.request_n_field
+        if self.resumption is not None and self._dialect.entries:
+            entries = with_mark(entries)
         if entries:
             if not self._dialect.entries:
                 raise Unsupported(f"{self._dialect.name} has no extension entries")
             fixed += len(encode_block(entries, AT_STREAM))
+            self._check_room(fixed, payload)
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
             self._check_extras(payload)
         stream = self._table.new(interaction)
+        if self.resumption is not None:
+            self.resumption.opened(stream.id, entries)
         stream.granted = 1 if initial_n is None else initial_n
         if complete:
             stream.open &= ~SENDING
@@ -131,6 +139,15 @@ class Outbound:
             self._table.end(stream)
             raise
         return stream
+
+    def _check_room(self, fixed: int, payload: Payload) -> None:
+        """Raise for what can't be cut to fragments, and would wait in vain for room among what is kept."""
+        if self.resumption is not None:
+            size = self._header + fixed + len(mime_fields("", payload)[1]) + self._dialect.metadata_header
+            if size > self.resumption.store_bytes:
+                raise LocalProtocolError(
+                    f"a request begins with {size} bytes: the store for resumption has {self.resumption.store_bytes}"
+                )
 
     def _check_extras(self, payload: Payload) -> None:
         """Raise ``Unsupported`` for what the dialect can't say of a payload, before anything is sent."""

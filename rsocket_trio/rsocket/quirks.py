@@ -1,7 +1,8 @@
 """What peers of the time did otherwise than their document says: named changes of a dialect, none on by default.
 
 What only widens what is accepted needs no name and is always on: a client of 0.1 that announces 0.0 or 0.2, answers
-to keepalives with other data or none, a RESPONSE that forgets to complete a request/response, unknown error codes.
+to keepalives with other data or none, a RESPONSE that forgets to complete a request/response, unknown error codes, a
+RESUME of 1.0 that says 0.1 (rsocket-js).
 """
 
 from __future__ import annotations

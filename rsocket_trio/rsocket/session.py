@@ -21,11 +21,11 @@ from rsocket_trio.errors import (
     UnsupportedSetup,
 )
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event, SessionEnded, SetupAccepted, SetupReceived
+from rsocket_trio.mux.events import Event, SessionEnded, SetupAccepted, SetupReceived, TransportSilent
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import BadMetadata
+from rsocket_trio.rsocket.continuity import Continuity, outbox_for
 from rsocket_trio.rsocket.control import Control, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.entry_control import EntryControl
@@ -48,7 +48,7 @@ from rsocket_trio.rsocket.lease import Permits
 from rsocket_trio.rsocket.outbound import Outbound
 from rsocket_trio.rsocket.setup import ClientTerms, admit, described, setup_frame
 from rsocket_trio.rsocket.streams import Stream, StreamTable
-from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease
+from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, ResumeOptions
 
 UNLIMITED_LEASE = Lease(MAX_REQUESTS, MAX_SECONDS)
 """What a client grants a server's requests where its application has no policy of its own."""
@@ -102,6 +102,7 @@ class Session:
         limits: Limits,
         fragment_size: int,
         extensions: frozenset[int] = frozenset(),
+        resume: ResumeOptions | None = None,
     ) -> None:
         self.dialect = dialect
         self.client = client
@@ -109,7 +110,9 @@ class Session:
         self.state = State.NEW
         self.error: RSocketError | None = None
         self.table = StreamTable(dialect, client=client)
-        self.outbox = Outbox(limits.outbox_size, self.table.forget)
+        self.outbox = outbox_for(resume, limits.outbox_size, self.table.forget, self)
+        self.continuity = Continuity(self, resume)
+        self._suspended = False
         self.commands = Outbound(dialect, self.table, self.outbox, fragment_size, limits.frame_size)
         self.inbound = Inbound(dialect, limits, self.table, self.commands, self.outbox)
         control = EntryControl if dialect.entries else Control
@@ -129,7 +132,9 @@ class Session:
         Raises ``LocalProtocolError`` for terms that the dialect can't say.
         """
         frame = setup_frame(self.dialect, terms)
-        self.outbox.put_urgent(self.dialect.codec.encode(frame))
+        self.outbox.put_signal(self.dialect.codec.encode(frame))
+        if terms.resume_token is not None and not self.dialect.entries:
+            self.continuity.begin_client(terms.resume_token, terms)
         if frame.ack:
             # RSX-SETUP-03: nothing is sent until the answer, but silence counts.
             self.state = State.ASKING
@@ -206,7 +211,7 @@ class Session:
         """Tell the peer that this connection ends (RS10-ERR-09): at once, or when all else has left."""
         if self.dialect.has_connection_close and self.state in (State.OPEN, State.GATED):
             put = self.outbox.put_last if last else self.outbox.put_reply
-            put(self._error(CONNECTION_CLOSE, b"closing"))
+            put(self.error_frame(CONNECTION_CLOSE, b"closing"))
 
     def close(self, error: RSocketError | None = None) -> None:
         """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
@@ -265,7 +270,7 @@ class Session:
     @property
     def deadline(self) -> float:
         """When ``expire`` has something to say, as far as is known now; infinite when nothing is due."""
-        return self._keepalive.deadline if self.state in TICKING else math.inf
+        return self._keepalive.deadline if self.state in TICKING and not self._suspended else math.inf
 
     @property
     def is_congested(self) -> bool:
@@ -298,7 +303,26 @@ class Session:
         if self.state is State.OVER:
             return []
         self._keepalive.heard(now)
-        return self._process(frames, now)
+        if not self.continuity.offered:
+            return self._process(frames, now)
+        return self._receive_counted(frames, now)
+
+    def _receive_counted(self, frames: Sequence[bytes], now: float) -> list[Event]:
+        """The same where positions count: from the frame behind the SETUP on, which may come in one read with it."""
+        events: list[Event] = []
+        if self.continuity.resumption is None:
+            events = self._process(frames[:1], now)
+            frames = frames[1:]
+        if self.continuity.resumption is not None:
+            try:
+                self.continuity.resumption.count(frames)
+            except RemoteProtocolError as error:
+                self._fail(error)
+                return events + self._collected()
+        if self.state is not State.OVER:
+            events += self._process(frames, now)
+            self.control.report_position()
+        return events
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
         """The transport could not find the next frame: there is no way on (ALL-RCT-05)."""
@@ -311,7 +335,7 @@ class Session:
 
     def expire(self, now: float) -> list[Event]:
         """What the clock asks for at this time: a beat, or the end of a silent connection."""
-        if self.state is State.OVER:
+        if self.state is State.OVER or self._suspended:
             return []
         beat = self._keepalive.expire(now)
         if beat is Beat.SEND:
@@ -319,6 +343,8 @@ class Session:
         elif beat is Beat.DEAD:
             silence = f"no frame came for {self._keepalive.max_lifetime:g} s"
             lost = ConnectionLost(f"the peer is silent: {silence}")
+            if self.can_resume:
+                return [TransportSilent(lost)]
             if self.state is State.ASKING:
                 self._end(lost)  # RSX-SETUP-03
             else:
@@ -371,15 +397,22 @@ class Session:
 
     def _on_first_frame(self, data: bytes) -> None:
         """Let the SETUP in, up to the application's gate. Raises the ``SetupError`` that refuses it."""
-        frame = admit(self.dialect, data, self.limits.setup_size, grants_leases=self._grants_leases)
+        frame = admit(
+            self.dialect,
+            data,
+            self.limits.setup_size,
+            grants_leases=self._grants_leases,
+            resumes=self.continuity.offered,
+        )
         self.state = State.GATED
         self.control.established = True
         # Without a lifetime silence alone kills nothing.
         self._keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, self.inbound.now)
+        self.continuity.begin_server(frame)
         if frame.lease:
             self.control.agree_leases()
         if frame.ack:
-            self._grants = grants(frame, grants_leases=self._grants_leases)
+            self._grants = grants(frame, grants_leases=self._grants_leases, resumes=self.continuity.offered)
             self._gate.owes_answer = True
             self.outbox.hold()
         self.inbound.events.append(SetupReceived(described(self.dialect, frame)))
@@ -406,6 +439,8 @@ class Session:
             self._end_with(CONNECTION_ERROR, error.data, error)  # RSX-OK-02
             return False
         self.control.established = True
+        if terms.resume_token is not None:
+            self.continuity.begin_client(terms.resume_token, terms)
         self._begin_client(terms, now, own_policy=own_policy)
         self.inbound.events.append(SetupAccepted(frame.extensions))
         return False
@@ -419,9 +454,39 @@ class Session:
             raise error
         self.inbound.ignored += 1
 
+    # Going on over another transport
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the loss of the transport is not the end."""
+        continuity = self.continuity
+        agreed = continuity.resumption is not None and not continuity.gave_up
+        return agreed and self.state in (State.OPEN, State.GATED)
+
+    @property
+    def gave_up_resuming(self) -> bool:
+        """Whether resumption was agreed, and is not promised any more."""
+        return self.continuity.gave_up
+
+    def suspend(self) -> list[Event]:
+        """The transport is gone. What is sent waits, and time does not count."""
+        self._suspended = True
+        return self.continuity.suspend()
+
+    def restart(self, now: float) -> None:
+        """There is another transport: silence, signs of life and leases begin anew."""
+        self._suspended = False
+        self._keepalive.restart(now)
+        self.control.restart(now)
+
+    def granted_again(self, entry: Entry) -> tuple[Entry, ...]:
+        """What a server grants to a client that came back: this, and what it granted it at first."""
+        return (entry, *(grant for grant in self._grants or () if grant.ext != entry.ext))
+
     # Ends
 
-    def _error(self, code: int, data: bytes) -> bytes:
+    def error_frame(self, code: int, data: bytes) -> bytes:
+        """ERROR on stream 0."""
         code = (self.dialect.setup_codes or {}).get(code, code)
         return self.dialect.codec.encode(self.commands.error_frame(0, code, data))
 
@@ -434,7 +499,7 @@ class Session:
     def _end_with(self, code: int, data: bytes, error: RSocketError) -> None:
         """Say why, then end."""
         if self.dialect.has_connection_error or code in SETUP_ERRORS:
-            self.outbox.put_reply(self._error(code, data))
+            self.outbox.put_reply(self.error_frame(code, data))
         self._end(error)
 
     def _end(self, error: RSocketError) -> None:

@@ -15,6 +15,7 @@ from rsocket_trio.errors import (
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket import extension_terms
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.extension_payloads import ResumeRequest
 from rsocket_trio.rsocket.extensions import LEASE, Entry
 from rsocket_trio.rsocket.frames import ResumeFrame, SetupFrame
 from rsocket_trio.terms import Keepalive, Setup
@@ -32,12 +33,14 @@ class ClientTerms:
     lease: bool
     strict: bool
     entries: tuple[Entry, ...] = ()
+    resume_token: bytes | None = None
 
 
-def setup_frame(dialect: Dialect, terms: ClientTerms) -> SetupFrame:
-    """The SETUP of this dialect for those terms."""
+def setup_frame(dialect: Dialect, terms: ClientTerms, *, position: int | None = None) -> SetupFrame:
+    """The SETUP of this dialect for those terms; where it is what resumes as well, with the position reached."""
     if dialect.entries:
-        entries = (*extension_terms.asked(terms.keepalive, lease=terms.lease), *terms.entries)
+        resume = None if terms.resume_token is None else ResumeRequest(terms.resume_token, position)
+        entries = (*extension_terms.asked(terms.keepalive, lease=terms.lease, resume=resume), *terms.entries)
         ack = any(entry.ack for entry in entries)
         version, mimes = (dialect.major, dialect.minor), (terms.metadata_mime, terms.data_mime)
         return SetupFrame(*version, 0.0, 0.0, *mimes, terms.payload, ack=ack, extensions=entries)
@@ -51,10 +54,11 @@ def setup_frame(dialect: Dialect, terms: ClientTerms) -> SetupFrame:
         terms.payload,
         lease=terms.lease,
         strict=terms.strict and dialect.strict,
+        resume_token=terms.resume_token,
     )
 
 
-def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool) -> SetupFrame:
+def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool, resumes: bool = False) -> SetupFrame:
     """The SETUP that a server's first frame is; ``limit`` is in bytes, its resume token not counted.
 
     Terms that stand in extension entries are in its fields as well, leases if they are granted. Raises the
@@ -71,7 +75,8 @@ def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool) -> 
         # ALL-RCT-04: whatever its ignore flag says.
         raise InvalidSetup(str(error)) from None
     if isinstance(frame, ResumeFrame) and not frame.stream_id:
-        raise RejectedResume("resumption is not offered here")  # RS10-RSM-17
+        # RS10-RSM-17; where resumption is offered, a RESUME never gets here.
+        raise RejectedResume("resumption is not offered here")
     if not isinstance(frame, SetupFrame) or frame.stream_id:
         name = codec.name_of(frame)
         raise InvalidSetup(f"the first frame must be SETUP on stream 0, not {name}")  # RS10-CON-02
@@ -80,11 +85,11 @@ def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool) -> 
     size = len(data) - len(frame.resume_token or b"")
     if size > limit:
         raise InvalidSetup(f"SETUP of {size} bytes, limit {limit}")
-    refused = refusal(dialect, frame, grants_leases=grants_leases)
+    refused = refusal(dialect, frame, grants_leases=grants_leases, resumes=resumes)
     if refused is not None:
         raise refused
     if dialect.entries:
-        granted = extension_terms.grants(frame, grants_leases=grants_leases)
+        granted = extension_terms.grants(frame, grants_leases=grants_leases, resumes=resumes)
         frame = attrs.evolve(frame, lease=any(entry.ext == LEASE for entry in granted))
     return frame
 
@@ -94,19 +99,19 @@ def stated(dialect: Dialect, frame: SetupFrame) -> SetupFrame:
     return extension_terms.stated(frame) if dialect.entries else frame
 
 
-def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool) -> SetupError | None:
+def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> SetupError | None:
     """Why this SETUP can't be accepted by a server of this dialect, or ``None``."""
     versions = dialect.versions or {(dialect.major, dialect.minor)}
     if (frame.major, frame.minor) not in versions:
         # RS10-SETUP-08, RS02-CON-07: the description of the code names versions.
         return InvalidSetup(f"version {frame.major}.{frame.minor} is not spoken here, {dialect.name} is")
     if dialect.entries:
-        return extension_terms.refusal(frame, grants_leases=grants_leases)
+        return extension_terms.refusal(frame, grants_leases=grants_leases, resumes=resumes)
     if dialect.has_lifetime and (frame.keepalive_interval <= 0 or frame.max_lifetime <= 0):
         return InvalidSetup(
             f"keepalive interval {frame.keepalive_interval:g} s and lifetime {frame.max_lifetime:g} s must be above 0"
         )
-    if frame.resume_token is not None:
+    if frame.resume_token is not None and not resumes:
         # RS10-SETUP-07, RS02-SETUP-07.
         return RejectedSetup("resumption is not offered here")
     if frame.lease and not grants_leases:

@@ -58,6 +58,8 @@ class Session:
     permits = None
     has_mime_fields = False
     has_credit = False
+    can_resume = False
+    gave_up_resuming = False
 
     def __init__(
         self,
@@ -227,6 +229,10 @@ class Session:
             or len(self._held) >= limits.held_frames
             or self._held_size >= limits.held_size
         )
+
+    def suspend(self) -> list[Event]:
+        """Does nothing: the protocol has no resumption."""
+        return []
 
     def open_streams(self) -> list[Exchange]:
         """All requests of both sides, as they are now."""

@@ -70,8 +70,25 @@ class Accepted:
             await trio.aclose_forcefully(stream)
 
 
+class AcceptedStream:
+    """A connection that somebody else's listener accepted: any Trio stream, which needs no handshake."""
+
+    endpoint = "stream"
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+
+    @asynccontextmanager
+    async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
+        """The stream as a transport, closed when the block ends."""
+        try:
+            yield ByteStreamTransport(self._stream)
+        finally:
+            await trio.aclose_forcefully(self._stream)
+
+
 AnyListener: TypeAlias = trio.SocketListener | UnixListener | MemoryListener
-Handler: TypeAlias = Callable[[Accepted], Awaitable[None]]
+Handler: TypeAlias = Callable[[Accepted | AcceptedStream], Awaitable[None]]
 
 
 class BoundListener(trio.abc.AsyncResource):
@@ -120,6 +137,35 @@ class BoundListener(trio.abc.AsyncResource):
         with trio.CancelScope(shield=True):
             for listener in self._listeners:
                 await listener.aclose()
+
+
+class GivenListener(trio.abc.AsyncResource):
+    """A listener of the application's own, for any kind of Trio stream."""
+
+    uri = "stream"
+
+    def __init__(self, listener: trio.abc.Listener[trio.abc.Stream]) -> None:
+        self._listener = listener
+
+    async def serve(
+        self,
+        handler: Handler,
+        *,
+        handler_nursery: trio.Nursery | None = None,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> NoReturn:
+        """Accept until cancelled, and close the listener then."""
+
+        async def handle(stream: trio.abc.Stream) -> None:
+            await handler(AcceptedStream(stream))
+
+        task_status.started(self.uri)
+        await trio.serve_listeners(handle, [self._listener], handler_nursery=handler_nursery)
+
+    async def aclose(self) -> None:
+        """Stop listening."""
+        with trio.CancelScope(shield=True):
+            await self._listener.aclose()
 
 
 async def open_listeners(

@@ -1,0 +1,137 @@
+"""Which sessions of a server can be resumed: by token, and those without a transport within their bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from rsocket_trio.connection.resuming import Arrival, ServerRoad
+from rsocket_trio.errors import ConnectionLost, RejectedResume
+from rsocket_trio.rsocket.resumption import Comeback
+from rsocket_trio.rsocket.session import Session
+from rsocket_trio.terms import ResumeOptions
+from rsocket_trio.transports.base import Transport
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.engine import Engine
+
+
+class Resumable:
+    """A server's connection whose client may come back, with ``token`` once it has one."""
+
+    def __init__(self, engine: Engine, session: Session, road: ServerRoad) -> None:
+        self.token: bytes | None = None
+        self._engine = engine
+        self._session = session
+        self._road = road
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it waits for its client, without a transport."""
+        return self._engine.is_suspended and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is not to be resumed any more, although its handlers may still finish."""
+        return self._engine.ended is not None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that wait to be sent, or to be sent again."""
+        resumption = self._session.continuity.resumption
+        return self._session.outbox.size + (resumption.store.size if resumption is not None else 0)
+
+    def check(self, back: Comeback) -> None:
+        """Raise ``RejectedResume`` for a client that can't go on from its positions."""
+        self._session.continuity.check(back)
+
+    def adopt(self, back: Comeback, arrival: Arrival) -> None:
+        """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23)."""
+        self._engine.replace_link(ConnectionLost("the client came back on another transport"))
+        self._session.continuity.take(back, trio.current_time())
+        self._road.offer(arrival)
+
+    def watch(self, grown: Callable[[], object]) -> None:
+        """Have a function called whenever something is queued while it waits for its client."""
+        self._engine.on_growth = grown
+
+    def lose(self, error: ConnectionLost) -> None:
+        """The session ends without its client."""
+        self._engine.lose(error)
+
+
+class Sessions:
+    """The sessions that may be resumed, one for each token in use."""
+
+    def __init__(self, options: ResumeOptions) -> None:
+        self.options = options
+        self._by_token: dict[bytes, Resumable] = {}
+        self._waiting: dict[Resumable, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_token)
+
+    @property
+    def waiting(self) -> int:
+        """Sessions that wait for their clients."""
+        return len(self._waiting)
+
+    def claim(self, connection: Resumable, token: bytes) -> bool:
+        """Take a token for a new session; not one that is in use (RS02-RSM-22)."""
+        if token in self._by_token:
+            return False
+        self._by_token[token] = connection
+        connection.token = token
+        return True
+
+    def release(self, connection: Resumable) -> None:
+        """The session is over: its token means nothing any more."""
+        self._waiting.pop(connection, None)
+        token, connection.token = connection.token, None
+        if token is not None:
+            del self._by_token[token]
+
+    def on_state(self, connection: Resumable) -> None:
+        """A session lost its transport, got one, or is over. Above the bounds those that wait longest end."""
+        self._waiting.pop(connection, None)
+        if connection.is_over:
+            self.release(connection)
+        if not connection.is_suspended:
+            return
+        self._waiting[connection] = None
+        self._hold_bounds()
+
+    def on_growth(self) -> None:
+        """Something was queued for a client that is not here. Looked at soon: whoever queued it is in the midst."""
+        trio.lowlevel.current_trio_token().run_sync_soon(self._hold_bounds, idempotent=True)
+
+    def _hold_bounds(self) -> None:
+        options = self.options
+        while self._waiting and (
+            len(self._waiting) > options.sessions
+            or sum(waiting.kept_bytes for waiting in self._waiting) > options.sessions_bytes
+        ):
+            oldest = next(iter(self._waiting))
+            del self._waiting[oldest]
+            oldest.lose(ConnectionLost("too many sessions wait for their clients: this one waited longest"))
+
+    def resume(self, back: Comeback, transport: Transport, rest: Sequence[bytes]) -> Arrival:
+        """Give a session its next transport. Raises ``RejectedResume``, alike for tokens never known and forgotten.
+
+        A session that waits is dropped when its client can't go on (RS10-RSM-19); one that has a transport is left
+        alone, for who asked may be somebody else.
+        """
+        connection = self._by_token.get(back.token)
+        if connection is None:
+            raise RejectedResume("unknown resume token")
+        try:
+            connection.check(back)
+        except RejectedResume as refusal:
+            if connection.is_suspended:
+                connection.lose(ConnectionLost(f"the client could not resume: {refusal}"))
+            raise
+        arrival = Arrival(transport, rest)
+        connection.adopt(back, arrival)
+        return arrival

@@ -1,0 +1,184 @@
+"""How does a session go on over another transport? What is asked, answered and begun anew, in either role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from rsocket_trio.errors import (
+    CONNECTION_ERROR,
+    ConnectionLost,
+    RejectedResume,
+    RejectedSetup,
+    RemoteProtocolError,
+    connection_error,
+)
+from rsocket_trio.mux.events import Event, StreamFailed
+from rsocket_trio.mux.outbox import Lane, Outbox
+from rsocket_trio.mux.retaining import RetainingOutbox
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.extension_payloads import AT_OK, ResumeGrant
+from rsocket_trio.rsocket.extension_terms import content_at, resume_grant
+from rsocket_trio.rsocket.frames import ErrorFrame, ResumeFrame, ResumeOkFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.resumption import Comeback, MarkedResumption, Resumption, is_tracked
+from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
+from rsocket_trio.rsocket.streams import Stream
+from rsocket_trio.terms import ResumeOptions
+
+if TYPE_CHECKING:
+    from rsocket_trio.rsocket.session import Session
+
+
+def outbox_for(resume: ResumeOptions | None, limit: int, drained: Callable[[Lane], None], session: Session) -> Outbox:
+    """The outbox of a session, which keeps what leaves it where the session may be resumed."""
+    if resume is None:
+        return Outbox(limit, drained)
+
+    def tracks(frame: bytes) -> bool:
+        resumption = session.continuity.resumption
+        return resumption.tracks(frame) if resumption is not None else is_tracked(frame)
+
+    def beat() -> bytes:
+        return session.control.asked_beat()
+
+    def overflow() -> bool:
+        return session.continuity.overflow()
+
+    return RetainingOutbox(limit, drained, tracks, beat, overflow)
+
+
+def any_token(token: bytes) -> bool:
+    """Where nobody looks after tokens, all are free."""
+    return True
+
+
+class Continuity:
+    """What a session does about its own resumption; ``resumption`` is ``None`` where none was agreed.
+
+    ``claim`` takes a token for a new session of a server. ``gave_up`` says that resumption was agreed and is not
+    promised any more.
+    """
+
+    def __init__(self, session: Session, resume: ResumeOptions | None) -> None:
+        self._session = session
+        self._resume = resume
+        self._terms: ClientTerms | None = None
+        self.resumption: Resumption | None = None
+        self.claim: Callable[[bytes], bool] = any_token
+        self.gave_up = False
+
+    @property
+    def offered(self) -> bool:
+        """Whether this side resumes sessions at all."""
+        return self._resume is not None
+
+    # The beginning
+
+    def begin_client(self, token: bytes, terms: ClientTerms) -> None:
+        """The server has our token, or will have."""
+        self._terms = terms
+        self._begin(token)
+
+    def begin_server(self, frame: SetupFrame) -> None:
+        """A client asks for a session that can be resumed. Raises ``RejectedSetup`` for a token that is in use."""
+        token = frame.resume_token
+        if token is None or not self.offered:
+            return
+        if not self.claim(token):
+            raise RejectedSetup("the resume token is in use")  # RS02-RSM-22
+        resumption = self._begin(token)
+        if self._session.dialect.entries:
+            resumption.mimes = frame.metadata_mime, frame.data_mime
+
+    def _begin(self, token: bytes) -> Resumption:
+        assert self._resume is not None
+        session = self._session
+        outbox = session.outbox
+        assert isinstance(outbox, RetainingOutbox)
+        kind = MarkedResumption if session.dialect.entries else Resumption
+        self.resumption = kind(session.dialect, outbox, token, self._resume.store_bytes)
+        session.control.resumption = session.commands.resumption = self.resumption
+        return self.resumption
+
+    def overflow(self) -> bool:
+        """The store is full: whether the session goes on without resumption."""
+        if self._resume is None or not self._resume.give_up_when_full:
+            return False
+        outbox = self._session.outbox
+        assert isinstance(outbox, RetainingOutbox)
+        outbox.forgo()
+        # The peer may keep what it sends, and still has to hear how far this side got.
+        self.gave_up = True
+        return True
+
+    def suspend(self) -> list[Event]:
+        """The transport is gone. Streams that do not outlive it end (RSX-RES-07)."""
+        session, resumption = self._session, self.resumption
+        assert resumption is not None
+        lost = [stream for stream in session.open_streams() if not resumption.survives(stream.id)]
+        for stream in lost:
+            session.outbox.discard(stream)
+            session.table.end(stream)
+        # A fire-and-forget is in no table.
+        outbox = session.outbox
+        assert isinstance(outbox, RetainingOutbox)
+        outbox.drop_begun(lambda lane: isinstance(lane, Stream) and not resumption.survives(lane.id))
+        return [StreamFailed(stream, ConnectionLost("the stream did not outlive its transport")) for stream in lost]
+
+    # The client
+
+    def ask(self) -> bytes:
+        """The first frame on a new transport (RS10-RSM-11, RSX-RES-02)."""
+        resumption, dialect = self._agreed(), self._session.dialect
+        if dialect.entries:
+            assert self._terms is not None
+            return dialect.codec.encode(setup_frame(dialect, self._terms, position=resumption.received))
+        frame = ResumeFrame(
+            *(dialect.major, dialect.minor, resumption.token), resumption.received, resumption.store.first
+        )
+        return dialect.codec.encode(frame)
+
+    def answered(self, answer: bytes, now: float) -> None:
+        """The server's answer came. Raises what ends the session: ``RejectedResume``, or a fault of the server's."""
+        dialect = self._session.dialect
+        frame = dialect.codec.decode(answer)
+        if isinstance(frame, ErrorFrame) and not frame.stream_id:
+            raise dialect.refusal(frame.code, frame.data) or connection_error(frame.code, frame.data)
+        position: int | None = None
+        if isinstance(frame, ResumeOkFrame) and not frame.stream_id and not dialect.entries:
+            position = frame.last_received_client_position
+        elif isinstance(frame, SetupOkFrame) and not frame.stream_id:
+            grant = content_at(AT_OK, frame.extensions, ResumeGrant)
+            position = grant.last_received_client_position if isinstance(grant, ResumeGrant) else None
+        if position is None:
+            raise RemoteProtocolError(f"{dialect.codec.name_of(frame)} in answer to the wish to resume")
+        self._agreed().go_on(position, None)
+        self._session.restart(now)
+
+    def farewell(self, error: RemoteProtocolError) -> bytes:
+        """What tells a server that its answer can't be gone on from (RS02-RSM-25)."""
+        return self._session.error_frame(CONNECTION_ERROR, str(error).encode())
+
+    # The server
+
+    def check(self, back: Comeback) -> None:
+        """Raise ``RejectedResume`` where a client can't go on from its positions."""
+        if self.resumption is None or self.gave_up:
+            raise RejectedResume("unknown resume token")
+        self.resumption.check(back)
+
+    def take(self, back: Comeback, now: float) -> None:
+        """Go on with the client that came back. To be called after ``check``."""
+        resumption, session = self._agreed(), self._session
+        dialect = session.dialect
+        first = (
+            SetupOkFrame(Payload(), session.granted_again(resume_grant(resumption.received)))
+            if dialect.entries
+            else ResumeOkFrame(resumption.received)
+        )
+        resumption.go_on(back.last_received_server_position, dialect.codec.encode(first))
+        session.restart(now)
+
+    def _agreed(self) -> Resumption:
+        assert self.resumption is not None
+        return self.resumption

@@ -1,0 +1,188 @@
+"""Where does a session stand that may go on over another transport? Its token, its positions, what it can serve."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rsocket_trio.errors import RejectedResume, RemoteProtocolError
+from rsocket_trio.mux.retaining import FrameStore, RetainingOutbox
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.extension_payloads import AT_SETUP, AT_STREAM, Resumable, ResumeRequest
+from rsocket_trio.rsocket.extension_terms import content_at
+from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.frames import RequestFrame, ResumeFrame, SetupFrame
+from rsocket_trio.values import value
+
+FIRST_TRACKED: Final = 0x04
+LAST_TRACKED: Final = 0x0B
+LAST_REQUEST: Final = 0x07
+TOKEN_SIZE: Final = 16
+"""Bytes of our own tokens: 128 random bits (RS02-RSM-22)."""
+LAST_POSITION: Final = 2**63 - 1
+REMEMBERED: Final = 16_384
+"""How many streams that are not resumable are remembered; frames of one that was forgotten would count."""
+
+
+def is_tracked(frame: bytes) -> bool:
+    """Whether a frame moves the position: requests, REQUEST_N, CANCEL, PAYLOAD and ERROR, on a stream (RS10-RSM-04)."""
+    return len(frame) > 4 and FIRST_TRACKED <= frame[4] >> 2 <= LAST_TRACKED and frame[:4] != b"\0\0\0\0"
+
+
+@value
+class Comeback:
+    """What a client says that wants to go on: its token, how far it got, and the first position that it can serve."""
+
+    token: bytes
+    version: tuple[int, int]
+    last_received_server_position: int
+    first_available_client_position: int = 0
+    mimes: tuple[str | int, str | int] | None = None
+
+
+def comeback(dialect: Dialect, first: bytes) -> Comeback | None:
+    """What the first frame of a client says that wants to go on; ``None`` for any other frame, readable or not."""
+    try:
+        frame = dialect.codec.decode(first)
+    except RemoteProtocolError:
+        return None
+    if isinstance(frame, ResumeFrame) and not frame.stream_id and not dialect.entries:
+        positions = frame.last_received_server_position, frame.first_available_client_position
+        return Comeback(frame.token, (frame.major, frame.minor), *positions)
+    if isinstance(frame, SetupFrame) and not frame.stream_id and dialect.entries:
+        request = content_at(AT_SETUP, frame.extensions, ResumeRequest)
+        if isinstance(request, ResumeRequest) and request.last_received_server_position is not None:
+            position, mimes = request.last_received_server_position, (frame.metadata_mime, frame.data_mime)
+            return Comeback(request.token, (frame.major, frame.minor), position, mimes=mimes)
+    return None
+
+
+class Resumption:
+    """What one session knows of its own resumption.
+
+    ``received`` is the position of the next frame expected: the bytes of all tracked frames that came. ``mimes`` are
+    the MIME types that must not change, where a client says them again.
+    """
+
+    def __init__(self, dialect: Dialect, outbox: RetainingOutbox, token: bytes, store_bytes: int) -> None:
+        self._dialect = dialect
+        self._outbox = outbox
+        self.token = token
+        self.store_bytes = store_bytes
+        self.received = 0
+        self.mimes: tuple[str | int, str | int] | None = None
+        outbox.retain(store_bytes)
+
+    @property
+    def store(self) -> FrameStore:
+        """What was sent and may have to be sent again."""
+        assert self._outbox.store is not None
+        return self._outbox.store
+
+    def tracks(self, frame: bytes) -> bool:
+        """Whether a frame that leaves moves the position."""
+        return is_tracked(frame)
+
+    def survives(self, stream_id: int) -> bool:
+        """Whether a stream outlives its transport."""
+        return True
+
+    def opened(self, stream_id: int, entries: tuple[Entry, ...]) -> None:
+        """This side opened a stream, with these extension entries."""
+
+    def count(self, frames: Sequence[bytes]) -> None:
+        """Whole frames came. Raises ``RemoteProtocolError`` past the last position that can be said (RS10-RSM-07)."""
+        received = self.received
+        for frame in frames:
+            if len(frame) > 4 and FIRST_TRACKED <= frame[4] >> 2 <= LAST_TRACKED and frame[:4] != b"\0\0\0\0":
+                received += len(frame)
+        self._got_to(received)
+
+    def confirmed(self, position: int) -> None:
+        """The peer says how far it got: what lies before need not be kept (RS10-RSM-22)."""
+        if self._outbox.store is not None:
+            self._outbox.store.trim(position)
+        self._outbox.asked = False
+
+    def check(self, back: Comeback) -> None:
+        """Whether the client's positions can be served. Raises ``RejectedResume`` naming them (RS02-RSM-18)."""
+        store, wanted = self.store, back.last_received_server_position
+        dialect = self._dialect
+        if back.version not in ((dialect.major, dialect.minor), *dialect.resume_versions):
+            raise RejectedResume(f"version {back.version[0]}.{back.version[1]} is not that of the session")
+        if back.mimes != self.mimes:
+            raise RejectedResume("the MIME types are not those of the session")  # RSX-RES-08
+        if not store.serves(wanted):
+            raise RejectedResume(f"position {wanted} can't be served: kept are {store.first} to {store.position}")
+        if back.first_available_client_position > self.received:
+            raise RejectedResume(
+                f"the client's first position {back.first_available_client_position} is beyond {self.received}"
+            )
+
+    def go_on(self, position: int, first: bytes | None) -> None:
+        """Send all that the peer does not have, behind this frame.
+
+        Raises ``RemoteProtocolError`` for a position that can't be served (RS02-RSM-25).
+        """
+        store = self.store
+        if not store.serves(position):
+            raise RemoteProtocolError(
+                f"resume position {position} can't be served: kept are {store.first} to {store.position}"
+            )
+        store.trim(position)
+        self._outbox.again(first)
+
+    def _got_to(self, received: int) -> None:
+        self.received = received
+        if received > LAST_POSITION:
+            raise RemoteProtocolError(f"resume position {received}, the last is {LAST_POSITION}")
+
+
+class MarkedResumption(Resumption):
+    """The same in the extension draft: only streams whose request says so are resumable (RSX-RES-07).
+
+    ``unreported`` are the bytes received since the peer last heard how far this side got (RSX-RES-05).
+    """
+
+    def __init__(self, dialect: Dialect, outbox: RetainingOutbox, token: bytes, store_bytes: int) -> None:
+        super().__init__(dialect, outbox, token, store_bytes)
+        self._unmarked: dict[int, None] = {}
+        self.unreported = 0
+
+    def tracks(self, frame: bytes) -> bool:
+        """Whether a frame that leaves moves the position."""
+        return is_tracked(frame) and int.from_bytes(frame[:4], "big") not in self._unmarked
+
+    def survives(self, stream_id: int) -> bool:
+        """Whether a stream outlives its transport."""
+        return stream_id not in self._unmarked
+
+    def opened(self, stream_id: int, entries: tuple[Entry, ...]) -> None:
+        """A stream opens: it is resumable if its request says so."""
+        mark = content_at(AT_STREAM, entries, Resumable)
+        self._unmarked.pop(stream_id, None)
+        if not (isinstance(mark, Resumable) and mark.resumable):
+            if len(self._unmarked) >= REMEMBERED:
+                del self._unmarked[next(iter(self._unmarked))]
+            self._unmarked[stream_id] = None
+
+    def count(self, frames: Sequence[bytes]) -> None:
+        """Whole frames came."""
+        received = self.received
+        for frame in frames:
+            if not is_tracked(frame):
+                continue
+            if frame[4] >> 2 <= LAST_REQUEST:
+                self._look_for_mark(frame)
+            if int.from_bytes(frame[:4], "big") not in self._unmarked:
+                received += len(frame)
+        self.unreported += received - self.received
+        self._got_to(received)
+
+    def _look_for_mark(self, frame: bytes) -> None:
+        try:
+            request = self._dialect.codec.decode(frame)
+        except RemoteProtocolError:
+            return  # It opens no stream.
+        if isinstance(request, RequestFrame):
+            self.opened(request.stream_id, request.extensions)
