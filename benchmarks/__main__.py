@@ -9,13 +9,13 @@ import platform
 import statistics
 from pathlib import Path
 
-from benchmarks import dialects, harness, latency, memory, oob
+from benchmarks import dialects, harness, latency, memory, oob, resume
 from benchmarks.workloads import BY_NAME, WORKLOADS
 
 
 def main() -> int:
     """Run what was asked for, everything by default."""
-    extra = ("latency", "memory", "dialects", "oob")
+    extra = ("latency", "memory", "dialects", "oob", "resume")
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="this library against rsocket-py")
     parser.add_argument("what", nargs="*", metavar="WORKLOAD", help=f"{', '.join([*BY_NAME, *extra])}; all by default")
     parser.add_argument("--repeat", type=int, default=5, help="interleaved repetitions (5)")
@@ -42,6 +42,8 @@ def main() -> int:
         results["dialects"] = dialects.main(asked.repeat)
     if "oob" in chosen:
         results["oob"] = oob.main()
+    if "resume" in chosen:
+        results["resume"] = resume.main(asked.repeat)
     if asked.json is not None:
         asked.json.write_text(json.dumps(results, indent=2) + "\n")
     return 0

@@ -45,10 +45,10 @@ class Server:
 
 
 @contextmanager
-def server(library: str, scheme: str = "tcp") -> Iterator[Server]:
-    """A server of this library for as long as the block."""
+def server(library: str, scheme: str = "tcp", *more: str) -> Iterator[Server]:
+    """A server of this library for as long as the block, told ``more`` where it understands that."""
     process = subprocess.Popen(
-        [sys.executable, "-m", f"benchmarks.peers.{library}_server", scheme],
+        [sys.executable, "-m", f"benchmarks.peers.{library}_server", scheme, *more],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -65,12 +65,23 @@ def server(library: str, scheme: str = "tcp") -> Iterator[Server]:
                 pipe.close()
 
 
-def run(library: str, workload: str, scheme: str = "tcp", dialect: str = "rsocket/1.0") -> Cost:
-    """One run of one workload, with a fresh server."""
-    with server(library, scheme) as peer:
+def run(
+    library: str,
+    workload: str,
+    scheme: str = "tcp",
+    dialect: str = "rsocket/1.0",
+    *,
+    to_server: tuple[str, ...] = (),
+    to_client: tuple[str, ...] = (),
+) -> Cost:
+    """One run of one workload, with a fresh server; both may be told more."""
+    with server(library, scheme, *to_server) as peer:
         before = peer.cpu()
         done = subprocess.run(
-            [sys.executable, "-m", f"benchmarks.peers.{library}_client", scheme, str(peer.port), workload, dialect],
+            [
+                *(sys.executable, "-m", f"benchmarks.peers.{library}_client"),
+                *(scheme, str(peer.port), workload, dialect, *to_client),
+            ],
             cwd=ROOT,
             capture_output=True,
             text=True,

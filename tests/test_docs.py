@@ -23,7 +23,7 @@ import trio
 import trustme
 
 import rsocket_trio
-from rsocket_trio import Channel, Limits, Payload, Responder, StreamuxOptions, open_connection, serve
+from rsocket_trio import Channel, Limits, Payload, Responder, ResumeOptions, StreamuxOptions, open_connection, serve
 from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.errors import CodedError
 from rsocket_trio.responder import FORMS
@@ -34,6 +34,7 @@ PATIENCE = 20.0
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 HOWTO = page("docs/howto.md")
 STREAMUX = page("docs/streamux.md")
+RESUMPTION = page("docs/resumption.md")
 REFERENCE = page("docs/reference.md")
 CHAPTERS = {
     "Options and negotiation": ["HELLO", "HELLO"],
@@ -44,6 +45,8 @@ CHAPTERS = {
     "Errors": [r"\+0\.25", "-by zero", "-internal error"],
 }
 """What the snippets of the page on Streamux print."""
+OPTIONS_HEADING = ("Options", "ResumeOptions")
+"""Where the page on resumption has its options, and where the reference has them."""
 TASKS = list(dict.fromkeys(block.heading for block in blocks(HOWTO) if block.language == "python"))
 
 
@@ -190,6 +193,33 @@ def test_every_chapter_on_streamux_with_code_is_run() -> None:
     assert {block.heading for block in code} == {*CHAPTERS, "A server and a client"}
 
 
+async def test_the_page_on_resumption_works() -> None:
+    printed: list[str] = []
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
+            names |= {"partial": partial, "nursery": nursery, "print": lambda word: printed.append(str(word))}
+            for block in blocks(RESUMPTION):
+                if block.language == "python":
+                    await execute(block, names, "docs/resumption.md")
+            nursery.cancel_scope.cancel()
+
+    assert printed == [*map(str, range(100)), "closed"]
+
+
+@pytest.mark.parametrize("text", [REFERENCE, RESUMPTION], ids=["reference", "resumption"])
+def test_the_tables_of_resume_options_are_those_of_the_code(text: str) -> None:
+    documented = {name: default for name, default, *_ in rows_under(OPTIONS_HEADING[text is REFERENCE], text)}
+
+    assert documented == {f"`{name}`": str(default) for name, default in attrs.asdict(ResumeOptions()).items()}
+
+
+def test_the_table_of_states_is_what_a_connection_may_say() -> None:
+    stated = set(re.findall(r"``(\w+)``", str(rsocket_trio.Connection.status.__doc__)))
+
+    assert {name.strip("`") for name, *_ in rows_under("States", RESUMPTION)} == stated
+
+
 def test_every_task_of_the_how_to_is_in_its_list() -> None:
     listed = [link.removeprefix("#") for link in links(HOWTO) if link.startswith("#")]
 
@@ -327,6 +357,7 @@ INNER = {
     "run",
     "leave",
     "wait_for_answer",
+    "resumable",
     "discard",
     "on_item",
     "on_complete",

@@ -43,6 +43,7 @@ EXPECTED = {
     "lease.py": ["guest: 5 requests needed", "friend: 5 requests needed"],
     "tls.py": ["tls: you are ada@example.org", "wss: you are ada@example.org"],
     "call_back.py": ["the server asks: really apples?", "ordered apples, wrapped, before noon", "nothing ordered"],
+    "reconnect.py": ["hello, Ada", "news: all", "the news have stopped", "connected: False", "hello, Ada again"],
     "files.py": ["ping: ", "downloaded 64 MiB", "half way: 32 MiB", "notes: stored 12 bytes", "cannot get '../film'"],
 }
 # fmt: on

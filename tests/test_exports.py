@@ -8,11 +8,20 @@ import rsocket_trio
 
 PUBLIC = {
     # What users write
-    *("Payload", "PayloadLike", "Responder", "open_connection", "open_connection_over", "serve", "serve_stream"),
-    *("current_connection",),
+    *(
+        "Payload",
+        "PayloadLike",
+        "Responder",
+        "ResumeOptions",
+        "open_connection",
+        "open_connection_over",
+        "serve",
+        "serve_stream",
+    ),
+    *("current_connection", "connect_forever"),
     # What they are given, and what they configure
     *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush"),
-    "StreamuxOptions",
+    *("StreamuxOptions", "ReconnectingClient", "Retry"),
     # Errors
     *("RSocketError", "ApplicationError", "Rejected", "Canceled", "Invalid"),
     *("RejectedSetup", "InvalidSetup", "UnsupportedSetup", "NegotiationFailed", "RejectedResume"),

@@ -9,16 +9,16 @@ import time
 import trio
 
 from benchmarks.workloads import BY_NAME, CREDIT, Workload
-from rsocket_trio import Connection, open_connection
+from rsocket_trio import Connection, ResumeOptions, open_connection
 
 
-async def run(uri: str, workload: Workload, dialect: str) -> None:
+async def run(uri: str, workload: Workload, dialect: str, resume: ResumeOptions | None) -> None:
     if workload.kind == "connect":
         for _ in range(workload.count):
             async with open_connection(uri, dialect=dialect) as connection:
                 await connection.request_response(bytes(workload.size))
         return
-    async with open_connection(uri, dialect=dialect) as connection:
+    async with open_connection(uri, dialect=dialect, resume=resume) as connection:
         await KINDS[workload.kind](connection, workload)
 
 
@@ -63,9 +63,10 @@ KINDS = {"request": request, "stream": stream, "channel": channel}
 
 
 def main() -> None:
-    scheme, port, name, dialect = sys.argv[1:]
+    scheme, port, name, dialect, *more = sys.argv[1:]
+    resume = ResumeOptions() if "resume" in more else None
     wall, cpu = time.perf_counter(), time.process_time()
-    trio.run(run, f"{scheme}://127.0.0.1:{port}", BY_NAME[name], dialect)
+    trio.run(run, f"{scheme}://127.0.0.1:{port}", BY_NAME[name], dialect, resume)
     print(json.dumps({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu}), flush=True)
 
 

@@ -1,13 +1,17 @@
-"""The server of the workloads, with this library. Prints its port, serves until its standard input ends."""
+"""The server of the workloads, with this library. Prints its port, serves until its standard input ends.
+
+With a second argument ``resume`` its clients may come back.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 
 import trio
 
-from rsocket_trio import Channel, Payload, Responder, serve
+from rsocket_trio import Channel, Payload, Responder, ResumeOptions, serve
 
 responder = Responder()
 
@@ -33,7 +37,8 @@ async def echo_all(channel: Channel) -> None:
 
 async def main() -> None:
     async with trio.open_nursery() as nursery:
-        uris = await nursery.start(serve, responder, [f"{sys.argv[1]}://127.0.0.1:0"])
+        resume = ResumeOptions() if "resume" in sys.argv[2:] else None
+        uris = await nursery.start(partial(serve, resume=resume), responder, [f"{sys.argv[1]}://127.0.0.1:0"])
         print(uris[0].rsplit(":", 1)[1].strip("/"), flush=True)
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         nursery.cancel_scope.cancel()

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import trio
 
-from rsocket_trio.cli.rsc import spelled_out
+from rsocket_trio.cli.options import spelled_out
 from tests.cli.commands import run, serving, started
 
 ROUTING = ["message/x.rsocket.routing.v0", "\5facts"]
@@ -186,7 +186,7 @@ WRONG_FILES: list[tuple[bytes, str]] = [
     (b"lease: please", "lease is a flag: true or false"),
     (b"lease: [true]", "lease takes one value"),
     (b"take: many", "Invalid value for '--take'"),
-    (b"resume: 60", "resumption is not offered"),
+    (b"resume: often", "Invalid value for '--resume'"),
     (b"- route", "opts.yml: not a mapping of options to values"),
     (b"route", "opts.yml: not a mapping of options to values"),
     (b"route: x\ndata: [x", "opts.yml, line 2: no YAML: "),
@@ -303,8 +303,9 @@ async def test_data_is_loaded_from_a_url(url: str) -> None:
 
 
 WRONG = [
-    (2, "resumption is not offered", "--resume"),
-    (2, "resumption is not offered", "--resume 30"),
+    (1, "RejectedSetup: resumption is not offered here", "--resume"),
+    (1, "RejectedSetup: resumption is not offered here", "--resume 30"),
+    (2, "'--resume': 0.0 is not in the range x>0", "--resume 0"),
     (2, "one of REQUEST_RESPONSE, REQUEST_STREAM", "--im REQUEST_NOTHING"),
     (2, "No such option", "--zipkinUrl x"),
     (2, "a push needs metadata", "--metadataPush"),
@@ -330,6 +331,7 @@ async def test_what_cannot_be_done_is_one_line(code: int, said: str, flags: str)
         ("--retry tcp://h:1", "--retry=10 tcp://h:1"),
         ("tcp://h:1 --retry", "tcp://h:1 --retry=10"),
         ("--retry 3 tcp://h:1", "--retry 3 tcp://h:1"),
+        ("--resume 2.5 tcp://h:1", "--resume 2.5 tcp://h:1"),
         ("--log debug --resume -d x", "--log debug --resume=60 -d x"),
         ("--log -- --retry", "--log=info -- --retry"),
     ],

@@ -24,6 +24,7 @@ RESUME_1_0 = "00 00 1d  00 00 00 00  34 00  00 01 00 00  00 01 74" + " 00" * 16
 SETUP_0_1 = "00 00 00 1e  00 01 00 00  00 00 00 00 "
 TERMS_0_1 = "00 00 01 f4  00 00 05 dc  01 61 00 01 62 63"
 SETUP_0_2 = "00 00 14  00 00 00 00  05 e0  00 00 00 02  00 00 01 f4  00 00 05 dc  00 00"
+RESUME_0_1 = "00 00 1d  00 00 00 00  34 00  00 00 00 01  00 01 74" + " 00" * 16
 RESUME_0_2 = "00 00 1d  00 00 00 00  34 00  00 00 00 02  00 01 74" + " 00" * 16
 
 
@@ -52,6 +53,7 @@ OPENINGS = [
     Opening("SETUP of 1.0, 16 MB long",       "ff ff ff  00 00 00 00  04 00  00 01 00 00", 13, RSOCKET_1_0),
     Opening("RESUME of 1.0",                  RESUME_1_0, 13, RSOCKET_1_0),                         # DET-02
     Opening("SETUP of 0.2",                   SETUP_0_2,  13, REACTIVESOCKET_0_2),                  # DET-03
+    Opening("RESUME of 1.0 by rsocket-js",    RESUME_0_1, 13, RSOCKET_1_0),
     Opening("RESUME of 0.2",                  RESUME_0_2, 13, REACTIVESOCKET_0_2),                  # DET-03
     # DET-04
     Opening("SETUP of the draft, MIME number", "00 00 14  00 00 00 00  06 80  85 FF 00 02", 10, RSOCKET_2_0_DRAFT),

@@ -367,7 +367,7 @@ def test_the_table_is_that_of_1_0_and_setup_ok() -> None:  # RSX-GEN-03, RSX-GEN
 
 def test_the_draft_is_1_0_in_all_that_it_does_not_replace() -> None:  # RSX-GEN-02, RSX-GAP-16
     assert (RSOCKET_2_0_DRAFT.name, RSOCKET_2_0_DRAFT.major, RSOCKET_2_0_DRAFT.minor) == ("rsocket/2.0-draft", 2, 0)
-    replaced = {"name", "major", "minor", "codec", "has_lifetime", "entries", "mime_fields"}
+    replaced = {"name", "major", "minor", "codec", "has_lifetime", "entries", "mime_fields", "resume_versions"}
     for field in attrs.fields_dict(type(RSOCKET_1_0)).keys() - replaced:
         assert getattr(RSOCKET_2_0_DRAFT, field) == getattr(RSOCKET_1_0, field)
 

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--start", type=int, default=0, help="the first seed")
     options.add_argument("--dialect", choices=DIALECTS, action="append", help="only this one")
     options.add_argument("--trace", action="store_true", help="show all that happened in a run that failed")
+    options.add_argument("--resume", action="store_true", help="with resumption: no cut may cost anything")
     options.add_argument("--races", type=int, default=0, metavar="N", help="N schedules of each race instead")
     given = options.parse_args(arguments)
     if given.races:
@@ -35,15 +36,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for seed in range(given.start, given.start + given.seeds):
         for dialect in given.dialect or DIALECTS:
             done += 1
-            failed += not passes(seed, dialect, trace=given.trace)
+            failed += not passes(seed, dialect, trace=given.trace, resumes=given.resume)
     each = (time.process_time() - began) / max(done, 1)
     print(f"{done} runs, {failed} failed, {each * 1000:.0f} ms each")
     return 1 if failed else 0
 
 
-def passes(seed: int, dialect: str, *, trace: bool) -> bool:
+def passes(seed: int, dialect: str, *, trace: bool, resumes: bool) -> bool:
     try:
-        report = run(seed, dialect)
+        report = run(seed, dialect, resumes=resumes)
     except Exception as error:
         print(f"seed {seed}, {dialect}: {error!r}", flush=True)
         if trace:

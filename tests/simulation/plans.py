@@ -71,6 +71,8 @@ class Plan:
     limits: Limits
     leases: tuple[int, float] | None
     streamux: tuple[StreamuxOptions, StreamuxOptions] | None
+    resumes: bool
+    """Whether sessions outlive their connections."""
     may_lose: bool
     """Whether a connection may be lost on this network."""
 
@@ -84,10 +86,12 @@ def sometimes(chance: Random, likely: float, what: T) -> T | None:
     return what if chance.random() < likely else None
 
 
-def drawn(seed: int, dialect: str) -> tuple[Plan, Random]:
+def drawn(seed: int, dialect: str, *, resumes: bool = False) -> tuple[Plan, Random]:
     """The plan of a seed, and the chance that the rest of its run is drawn from."""
     chance = Random(f"{dialect} {seed}")
     faults = drawn_faults(chance, dialect)
+    if resumes:
+        faults = attrs.evolve(faults, duplicate_bytes=(0, 4096))
     largest = LARGEST
     if faults.buffer is not None:
         largest = min(LARGEST, 16 * faults.buffer[0])
@@ -110,7 +114,8 @@ def drawn(seed: int, dialect: str) -> tuple[Plan, Random]:
         ),
         leases=(chance.randint(1, 5), chance.uniform(0.5, 3)) if options is None and chance.random() < 0.2 else None,
         streamux=options,
-        may_lose=may_lose(faults, total),
+        may_lose=may_lose(faults, total) and not resumes,
+        resumes=resumes,
     )
     return plan, chance
 

@@ -23,13 +23,15 @@ from rsocket_trio import (
     Outgoing,
     Payload,
     Responder,
+    ResumeOptions,
     RSocketError,
     Setup,
     current_connection,
     open_connection_over,
+    serve,
     serve_stream,
 )
-from rsocket_trio.errors import StreamError
+from rsocket_trio.errors import SetupError, StreamError
 from rsocket_trio.testing import Ledger, SimulatedNetwork, SimulatedStream, Verdict, simulate
 from rsocket_trio.transports.base import Transport
 from tests.simulation.plans import KEEPALIVE, STREAMUX, Call, Plan, drawn
@@ -38,6 +40,8 @@ LONGEST = 100 * KEEPALIVE.max_lifetime
 """Virtual seconds in which everything must have come to its end."""
 CONNECTS = 300
 LOST = (ConnectionLost, NegotiationFailed)
+RESUMING = ResumeOptions(session_seconds=1000.0)
+"""Sessions wait for longer than any stall of the network lasts."""
 """A Streamux connection that is cut within the first message never came to terms."""
 OVERDRAWN = "no lease for this request"
 """A lease may end at the responder while a request is under way."""
@@ -57,9 +61,9 @@ class Report:
     outcomes: dict[str, str]
 
 
-def run(seed: int, dialect: str) -> Report:
-    """Run what the seed says; the same seed does the same again."""
-    return simulate(Scenario(*drawn(seed, dialect)).run, seed=seed, longest=2 * LONGEST)
+def run(seed: int, dialect: str, *, resumes: bool = False) -> Report:
+    """Run what the seed says; the same seed does the same again. With ``resumes`` no cut may cost anything."""
+    return simulate(Scenario(*drawn(seed, dialect, resumes=resumes)).run, seed=seed, longest=2 * LONGEST)
 
 
 class Scenario:
@@ -73,6 +77,9 @@ class Scenario:
         self.outcomes: dict[str, str] = {}
         self.wrong: list[str] = []
         self.serving = 0
+        self.connects = 0
+        self.received = 0
+        self.received_before = 0
 
     async def run(self) -> Report:
         before = trio.lowlevel.current_statistics().tasks_living
@@ -101,6 +108,18 @@ class Scenario:
 
     async def serve(self, nursery: trio.Nursery) -> None:
         listener = self.network.listener()
+        if self.plan.resumes:
+            # One server for all connections: it is where sessions wait for their clients.
+            plan = self.plan
+            await serve(
+                self.responder(),
+                [listener],
+                dialects=[plan.dialect],
+                fragment_size=plan.fragment_size,
+                limits=plan.limits,
+                grace=0,
+                resume=RESUMING,
+            )
         while True:
             nursery.start_soon(self.serve_one, await listener.accept())
 
@@ -127,10 +146,10 @@ class Scenario:
 
     async def be_client(self) -> None:
         """Connect as often as it takes; a call that was begun is not repeated."""
-        connects = 0
         while any(call.caller == "client" for call in self.to_come):
-            connects += 1
-            if connects > CONNECTS:
+            self.connects += 1
+            self.received_before = self.received
+            if self.connects > CONNECTS:
                 self.wrong.append(f"{CONNECTS} connects were not enough")
                 return
             try:
@@ -139,8 +158,13 @@ class Scenario:
                     await self.handlers_end(connection)
             except OSError:
                 await trio.sleep(1)
+            except SetupError as error:
+                if not (self.plan.resumes and self.has_no_session(error)):
+                    raise
+                await trio.sleep(1)
             except LOST as error:
-                if not self.plan.may_lose:
+                # That the first connect fails is none of resumption's business.
+                if not (self.plan.may_lose or self.plan.resumes):
                     self.wrong.append(f"opening failed: {error!r}")
                 await trio.sleep(1)
 
@@ -149,7 +173,8 @@ class Scenario:
         with trio.move_on_after(2 * KEEPALIVE.max_lifetime):
             while self.verdict.unfinished and connection.status == "open":  # noqa: ASYNC110
                 await trio.sleep(1)
-        if connection.status == "open" and not self.plan.may_lose:
+        # A session that the client left without being heard goes on waiting for it.
+        if connection.status == "open" and not self.plan.may_lose and not (self.plan.resumes and self.connects > 1):
             self.wrong += [f"nobody waits for the {name}" for name in self.verdict.unfinished]
 
     @asynccontextmanager
@@ -158,8 +183,10 @@ class Scenario:
         options: dict[str, Any] = {"keepalive": KEEPALIVE, "lease": plan.leases is not None}
         if plan.streamux:
             options = {"streamux": plan.streamux[0]}
+        if plan.resumes:
+            options["resume"] = RESUMING
         async with open_connection_over(
-            await self.network.connect(),
+            self.network.connect if plan.resumes else await self.network.connect(),
             dialect=plan.dialect,
             responder=self.responder(),
             fragment_size=plan.fragment_size,
@@ -200,12 +227,18 @@ class Scenario:
         explained = (
             (isinstance(error, trio.TooSlowError) and call.deadline is not None)
             or (isinstance(error, LOST) and self.plan.may_lose)
+            or (isinstance(error, SetupError) and self.plan.resumes and self.has_no_session(error))
+            or (isinstance(error, ConnectionLost) and call.caller == "server" and "was not resumed" in error.text)
             or (isinstance(error, StreamError) and self.plan.leases is not None and OVERDRAWN in error.text)
             or (isinstance(error, ApplicationError) and error.text == expected_text(call))
         )
         if not explained:
             self.wrong.append(f"{call.name} raised {error!r}")
         return type(error).__name__
+
+    def has_no_session(self, error: SetupError) -> bool:
+        """Whether there was no session to resume: the SETUP was lost or late, or a copy of it was quicker."""
+        return self.received == self.received_before or "token is in use" in error.text
 
     async def ask(self, connection: Connection, call: Call) -> None:
         up = self.ledger.offer(call.name, "up", call.up[0])
@@ -444,6 +477,7 @@ class Scenario:
 
     def receive(self, call: Call, direction: Literal["up", "down"], payload: Payload) -> None:
         self.ledger.received(call.name, direction, payload.data)
+        self.received += call.caller == "client" and direction == "down"
         has_metadata = call.metadata and call.kind != "response"
         if payload.metadata != (payload.data[-16:] if has_metadata else None):
             self.wrong.append(f"{call.name}: metadata {payload.metadata!r}")

@@ -90,6 +90,7 @@ class TamperedScenario(Scenario):
             limits=Limits(),
             leases=None,
             streamux=None,
+            resumes=False,
             may_lose=False,
         )
         super().__init__(plan, Random(0))

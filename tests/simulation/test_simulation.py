@@ -24,6 +24,7 @@ from tests.simulation.tampering import (
 SEEDS = 50
 """Of each dialect."""
 BLOCK = 10
+RESUMABLE = ("rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft")
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
@@ -32,6 +33,15 @@ def test_every_call_ends_and_every_item_arrives_once_and_in_order(dialect: str, 
     wrong = {f"{dialect}, seed {seed}": run(seed, dialect).wrong for seed in range(start, start + BLOCK)}
 
     assert {seed: found for seed, found in wrong.items() if found} == {}
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
+@pytest.mark.parametrize("dialect", RESUMABLE)
+def test_with_resumption_no_cut_costs_an_item_or_a_call(dialect: str, start: int) -> None:
+    reports = {seed: run(seed, dialect, resumes=True) for seed in range(start, start + BLOCK)}
+
+    assert {seed: report.wrong for seed, report in reports.items() if report.wrong} == {}
+    assert "is cut" in "".join(report.trace for report in reports.values())
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,0 +1,86 @@
+"""``--resume``: commands whose connection breaks go on over another one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import run, started
+from tests.resume.proxy import FIN, RST, Cut, Proxy, cutting_proxy
+from tests.resume.recorder import SERVER
+
+SERVICE = """
+from rsocket_trio import Responder
+
+responder = Responder()
+
+@responder.request_stream
+async def numbers(request):
+    for number in range(1000):
+        yield f"{number} {'.' * 90}"
+
+@responder.request_channel
+async def echo(channel):
+    async for item in channel:
+        await channel.send(item)
+"""
+CUTS = (Cut(SERVER, 3_000, RST), Cut(SERVER, 20_000, FIN, deliver=False), Cut(SERVER, 10_000, FIN))
+
+
+@asynccontextmanager
+async def cut_off(folder: Path, *options: str) -> AsyncIterator[Proxy]:
+    """A proxy that cuts, before a ``serve`` with these options."""
+    (folder / "service.py").write_text(SERVICE)
+    listen = ("--listen", "tcp://127.0.0.1:0", "--log", "error")
+    async with started("serve", "service:responder", *listen, *options, cwd=folder) as server:
+        port = int((await server.line()).rpartition(":")[2])
+        async with cutting_proxy(port, iter(CUTS)) as proxy:
+            yield proxy
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("stream", "--resume"),
+        ("stream", "--resume", "30"),
+        ("call", "--stream", "--resume"),
+        ("stream", "--resume", "--debug"),
+    ],
+    ids=" ".join,
+)
+async def test_a_stream_goes_on_where_it_was(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    command, *options = arguments
+    async with cut_off(tmp_path, "--resume") as proxy:
+        result = await run(command, *options, proxy.uri)
+
+    assert [line.split()[0] for line in result.stdout.splitlines()] == [str(number) for number in range(1000)]
+    assert result.code == 0
+    assert proxy.made == len(CUTS)
+    assert ("RESUME_OK" in result.stderr) is ("--debug" in arguments)
+
+
+async def test_a_stream_without_it_ends_with_its_connection(tmp_path: Path) -> None:
+    async with cut_off(tmp_path, "--resume", "10") as proxy:
+        result = await run("stream", proxy.uri)
+
+    assert result.stdout.startswith("0 ")
+    assert (result.code, proxy.made) == (1, 1)
+    assert result.stderr.startswith("ConnectionLost: ")
+
+
+async def test_a_server_without_it_refuses(tmp_path: Path) -> None:
+    async with cut_off(tmp_path) as proxy:
+        result = await run("stream", "--resume", proxy.uri)
+
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr == "RejectedSetup: resumption is not offered here\n"
+
+
+async def test_a_dialect_without_resumption_says_so() -> None:
+    result = await run("request", "tcp://127.0.0.1:1", "--dialect", "0.1", "--resume")
+
+    assert result.code != 0
+    assert "reactivesocket/0.1 has no resumption" in result.stderr

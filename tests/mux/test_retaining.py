@@ -1,0 +1,430 @@
+"""What leaves is kept within its bound until the peer has it, then sent again as it was: none lost, none twice."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from itertools import accumulate
+
+import pytest
+
+from rsocket_trio.mux.framing import whole
+from rsocket_trio.mux.outbox import WRITE_SIZE, Lane, Source
+from rsocket_trio.mux.retaining import FrameStore, RetainingOutbox
+
+BEAT = b"how far are you?"
+
+
+def store_of(*frames: bytes, limit: int = 1000) -> FrameStore:
+    store = FrameStore(limit)
+    for frame in frames:
+        store.append(frame)
+    return store
+
+
+def test_positions_count_the_bytes_of_what_left() -> None:
+    store = store_of(b"abc", b"de", b"f")
+
+    assert (store.first, store.position, store.size, store.room) == (0, 6, 6, 994)
+    assert store.kept() == [b"abc", b"de", b"f"]
+
+
+def test_what_the_peer_has_is_not_kept() -> None:
+    store = store_of(b"abc", b"de", b"f", limit=6)
+    store.trim(5)
+
+    assert (store.first, store.position, store.size, store.room) == (5, 6, 1, 5)
+    assert store.kept() == [b"f"]
+    store.trim(6)
+    assert (store.first, store.position, store.room, store.kept()) == (6, 6, 6, [])
+
+
+def test_a_position_inside_a_frame_leaves_that_frame_whole() -> None:
+    store = store_of(b"abc", b"de", b"f")
+    store.trim(4)
+
+    assert (store.first, store.kept()) == (3, [b"de", b"f"])
+
+
+@pytest.mark.parametrize("position", [-1, 0, 2, 3, 7, 2**63])
+def test_a_position_that_is_old_or_was_never_reached_trims_nothing(position: int) -> None:
+    store = store_of(b"abc", b"de", b"f")
+    store.trim(3)
+    store.trim(position)
+
+    assert (store.first, store.kept()) == (3, [b"de", b"f"])
+
+
+def test_only_positions_at_the_beginning_of_a_frame_that_is_kept_or_comes_next_are_served() -> None:
+    store = store_of(b"abc", b"de", b"f")
+    store.trim(3)
+
+    assert [position for position in range(-1, 9) if store.serves(position)] == [3, 5, 6]
+
+
+def test_an_empty_store_serves_the_position_that_it_stands_at() -> None:
+    store = store_of(b"abc")
+    store.clear()
+
+    assert [position for position in range(6) if store.serves(position)] == [3]
+    assert (store.size, store.kept()) == (0, [])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_store_behaves_like_a_plain_list(seed: int) -> None:
+    rng = random.Random(seed)
+    store, frames, gone = FrameStore(1 << 20), list[bytes](), 0
+    for _ in range(300):
+        if rng.random() < 0.6:
+            frame = rng.randbytes(rng.randrange(1, 50))
+            store.append(frame)
+            frames.append(frame)
+        else:
+            position = rng.randrange(store.position + 20)
+            store.trim(position)
+            ends = list(accumulate(map(len, frames)))
+            if ends and position <= ends[-1]:
+                gone = max(gone, sum(end <= position for end in ends))
+        starts = [0, *accumulate(map(len, frames))]
+        assert store.kept() == frames[gone:]
+        assert (store.first, store.position) == (starts[gone], starts[-1])
+        wanted = rng.randrange(store.position + 2)
+        assert store.serves(wanted) == (wanted in starts[gone:])
+
+
+# The outbox
+
+
+def tracked(frame: bytes) -> bool:
+    return frame.startswith(b"T")
+
+
+def retaining(
+    limit: int, *, size: int = 1 << 30, overflow: Callable[[], bool] = lambda: False
+) -> tuple[RetainingOutbox, FrameStore]:
+    outbox = RetainingOutbox(size, lambda lane: None, tracked, lambda: BEAT, overflow)
+    outbox.retain(limit)
+    assert outbox.store is not None
+    return outbox, outbox.store
+
+
+def taken(outbox: RetainingOutbox, limit: int = WRITE_SIZE) -> list[bytes]:
+    return [whole(frame) for frame in outbox.take(limit)]
+
+
+class Walk:
+    """An outbox, a peer that gets what leaves unless the link is cut, and what each lane was told to send."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.limit = self.rng.choice((1024, 3000, 100_000))
+        self.outbox, self.store = retaining(self.limit)
+        self.lanes = [Lane() for _ in range(4)]
+        self.waiting: dict[int, deque[bytes]] = {index: deque() for index in range(4)}
+        self.tracked: set[bytes] = set()
+        self.flying: list[bytes] = []
+        self.arrived: list[bytes] = []
+        self.discarded: set[bytes] = set()
+        self.promised: list[bytes] = []
+        """Signals and untracked replies that have to leave with the next write."""
+        self.others: list[bytes] = []
+        self.others_arrived: list[bytes] = []
+        self.beats = self.answers = self.number = 0
+
+    def frame(self, size: int | None = None, kind: bytes = b"T") -> bytes:
+        self.number += 1
+        size = self.rng.choice((10, 30, 200, self.limit // 3, self.limit)) if size is None else size
+        frame = kind + b"%07d" % self.number + bytes(size - 8)
+        if tracked(frame):
+            self.tracked.add(frame)
+        return frame
+
+    def put(self) -> None:
+        index = self.rng.randrange(4)
+        lane, waiting = self.lanes[index], self.waiting[index]
+        chance = self.rng.random()
+        if chance < 0.5:
+            frame = self.frame()
+            self.outbox.put(lane, frame)
+            waiting.append(frame)
+        elif chance < 0.65:
+            frames = [self.frame() for _ in range(self.rng.randrange(1, 5))]
+            self.outbox.put(lane, Source(iter(frames), sum(map(len, frames))))
+            waiting.extend(frames)
+        elif chance < 0.75:
+            self.outbox.discard(lane)
+            self.discarded.update(waiting)
+            waiting.clear()
+        elif chance < 0.8:
+            frame = self.frame(self.rng.choice((20, 2 * self.limit)), b"u")
+            self.outbox.put(lane, frame)
+            waiting.append(frame)
+            self.others.append(frame)
+        elif chance < 0.85:
+            frame = self.frame(20)
+            self.rng.choice((self.outbox.put_urgent, self.outbox.put_reply))(frame)
+        else:
+            frame = self.frame(20, b"u")
+            self.rng.choice((self.outbox.put_signal, self.outbox.put_reply))(frame)
+            self.promised.append(frame)
+
+    def take(self, limit: int | None = None) -> None:
+        limit = self.rng.choice((1, 500, WRITE_SIZE)) if limit is None else limit
+        for frame in taken(self.outbox, limit):
+            if frame == BEAT:
+                self.beats += 1
+            elif tracked(frame):
+                self.flying.append(frame)
+            else:
+                self.others_arrived.append(frame)
+            for waiting in self.waiting.values():
+                if frame in waiting:
+                    assert waiting.popleft() == frame, "out of the order of its lane"
+        if limit == WRITE_SIZE and not self.outbox._again:
+            assert set(self.promised) <= set(self.others_arrived)
+            self.promised.clear()
+        assert self.store.size <= self.limit
+        assert self.outbox.size == sum(len(frame) for waiting in self.waiting.values() for frame in waiting)
+
+    def arrive(self, number: int) -> None:
+        self.arrived += self.flying[:number]
+        del self.flying[:number]
+
+    def confirm(self) -> None:
+        self.arrive(self.rng.randrange(len(self.flying) + 1))
+        self.store.trim(sum(map(len, self.arrived)))
+        self.outbox.asked = False
+        self.answers += 1
+
+    def cut(self) -> None:
+        self.arrive(self.rng.randrange(len(self.flying) + 1))
+        self.flying.clear()
+        position = sum(map(len, self.arrived))
+        assert self.store.serves(position)
+        self.store.trim(position)
+        self.outbox.again(b"hello again")
+        self.answers += 1
+        self.promised.clear()  # what only the lost link mattered to
+        expected = [b"hello again", *self.store.kept()]
+        again = taken(self.outbox, sum(map(len, expected)))
+        assert again[: len(expected)] == expected, "not what was kept, as it was"
+        self.flying += [frame for frame in again if tracked(frame)]
+        for frame in again[len(expected) :]:
+            self.beats += frame == BEAT
+
+    def to_the_end(self) -> None:
+        for _ in range(10_000):
+            if not self.outbox:
+                break
+            self.take(WRITE_SIZE)
+            self.arrive(len(self.flying))
+            self.confirm()
+        assert not self.outbox
+        self.arrive(len(self.flying))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_cut_and_confirmed_the_peer_gets_each_frame_once_in_the_order_of_its_lane(seed: int) -> None:
+    walk = Walk(seed)
+    for _ in range(400):
+        action = walk.rng.random()
+        if action < 0.5:
+            walk.put()
+        elif action < 0.85:
+            walk.take()
+        elif action < 0.95:
+            walk.confirm()
+        else:
+            walk.cut()
+        assert walk.beats <= walk.answers + 1
+    walk.to_the_end()
+
+    assert len(set(walk.arrived)) == len(walk.arrived), "a frame came twice"
+    assert set(walk.arrived) == walk.tracked - walk.discarded, "a frame was lost"
+    assert sum(map(len, walk.arrived)) == walk.store.position
+    assert set(walk.others) - walk.discarded <= set(walk.others_arrived)
+
+
+def test_nothing_is_kept_before_retaining_begins_and_nothing_with_none() -> None:
+    outbox = RetainingOutbox(1 << 30, lambda lane: None, tracked, lambda: BEAT, lambda: True)
+    outbox.put(Lane(), b"Tracked")
+    outbox.put_signal(b"signal")
+
+    assert taken(outbox) == [b"signal", b"Tracked"]
+    assert outbox.store is None
+    assert not outbox
+
+
+def test_a_frame_that_the_store_has_no_room_for_waits_until_there_is() -> None:
+    outbox, store = retaining(100)
+    for number in range(3):
+        outbox.put(Lane(), b"T%d" % number + bytes(58))
+
+    assert taken(outbox) == [b"T0" + bytes(58), BEAT]
+    assert taken(outbox) == []
+    assert outbox
+    store.trim(60)
+    assert taken(outbox) == [b"T1" + bytes(58)]
+    assert store.size == 60
+
+
+def test_what_has_no_position_is_not_kept() -> None:
+    outbox, store = retaining(100)
+    outbox.put(Lane(), b"untracked")
+    outbox.put(Lane(), b"Tracked")
+    outbox.put_urgent(b"urgent")
+    outbox.put_reply(b"reply")
+
+    assert len(taken(outbox)) == 4
+    assert store.kept() == [b"Tracked"]
+
+
+@pytest.mark.parametrize("limit", [100, 10 * WRITE_SIZE])
+def test_signals_and_answers_without_a_position_leave_although_the_store_is_full(limit: int) -> None:
+    outbox, store = retaining(limit)
+    outbox.put(Lane(), b"T" * limit)
+    outbox.take(limit)
+    assert store.room == 0
+    outbox.put(Lane(), b"Twaits")
+    outbox.put_reply(b"Treply")
+    outbox.put_reply(b"pong")
+    outbox.put_signal(b"lease")
+
+    assert taken(outbox) == [b"lease", b"pong"]
+    assert (outbox.reply_size, outbox.reply_frames) == (6, 1)
+    store.trim(limit)
+    assert taken(outbox) == [b"Treply", b"Twaits"]
+
+
+def test_what_has_no_position_does_not_wait_for_room_that_it_does_not_need() -> None:
+    outbox, store = retaining(100)
+    pushes, items = Lane(), Lane()
+    outbox.put(pushes, b"a push that is longer than the store" * 9)
+    outbox.put(items, b"T" * 100)
+
+    assert taken(outbox) == [b"a push that is longer than the store" * 9]
+    assert taken(outbox) == [b"T" * 100, BEAT]
+    assert (store.size, outbox.size, bool(outbox)) == (100, 0, False)
+
+
+def test_a_store_that_is_half_full_asks_once_until_it_is_answered() -> None:
+    outbox, _ = retaining(100)
+    lane = Lane()
+    asked = []
+    for number in range(8):
+        outbox.put(lane, b"T" * 10)
+        asked.append(BEAT in taken(outbox))
+        if number == 5:
+            outbox.asked = False  # answered, and nothing of it was new
+    assert asked == [False, False, False, False, True, False, True, False]
+
+
+def test_half_full_is_asked_anew_over_another_link() -> None:
+    outbox, _ = retaining(100)
+    outbox.put(Lane(), b"T" * 60)
+    assert taken(outbox) == [b"T" * 60, BEAT]
+    outbox.again(None)
+
+    assert taken(outbox) == [b"T" * 60, BEAT]
+    assert taken(outbox) == []
+
+
+def test_sending_again_goes_behind_the_first_frame_and_before_all_that_is_new() -> None:
+    outbox, store = retaining(1000)
+    lane = Lane()
+    for frame in (b"T1", b"T2", b"T3"):
+        outbox.put(lane, frame)
+    taken(outbox)
+    outbox.put(lane, b"T4")
+    outbox.put_urgent(b"T5")
+    outbox.put_reply(b"T6")
+    outbox.put_reply(b"for the lost link")
+    outbox.put_signal(b"for the lost link as well")
+    store.trim(2)
+    outbox.again(b"first")
+    outbox.put_signal(b"new")
+
+    assert taken(outbox, 1) == [b"first"]
+    assert taken(outbox, 1) == [b"new"]
+    assert taken(outbox, 3) == [b"T2", b"T3"]
+    assert taken(outbox) == [b"T5", b"T6", b"T4"]
+    assert store.kept() == [b"T2", b"T3", b"T5", b"T6", b"T4"]
+    assert (outbox.reply_size, outbox.reply_frames) == (0, 0)
+
+
+def test_a_link_that_is_lost_while_frames_are_sent_again_loses_none() -> None:
+    outbox, store = retaining(1000)
+    for frame in (b"T1", b"T2", b"T3"):
+        outbox.put(Lane(), frame)
+    taken(outbox)
+    outbox.again(b"first")
+    assert taken(outbox, 8) == [b"first", b"T1", b"T2"]
+    outbox.again(b"second")
+
+    assert taken(outbox) == [b"second", b"T1", b"T2", b"T3"]
+    assert store.size == 6
+
+
+def test_a_store_that_is_given_up_lets_everything_leave_and_keeps_nothing() -> None:
+    asked = []
+
+    def give_up() -> bool:
+        asked.append(store.size)
+        outbox.forgo()
+        return True
+
+    outbox, store = retaining(100, overflow=give_up)
+    for _ in range(4):
+        outbox.put(Lane(), b"T" * 60)
+    assert taken(outbox) == [b"T" * 60, BEAT]
+    assert asked == []
+    assert taken(outbox) == [b"T" * 60] * 3
+    assert asked == [60]
+    assert outbox.store is None
+    outbox.put(Lane(), b"T" * 200)
+    assert taken(outbox) == [b"T" * 200]
+    assert asked == [60]
+
+
+def test_an_empty_outbox_gives_nothing_up() -> None:
+    outbox, store = retaining(100, overflow=lambda: pytest.fail("asked"))
+    outbox.put(Lane(), b"T" * 100)
+    taken(outbox)
+
+    assert taken(outbox) == []
+    assert store.size == 100
+
+
+def test_what_is_held_leaves_behind_the_frame_that_lets_it_go() -> None:
+    outbox, _ = retaining(100)
+    outbox.hold()
+    outbox.put_signal(b"signal")
+    outbox.put(Lane(), b"Tracked")
+    assert taken(outbox) == []
+
+    outbox.release(b"first")
+    assert taken(outbox) == [b"first", b"signal", b"Tracked"]
+
+
+def test_what_was_held_is_forgotten_beside_replies() -> None:
+    outbox, _ = retaining(100)
+    outbox.hold()
+    outbox.put_signal(b"signal")
+    outbox.put(Lane(), b"Tracked")
+    outbox.put_reply(b"refusal")
+    outbox.drop_held()
+
+    assert taken(outbox) == [b"refusal"]
+    assert not outbox
+
+
+def test_the_last_word_waits_for_what_is_sent_again() -> None:
+    outbox, _ = retaining(100)
+    outbox.put(Lane(), b"T1")
+    taken(outbox)
+    outbox.put_last(b"last")
+    outbox.again(b"first")
+
+    assert taken(outbox, 5) == [b"first"]
+    assert taken(outbox) == [b"T1", b"last"]

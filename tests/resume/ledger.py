@@ -1,0 +1,113 @@
+"""Which items were offered, which came, and what that says: lost, duplicated, reordered, damaged, restarted."""
+
+from __future__ import annotations
+
+import random
+import struct
+import zlib
+from collections import Counter
+
+import attrs
+
+from rsocket_trio import Payload
+
+LABEL = struct.Struct(">IBQI")
+"""Stream, direction, sequence number, checksum of the data."""
+ASKED, ASKING = 0, 1
+"""Directions: from the side that was asked, and from the side that asks."""
+LARGEST = 70_000
+FILLING = random.Random(1).randbytes(2 * LARGEST)
+SIZES = (0, 1, 30, 300, 300, 3_000, 3_000, 16_384, 40_000, LARGEST)
+
+Key = tuple[int, int]
+
+
+@attrs.frozen
+class Verdict:
+    """What went wrong, each as a count."""
+
+    items: int
+    lost: int
+    duplicated: int
+    reordered: int
+    damaged: int
+    restarted: int
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every item came once, in order and whole, and no handler began twice."""
+        return not (self.lost or self.duplicated or self.reordered or self.damaged or self.restarted)
+
+
+class Ledger:
+    """What was offered and received, by stream and direction; and which handlers began."""
+
+    def __init__(self, largest: int = LARGEST) -> None:
+        self._sizes = [size for size in SIZES if size <= largest]
+        self._offered: Counter[Key] = Counter()
+        self._received: dict[Key, list[int]] = {}
+        self._started: Counter[int] = Counter()
+        self.damaged = 0
+
+    @property
+    def offered(self) -> int:
+        """Items so far."""
+        return self._offered.total()
+
+    def offer(self, stream: int, direction: int, chance: random.Random) -> Payload:
+        """The next item, its data of a random size."""
+        start = chance.randrange(LARGEST)
+        data = FILLING[start : start + chance.randint(0, chance.choice(self._sizes))]
+        number = self._offered[stream, direction]
+        self._offered[stream, direction] += 1
+        return Payload(data, LABEL.pack(stream, direction, number, zlib.crc32(data)))
+
+    def offer_numbers(self, stream: int, direction: int, count: int) -> None:
+        """So many items are offered by somebody who numbers them himself, from 0."""
+        self._offered[stream, direction] += count
+
+    def receive(self, payload: Payload) -> None:
+        """An item came."""
+        label = payload.metadata or b""
+        if len(label) != LABEL.size:
+            self.damaged += 1
+            return
+        stream, direction, number, checksum = LABEL.unpack(label)
+        if zlib.crc32(payload.data) != checksum:
+            self.damaged += 1
+        self.receive_number(stream, direction, number)
+
+    def receive_number(self, stream: int, direction: int, number: int) -> None:
+        """The item with this number came."""
+        self._received.setdefault((stream, direction), []).append(number)
+
+    def start(self, stream: int) -> None:
+        """The handler of a stream begins."""
+        self._started[stream] += 1
+
+    def verdict(self) -> Verdict:
+        """What is to be said once nothing is under way any more."""
+        lost = duplicated = reordered = 0
+        damaged = self.damaged
+        for key in self._offered.keys() | self._received.keys():
+            numbers = self._received.get(key, [])
+            seen: set[int] = set()
+            latest = -1
+            for number in numbers:
+                if number in seen:
+                    duplicated += 1
+                elif number < latest:
+                    reordered += 1
+                seen.add(number)
+                latest = max(latest, number)
+            offered = self._offered[key]
+            lost += len(set(range(offered)) - seen)
+            damaged += len(seen - set(range(offered)))
+        return Verdict(
+            items=sum(self._offered.values()),
+            lost=lost,
+            duplicated=duplicated,
+            reordered=reordered,
+            damaged=damaged,
+            restarted=sum(count - 1 for count in self._started.values()),
+        )

@@ -1,0 +1,98 @@
+"""A transport that was given up has no more say, even if something came over it in the same moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+import trio.testing
+
+from rsocket_trio.connection.link import Link
+from rsocket_trio.errors import ConnectionLost, RejectedResume, RemoteProtocolError
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.retaining import RetainingOutbox
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
+from rsocket_trio.rsocket.resumption import Comeback, Resumption, is_tracked
+from rsocket_trio.transports.bytestream import ByteStreamTransport
+
+
+class Rules:
+    """A connection that only listens."""
+
+    is_congested = is_over = is_mid_frame = False
+    progress = 0
+
+    def __init__(self) -> None:
+        self.came: list[bytes] = []
+
+    def on_frames(self, frames: Sequence[bytes]) -> None:
+        self.came += frames
+
+    def on_broken(self, error: RemoteProtocolError) -> None:
+        raise AssertionError
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        raise AssertionError
+
+    def on_written(self) -> None:
+        raise AssertionError
+
+
+class Ready(ByteStreamTransport):
+    """A transport over which one frame comes when it is told to."""
+
+    def __init__(self) -> None:
+        self.comes = trio.Event()
+
+    async def receive(self) -> list[bytes]:
+        await self.comes.wait()
+        return [b"frame"]
+
+    async def finish(self, code: int = 0) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+async def test_frames_that_were_ready_when_a_link_was_given_up_are_not_counted(given_up: bool) -> None:
+    # The client was told a position without them when it came back on another transport, and sends them again.
+    rules, transport = Rules(), Ready()
+    link = Link(transport, Outbox(1000, lambda lane: None), rules)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run)
+        await trio.testing.wait_all_tasks_blocked()
+
+        transport.comes.set()
+        if given_up:
+            link.abandon()
+        else:
+            link.stop()
+
+    assert bool(rules.came) is not given_up
+
+
+@pytest.mark.parametrize(
+    ("dialect", "version", "is_taken"),
+    [
+        (RSOCKET_1_0, (1, 0), True),
+        (RSOCKET_1_0, (0, 1), True),  # rsocket-js
+        (RSOCKET_1_0, (0, 2), False),
+        (REACTIVESOCKET_0_2, (0, 2), True),
+        (REACTIVESOCKET_0_2, (0, 1), False),
+        (REACTIVESOCKET_0_2, (2, 0), False),
+    ],
+)
+def test_a_resume_says_the_version_of_its_session(dialect: Dialect, version: tuple[int, int], is_taken: bool) -> None:
+    outbox = RetainingOutbox(1000, lambda lane: None, is_tracked, lambda: b"", lambda: False)
+    resumption = Resumption(dialect, outbox, b"token", 1000)
+    back = Comeback(b"token", version, 0)
+
+    if is_taken:
+        resumption.check(back)
+    else:
+        with pytest.raises(RejectedResume, match=r"version \d\.\d is not that of the session"):
+            resumption.check(back)
