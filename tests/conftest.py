@@ -36,7 +36,19 @@ _watched: set[str] = set()
 
 
 def pytest_collection_finish() -> None:
-    # What the test run itself keeps need not be looked at again after every test.
+    set_aside()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is not None and nextitem.path != item.path:
+        set_aside()
+
+
+def set_aside() -> None:
+    """Have the collector pass over what there is: what the test run itself keeps need not be looked at after every
+    test, and it grows."""
     gc.collect()
     gc.freeze()
 
