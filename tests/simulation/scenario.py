@@ -158,14 +158,14 @@ class Scenario:
                     await self.handlers_end(connection)
             except OSError:
                 await trio.sleep(1)
-            except SetupError as error:
-                if not (self.plan.resumes and self.has_no_session(error)):
-                    raise
-                await trio.sleep(1)
             except LOST as error:
                 # That the first connect fails is none of resumption's business.
                 if not (self.plan.may_lose or self.plan.resumes):
                     self.wrong.append(f"opening failed: {error!r}")
+                await trio.sleep(1)
+            except SetupError as error:
+                if not (self.plan.resumes and self.has_no_session(error)):
+                    raise
                 await trio.sleep(1)
 
     async def handlers_end(self, connection: Connection) -> None:

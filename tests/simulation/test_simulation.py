@@ -99,7 +99,7 @@ def test_the_command_tells_of_seeds_that_pass(capsys: pytest.CaptureFixture[str]
 def test_the_command_prints_what_a_seed_that_fails_has_drawn(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "run", lambda seed, dialect: simulate(TamperedScenario(drop).run))
+    monkeypatch.setattr(command, "run", lambda seed, dialect, resumes: simulate(TamperedScenario(drop).run))
 
     assert command.main(["--seeds", "1", "--start", "7", "--dialect", "rsocket/1.0"]) == 1
 
