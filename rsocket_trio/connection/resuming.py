@@ -75,7 +75,8 @@ class ClientRoad:
                 try:
                     async with self._dial() as transport:
                         arrival = await self._ask(transport)
-                        if arrival is not None:
+                        # An answer in the very turn in which the time is over comes too late for this try.
+                        if arrival is not None and not patience.cancel_called:
                             patience.deadline = math.inf
                             arrived = True
                             yield arrival

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
 
 
+STREAM = 4096
+"""Bytes that an open stream with its handler counts."""
+
+
 class Resumable:
     """A server's connection whose client may come back, with ``token`` once it has one."""
 
@@ -39,9 +43,17 @@ class Resumable:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that wait to be sent, or to be sent again."""
-        resumption = self._session.continuity.resumption
-        return self._session.outbox.size + (resumption.store.size if resumption is not None else 0)
+        """Bytes that its client costs while it is away: what is to be sent (again), what was received and is not whole
+        or not read, and its open streams."""
+        session, resumption = self._session, self._session.continuity.resumption
+        sent = session.outbox.size + session.outbox.reply_size
+        kept = resumption.store.size if resumption is not None else 0
+        return sent + kept + session.table.reassembling + self._engine.stock.size + STREAM * len(session.table)
+
+    @property
+    def is_let_in(self) -> bool:
+        """Whether the application has taken the client."""
+        return self._session.is_open
 
     def check(self, back: Comeback) -> None:
         """Raise ``RejectedResume`` for a client that can't go on from its positions."""
@@ -113,7 +125,8 @@ class Sessions:
             len(self._waiting) > options.sessions
             or sum(waiting.kept_bytes for waiting in self._waiting) > options.sessions_bytes
         ):
-            oldest = next(iter(self._waiting))
+            # Whoever was never let in must not push out anybody who was.
+            oldest = next((one for one in self._waiting if not one.is_let_in), next(iter(self._waiting)))
             del self._waiting[oldest]
             oldest.lose(ConnectionLost("too many sessions wait for their clients: this one waited longest"))
 

@@ -121,6 +121,9 @@ class Outbox:
         "small_size",
     )
 
+    is_stalled = False
+    """Whether nothing leaves until the peer says that it has what left before."""
+
     def __init__(self, limit: int, drained: Callable[[Lane], None]) -> None:
         self._limit = limit
         self._drained = drained

@@ -72,11 +72,11 @@ class RetainingOutbox(Outbox):
     """An outbox whose frames are kept when they leave, once ``retain`` was called.
 
     A frame that the store has no room for does not leave. ``is_tracked`` tells which frames have a position;
-    ``half_full`` is asked for a frame to send at once when the store is half full, ``overflow`` whether to keep nothing
-    any more when something has no room in it.
+    ``half_full`` is asked for a frame to send at once when the store is half full, or has no room for what is next;
+    ``overflow`` whether to keep nothing any more when that was asked and there is still no room.
     """
 
-    __slots__ = ("_again", "_half_full", "_is_tracked", "_overflow", "_signals", "asked", "store")
+    __slots__ = ("_again", "_half_full", "_is_tracked", "_overflow", "_signals", "asked", "is_stalled", "store")
 
     def __init__(
         self,
@@ -93,6 +93,7 @@ class RetainingOutbox(Outbox):
         self._signals: deque[bytes] = deque()
         self._again: deque[bytes] = deque()
         self.asked = False
+        self.is_stalled = False
         self.store: FrameStore | None = None
 
     def __bool__(self) -> bool:
@@ -159,14 +160,16 @@ class RetainingOutbox(Outbox):
         leaving = super().take(limit - total, store.room)
         if not leaving and self._is_blocked_by_untracked():
             leaving = super().take(1)
-        if not leaving and super().__bool__() and self._overflow():
+        self.is_stalled = not leaving and super().__bool__()
+        if self.is_stalled and (self.asked or store.size == 0) and self._overflow():
+            self.is_stalled = False
             return frames + super().take(limit - total)
         for taken in leaving:
             kept = whole(taken)
             frames.append(kept)
             if self._is_tracked(kept):
                 store.append(kept)
-        if not self.asked and store.size * 2 >= store.limit:
+        if not self.asked and (store.size * 2 >= store.limit or (self.is_stalled and store.size)):
             self.asked = True
             frames.append(self._half_full())
         return frames

@@ -100,9 +100,14 @@ class Resumption:
 
     def confirmed(self, position: int) -> None:
         """The peer says how far it got: what lies before need not be kept (RS10-RSM-22)."""
-        if self._outbox.store is not None:
-            self._outbox.store.trim(position)
-        self._outbox.asked = False
+        store = self._outbox.store
+        if store is None:
+            return
+        first = store.first
+        store.trim(position)
+        if store.first != first:
+            # An answer that frees nothing is no reason to ask again.
+            self._outbox.asked = self._outbox.is_stalled = False
 
     def check(self, back: Comeback) -> None:
         """Whether the client's positions can be served. Raises ``RejectedResume`` naming them (RS02-RSM-18)."""

@@ -77,6 +77,8 @@ class State(enum.Enum):
     OVER = enum.auto()
 
 
+STALLED = 16
+"""How many times the replies that usually pause reading may wait while the store for resumption is full."""
 TICKING = frozenset({State.OPEN, State.GATED, State.ASKING})
 """Where silence counts."""
 
@@ -113,6 +115,7 @@ class Session:
         self.outbox = outbox_for(resume, limits.outbox_size, self.table.forget, self)
         self.continuity = Continuity(self, resume)
         self._suspended = False
+        self._announced = False
         self.commands = Outbound(dialect, self.table, self.outbox, fragment_size, limits.frame_size)
         self.inbound = Inbound(dialect, limits, self.table, self.commands, self.outbox)
         control = EntryControl if dialect.entries else Control
@@ -212,6 +215,7 @@ class Session:
         if self.dialect.has_connection_close and self.state in (State.OPEN, State.GATED):
             put = self.outbox.put_last if last else self.outbox.put_reply
             put(self.error_frame(CONNECTION_CLOSE, b"closing"))
+            self._announced = True
 
     def close(self, error: RSocketError | None = None) -> None:
         """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
@@ -276,8 +280,12 @@ class Session:
     def is_congested(self) -> bool:
         """Whether reading must pause: replies wait for a peer that does not read, or the gate holds enough."""
         outbox, limits = self.outbox, self.limits
+        # What lets a stalled store go on stands behind whatever the peer sent before: reading goes on for longer.
+        patience = STALLED if outbox.is_stalled else 1
         return (
-            outbox.reply_size >= limits.reply_size or outbox.reply_frames >= limits.reply_frames or self._gate.is_full
+            outbox.reply_size >= patience * limits.reply_size
+            or outbox.reply_frames >= patience * limits.reply_frames
+            or self._gate.is_full
         )
 
     def open_streams(self) -> list[Stream]:
@@ -310,8 +318,8 @@ class Session:
     def _receive_counted(self, frames: Sequence[bytes], now: float) -> list[Event]:
         """The same where positions count: from the frame behind the SETUP on, which may come in one read with it."""
         events: list[Event] = []
-        if self.continuity.resumption is None:
-            events = self._process(frames[:1], now)
+        while frames and self.state in (State.NEW, State.ASKING):
+            events += self._process(frames[:1], now)
             frames = frames[1:]
         if self.continuity.resumption is not None:
             try:
@@ -457,6 +465,11 @@ class Session:
     # Going on over another transport
 
     @property
+    def is_open(self) -> bool:
+        """Whether both sides may ask: the application has let its peer in."""
+        return self.state is State.OPEN
+
+    @property
     def can_resume(self) -> bool:
         """Whether the loss of the transport is not the end."""
         continuity = self.continuity
@@ -478,6 +491,8 @@ class Session:
         self._suspended = False
         self._keepalive.restart(now)
         self.control.restart(now)
+        if self._announced:
+            self.announce_close(last=False)  # it has no position, so it is said anew
 
     def granted_again(self, entry: Entry) -> tuple[Entry, ...]:
         """What a server grants to a client that came back: this, and what it granted it at first."""

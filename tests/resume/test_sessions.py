@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, ResumeOptions, open_connection_over
+from rsocket_trio.connection.sessions import STREAM
 from rsocket_trio.mux.retaining import FrameStore
 from rsocket_trio.rsocket.frames import (
     ErrorFrame,
@@ -168,7 +169,7 @@ async def test_nothing_is_dropped_while_the_peer_may_still_take_the_session_up(
 
 
 async def test_sessions_that_clients_left_behind_stay_within_their_limits_and_end() -> None:
-    options = ResumeOptions(sessions=60, sessions_bytes=50 * (KEPT + 100), session_seconds=0.6)
+    options = ResumeOptions(sessions=60, sessions_bytes=50 * (KEPT + STREAM + 100), session_seconds=0.6)
 
     came = await leave_behind(500, options)
 
