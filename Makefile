@@ -2,16 +2,19 @@
 # make test    everything that must hold: lint, format, types, tests
 # make bench   the benchmarks
 # make fuzz    mutated bytes by the million, for about half an hour: RUNS=20000 makes it a minute or two
-# make gate    what is too long for make test: attacks and load in full; make -k gate goes on after what fails
+# make gate    what is too long for make test: attacks and load in full, resumption and simulation in some minutes;
+#              make -k gate goes on after what fails
+# make soak    everything at once for half an hour, then resumption and simulation in full: three quarters of an hour
 # make clean   remove what the others made
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JS := tests/interop
+RESUMING := --dialect rsocket/1.0 --dialect reactivesocket/0.2 --dialect rsocket/2.0-draft
 
 .DELETE_ON_ERROR:
-.PHONY: demo test bench fuzz gate gate-attacks gate-load clean
+.PHONY: demo test bench fuzz gate gate-attacks gate-load gate-resume gate-simulation soak clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -35,7 +38,7 @@ fuzz: $(VENV)/.fuzz
 
 # Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
 # themselves: the bars are times, too.
-gate: gate-attacks gate-load
+gate: gate-attacks gate-load gate-resume gate-simulation
 
 gate-attacks: $(VENV)/.dev
 	$(BIN)/python -m tests.attacks --full
@@ -45,6 +48,23 @@ gate-load: $(VENV)/.dev
 	$(BIN)/python -m tests.attacks reconnect
 	$(BIN)/python -m tests.attacks requests
 	$(BIN)/python -m tests.attacks leftovers
+
+gate-resume: $(VENV)/.dev
+	$(BIN)/python -m tests.resume --cuts 200
+	$(BIN)/python -m tests.resume --aimed
+
+gate-simulation: $(VENV)/.dev
+	$(BIN)/python -m tests.simulation --seeds 300 --resume $(RESUMING)
+	$(BIN)/python -m tests.simulation --seeds 150
+	$(BIN)/python -m tests.simulation --races 100
+
+soak: $(VENV)/.dev
+	$(BIN)/python -m tests.soak --minutes 30
+	$(BIN)/python -m tests.resume --cuts 1000 --dialect rsocket/1.0
+	$(BIN)/python -m tests.resume --cuts 1000 --dialect reactivesocket/0.2
+	$(BIN)/python -m tests.resume --cuts 200 --dialect rsocket/2.0-draft
+	$(BIN)/python -m tests.simulation --seeds 3400 --resume $(RESUMING)
+	$(BIN)/python -m tests.simulation --seeds 3400
 
 clean:
 	rm -rf $(VENV) $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -55,9 +55,12 @@ async def answered(
                 grace=0,
             )
         )
-        async with open_connection_over(
-            network.connect, resume=ResumeOptions(), keepalive=SLOW, fragment_size=1024
-        ) as connection, trio.open_nursery() as calls:
+        async with (
+            open_connection_over(
+                network.connect, resume=ResumeOptions(), keepalive=SLOW, fragment_size=1024
+            ) as connection,
+            trio.open_nursery() as calls,
+        ):
             for _ in range(count):
                 calls.start_soon(ask, connection)
         nursery.cancel_scope.cancel()

@@ -1,0 +1,125 @@
+"""What two processes cost, second by second, and what is to be said of it."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MIB = 2**20
+FLAT = 0.05
+"""How much more than after the first tenth there may be at the end."""
+SLOPE = 0.5
+"""MiB a minute."""
+JUDGED = 120.0
+"""Seconds of a run from which on what it costs is judged: before, connections are still young."""
+SLOPE_JUDGED = 240.0
+ADRIFT = 1.1
+"""Descriptors for each connection: some are just being replaced."""
+
+
+@attrs.frozen
+class Process:
+    """What one process costs at one moment."""
+
+    memory: int
+    tasks: int
+    descriptors: int
+
+
+@attrs.frozen
+class Sample:
+    """Both at one moment."""
+
+    at: float
+    server: Process
+    client: Process
+
+
+def looked_at(pid: int, tasks: int) -> Process:
+    """What the system says of a process."""
+    resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
+    return Process(resident, tasks, len(os.listdir(f"/proc/{pid}/fd")))
+
+
+def slope(samples: Sequence[tuple[float, float]]) -> float:
+    """What is added each second, by the line that fits best."""
+    if len(samples) < 2:
+        return 0.0
+    seconds, values = zip(*samples, strict=True)
+    return statistics.linear_regression(seconds, values).slope
+
+
+@attrs.frozen
+class Trend:
+    """How one figure went after the first tenth: its mean in the second tenth and in the last one, and its slope."""
+
+    first: float
+    last: float
+    slope: float
+
+    @property
+    def grown(self) -> float:
+        """The part that was added."""
+        return self.last / self.first - 1 if self.first else math.inf if self.last else 0.0
+
+
+def trend(samples: Sequence[Sample], side: str, figure: str) -> Trend:
+    """How a figure of one side went."""
+    end = samples[-1].at
+    points: list[tuple[float, float]] = [
+        (sample.at, float(getattr(getattr(sample, side), figure))) for sample in samples if sample.at >= end / 10
+    ]
+    first = [value for at, value in points if at <= end / 5] or [points[0][1]]
+    last = [value for at, value in points if at >= end * 0.9]
+    return Trend(statistics.fmean(first), statistics.fmean(last), slope(points))
+
+
+def misses(samples: Sequence[Sample], connections: int) -> list[str]:
+    """Bars that were missed while it ran."""
+    found: list[str] = []
+    last = samples[-1]
+    for side in ("server", "client"):
+        start: Process = getattr(samples[0], side)
+        most = max(getattr(sample, side).descriptors for sample in samples)
+        if most > start.descriptors + connections * ADRIFT + 10:
+            found.append(f"{side}: {most} descriptors for {connections} connections")
+        if last.at < JUDGED:
+            continue
+        for figure in ("memory", "tasks"):
+            went = trend(samples, side, figure)
+            if went.grown > FLAT:
+                found.append(
+                    f"{side}: {figure} grew by {went.grown:.1%} after the first tenth, and not at most {FLAT:.0%}"
+                )
+        memory = trend(samples, side, "memory").slope * 60 / MIB
+        if last.at >= SLOPE_JUDGED and memory > SLOPE:
+            found.append(f"{side}: memory grew by {memory:.2f} MiB a minute, and not at most {SLOPE}")
+    return found
+
+
+def left(before: Sample, after: Sample) -> list[str]:
+    """What is there once everything is over and was not there before."""
+    found: list[str] = []
+    for side in ("server", "client"):
+        for figure in ("tasks", "descriptors"):
+            was, now = getattr(getattr(before, side), figure), getattr(getattr(after, side), figure)
+            if now > was:
+                found.append(f"{side}: {now} {figure} at the end, and {was} at the start")
+    return found
+
+
+HEADER = "     s  streams      items  server MiB   tasks   fds  client MiB   tasks   fds"
+
+
+def row(sample: Sample, streams: int, items: int) -> str:
+    """One line of the table."""
+    cells = [f"{sample.at:6.0f} {streams:8,} {items:10,}"]
+    for process in (sample.server, sample.client):
+        cells.append(f"{process.memory / MIB:11.1f} {process.tasks:7,} {process.descriptors:5,}")
+    return " ".join(cells)
