@@ -166,7 +166,7 @@ async def _run_client(
     if begun.resumable is not None and end.resume is not None:
         road = ClientRoad(dial, begun.resumable.continuity, end.framing, end.resume)
     connection = Connection(begun.session, responder, begun.setup, transport.handshake, road)
-    transport.use_framing(begun.framing)
+    transport.use_framing(end.framing())
     error: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:

@@ -50,7 +50,6 @@ class Begun:
 
     session: Session
     setup: Setup
-    framing: Framing
     resumable: RSocketSession | None = None
 
 
@@ -114,7 +113,7 @@ class RSocketClient:
 
     def begin(self, now: float) -> Begun:
         """Send the SETUP."""
-        dialect, responder, terms = self.dialect, self.responder, numbered(self.dialect, self.terms)
+        dialect, responder, terms = self.dialect, self.responder, self.terms
         if self.resume is not None:
             terms = attrs.evolve(terms, resume_token=secrets.token_bytes(TOKEN_SIZE))
         session = RSocketSession(
@@ -125,11 +124,10 @@ class RSocketClient:
             extensions=frozenset(responder.extensions) if responder is not None else frozenset(),
             resume=self.resume,
         )
-        session.start_client(terms, now, own_policy=responder is not None and responder.lease_policy is not None)
-        setup = described(
-            dialect, stated(dialect, setup_frame(dialect, attrs.evolve(self.terms, resume_token=terms.resume_token)))
-        )
-        return Begun(session, setup, self.framing(), session if self.resume is not None else None)
+        own_policy = responder is not None and responder.lease_policy is not None
+        session.start_client(numbered(dialect, terms), now, own_policy=own_policy)
+        setup = described(dialect, stated(dialect, setup_frame(dialect, terms)))
+        return Begun(session, setup, session if self.resume is not None else None)
 
 
 @attrs.frozen
@@ -174,7 +172,7 @@ class RSocketServer:
         )
         session.start_server(grants_leases=responder.lease_policy is not None)
         setup = Setup(dialect=dialect.name, metadata_mime=COMPOSITE_METADATA)
-        return Begun(session, setup, self.framing(first=True), session if self.resume is not None else None)
+        return Begun(session, setup, session if self.resume is not None else None)
 
 
 @attrs.frozen
@@ -214,7 +212,7 @@ class StreamuxEnd:
             chunks=handles(Interaction.REQUEST_CHANNEL),
         )
         session.start(now)
-        return Begun(session, Setup(dialect=STREAMUX), self.framing())
+        return Begun(session, Setup(dialect=STREAMUX))
 
 
 def _handles_nothing(interaction: Interaction) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
@@ -27,7 +28,7 @@ class StreamTerms(RequestTerms, total=False):
     refill: bool
 
 
-class Requests:
+class Requests(ABC):
     """Each request takes a connection, and stays with it."""
 
     async def request_response(self, payload: PayloadLike = b"", **terms: Unpack[RequestTerms]) -> Payload:
@@ -91,6 +92,6 @@ class Requests:
         async with request(await self._take()) as stream:
             yield stream
 
+    @abstractmethod
     async def _take(self) -> Connection:
         """The connection for a new request. Nothing may wait after it was found."""
-        raise NotImplementedError

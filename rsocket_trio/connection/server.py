@@ -118,7 +118,7 @@ class Server:
         """Run one connection to its end; ``first`` are the frames that came on its transport already."""
         begun = end.begin(trio.current_time())
         if end.resume is None:
-            transport.use_framing(begun.framing)
+            transport.use_framing(end.framing(first=True))
         road = None
         if begun.resumable is not None and end.resume is not None:
             road = ServerRoad(end.resume)

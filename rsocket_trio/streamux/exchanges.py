@@ -22,9 +22,8 @@ class Exchange(Lane):
 
     ``open`` are its open halves, ``begun`` says that this side's message has a chunk. ``dropping`` says that the rest
     of the peer's request is not wanted: it is dropped as it comes, and the id stays taken. ``refused`` says that it is
-    not wanted although it was not answered. ``joined`` is a message that
-    is wanted as a whole and still arrives; ``weight`` the bytes of a request that its handler has as a whole.
-    ``owner`` belongs to the connection.
+    not wanted although it was not answered. ``joined`` is a message that is wanted as a whole and still arrives,
+    ``weight`` the bytes of a request that its handler has as a whole. ``owner`` belongs to the connection.
     """
 
     __slots__ = ("begun", "dropping", "id", "interaction", "joined", "open", "owner", "refused", "requester", "weight")
