@@ -16,6 +16,7 @@ from rsocket_trio.mux.events import (
     Event,
     ItemReceived,
     LeaseReceived,
+    PeerDraining,
     Pong,
     RequestReceived,
     SessionEnded,
@@ -741,3 +742,60 @@ def test_frames_kept_are_those_of_the_outbox() -> None:
     pair = ResumablePair()
     assert isinstance(pair.client.outbox, RetainingOutbox)
     assert pair.client.outbox.store is resumption(pair.client).store
+
+
+@by_frames
+def test_an_answer_that_frees_nothing_is_no_reason_to_ask_again(dialect: Dialect) -> None:
+    pair = ResumablePair(dialect, store_bytes=1024)
+    resumption, outbox = pair.server.continuity.resumption, pair.server.outbox
+    assert resumption is not None
+    assert isinstance(outbox, RetainingOutbox)
+    outbox.asked = True
+
+    resumption.confirmed(0)
+    assert outbox.asked
+
+    stream = pair.client.commands.open(Interaction.REQUEST_RESPONSE, Payload(b"x"))
+    pair.exchange()
+    pair.server.commands.send_item(pair.server.table.theirs[stream.id], Payload(b"y"), complete=True)
+    pair.exchange()
+    resumption.confirmed(resumption.store.position)
+    assert not outbox.asked
+
+
+@each
+def test_a_close_that_was_announced_is_said_anew_on_the_next_link(dialect: Dialect) -> None:
+    pair = ResumablePair(dialect)
+    pair.server.drain()
+    pair.server.announce_close(last=False)
+    pair.lose(1)
+    pair.suspend()
+
+    pair.client.continuity.answered(pair.let_in(), pair.now)
+    pair.exchange()
+
+    assert PeerDraining() in pair.saw[pair.client]
+
+
+def test_what_comes_in_one_read_with_the_answer_to_the_setup_counts_as_if_it_came_alone() -> None:
+    positions = []
+    for together in (False, True):
+        pair = ResumablePair(RSOCKET_2_0_DRAFT)
+        options = ResumeOptions()
+        client = Session(RSOCKET_2_0_DRAFT, client=True, limits=Limits(), fragment_size=100, resume=options)
+        server = Session(RSOCKET_2_0_DRAFT, client=False, limits=Limits(), fragment_size=100, resume=options)
+        server.start_server(grants_leases=False)
+        client.start_client(attrs.evolve(client_terms(), resume_token=TOKEN), pair.now)
+        server.receive([whole(frame) for frame in client.outbox.take()], pair.now)
+        server.accept(pair.now)
+        ignorable = bytes.fromhex("00000000 fa00")  # a type that nobody knows, which may be ignored
+        frames = [ignorable, *(whole(frame) for frame in server.outbox.take())]
+        server.commands.open(Interaction.REQUEST_RESPONSE, Payload(b"request"))
+        frames += [whole(frame) for frame in server.outbox.take()]
+        for read in [frames] if together else [[frame] for frame in frames]:
+            client.receive(read, pair.now)
+        assert client.continuity.resumption is not None
+        positions.append(client.continuity.resumption.received)
+        assert positions[-1] == len(frames[-1])
+
+    assert positions[0] == positions[1]
