@@ -24,9 +24,9 @@ SLOW = Keepalive(interval=1000, max_lifetime=5000)
 
 
 async def answered(
-    server_resume: ResumeOptions, count: int, size: int, *, limits: Limits | None = None
-) -> tuple[list[bytes], int]:
-    """The answers to so many requests at once, and how many were rejected."""
+    server_resume: ResumeOptions, *rounds: list[int], limits: Limits | None = None
+) -> tuple[list[int], int]:
+    """The sizes of the answers to requests of these sizes, those of a round at once; and how many were rejected."""
     network = SimulatedNetwork(1)
     responder = Responder()
 
@@ -34,13 +34,13 @@ async def answered(
     def echo(request: Payload) -> bytes:
         return request.data
 
-    answers: list[bytes] = []
+    answers: list[int] = []
     rejected = 0
 
-    async def ask(connection: Any) -> None:
+    async def ask(connection: Any, size: int) -> None:
         nonlocal rejected
         try:
-            answers.append((await connection.request_response(bytes(size))).data)
+            answers.append(len((await connection.request_response(bytes(size))).data))
         except Rejected:
             rejected += 1
 
@@ -55,29 +55,29 @@ async def answered(
                 grace=0,
             )
         )
-        async with (
-            open_connection_over(
-                network.connect, resume=ResumeOptions(), keepalive=SLOW, fragment_size=1024
-            ) as connection,
-            trio.open_nursery() as calls,
-        ):
-            for _ in range(count):
-                calls.start_soon(ask, connection)
+        async with open_connection_over(
+            network.connect, resume=ResumeOptions(), keepalive=SLOW, fragment_size=1024
+        ) as connection:
+            for sizes in rounds:
+                async with trio.open_nursery() as calls:
+                    for size in sizes:
+                        calls.start_soon(ask, connection, size)
         nursery.cancel_scope.cancel()
     return answers, rejected
 
 
 async def test_a_store_of_one_fragment_holds_up_nothing(autojump_clock: Any) -> None:
-    answers, _ = await answered(ResumeOptions(store_bytes=1024), 3, 10_000)
+    # The first answer leaves the store less than half full, and without room for a fragment of the second.
+    answers, _ = await answered(ResumeOptions(store_bytes=1024), [100], [10_000], [10_000])
 
-    assert answers == [bytes(10_000)] * 3
+    assert answers == [100, 10_000, 10_000]
     assert trio.current_time() < 100
 
 
 @pytest.mark.parametrize("count", [100, 700])
 async def test_refusals_that_fill_the_store_hold_up_nothing(autojump_clock: Any, count: int) -> None:
     limits = Limits(streams=1, reply_frames=50)
-    answers, rejected = await answered(ResumeOptions(store_bytes=1024), count, 10, limits=limits)
+    answers, rejected = await answered(ResumeOptions(store_bytes=1024), count * [10], limits=limits)
 
     assert len(answers) + rejected == count
     assert rejected
