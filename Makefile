@@ -11,10 +11,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JS := tests/interop
-RESUMING := --dialect rsocket/1.0 --dialect reactivesocket/0.2 --dialect rsocket/2.0-draft
 
 .DELETE_ON_ERROR:
-.PHONY: demo test bench fuzz gate gate-attacks gate-load gate-resume gate-simulation soak clean
+.PHONY: demo test bench fuzz gate gate-attacks gate-load gate-resume gate-simulation gate-mutants soak clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -38,7 +37,7 @@ fuzz: $(VENV)/.fuzz
 
 # Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
 # themselves: the bars are times, too.
-gate: gate-attacks gate-load gate-resume gate-simulation
+gate: gate-attacks gate-load gate-resume gate-simulation gate-mutants
 
 gate-attacks: $(VENV)/.dev
 	$(BIN)/python -m tests.attacks --full
@@ -47,6 +46,10 @@ gate-load: $(VENV)/.dev
 	$(BIN)/python -m tests.attacks load
 	$(BIN)/python -m tests.attacks reconnect
 	$(BIN)/python -m tests.attacks requests
+	$(BIN)/python -m tests.attacks crowd
+	$(BIN)/python -m tests.attacks bulk
+	$(BIN)/python -m tests.attacks tokens
+	$(BIN)/python -m tests.attacks uncollected
 	$(BIN)/python -m tests.attacks leftovers
 
 gate-resume: $(VENV)/.dev
@@ -54,16 +57,20 @@ gate-resume: $(VENV)/.dev
 	$(BIN)/python -m tests.resume --aimed
 
 gate-simulation: $(VENV)/.dev
-	$(BIN)/python -m tests.simulation --seeds 300 --resume $(RESUMING)
+	$(BIN)/python -m tests.simulation --seeds 300 --resume
 	$(BIN)/python -m tests.simulation --seeds 150
 	$(BIN)/python -m tests.simulation --races 100
+	$(BIN)/python -m tests.simulation --buffers 100
+
+gate-mutants: $(VENV)/.dev
+	$(BIN)/python -m tests.mutants
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m tests.soak --minutes 30
 	$(BIN)/python -m tests.resume --cuts 1000 --dialect rsocket/1.0
 	$(BIN)/python -m tests.resume --cuts 1000 --dialect reactivesocket/0.2
 	$(BIN)/python -m tests.resume --cuts 200 --dialect rsocket/2.0-draft
-	$(BIN)/python -m tests.simulation --seeds 3400 --resume $(RESUMING)
+	$(BIN)/python -m tests.simulation --seeds 3400 --resume
 	$(BIN)/python -m tests.simulation --seeds 3400
 
 clean:

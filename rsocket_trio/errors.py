@@ -32,6 +32,9 @@ from typing import ClassVar, Self
 TEXT_LIMIT = 1024
 """Characters of a peer's text that an exception's message or a log line may show."""
 
+DATA_LIMIT = 64 * 1024
+"""Bytes of an error's data that are kept of what a peer sent."""
+
 FIRST_APPLICATION_CODE = 0x301
 LAST_APPLICATION_CODE = 0xFFFFFFFE
 CONNECTION_ERROR = 0x101
@@ -56,7 +59,8 @@ class RSocketError(Exception):
 class CodedError(RSocketError):
     """An error that travels as a code and data.
 
-    ``code`` is the number on the wire, ``data`` the bytes that go with it, ``text`` those bytes as UTF-8.
+    ``code`` is the number on the wire, ``data`` the bytes that go with it, ``text`` those bytes as UTF-8. Of what a
+    peer sent the first 64 KiB are kept.
     """
 
     default_code: ClassVar[int] = 0
@@ -151,9 +155,17 @@ class RejectedSetup(SetupError):
 
 
 class RejectedResume(SetupError):
-    """The server does not resume the session."""
+    """The server does not resume the session.
+
+    ``advice`` is our own word on it, behind the server's: what that leaves open, and what can be done.
+    """
 
     default_code = 0x004
+    advice = ""
+
+    def __str__(self) -> str:
+        said = super().__str__()
+        return f"{said}: {self.advice}" if self.advice else said
 
 
 class NegotiationFailed(SetupError):

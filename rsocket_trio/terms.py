@@ -54,9 +54,10 @@ class ResumeOptions:
     answer_seconds: float = attrs.field(default=5.0, validator=between(0.001))
     """How long a client waits for a new transport and for the answer to RESUME before it tries another one."""
     first_delay: float = attrs.field(default=0.1, validator=between(0.0))
-    """Before a client's first try; each further one waits twice as long."""
+    """Before a client's first try; each further one waits twice as long, also behind a transport that was good for
+    nothing: it lived for less than ``longest_delay``, and nothing of the streams passed."""
     longest_delay: float = attrs.field(default=10.0, validator=between(0.0))
-    """The most that a client waits between two tries."""
+    """The most that a client waits between two tries, and a quarter of ``session_seconds`` if that is less."""
     jitter: float = attrs.field(default=0.2, validator=between(0.0, 1.0))
     """By what part a delay is shortened at random, so that many clients do not come back at once."""
     sessions: int = attrs.field(default=1_000, validator=between(1, whole=True))

@@ -23,11 +23,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     WORDS,
     ("mux",),
     ("rsocket", "streamux", "metadata"),
-    ("transports",),
+    ("transports", "capture"),
     ("responder",),
     ("connection",),
     (PUBLIC,),
-    ("cli", "spark", "testing", "replay"),
+    ("replay",),
+    ("spark",),
+    ("cli", "testing"),
 )
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 
@@ -90,6 +92,10 @@ def test_pure_folders_import_nothing_that_does_io(path: Path) -> None:
         ("responder", "if TYPE_CHECKING:\n    from rsocket_trio.connection import Connection", True),
         ("responder", "from rsocket_trio.connection import Connection", False),
         ("mux", "if TYPE_CHECKING:\n    from rsocket_trio.connection import Connection", False),
+        ("replay", "from rsocket_trio import Responder", True),
+        ("replay", "from rsocket_trio.spark import register", False),
+        ("connection", "from rsocket_trio.replay import MemoryLog", False),
+        ("spark", "from rsocket_trio.replay import MemoryLog", True),
         ("cli", "from rsocket_trio import serve", True),
         ("cli", "from rsocket_trio.testing import pair", False),
     ],

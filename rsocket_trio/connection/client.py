@@ -12,7 +12,8 @@ import trio
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.ends import End, client_end
 from rsocket_trio.connection.handlers import only_leaf
-from rsocket_trio.connection.resuming import ClientRoad, Dial
+from rsocket_trio.connection.recorded import CaptureLike, recorded_dial, recorder_of, recording_into, session_over
+from rsocket_trio.connection.resuming import ClientRoad, Dial, is_absence
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
@@ -28,7 +29,11 @@ from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.uris import parse_uri
 
 Connect = Callable[[], Awaitable[trio.abc.Stream | Transport]]
-"""An async function that opens a new stream to the server each time it is called."""
+"""An async function that opens a new stream to the server each time it is called.
+
+Where it can't it raises ``OSError`` (and so what TLS raises), ``ConnectionLost``, ``trio.BrokenResourceError``,
+``trio.ClosedResourceError``, ``trio.TooSlowError`` or trio-websocket's ``HandshakeError``.
+"""
 FRAGMENT_SIZE = 65536
 """Bytes of an outbound frame by default."""
 NO_SETUP = Payload()
@@ -56,6 +61,7 @@ async def open_connection(
     quirks: Iterable[str] = (),
     entries: Iterable[object] = (),
     streamux: StreamuxOptions | None = None,
+    capture: CaptureLike | None = None,
 ) -> AsyncIterator[Connection]:
     """Connect to a peer for as long as the block.
 
@@ -73,6 +79,9 @@ async def open_connection(
     ``streamux`` are the options of ``streamux/1``. There the block starts with the server's initialize message, or at
     once with a quick init; ``NegotiationFailed`` is raised where the two share no terms.
 
+    ``capture`` records the frames: a ``Capture``, or a directory, which this connection then has a capture of its own
+    for.
+
     Otherwise the block starts once SETUP is queued. A refusal raises ``RejectedSetup``, ``InvalidSetup`` or
     ``UnsupportedSetup`` in every waiting and later call, a lost connection ``ConnectionLost``. Raises
     ``ConnectionLost`` at once when the peer can't be reached, and ``ValueError`` for terms that can't be said. Leaving
@@ -82,9 +91,11 @@ async def open_connection(
     end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
     parse_uri(uri)
     headers = tuple(headers)
-    dial = partial(open_transport, uri, ssl_context=ssl_context, headers=headers, limits=limits)
-    async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
-        yield connection
+    dial: Dial = partial(open_transport, uri, ssl_context=ssl_context, headers=headers, limits=limits)
+    async with recording_into(capture) as recording:
+        dial = recorded_dial(dial, recording, end.name)
+        async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
+            yield connection
 
 
 @asynccontextmanager
@@ -105,18 +116,23 @@ async def open_connection_over(
     quirks: Iterable[str] = (),
     entries: Iterable[object] = (),
     streamux: StreamuxOptions | None = None,
+    capture: CaptureLike | None = None,
 ) -> AsyncIterator[Connection]:
     """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends.
 
-    With ``resume`` more than one stream may be needed: then it is an async function that opens one each time.
+    With ``resume`` more than one stream may be needed: then it is an async function that opens one each time. What it
+    raises where it can't connect is tried again (see ``Connect``), or is the cause of the first ``ConnectionLost``;
+    anything else ends the session and leaves the block as it is.
     """
     terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
     end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
     if resume is not None and not callable(stream):
         raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
-    dial = partial(_connected, stream)
-    async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
-        yield connection
+    dial: Dial = partial(_connected, stream)
+    async with recording_into(capture) as recording:
+        dial = recorded_dial(dial, recording, end.name)
+        async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
+            yield connection
 
 
 @asynccontextmanager
@@ -125,8 +141,10 @@ async def _connected(stream: trio.abc.Stream | Transport | Connect) -> AsyncIter
     if callable(stream):
         try:
             stream = await stream()
-        except (OSError, trio.BrokenResourceError) as error:
-            raise ConnectionLost(f"no new stream: {error}") from error
+        except Exception as error:
+            if isinstance(error, ConnectionLost) or not is_absence(error):
+                raise
+            raise ConnectionLost(f"no new stream: {str(error) or type(error).__name__}") from error
     transport = as_transport(stream)
     try:
         yield transport
@@ -180,6 +198,8 @@ async def _run_client(
     except BaseExceptionGroup as group:
         leaf = only_leaf(group)
         raise leaf from leaf.__cause__
+    finally:
+        session_over(recorder_of(transport), connection)
     if error is not None:
         try:
             raise error

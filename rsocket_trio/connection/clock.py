@@ -1,4 +1,4 @@
-"""The timers of a connection: the session names deadlines, this task waits for them."""
+"""The deadlines of a connection: the session names them, this tells the connection when one has come."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from rsocket_trio.connection.timers import Timers
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.terms import Setup
 
@@ -19,68 +20,91 @@ LOOKS = 9
 
 
 class Clock:
-    """Waits for whatever is due next: the end of a server's patience for SETUP, a keepalive, death by silence."""
+    """Hears when something is due: the end of a server's patience for SETUP, a keepalive, death by silence."""
+
+    __slots__ = ("_engine", "_timers", "due", "setup_deadline")
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._scope: trio.CancelScope | None = None
+        self._engine: Engine | None = engine
+        self._timers: Timers | None = None
+        self.due = math.inf
         self.setup_deadline = math.inf
 
-    async def run(self) -> None:
-        """Wait and tell, for as long as the connection."""
-        engine = self._engine
-        while True:
-            with trio.CancelScope(deadline=self._deadline()) as self._scope:
-                await trio.sleep_forever()
-            now = trio.current_time()
-            if engine.ended is not None:
-                continue
-            if engine.session.awaits_setup:
-                if now >= self.setup_deadline:
-                    engine.faults.of_peer("no SETUP came in time")
-                    engine.end(ConnectionLost("no SETUP came in time"))
-            elif now >= engine.session.deadline:
-                engine.on_deadline(now)
-            elif engine.stalled_for(now) >= engine.session.limits.silence:
-                self._end_stall(engine.session.limits.silence)
+    def start(self, timers: Timers) -> None:
+        """Mind the deadlines from now on."""
+        self._timers = timers
+        self.reset()
 
     def reset(self) -> None:
-        """A deadline has come nearer."""
-        if self._scope is not None:
-            self._scope.deadline = self._deadline()
+        """A deadline may have come nearer. One that moved away is looked at when it would have come."""
+        if self._timers is not None and self._engine is not None:
+            deadline = self._deadline(self._engine)
+            if deadline < self.due:
+                self._timers.set(self, deadline)
 
-    async def run_lease_policy(self, setup: Setup) -> None:
-        """Grant what the application's policy yields. A policy that fails grants nothing more, and the log hears."""
+    def stop(self) -> None:
+        """The connection is over: nothing is due, and nothing of it is kept for a deadline that has not come."""
+        if self._timers is not None:
+            self._timers.clear(self)
+        self._engine = None
+
+    def ring(self, now: float) -> None:
+        """The deadline has come, or the time that it was set to before."""
         engine = self._engine
-        policy = engine.responder.lease_policy
-        if policy is None:
+        if engine is None:
             return
         try:
-            async with aclosing(policy(setup)) as leases:
-                async for lease in leases:
-                    engine.session.grant(lease, trio.current_time())
-                    engine.wake()
+            self._act(engine, now)
         except Exception as error:
-            engine.faults.of_handler(policy, error)
+            # A fault of ours costs this connection, and not all those that the same task looks after.
+            engine.nursery.start_soon(_fail, error)
+        self.reset()
 
-    def _end_stall(self, seconds: float) -> None:
-        engine = self._engine
-        if engine.is_congested and not engine.session.outbox.reply_frames:
-            lost = ConnectionLost(f"reading was paused for {seconds:g} s, because nobody here took what had come")
-            engine.faults.fatal(lost)
-        else:
-            lost = ConnectionLost(f"the peer stalled for {seconds:g} s")
-            engine.faults.of_peer("half a frame came, and its rest did not")
-        engine.end(lost)
+    def _act(self, engine: Engine, now: float) -> None:
+        if engine.session.awaits_setup:
+            if now >= self.setup_deadline:
+                missing = f"no {engine.session.first_word} came in time"
+                engine.faults.of_peer(missing)
+                engine.end(ConnectionLost(missing))
+        elif now >= engine.session.deadline:
+            engine.on_deadline(now)
+        elif engine.stalled_for(now) >= engine.session.limits.silence:
+            _end_stall(engine, engine.session.limits.silence)
+        engine.rest()
 
-    def _deadline(self) -> float:
-        engine = self._engine
-        if engine.ended is not None:
-            return math.inf
+    def _deadline(self, engine: Engine) -> float:
         if engine.session.awaits_setup:
             return self.setup_deadline
         deadline = engine.session.deadline
-        if math.isinf(deadline):
+        if math.isinf(deadline) and not engine.is_suspended:
             # No lifetime was agreed: an idle connection may stay so for ever, but not one that stalls.
             return trio.current_time() + engine.session.limits.silence / LOOKS
         return deadline
+
+
+async def run_lease_policy(engine: Engine, setup: Setup) -> None:
+    """Grant what the application's policy yields. A policy that fails grants nothing more, and the log hears."""
+    policy = engine.responder.lease_policy
+    if policy is None:
+        return
+    try:
+        async with aclosing(policy(setup)) as leases:
+            async for lease in leases:
+                engine.session.grant(lease, trio.current_time())
+                engine.wake()
+    except Exception as error:
+        engine.faults.of_handler(policy, error)
+
+
+def _end_stall(engine: Engine, seconds: float) -> None:
+    if engine.hearing.is_congested and not engine.session.outbox.reply_frames:
+        lost = ConnectionLost(f"reading was paused for {seconds:g} s, because nobody here took what had come")
+        engine.faults.fatal(lost)
+    else:
+        lost = ConnectionLost(f"the peer stalled for {seconds:g} s")
+        engine.faults.of_peer("half a frame came, and its rest did not")
+    engine.end(lost)
+
+
+async def _fail(error: Exception) -> None:
+    raise error

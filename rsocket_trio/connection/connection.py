@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import SimpleNamespace
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import trio
 
@@ -16,6 +16,7 @@ from rsocket_trio.connection.replies import Reply
 from rsocket_trio.connection.resuming import Road, ServerRoad
 from rsocket_trio.connection.sessions import Resumable
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
+from rsocket_trio.connection.timers import Timers
 from rsocket_trio.errors import ConnectionClosed, RSocketError
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
@@ -60,11 +61,18 @@ class Connection:
         handshake: Handshake,
         road: Road | None = None,
     ) -> None:
-        self.state = SimpleNamespace()
+        self._state: SimpleNamespace | None = None
         self.setup = setup
         self.handshake = handshake
         self.granted: tuple[Entry, ...] = ()
         self._engine = Engine(self, session, responder if responder is not None else Responder(), road)
+
+    @property
+    def state(self) -> SimpleNamespace:
+        """The application's own."""
+        if self._state is None:
+            self._state = SimpleNamespace()
+        return self._state
 
     def __repr__(self) -> str:
         session = self._engine.session
@@ -228,11 +236,11 @@ class Connection:
         answered = trio.Event()
         await engine.opening.ping(answered)
         started = trio.current_time()
-        engine.pings.add(answered)
+        engine.pings[answered] = None
         try:
             await answered.wait()
         finally:
-            engine.pings.discard(answered)
+            del engine.pings[answered]
         engine.check_open()
         return trio.current_time() - started
 
@@ -272,13 +280,18 @@ class Connection:
         engine.drain(announce=announce)
         with trio.move_on_after(grace):
             while not engine.session.is_quiet and engine.ended is None:
-                await engine.quiet.park()
+                await engine.changes.park()
         engine.leave(ConnectionClosed("the connection was drained by this side"), announce=not announce)
 
     async def wait_closed(self) -> RSocketError:
         """Wait until the connection is over, and return why: the error that every later call raises."""
         await trio.lowlevel.checkpoint()
         return await self._engine.wait_over()
+
+    @property
+    def unsent(self) -> int:
+        """Bytes of requests and items that wait to be written. At 0 a ``ping`` is answered behind all that was sent."""
+        return self._engine.session.outbox.size
 
     @property
     def dialect(self) -> str:
@@ -301,7 +314,7 @@ class Connection:
 
     def on_state(self, function: Callable[[str], object]) -> None:
         """Have a plain function called with each new ``status``: when the transport is lost, when the session goes on
-        over another one, when the connection is over."""
+        over another one, when the connection drains, when it is over."""
         engine = self._engine
 
         def tell() -> None:
@@ -310,7 +323,7 @@ class Connection:
             except Exception as error:
                 engine.faults.of_handler(function, error)
 
-        engine.on_state.append(tell)
+        engine.on_state += (tell,)
 
     @property
     def lease(self) -> Lease | None:
@@ -327,16 +340,24 @@ class Connection:
 
     # What opens and serves connections
 
-    async def run(self, transport: Transport, *, setup_deadline: float = math.inf, first: Sequence[bytes] = ()) -> None:
-        """Run the connection until it ends, whatever is cancelled around it.
+    def run(
+        self,
+        transport: Transport,
+        *,
+        setup_deadline: float = math.inf,
+        first: Sequence[bytes] = (),
+        timers: Timers | None = None,
+    ) -> Coroutine[Any, Any, None]:
+        """Run the connection until it ends, whatever is cancelled around it: to be awaited at once.
 
-        ``first`` are the frames that came on this transport already.
+        ``first`` are the frames that came on this transport already, ``timers`` those that many connections share.
         """
         engine = self._engine
         engine.clock.setup_deadline = setup_deadline
         context = contextvars.copy_context()
         context.run(_current.set, self)
-        await engine.run(transport, context, first)
+        # Not awaited here: each coroutine on the way to a read costs every idle connection 250 bytes.
+        return engine.run(transport, context, first, timers)
 
     def resumable(self, session: RSocketSession, road: ServerRoad) -> Resumable:
         """What a server asks of this connection when its client comes back."""

@@ -18,11 +18,11 @@ from rsocket_trio.mux.session import Session
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.fragmenting import checked_fragment_size
 from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.rsocket.quirks import all_with_quirks, with_quirks
 from rsocket_trio.rsocket.resumption import TOKEN_SIZE, Comeback, comeback
 from rsocket_trio.rsocket.session import Session as RSocketSession
-from rsocket_trio.rsocket.session import checked_fragment_size
 from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame, stated
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.session import Session as StreamuxSession
@@ -121,7 +121,7 @@ class RSocketClient:
             client=True,
             limits=self.limits,
             fragment_size=self.fragment_size,
-            extensions=frozenset(responder.extensions) if responder is not None else frozenset(),
+            extensions=responder.extensions if responder is not None else (),
             resume=self.resume,
         )
         own_policy = responder is not None and responder.lease_policy is not None
@@ -167,7 +167,7 @@ class RSocketServer:
             client=False,
             limits=limits,
             fragment_size=self.fragment_size,
-            extensions=frozenset(responder.extensions),
+            extensions=responder.extensions,
             resume=self.resume,
         )
         session.start_server(grants_leases=responder.lease_policy is not None)

@@ -1,33 +1,34 @@
-"""The engine of a connection: who waits for what, what streams and handlers may ask, and how it all ends."""
+"""The engine of a connection: who waits for what, what streams and handlers may ask."""
 
 from __future__ import annotations
 
 import contextvars
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
-from rsocket_trio.connection.clock import Clock
+from rsocket_trio.connection.clock import Clock, run_lease_policy
 from rsocket_trio.connection.dispatch import Dispatcher
+from rsocket_trio.connection.ending import end, leave
 from rsocket_trio.connection.faults import Faults
-from rsocket_trio.connection.handlers import Job
+from rsocket_trio.connection.hearing import Hearing
 from rsocket_trio.connection.link import Link
 from rsocket_trio.connection.opening import Opening
 from rsocket_trio.connection.receiving import Stock
-from rsocket_trio.connection.resuming import NoWayBack, Road
+from rsocket_trio.connection.resuming import Road
+from rsocket_trio.connection.suspending import find_the_way_back, replace_link
+from rsocket_trio.connection.timers import Timers
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.connection.workers import Workers
 from rsocket_trio.errors import (
-    Canceled,
     ConnectionClosed,
     ConnectionLost,
-    RemoteProtocolError,
     RSocketError,
     StreamError,
     again,
 )
+from rsocket_trio.mux.events import Event
 from rsocket_trio.mux.halves import RECEIVING, SENDING
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream import StreamState
@@ -46,8 +47,36 @@ class Engine:
     """Drives one session: the tasks, the waiting, the end.
 
     ``connection`` is the user's view of it, ``ended`` why nothing goes on any more, ``stock`` what was received and
-    not read, ``faults`` what the log heard of, ``opening`` what new requests wait for.
+    not read, ``faults`` what the log heard of, ``opening`` what new requests wait for, ``changes`` where tasks wait
+    for whatever is said once: the answer to SETUP, the end of the last stream, the end of all.
     """
+
+    __slots__ = (
+        "_commands",
+        "_dispatcher",
+        "_finished",
+        "_nursery",
+        "_outbox",
+        "_workers",
+        "changes",
+        "clock",
+        "connection",
+        "detour",
+        "ended",
+        "faults",
+        "hearing",
+        "is_suspended",
+        "link",
+        "on_growth",
+        "on_state",
+        "opening",
+        "peer_draining",
+        "pings",
+        "responder",
+        "road",
+        "session",
+        "stock",
+    )
 
     def __init__(
         self, connection: Connection, session: Session, responder: Responder, road: Road | None = None
@@ -63,90 +92,72 @@ class Engine:
             pauses=not session.has_credit and session.message_budget is None,
         )
         self.clock = Clock(self)
-        self.quiet = Parking()
-        self.over = Parking()
-        self.pings: set[trio.Event] = set()
+        self.changes = Parking()
+        self.pings: dict[trio.Event, None] = {}
         self._commands = session.commands
         self._outbox = session.outbox
         self._dispatcher = Dispatcher(self)
         self.opening = Opening(self)
-        self._answered = Parking()
-        self._peer_draining = False
+        self.hearing = Hearing(self)
+        self.peer_draining = False
         self._nursery: trio.Nursery | None = None
         self._workers: Workers | None = None
-        self._link: Link | None = None
-        self._road = road
-        self._detour: trio.CancelScope | None = None
-        self._told_so = False
+        self._finished = 0
+        self.link: Link | None = None
+        self.road = road
+        self.detour: trio.CancelScope | None = None
         self.is_suspended = False
-        self.on_state: list[Callable[[], object]] = []
+        self.on_state: tuple[Callable[[], object], ...] = ()
         self.on_growth: Callable[[], object] | None = None
 
-    async def run(self, transport: Transport, context: contextvars.Context, first: Sequence[bytes] = ()) -> None:
-        """Run until the connection ends. Shielded: only ``end`` ends it. Handlers run in copies of ``context``."""
-        with trio.CancelScope(shield=True):
-            async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                self._workers = Workers(self, nursery, context, self.session.limits.idle_workers)
-                nursery.start_soon(self.clock.run)
-                if self.session.client and not self.session.awaits_answer:
-                    self.start_lease_policy()
-                await self._run_link(transport, first)
-                while self.is_suspended and self.ended is None:
-                    await self._find_the_way_back()
-                if self.ended is None:
-                    # Only a fault of ours can end a link without a word to the engine.
-                    self.end(ConnectionLost("the link ended"))
-                with trio.move_on_after(AFTERLIFE):
-                    await self._workers.outlast()
-                await self._workers.give_up()
-                nursery.cancel_scope.cancel()
+    async def run(
+        self,
+        transport: Transport,
+        context: contextvars.Context,
+        first: Sequence[bytes] = (),
+        timers: Timers | None = None,
+    ) -> None:
+        """Run until the connection ends. Shielded: only ``end`` ends it. Handlers run in copies of ``context``.
 
-    async def _run_link(self, transport: Transport, first: Sequence[bytes]) -> None:
-        self._link = Link(transport, self._outbox, self, first)
-        await self._link.run()
+        ``timers`` are those that many connections share; else this one has its own.
+        """
+        async with trio.open_nursery() as nursery:
+            # The nursery's own scope is the shield: another around it would cost every connection 700 bytes.
+            nursery.cancel_scope.shield = True
+            self._nursery = nursery
+            self._workers = Workers(self, nursery, context, self.session.limits.idle_workers)
+            if timers is None:
+                timers = Timers()
+                nursery.start_soon(timers.run)
+            self.clock.start(timers)
+            if self.session.client and not self.session.awaits_answer:
+                self.start_lease_policy()
+            self.link = Link(transport, self._outbox, self.hearing, first)
+            del transport, first
+            await self.link.run(nursery, context)
+            while self.is_suspended and self.ended is None:
+                await find_the_way_back(self, nursery, context)
+            if self.ended is None:
+                # Only a fault of ours can end a link without a word to the engine.
+                self.end(ConnectionLost("the link ended"))
+            self.session.forget()  # whoever still refers to this connection need not keep what it sent
+            with trio.move_on_after(AFTERLIFE):
+                await self._workers.outlast()
+            await self._workers.give_up()
+            nursery.cancel_scope.cancel()
 
-    async def _find_the_way_back(self) -> None:
-        """Wait for the next transport, as long as the session may; then go on over it until it is lost as well."""
-        road = self._road
-        assert road is not None
-        seconds = road.options.session_seconds
-        with trio.CancelScope(deadline=trio.current_time() + seconds) as self._detour:
-            try:
-                async with road.next() as arrival:
-                    self._detour.deadline = math.inf
-                    self._come_back()
-                    await self._run_link(arrival.transport, arrival.frames)
-            except NoWayBack as end:
-                self.end(end.error)
-        if self._detour.cancelled_caught and self.ended is None:
-            self.end(ConnectionLost(f"the session was not resumed within {seconds:g} s"))
-
-    def _suspend(self, error: ConnectionLost) -> None:
-        """The transport is gone, and the session waits for another."""
-        if self.is_suspended or self.ended is not None:
-            return
-        self.faults.lost(error)
-        self.is_suspended = True
-        self._dispatcher.act(self.session.suspend())
-        self.clock.reset()
-        self._tell_state()
-
-    def _come_back(self) -> None:
-        if self.is_suspended and self.ended is None:
-            self.is_suspended = False
-            self.clock.reset()
-            self._tell_state()
-
-    def _tell_state(self) -> None:
+    def tell_state(self) -> None:
+        """Whoever minds hears that the connection was suspended, goes on, or is over."""
         for function in self.on_state:
             function()
 
+    def act(self, events: Iterable[Event]) -> None:
+        """Act on what the session reported."""
+        self._dispatcher.act(events)
+
     def replace_link(self, error: ConnectionLost) -> None:
         """The transport is of no more use, and the session goes on without it until there is another one."""
-        self._suspend(error)
-        if self._link is not None:
-            self._link.abandon()
+        replace_link(self, error)
 
     def lose(self, error: ConnectionLost) -> None:
         """The session ends without its peer."""
@@ -169,7 +180,7 @@ class Engine:
         """Let the application's policy grant leases, if they were agreed and it has one."""
         setup = self.connection.setup
         if setup.lease and self.responder.lease_policy is not None:
-            self.workers.context.copy().run(self.nursery.start_soon, self.clock.run_lease_policy, setup)
+            self.workers.context.copy().run(self.nursery.start_soon, run_lease_policy, self, setup)
 
     # What users' calls wait for
 
@@ -181,7 +192,7 @@ class Engine:
     async def wait_over(self) -> RSocketError:
         """Wait until nothing can be asked of the peer any more, and return why."""
         while self.ended is None:
-            await self.over.park()
+            await self.changes.park()
         return again(self.ended)
 
     def has_room(self, size: int) -> bool:
@@ -191,7 +202,7 @@ class Engine:
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered the SETUP. Raises its refusal, or why no answer came."""
         while self.session.awaits_answer and self.ended is None:
-            await self._answered.park()
+            await self.changes.park()
         self.check_open()
 
     # What streams and handlers ask
@@ -244,72 +255,27 @@ class Engine:
         if self.is_suspended:
             if self.on_growth is not None:
                 self.on_growth()
-        elif self._link is not None:
-            self._link.wake()
-
-    # What the link says
-
-    @property
-    def is_congested(self) -> bool:
-        """Whether reading must pause."""
-        return self.session.is_congested or self.stock.blocks(self.resume)
-
-    @property
-    def is_mid_frame(self) -> bool:
-        """Whether the session has a part of a frame."""
-        return self.session.is_mid_frame
-
-    @property
-    def progress(self) -> int:
-        """Grows while readers take what was received, and handlers finish."""
-        return self.stock.readings + self.workers.finished
+        elif self.link is not None:
+            self.link.wake()
 
     def resume(self) -> None:
         """What reading paused for may be over."""
-        if self._link is not None:
-            self._link.resume()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more is to be read."""
-        return self.ended is not None
-
-    def on_frames(self, frames: Sequence[bytes]) -> None:
-        """Whole frames came: everything that they mean happens before the next ones are read."""
-        self._dispatcher.act(self.session.receive(frames, trio.current_time()))
-        self.opening.next_in_line()
-        self.settle()
-
-    def on_broken(self, error: RemoteProtocolError) -> None:
-        """The transport can't find the next frame."""
-        self._dispatcher.act(self.session.broken(error))
-
-    def on_lost(self, error: ConnectionLost) -> None:
-        """The transport is gone."""
-        if self._peer_draining:
-            self.end(ConnectionClosed("the peer closed the connection"))
-        elif self.session.can_resume and self._road is not None:
-            self._suspend(error)
-        elif self.ended is None:
-            cut = self.session.cut_off(error)
-            self.faults.lost(cut)
-            self.end(cut)
-
-    def on_written(self) -> None:
-        """Something left the outbox."""
-        self.opening.on_written()
-        if self.session.gave_up_resuming and not self._told_so:
-            self._told_so = True
-            self.faults.fatal(ConnectionLost("the store is full: from now on the session can't be resumed"))
-            self._tell_state()
-        if self.session.draining:
-            self.settle()
+        if self.link is not None:
+            self.link.resume()
 
     # What events and the clock say
 
     def stalled_for(self, now: float) -> float:
         """Seconds that half a frame, or a pause of reading, has lasted."""
-        return self._link.stalled_for(now) if self._link is not None and not self.is_suspended else 0.0
+        return self.link.stalled_for(now) if self.link is not None and not self.is_suspended else 0.0
+
+    def rest(self) -> None:
+        """A deadline passed: tasks that had nothing to do since the last one go."""
+        if self.is_suspended or self._finished == self.workers.finished:
+            self.workers.dismiss()
+        self._finished = self.workers.finished
+        if self.link is not None:
+            self.link.rest()
 
     def on_deadline(self, now: float) -> None:
         """The session's deadline has come."""
@@ -318,7 +284,7 @@ class Engine:
 
     def on_answered(self) -> None:
         """The server lets this client in."""
-        self._answered.wake_all()
+        self.changes.wake_all()
         self.start_lease_policy()
         self.clock.reset()
 
@@ -330,16 +296,17 @@ class Engine:
 
     def on_peer_draining(self) -> None:
         """The peer lets open streams finish and takes no new ones."""
-        self._peer_draining = True
-        self._wake_waiters()
+        self.peer_draining = True
+        self.wake_waiters()
+        self._tell_of_drain()
 
     def settle(self) -> None:
         """Write what was queued, and look whether the last stream ended that a drain waits for."""
         if self._outbox:
             self.wake()
         if self.session.draining and self.session.is_quiet:
-            self.quiet.wake_all()
-            if self._peer_draining and not self._outbox:
+            self.changes.wake_all()
+            if self.peer_draining and not self._outbox:
                 self.end(ConnectionClosed("the peer closed the connection"))
 
     # The end
@@ -349,55 +316,23 @@ class Engine:
         self.session.drain()
         if announce:
             self.session.announce_close(last=False)
-        self._wake_waiters()
+        self.wake_waiters()
+        self._tell_of_drain()
         self.wake()
+
+    def _tell_of_drain(self) -> None:
+        if not self.is_suspended and self.ended is None:
+            self.tell_state()
 
     def leave(self, closed: ConnectionClosed, *, announce: bool = False) -> None:
         """This side is done: what is open is cancelled, what is queued still goes out, then the link closes."""
-        if self.ended is not None:
-            return
-        for stream in self.session.open_streams():
-            owner, stream.owner = stream.owner, None
-            if stream.requester:
-                self._commands.send_cancel(stream)
-            elif stream.open & SENDING:
-                self._commands.send_error(stream, Canceled("the connection is closing"))
-            if isinstance(owner, Job):
-                owner.cancel()
-            elif owner is not None:
-                owner.on_error(again(closed))
-        if announce:
-            self.session.announce_close(last=True)
-        self.end(closed)
+        leave(self, closed, announce=announce)
 
     def end(self, error: RSocketError) -> None:
         """The connection is over: everybody who waits hears of it, handlers are cancelled, the link closes."""
-        if self.ended is not None:
-            return
-        self.ended = error
-        self.session.close(error)
-        jobs: list[Job] = []
-        for stream in self.session.open_streams():
-            owner, stream.owner = stream.owner, None
-            if isinstance(owner, Job):
-                jobs.append(owner)
-            elif owner is not None:
-                owner.on_error(again(error))
-        if jobs:
-            self.workers.end(jobs, error)
-        self.stock.clear()
-        self._wake_waiters()
-        for ping in self.pings:
-            ping.set()
-        if self._detour is not None and self.is_suspended:
-            self._detour.cancel()
-        elif self._link is not None:
-            self._link.stop()
-        self.clock.reset()
-        self._tell_state()
+        end(self, error)
 
-    def _wake_waiters(self) -> None:
+    def wake_waiters(self) -> None:
+        """Everybody who waits looks again."""
         self.opening.wake_all()
-        self._answered.wake_all()
-        self.quiet.wake_all()
-        self.over.wake_all()
+        self.changes.wake_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -12,6 +13,8 @@ from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.transports.base import Transport
 
+LAST_WORDS = 1.0
+"""Seconds for reading what a peer said before writing to it broke: why it went tells more than that it did."""
 LEAVING = 1.0
 """Seconds that what is queued gets to be written, and the peer to close, before the transport is cut."""
 
@@ -22,6 +25,11 @@ class Rules(Protocol):
     @property
     def is_congested(self) -> bool:
         """Whether reading must pause."""
+        ...
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether that pause would not end: only another transport helps."""
         ...
 
     @property
@@ -57,7 +65,32 @@ class Rules(Protocol):
 
 
 class Link:
-    """One transport's two tasks. The receive task calls synchronous code only; the send task is the only writer."""
+    """One transport's two tasks. The receive task calls synchronous code only; the send task is the only writer.
+
+    The send task begins with the first thing to send, and goes when there was nothing for long: ``rest``.
+    """
+
+    __slots__ = (
+        "_broken",
+        "_context",
+        "_drained",
+        "_first",
+        "_leaving",
+        "_lost",
+        "_nursery",
+        "_outbox",
+        "_paused",
+        "_progress_seen",
+        "_reading",
+        "_reads",
+        "_rests",
+        "_rules",
+        "_sending",
+        "_stall_since",
+        "_transport",
+        "_writer",
+        "_writes",
+    )
 
     def __init__(self, transport: Transport, outbox: Outbox, rules: Rules, first: Sequence[bytes] = ()) -> None:
         self._transport = transport
@@ -66,10 +99,15 @@ class Link:
         self._writer: trio.lowlevel.Task | None = None
         self._leaving = False
         self._lost = False
+        self._broken: Exception | None = None
         self._first = first
         self._reading = trio.CancelScope()
         self._drained = Parking()
-        self._sent = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._context: contextvars.Context | None = None
+        self._sending = False
+        self._rests = False
+        self._writes = 0
         self._reads = self._progress_seen = 0
         self._paused = False
         self._stall_since: float | None = None
@@ -80,6 +118,19 @@ class Link:
         if writer is not None:
             self._writer = None
             trio.lowlevel.reschedule(writer)
+        elif self._sending or self._lost or self._broken is not None:
+            return
+        elif self._nursery is not None and self._context is not None:
+            self._sending = True
+            self._context.run(self._nursery.start_soon, self._send)
+
+    def rest(self) -> None:
+        """Let the send task go, if it waits and has written nothing since the last call."""
+        if self._writes:
+            self._writes = 0
+        elif self._writer is not None:
+            self._rests = True
+            self.wake()
 
     def resume(self) -> None:
         """What reading paused for may be over."""
@@ -103,34 +154,47 @@ class Link:
         self._lost = True
         self._reading.cancel()
 
-    async def run(self) -> None:
+    async def run(self, nursery: trio.Nursery, context: contextvars.Context) -> None:
         """Move frames until the connection stops the link or the transport is gone; then close the transport.
 
-        To be run in a shielded scope: only the connection ends it, so that what is said last still goes out.
+        The send task runs in this nursery, with this context. To be run where only the connection ends it, so that
+        what is said last still goes out.
         """
+        self._nursery, self._context = nursery, context
+        if self._outbox:
+            self.wake()
         try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._send)
-                with self._reading:
-                    await self._receive()
-                if not self._lost:
-                    with trio.move_on_after(LEAVING):
-                        await self._say_goodbye()
-                nursery.cancel_scope.cancel()
+            with self._reading:
+                await self._receive()
+            if self._broken is not None:
+                self._lose(f"the transport broke: {reason(self._broken)}", self._broken)
+            if not self._lost:
+                with trio.move_on_after(LEAVING):
+                    await self._say_goodbye()
         finally:
+            self._lost = True
             with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING):
                 await self._transport.aclose()
+                # A write that was on its way ends with the transport.
+                await self._wait_sent()
 
     async def _receive(self) -> None:
         transport, rules = self._transport, self._rules
+        # A session that goes on may have so much to answer that nothing more is to be read at first.
+        if not await self._wait_while_congested():
+            return
         if self._first:
             frames, self._first = self._first, ()
             rules.on_frames(frames)
+            del frames
+            if not await self._wait_while_congested():
+                return
         while not rules.is_over:
             try:
                 frames = await transport.receive()
             except RemoteProtocolError as error:
-                rules.on_broken(error)
+                # Without its traceback, which would keep the frames that read for as long as the error is kept.
+                rules.on_broken(error.with_traceback(None))
                 return
             except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 self._lose(f"the transport broke: {reason(error)}", error)
@@ -144,10 +208,22 @@ class Link:
             self._reads += 1
             rules.on_frames(frames)
             del frames  # nothing of them is to live until the next ones come
-            while rules.is_congested and not rules.is_over:
-                self._paused = True
-                await self._drained.park()
-            self._paused = False
+            if not await self._wait_while_congested():
+                return
+
+    async def _wait_while_congested(self) -> bool:
+        """Read nothing while too much waits already. Whether the link is still of use then."""
+        rules = self._rules
+        while rules.is_congested and not rules.is_over:
+            if self._broken is not None:
+                return False
+            if rules.is_stuck:
+                self._lose("the store is full, and what would empty it is behind more than may be answered", None)
+                return False
+            self._paused = True
+            await self._drained.park()
+        self._paused = False
+        return True
 
     async def _send(self) -> None:
         transport, outbox, rules = self._transport, self._outbox, self._rules
@@ -155,50 +231,55 @@ class Link:
             while not self._lost:
                 frames = outbox.take()
                 if not frames:
-                    if self._leaving:
+                    if self._leaving or self._rests:
                         break
                     await self._wait_for_frames()
                     continue
+                self._writes += 1
                 await transport.send(frames)
                 rules.on_written()
                 if self._drained:
                     self._drained.wake_all()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self._lose(f"the transport broke: {reason(error)}", error)
-            self._reading.cancel()
+            self._broken = error
+            self._reading.deadline = trio.current_time() + LAST_WORDS
         finally:
-            self._sent.set()
+            self._sending = self._rests = False
             self._drained.wake_all()
 
     async def _wait_for_frames(self) -> None:
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._writer = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
         self._writer = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(abort)
+        await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
+
+    def _abort_wait(self, _: object) -> trio.lowlevel.Abort:
+        self._writer = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _lose(self, text: str, cause: Exception | None) -> None:
-        self._lost = True
-        lost = ConnectionLost(text)
-        lost.__cause__ = cause
-        self._rules.on_lost(lost)
+        if not self._lost:
+            self._lost = True
+            lost = ConnectionLost(text)
+            lost.__cause__ = cause
+            self._rules.on_lost(lost)
         self.wake()
 
     async def _say_goodbye(self) -> None:
         """Let the send task empty the outbox, then end the transport in order."""
         self._leaving = True
-        self.wake()
-        await self._sent.wait()
+        await self._wait_sent()
         if not self._lost:
-            await self._finish()
+            try:
+                await self._transport.finish()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                # The peer was quicker; there is nobody left to be polite to.
+                return
 
-    async def _finish(self) -> None:
-        try:
-            await self._transport.finish()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            # The peer was quicker; there is nobody left to be polite to.
-            return
+    async def _wait_sent(self) -> None:
+        """Wait until there is no send task."""
+        if self._sending or self._outbox:
+            self.wake()
+        while self._sending:
+            await self._drained.park()
 
 
 def reason(error: BaseException) -> str:

@@ -166,6 +166,28 @@ class Inbox:
             self.top_up()
         return payload
 
+    async def get_all(self) -> list[Payload]:
+        """Everything that has come, at least one item; nothing at the end. Raises the error that ended the stream."""
+        # Once per batch, others may run each time: the senders among them, so that the next batch is no smaller.
+        await trio.lowlevel.checkpoint()
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task reads from this stream already")
+        try:
+            while not self._items:
+                await self._wait()
+        except StopAsyncIteration:
+            return []
+        batch = list(self._items)
+        self._items.clear()
+        self._breath = BREATH
+        window, stock = self._window, self._stock
+        # Before the stock hears of it, which may grant what was withheld for want of room.
+        due = window is not None and window.use(self._credit_of(batch))
+        stock.taken(sum([payload.size for payload in batch]) + len(batch) * stock.overhead)
+        if due:
+            self.top_up()
+        return batch
+
     def top_up(self) -> None:
         """Grant credit for what was read, unless too many bytes wait on this connection."""
         if self._ended or self._window is None:
@@ -182,6 +204,10 @@ class Inbox:
         checked_request_n(amount)
         if not self._ended:
             self._engine.request_n(self._stream, amount)
+
+    def _credit_of(self, batch: list[Payload]) -> int:
+        """How much credit the items of a batch took."""
+        return len(batch)
 
     async def _wait(self) -> None:
         if self._ended:
@@ -245,6 +271,12 @@ class BudgetedInbox(Inbox):
         self._waiting -= payload.size
         return payload
 
+    async def get_all(self) -> list[Payload]:
+        """Everything that has come."""
+        batch = await super().get_all()
+        self._waiting -= sum(payload.size for payload in batch)
+        return batch
+
 
 class PushInbox(Inbox):
     """An inbox that keeps pushed metadata in its place between the items."""
@@ -282,3 +314,8 @@ class PushInbox(Inbox):
         self._pushes -= 1
         self._stock.taken(push.size)
         return push
+
+    def _credit_of(self, batch: list[Payload]) -> int:
+        pushes = sum([isinstance(item, MetadataPush) for item in batch])
+        self._pushes -= pushes
+        return len(batch) - pushes

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import math
 import random
-import ssl
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Unpack, cast
 
 import trio
 
 from rsocket_trio.connection.client import open_connection
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.recorded import recording_into
+from rsocket_trio.connection.renewing import ConnectionTerms, checked, renewed
 from rsocket_trio.connection.requests import Requests
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import (
@@ -29,12 +29,7 @@ from rsocket_trio.errors import (
     UnsupportedSetup,
     again,
 )
-from rsocket_trio.limits import Limits
-from rsocket_trio.payload import PayloadLike
-from rsocket_trio.responder import Responder
-from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import Keepalive, ResumeOptions, Retry
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.terms import Retry
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -45,27 +40,6 @@ REFUSALS = (RejectedSetup, InvalidSetup, UnsupportedSetup, NegotiationFailed, Un
 """Whoever says this once says it again."""
 
 
-class ConnectionTerms(TypedDict, total=False):
-    """What ``open_connection`` takes beside the URI."""
-
-    dialect: str
-    responder: Responder | None
-    setup: PayloadLike
-    data_mime: str
-    metadata_mime: str
-    keepalive: Keepalive
-    lease: bool
-    strict: bool
-    resume: ResumeOptions | None
-    limits: Limits
-    fragment_size: int
-    ssl_context: ssl.SSLContext | None
-    headers: Iterable[tuple[str, str]]
-    quirks: Iterable[str]
-    entries: Iterable[object]
-    streamux: StreamuxOptions | None
-
-
 class ReconnectingClient(Requests):
     """The requests of a ``Connection``, over whichever connection there is. Made by ``connect_forever``.
 
@@ -73,6 +47,8 @@ class ReconnectingClient(Requests):
     as on a ``Connection``. It is never repeated by itself, because the server may have processed it. Where there is no
     connection, or one that drains, a call waits for the next, for as long as its caller lets it; with ``wait=False`` it
     raises ``ConnectionLost`` at once. After a refusal, and after the block, every call raises.
+
+    The next connection is made as soon as one drains, which lives on until what is open on it is done.
     """
 
     def __init__(
@@ -119,13 +95,13 @@ class ReconnectingClient(Requests):
             await self._changes.park()
         return connection
 
-    # The one task
+    # The tasks
 
-    async def _run(self) -> None:
+    async def _run(self, nursery: trio.Nursery) -> None:
         """Connect, again and again, until that is refused or cancelled."""
         tries = 0
         while True:
-            held = await self._hold_one()
+            held: float = await nursery.start(self._hold_one)
             if self._ended is not None:
                 return
             if held > self._retry.longest_delay:
@@ -135,31 +111,63 @@ class ReconnectingClient(Requests):
             await trio.sleep(pause)
             tries += 1
 
-    async def _hold_one(self) -> float:
-        """One connection, from dialling to its end. Returns for how many seconds there was one."""
+    async def _hold_one(self, *, task_status: trio.TaskStatus[float]) -> None:
+        """One connection, from dialling to its end. It counts as started, with the seconds for which new requests went
+        to it, when the next one is to be made: one that drains goes on beside that."""
         self._tell("connecting")
+        deadline = trio.current_time() + self._retry.answer_seconds
+        why: Exception = self._too_late()
+        try:
+            with trio.CancelScope(deadline=deadline) as patience:
+                terms = await renewed(self._terms)
+        except ConnectionLost as error:
+            why = _twin(error)
+        else:
+            if not patience.cancelled_caught:
+                await self._connect(terms, deadline, task_status)
+                return
+        self._lose(why, refused=False)
+        task_status.started(0.0)
+
+    async def _connect(self, terms: dict[str, Any], deadline: float, task_status: trio.TaskStatus[float]) -> None:
         since = math.inf
         seen: set[str] = set()
-        patience = trio.CancelScope(deadline=trio.current_time() + self._retry.answer_seconds)
-        why: Exception = ConnectionLost(f"no connection within {self._retry.answer_seconds:g} s")
+        patience = trio.CancelScope(deadline=deadline)
+        why: Exception = self._too_late()
         try:
             with patience:
-                async with open_connection(self._uri, **self._terms) as connection:
+                async with open_connection(self._uri, **terms) as connection:
                     patience.deadline, since = math.inf, trio.current_time()
                     connection.on_state(seen.add)
                     self._connection = connection
                     self._changes.wake_all()
                     self._tell("connected")
+                    if await _drains(connection):
+                        self._hand_over()
+                        task_status.started(trio.current_time() - since)
+                        await connection.wait_closed()
+                        return
                     why = await connection.wait_closed()
                     # A session that was resumed once was let in: whatever it hears later is no refusal of the SETUP.
                     self._lose(why, refused=isinstance(why, REFUSALS) and "suspended" not in seen)
-                    return trio.current_time() - since
         except (RSocketError, ValueError, TypeError) as error:
             if since < math.inf:
                 raise  # of whoever was told of the state
             why = _twin(error)
+        if since < math.inf:
+            task_status.started(trio.current_time() - since)
+            return
         self._lose(why, refused=not isinstance(why, RSocketError) or isinstance(why, REFUSALS))
-        return 0.0
+        task_status.started(0.0)
+
+    def _too_late(self) -> ConnectionLost:
+        return ConnectionLost(f"no connection within {self._retry.answer_seconds:g} s")
+
+    def _hand_over(self) -> None:
+        """The connection takes no new requests, and what is open goes on: they go to the next one."""
+        self._connection, self._why = None, ConnectionClosed("the last one drains")
+        self._changes.wake_all()
+        self._tell("draining")
 
     def _lose(self, why: Exception, *, refused: bool) -> None:
         """There is no connection any more, or still none."""
@@ -200,9 +208,13 @@ async def connect_forever(
 
     The block starts at once. ``retry`` says how long to pause between tries, ``wait`` whether requests wait for a
     connection or raise ``ConnectionLost`` at once. ``on_state`` is a plain function that is told ``"connecting"`` at
-    each try, ``"connected"`` once the SETUP is queued, ``"lost"``, and at the end ``"closed"``. The other ``terms`` are
-    those of ``open_connection``, for every connection; with ``resume`` a session is resumed first, and a new connection
-    made when that failed.
+    each try, ``"connected"`` once the SETUP is queued, ``"lost"``, or ``"draining"`` where open calls may still finish,
+    and at the end ``"closed"``. The other ``terms`` are those of ``open_connection``, for every connection; with
+    ``resume`` a session is resumed first, and a new connection made when that failed.
+
+    ``setup`` and ``headers`` may be functions, async or not, that are called for each new connection, for tokens that
+    expire. What such a function raises where it can't connect itself (see ``open_connection_over``) is a try that
+    failed; anything else leaves the block as it is. A session that is resumed says no new SETUP.
 
     What is in progress when a connection is lost raises; nothing is repeated by itself. A connection that the server
     closes in good order is followed by a new one, too.
@@ -211,39 +223,49 @@ async def connect_forever(
     ``InvalidSetup``, ``UnsupportedSetup``, ``NegotiationFailed``, ``Unsupported``) and terms that can't be said are not
     tried again: the client is closed, and every waiting and later call raises them.
     """
-    client = ReconnectingClient(uri, _checked(uri, retry, on_state, terms), wait, retry, on_state)
-    error: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(client._run)
-            try:
-                yield client
-            except BaseException as exc:
-                error = exc
-            nursery.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        leaf = only_leaf(group)
-        raise leaf from leaf.__cause__
-    finally:
-        client._end(ConnectionClosed("the client was closed by this side"))
-        client._tell("closed")
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
-
-
-def _checked(uri: str, retry: Retry, on_state: object, terms: ConnectionTerms) -> ConnectionTerms:
-    """The terms, fit to be used more than once."""
-    parse_uri(uri)
-    inspect.signature(open_connection).bind(uri, **terms)
     if not isinstance(retry, Retry):
         raise TypeError(f"retry is a Retry, not {type(retry).__name__}")
     if on_state is not None and not callable(on_state):
         raise TypeError(f"on_state is a function, not {type(on_state).__name__}")
-    lists: dict[str, Any] = {name: tuple(terms[name]) for name in ("headers", "quirks", "entries") if name in terms}
-    return {**terms, **lists}  # type: ignore[typeddict-item]
+    fit = checked(uri, terms)
+    async with recording_into(fit.get("capture")) as recording:
+        # One capture for all connections, not one for each.
+        fit["capture"] = recording
+        client = ReconnectingClient(uri, fit, wait, retry, on_state)
+        error: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client._run, nursery)
+                try:
+                    yield client
+                except BaseException as exc:
+                    error = exc
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            leaf = only_leaf(group)
+            raise leaf from leaf.__cause__
+        finally:
+            client._end(ConnectionClosed("the client was closed by this side"))
+            client._tell("closed")
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame
+
+
+async def _drains(connection: Connection) -> bool:
+    """Wait until a connection takes no new requests. Whether those that are open may still finish."""
+    changed = trio.Event()
+
+    def look(status: str) -> None:
+        if status in ("draining", "closed"):
+            changed.set()
+
+    connection.on_state(look)
+    look(connection.status)
+    await changed.wait()
+    return connection.status == "draining"
 
 
 def _twin(error: Exception) -> Exception:

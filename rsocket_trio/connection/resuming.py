@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
@@ -23,6 +24,21 @@ Dial = Callable[[], AbstractAsyncContextManager[Transport]]
 
 GOODBYE = 1.0
 """Seconds that a last word on a transport gets."""
+SHARE = 4
+"""How many tries there is time for at least, however much the pauses have grown."""
+
+
+ABSENCES = OSError, ConnectionLost, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError
+"""What is raised where a network is not there, or a server can't be asked just now; TLS raises an ``OSError``."""
+
+
+def is_absence(error: BaseException) -> bool:
+    """Whether a function that opens streams could not connect. Anything else is a fault of its own."""
+    if isinstance(error, ABSENCES):
+        return True
+    # Nobody raises what was never imported; programs that use TCP need not import it.
+    websocket = sys.modules.get("trio_websocket")
+    return websocket is not None and isinstance(error, websocket.HandshakeError)
 
 
 @attrs.frozen(eq=False)
@@ -53,7 +69,11 @@ class Road(Protocol):
 
 
 class ClientRoad:
-    """Dials until a server answers RESUME, with a pause before each try."""
+    """Dials until a server answers RESUME, with a pause before each try.
+
+    Pauses grow from try to try. They begin anew behind a transport that was good for something: it lived for longer
+    than the longest pause, or some of the streams passed.
+    """
 
     def __init__(
         self, dial: Dial, continuity: Continuity, framing: Callable[[], Framing], options: ResumeOptions
@@ -62,15 +82,20 @@ class ClientRoad:
         self._dial = dial
         self._continuity = continuity
         self._framing = framing
+        self._tries = 0
+        self._arrived = -math.inf
+        self._progress = 0
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[Arrival]:
         """The next transport on which the server goes on with the session."""
-        tries = 0
+        lived = trio.current_time() - self._arrived
+        if lived > self.options.longest_delay or self._continuity.progress != self._progress:
+            self._tries = 0
         arrived = False
         while not arrived:
-            await trio.sleep(self.options.delay(tries, random.random()))
-            tries += 1
+            await trio.sleep(self._pause())
+            self._tries += 1
             with trio.CancelScope(deadline=trio.current_time() + self.options.answer_seconds) as patience:
                 try:
                     async with self._dial() as transport:
@@ -85,12 +110,22 @@ class ClientRoad:
                         raise
                     # The network is not back, or gone again: the next try may do better.
 
+    def _pause(self) -> float:
+        """Seconds before the next try, of which the session's time is enough for some."""
+        options = self.options
+        return min(options.delay(self._tries, random.random()), options.session_seconds / SHARE)
+
     async def _ask(self, transport: Transport) -> Arrival | None:
+        """What the server makes of it; ``None`` where it says nothing, or nobody wants to know any more."""
+        if not self._continuity.is_kept:
+            return None
         transport.use_framing(self._framing())
+        # What the answer shows to have come is the doing of the transport before.
+        self._progress = self._continuity.progress
         await transport.send([self._continuity.ask()])
         try:
             frames = await transport.receive()
-            if not frames:
+            if not frames or not self._continuity.is_kept:
                 return None
             self._continuity.answered(frames[0], trio.current_time())
         except RemoteProtocolError as error:
@@ -103,6 +138,7 @@ class ClientRoad:
             raise NoWayBack(lost) from error
         except RSocketError as refusal:
             raise NoWayBack(refusal) from refusal
+        self._arrived = trio.current_time()
         return Arrival(transport, frames[1:])
 
 

@@ -52,7 +52,12 @@ class Sender:
         while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
             # A handler that was woken for room and cancelled before it ran hears of the cancel.
             await trio.lowlevel.checkpoint_if_cancelled()
-            await self._wait(size)
+            self._check()
+            if stream.room <= 0:
+                # From here, and not from a coroutine of its own: one is kept for every stream that waits for credit.
+                await self._waiters().park()
+            else:
+                await self._wait_for_room(size)
         engine.send_item(stream, item)
 
     async def push(self, push: MetadataPush) -> None:
@@ -78,26 +83,25 @@ class Sender:
             for task in tuple(self._wants_room):
                 self._engine.opening.room.wake(task)
 
-    async def _wait(self, size: int) -> None:
-        """Wait for what is missing. Raises when nothing can be sent any more."""
-        engine, stream = self._engine, self._stream
-        engine.check_open()
+    def _check(self) -> None:
+        """Raise when nothing can be sent any more."""
+        stream = self._stream
+        self._engine.check_open()
         if not stream.open & SENDING:
             if self.completed:
                 raise LocalProtocolError(f"stream {stream.id} was completed by this side already")
             if self.error is not None:
                 raise again(self.error)
             raise Canceled("the peer wants no more items")
-        if stream.room <= 0:
-            await self._waiters().park()
-            return
-        # Among all that wait for room on this connection; remembered here, for the stream may end first.
+
+    async def _wait_for_room(self, size: int) -> None:
+        """Wait among all that wait for room on this connection; remembered here, for the stream may end first."""
         if self._wants_room is None:
             self._wants_room = set()
         task = trio.lowlevel.current_task()
         self._wants_room.add(task)
         try:
-            await engine.opening.room.park(size)
+            await self._engine.opening.room.park(size)
         finally:
             self._wants_room.discard(task)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from rsocket_trio.connection.resuming import Arrival, ServerRoad
-from rsocket_trio.errors import ConnectionLost, RejectedResume
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
 from rsocket_trio.rsocket.resumption import Comeback
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
@@ -65,13 +66,17 @@ class Resumable:
         self._session.continuity.take(back, trio.current_time())
         self._road.offer(arrival)
 
-    def watch(self, grown: Callable[[], object]) -> None:
+    def watch(self, grown: Callable[[Resumable], object]) -> None:
         """Have a function called whenever something is queued while it waits for its client."""
-        self._engine.on_growth = grown
+        self._engine.on_growth = partial(grown, self)
 
     def lose(self, error: ConnectionLost) -> None:
         """The session ends without its client."""
         self._engine.lose(error)
+
+    def leave(self, closed: ConnectionClosed) -> None:
+        """This side ends the session, whose client can't be told."""
+        self._engine.end(closed)
 
 
 class Sessions:
@@ -80,7 +85,10 @@ class Sessions:
     def __init__(self, options: ResumeOptions) -> None:
         self.options = options
         self._by_token: dict[bytes, Resumable] = {}
-        self._waiting: dict[Resumable, None] = {}
+        self._waiting: dict[Resumable, int] = {}
+        self._grown: set[Resumable] = set()
+        self._kept_bytes = 0
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -100,35 +108,63 @@ class Sessions:
 
     def release(self, connection: Resumable) -> None:
         """The session is over: its token means nothing any more."""
-        self._waiting.pop(connection, None)
+        self._forget(connection)
         token, connection.token = connection.token, None
         if token is not None:
             del self._by_token[token]
 
+    def close(self) -> None:
+        """Nobody can come back any more: what waits for its client ends, and from now on whatever loses it."""
+        self._closed = True
+        for waiting in list(self._waiting):
+            waiting.leave(self._no_way_back())
+
     def on_state(self, connection: Resumable) -> None:
         """A session lost its transport, got one, or is over. Above the bounds those that wait longest end."""
-        self._waiting.pop(connection, None)
+        self._forget(connection)
         if connection.is_over:
             self.release(connection)
-        if not connection.is_suspended:
-            return
-        self._waiting[connection] = None
-        self._hold_bounds()
+        elif connection.is_suspended and self._closed:
+            connection.leave(self._no_way_back())
+        elif connection.is_suspended:
+            self._waiting[connection] = 0
+            self._grown.add(connection)
+            self._hold_bounds()
 
-    def on_growth(self) -> None:
+    def on_growth(self, connection: Resumable) -> None:
         """Something was queued for a client that is not here. Looked at soon: whoever queued it is in the midst."""
-        trio.lowlevel.current_trio_token().run_sync_soon(self._hold_bounds, idempotent=True)
+        if connection in self._waiting:
+            self._grown.add(connection)
+            trio.lowlevel.current_trio_token().run_sync_soon(self._hold_bounds, idempotent=True)
 
     def _hold_bounds(self) -> None:
-        options = self.options
-        while self._waiting and (
-            len(self._waiting) > options.sessions
-            or sum(waiting.kept_bytes for waiting in self._waiting) > options.sessions_bytes
-        ):
+        self._measure(self._grown)
+        self._grown.clear()
+        if self._kept_bytes > self.options.sessions_bytes:
+            # What shrank says nothing of it, and must not cost anybody the session.
+            self._measure(self._waiting)
+        while len(self._waiting) > self.options.sessions or self._kept_bytes > self.options.sessions_bytes:
             # Whoever was never let in must not push out anybody who was.
             oldest = next((one for one in self._waiting if not one.is_let_in), next(iter(self._waiting)))
-            del self._waiting[oldest]
+            self._forget(oldest)
             oldest.lose(ConnectionLost("too many sessions wait for their clients: this one waited longest"))
+
+    def _measure(self, connections: Iterable[Resumable]) -> None:
+        """Look anew what these sessions keep, of which the sum is known."""
+        waiting = self._waiting
+        for connection in connections:
+            kept = connection.kept_bytes
+            self._kept_bytes += kept - waiting[connection]
+            waiting[connection] = kept
+
+    def _forget(self, connection: Resumable) -> None:
+        """This session does not wait."""
+        self._kept_bytes -= self._waiting.pop(connection, 0)
+        self._grown.discard(connection)
+
+    @staticmethod
+    def _no_way_back() -> ConnectionClosed:
+        return ConnectionClosed("the server stops, and its client is away")
 
     def resume(self, back: Comeback, transport: Transport, rest: Sequence[bytes]) -> Arrival:
         """Give a session its next transport. Raises ``RejectedResume``, alike for tokens never known and forgotten.

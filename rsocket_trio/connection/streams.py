@@ -137,6 +137,14 @@ class Incoming(Owner):
             raise StopAsyncIteration
         return await inbox.get()
 
+    async def receive_batch(self) -> list[Payload]:
+        """Everything that has come and was not read, at least one item: waits for it. An empty list is the end.
+
+        For readers of many small items: one call instead of one per item. Credit, order and errors are those of
+        ``async for``; an ERROR of the responder is raised by the call after the one that took the last items.
+        """
+        return await self._opened()[1].get_all()
+
     def request_n(self, request_n: int) -> None:
         """Grant the peer credit for so many items more, beyond what is topped up by itself.
 
@@ -187,6 +195,10 @@ class IncomingWithPushes(Incoming):
 
     async def __anext__(self) -> Payload | MetadataPush:  # type: ignore[override]  # who asked for pushes gets them
         return await super().__anext__()
+
+    async def receive_batch(self) -> list[Payload | MetadataPush]:  # type: ignore[override]
+        """Everything that has come, pushes in their places among it. An empty list is the end."""
+        return [*await super().receive_batch()]
 
     def on_push(self, push: MetadataPush) -> bool:
         inbox = self._opened()[1]

@@ -46,16 +46,30 @@ class Workers:
     that were called have begun, more are called for those still in line, so that handlers that wait hold up nobody.
     """
 
+    __slots__ = (
+        "_afterlife",
+        "_coming",
+        "_done",
+        "_ending",
+        "_engine",
+        "_idle",
+        "_idle_limit",
+        "_line",
+        "_nursery",
+        "context",
+        "finished",
+    )
+
     def __init__(self, engine: Engine, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
         self.context = context
         self._engine = engine
         self._nursery = nursery
         self._idle_limit = idle_limit
         self._idle: list[Worker] = []
-        self._line: deque[Job] = deque()
+        self._line: deque[Job] | tuple[()] = ()  # an empty deque costs 600 bytes
         self._coming = 0
         self.finished = 0
-        self._afterlife: set[Job] = set()
+        self._afterlife: dict[Job, None] = {}  # no set: an empty one costs 216 bytes
         self._ending = False
         self._done = Parking()
 
@@ -73,8 +87,18 @@ class Workers:
         elif self._coming < CREW:
             self._coming += 1
             self.context.copy().run(self._nursery.start_soon, self._work, Worker(job))
-        else:
+        elif isinstance(self._line, deque):
             self._line.append(job)
+        else:
+            self._line = deque((job,))
+
+    def dismiss(self) -> None:
+        """Let the tasks go that wait for a job."""
+        idle, self._idle = self._idle, []
+        for worker in idle:
+            assert worker.task is not None
+            self._coming += 1
+            trio.lowlevel.reschedule(worker.task)
 
     def linger(self, job: Job) -> None:
         """A handler's stream is over before the handler is: it goes on counting as a stream."""
@@ -85,7 +109,7 @@ class Workers:
     def outlive(self, job: Job) -> None:
         """A handler that answers nobody: it counts as a stream, and gets a moment when the connection ends."""
         self.linger(job)
-        self._afterlife.add(job)
+        self._afterlife[job] = None
 
     @property
     def afterlives(self) -> int:
@@ -112,7 +136,7 @@ class Workers:
 
     async def give_up(self) -> None:
         """Cancel the handlers that answer nobody and did not end; those that wait for a task never begin."""
-        self._line.clear()
+        self._line = ()
         for number, job in enumerate(list(self._afterlife), 1):
             job.cancel()
             if number % PORTION == 0:
@@ -178,7 +202,10 @@ class Workers:
         """A task that was called has come. If it was the last, those before it may all be waiting: call more."""
         self._coming -= 1
         if self._coming == 0:
-            for _ in range(min(len(self._line), CREW)):
+            for _ in range(CREW):
+                if not self._line:
+                    self._line = ()
+                    break
                 self.start(self._line.popleft())
 
     def _forget(self, job: Job) -> None:
@@ -191,5 +218,5 @@ class Workers:
         if job.lingering:
             self._engine.session.lingering -= 1
         if job in self._afterlife:
-            self._afterlife.discard(job)
+            del self._afterlife[job]
             self._done.wake_all()

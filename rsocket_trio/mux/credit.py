@@ -18,9 +18,9 @@ class Window:
         self._half = max(1, size // 2)
         self._used = 0
 
-    def use(self) -> bool:
-        """One item was taken by its reader: whether it is time to top up."""
-        self._used += 1
+    def use(self, items: int = 1) -> bool:
+        """So many items were taken by their reader: whether it is time to top up."""
+        self._used += items
         return self._used >= self._half
 
     def refill(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import ClassVar, Protocol, TypeAlias
 
@@ -10,8 +11,10 @@ from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 EncodedFrame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
 """A frame without its prefix, possibly in pieces: a large body is not copied before the one join."""
 
-SMALL_CHUNK = 4096
-"""Bytes. Chunks below share a buffer: an object each would let a peer that drips cost us 20 times what it sends."""
+
+LARGE = 256 * 1024
+"""Bytes that must be here before memory is asked for the rest."""
+LARGEST_AT_ONCE = 32 * 1024 * 1024
 
 
 class Framing(Protocol):
@@ -35,28 +38,36 @@ class Framing(Protocol):
 
 
 class Gathering:
-    """Bytes that belong together and come piece by piece: kept as they come, joined once."""
+    """Bytes that belong together and come piece by piece: one buffer, which becomes the whole and is never joined.
 
-    __slots__ = ("_parts",)
+    It grows as they come. A large one is made as large as it will be once its first part is here: if it went on
+    growing it would be moved, and be in memory twice meanwhile.
+    """
+
+    __slots__ = ("_buffer",)
 
     def __init__(self) -> None:
-        self._parts: list[bytes | bytearray] = []
+        self._buffer: io.BytesIO | None = None
 
-    def add(self, chunk: bytes) -> None:
-        """Keep a piece."""
-        parts = self._parts
-        if len(chunk) >= SMALL_CHUNK:
-            parts.append(chunk)
-        elif parts and isinstance(parts[-1], bytearray):
-            parts[-1] += chunk
-        else:
-            parts.append(bytearray(chunk))
+    def add(self, chunk: bytes, missing: int) -> None:
+        """Keep a piece, behind which so many bytes are still to come."""
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self._buffer = io.BytesIO()
+        buffer.write(chunk)
+        here = buffer.tell()
+        if here - len(chunk) < LARGE <= here and LARGE <= missing <= LARGEST_AT_ONCE:
+            # What is asked for as zeros becomes resident memory where it is written to, and not before.
+            self._buffer = io.BytesIO(bytes(here + missing))
+            self._buffer.write(buffer.getbuffer())
 
     def complete(self, chunk: bytes) -> bytes:
         """All pieces and this last one, as one; none is kept."""
-        parts, self._parts = self._parts, []
-        parts.append(chunk)
-        return b"".join(parts)
+        buffer, self._buffer = self._buffer, None
+        if buffer is None:
+            return chunk
+        buffer.write(chunk)
+        return buffer.getvalue()
 
 
 class _LengthPrefixed:
@@ -140,7 +151,7 @@ class _LengthPrefixed:
     def _gather(self, chunk: bytes) -> None:
         """Keep a chunk that does not complete the frame it belongs to."""
         self._missing -= len(chunk)
-        self._gathering.add(chunk)
+        self._gathering.add(chunk, self._missing)
 
     def _complete(self, chunk: bytes) -> bytes:
         """The frame that the beginning of this chunk completes: joined once, whatever it was cut into."""

@@ -62,11 +62,6 @@ class FrameStore:
         """All frames kept."""
         return list(self._frames)
 
-    def clear(self) -> None:
-        """Keep nothing more: the session will not go on."""
-        self._frames.clear()
-        self.first = self.position
-
 
 class RetainingOutbox(Outbox):
     """An outbox whose frames are kept when they leave, once ``retain`` was called.
@@ -104,9 +99,19 @@ class RetainingOutbox(Outbox):
         self.store = FrameStore(limit)
 
     def forgo(self) -> None:
-        """Keep nothing any more: nothing will be sent again."""
+        """Keep nothing any more: over no other transport will anything be sent again. What was to be still is here."""
         self.store = None
+
+    def discard_lanes(self) -> None:
+        """Drop what waits in all lanes, and what was to be sent again."""
         self._again.clear()
+        super().discard_lanes()
+
+    def clear(self) -> None:
+        """Keep nothing, of what left and of what waits."""
+        super().clear()
+        self._signals.clear()
+        self.forgo()
 
     def again(self, first: bytes | None) -> None:
         """Send everything that is kept once more, behind this frame, and before anything that has not left yet.
@@ -119,7 +124,7 @@ class RetainingOutbox(Outbox):
         if first is not None:
             self._signals.append(first)
         self._again = deque(self.store.kept())
-        self.asked = False
+        self.asked = self.is_stalled = False
 
     def release(self, first: bytes) -> None:
         """Let go, and this frame goes before all others."""

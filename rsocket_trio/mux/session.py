@@ -107,6 +107,11 @@ class Session(Protocol):
         ...
 
     @property
+    def first_word(self) -> str:
+        """What a peer says first, as this protocol calls it."""
+        ...
+
+    @property
     def awaits_setup(self) -> bool:
         """Whether the peer has still to say who it is."""
         ...
@@ -236,6 +241,10 @@ class Session(Protocol):
 
     def announce_close(self, *, last: bool) -> None:
         """Tell the peer that this connection ends, where the protocol can: at once, or when all else has left."""
+        ...
+
+    def forget(self) -> None:
+        """The connection is over and nothing is written any more: keep nothing that was to be sent."""
         ...
 
     def close(self, error: RSocketError | None = None) -> None:

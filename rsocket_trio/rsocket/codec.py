@@ -10,7 +10,7 @@ import attrs
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.rsocket.frames import Frame, RequestFrame
+from rsocket_trio.rsocket.frames import ErrorFrame, Frame, RequestFrame
 from rsocket_trio.values import value
 
 UINT31_MAX: Final = 2**31 - 1
@@ -187,6 +187,17 @@ class Codec:
             return False
         row = self._by_number.get(number)
         return row is None or row.ignorable
+
+    def shortened(self, data: bytes, most: int) -> bytes:
+        """An ERROR without what its data say behind so many bytes; every other frame as it came.
+
+        To be used before ``decode``, which copies the data. One with metadata stays whole: its lengths must fit.
+        """
+        header = self.header(data)
+        row = None if header is None else self._by_number.get(header.number)
+        if header is None or row is None or row.frame is not ErrorFrame or header.flags & row.flags:
+            return data
+        return data[: self.header_size + row.fixed + most]
 
     def row(self, number: int) -> Row | None:
         """The row of a type number, or ``None`` for a type that the layout does not have."""

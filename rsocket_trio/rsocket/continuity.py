@@ -19,6 +19,7 @@ from rsocket_trio.mux.retaining import RetainingOutbox
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extension_payloads import AT_OK, ResumeGrant
 from rsocket_trio.rsocket.extension_terms import content_at, resume_grant
+from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.frames import ErrorFrame, ResumeFrame, ResumeOkFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.resumption import Comeback, MarkedResumption, Resumption, is_tracked
 from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
@@ -47,6 +48,13 @@ def outbox_for(resume: ResumeOptions | None, limit: int, drained: Callable[[Lane
     return RetainingOutbox(limit, drained, tracks, beat, overflow)
 
 
+FORGOTTEN = "what was in progress may have been processed or not; open a new connection to go on"
+UNHEARD = (
+    "nothing ever came from the server, which may never have had the SETUP or may have processed what was sent;"
+    " open a new connection to go on"
+)
+
+
 def any_token(token: bytes) -> bool:
     """Where nobody looks after tokens, all are free."""
     return True
@@ -56,8 +64,11 @@ class Continuity:
     """What a session does about its own resumption; ``resumption`` is ``None`` where none was agreed.
 
     ``claim`` takes a token for a new session of a server. ``gave_up`` says that resumption was agreed and is not
-    promised any more.
+    promised any more, ``heard`` that a frame of the peer's ever came. ``grants`` are the entries that a server granted
+    by itself in its answer to the SETUP.
     """
+
+    __slots__ = ("_resume", "_session", "_terms", "claim", "gave_up", "grants", "heard", "resumption")
 
     def __init__(self, session: Session, resume: ResumeOptions | None) -> None:
         self._session = session
@@ -66,11 +77,24 @@ class Continuity:
         self.resumption: Resumption | None = None
         self.claim: Callable[[bytes], bool] = any_token
         self.gave_up = False
+        self.heard = False
+        self.grants: tuple[Entry, ...] = ()
 
     @property
     def offered(self) -> bool:
         """Whether this side resumes sessions at all."""
         return self._resume is not None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether what was sent is kept, so that the session may go on."""
+        return self.resumption is not None and self._outbox.store is not None
+
+    @property
+    def progress(self) -> int:
+        """Bytes of the streams, both ways, that are known to have come. It never shrinks."""
+        resumption = self._agreed()
+        return resumption.received + resumption.store.first
 
     # The beginning
 
@@ -93,10 +117,8 @@ class Continuity:
     def _begin(self, token: bytes) -> Resumption:
         assert self._resume is not None
         session = self._session
-        outbox = session.outbox
-        assert isinstance(outbox, RetainingOutbox)
         kind = MarkedResumption if session.dialect.entries else Resumption
-        self.resumption = kind(session.dialect, outbox, token, self._resume.store_bytes)
+        self.resumption = kind(session.dialect, self._outbox, token, self._resume.store_bytes)
         session.control.resumption = session.commands.resumption = self.resumption
         return self.resumption
 
@@ -104,12 +126,15 @@ class Continuity:
         """The store is full: whether the session goes on without resumption."""
         if self._resume is None or not self._resume.give_up_when_full:
             return False
-        outbox = self._session.outbox
-        assert isinstance(outbox, RetainingOutbox)
-        outbox.forgo()
+        self._outbox.forgo()
         # The peer may keep what it sends, and still has to hear how far this side got.
         self.gave_up = True
         return True
+
+    def close(self) -> None:
+        """The session is over: nobody will ask for what was sent."""
+        if self.resumption is not None:
+            self._outbox.forgo()
 
     def suspend(self) -> list[Event]:
         """The transport is gone. Streams that do not outlive it end (RSX-RES-07)."""
@@ -120,9 +145,7 @@ class Continuity:
             session.outbox.discard(stream)
             session.table.end(stream)
         # A fire-and-forget is in no table.
-        outbox = session.outbox
-        assert isinstance(outbox, RetainingOutbox)
-        outbox.drop_begun(lambda lane: isinstance(lane, Stream) and not resumption.survives(lane.id))
+        self._outbox.drop_begun(lambda lane: isinstance(lane, Stream) and not resumption.survives(lane.id))
         return [StreamFailed(stream, ConnectionLost("the stream did not outlive its transport")) for stream in lost]
 
     # The client
@@ -143,7 +166,10 @@ class Continuity:
         dialect = self._session.dialect
         frame = dialect.codec.decode(answer)
         if isinstance(frame, ErrorFrame) and not frame.stream_id:
-            raise dialect.refusal(frame.code, frame.data) or connection_error(frame.code, frame.data)
+            refusal = dialect.refusal(frame.code, frame.data)
+            if isinstance(refusal, RejectedResume):
+                refusal.advice = FORGOTTEN if self.heard else UNHEARD
+            raise refusal or connection_error(frame.code, frame.data)
         position: int | None = None
         if isinstance(frame, ResumeOkFrame) and not frame.stream_id and not dialect.entries:
             position = frame.last_received_client_position
@@ -163,7 +189,7 @@ class Continuity:
 
     def check(self, back: Comeback) -> None:
         """Raise ``RejectedResume`` where a client can't go on from its positions."""
-        if self.resumption is None or self.gave_up:
+        if self.resumption is None or not self.is_kept:
             raise RejectedResume("unknown resume token")
         self.resumption.check(back)
 
@@ -172,12 +198,22 @@ class Continuity:
         resumption, session = self._agreed(), self._session
         dialect = session.dialect
         first = (
-            SetupOkFrame(Payload(), session.granted_again(resume_grant(resumption.received)))
+            SetupOkFrame(Payload(), self._granted_again(resume_grant(resumption.received)))
             if dialect.entries
             else ResumeOkFrame(resumption.received)
         )
         resumption.go_on(back.last_received_server_position, dialect.codec.encode(first))
         session.restart(now)
+
+    def _granted_again(self, entry: Entry) -> tuple[Entry, ...]:
+        """What a server grants to a client that came back: this, and what it granted it at first."""
+        return (entry, *(grant for grant in self.grants if grant.ext != entry.ext))
+
+    @property
+    def _outbox(self) -> RetainingOutbox:
+        outbox = self._session.outbox
+        assert isinstance(outbox, RetainingOutbox)
+        return outbox
 
     def _agreed(self) -> Resumption:
         assert self.resumption is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 from rsocket_trio.errors import (
@@ -15,15 +15,20 @@ from rsocket_trio.errors import (
 )
 from rsocket_trio.mux.events import ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
 from rsocket_trio.mux.outbox import Lane, Outbox
+from rsocket_trio.rsocket.codec import BadMetadata
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.frames import (
+    CancelFrame,
     ErrorFrame,
     ExtFrame,
     Frame,
     KeepaliveFrame,
     LeaseFrame,
     MetadataPushFrame,
+    PayloadFrame,
+    RequestFrame,
+    RequestNFrame,
     ResumeFrame,
     ResumeOkFrame,
     SetupFrame,
@@ -37,6 +42,9 @@ from rsocket_trio.terms import MAX_SECONDS, Lease
 NANOSECONDS = 1_000_000_000
 CROSSING = 1.0
 """Seconds that requests may be on their way while a lease is renewed."""
+
+ACCEPTANCE = frozenset({PayloadFrame, RequestNFrame, RequestFrame, CancelFrame, LeaseFrame})
+"""Frames that show a client that the server accepted, beside a KEEPALIVE of its own and an ERROR on a stream."""
 
 
 class EndedByPeer(Exception):
@@ -54,8 +62,23 @@ class Control:
     acceptance has shown.
     """
 
+    __slots__ = (
+        "_client",
+        "_dialect",
+        "_encode",
+        "_extensions",
+        "_inbound",
+        "_leases_agreed",
+        "_outbox",
+        "_pings",
+        "_pushes",
+        "established",
+        "permits",
+        "resumption",
+    )
+
     def __init__(
-        self, dialect: Dialect, inbound: Inbound, outbox: Outbox, extensions: frozenset[int], *, client: bool
+        self, dialect: Dialect, inbound: Inbound, outbox: Outbox, extensions: Container[int], *, client: bool
     ) -> None:
         self._encode = dialect.codec.encode
         self._dialect = dialect
@@ -153,6 +176,22 @@ class Control:
     def refuse_unread(self, data: bytes, error: RemoteProtocolError) -> bool:
         """Answer a request of which only a part was not understood; ``False`` where there is no such thing."""
         return False
+
+    def skip(self, data: bytes, error: RemoteProtocolError) -> None:
+        """Ignore a frame that was not understood, if its clause allows: ALL-RCT-02, -03, RS10-MD-02, RS02-MD-02."""
+        if self.refuse_unread(data, error):
+            return
+        bad_metadata = isinstance(error, BadMetadata) and self._dialect.bad_metadata_ignored
+        if not bad_metadata and not self._dialect.codec.ignorable(data):
+            raise error
+        self._inbound.ignored += 1
+
+    def shows_acceptance(self, frame: Frame) -> bool:
+        """Whether a client may take this for the server's acceptance (RS10-CON-12)."""
+        if type(frame) is KeepaliveFrame:
+            # An answer is owed at once, also while the server's application considers the SETUP.
+            return frame.respond and self._dialect.keepalive_accepts
+        return type(frame) in ACCEPTANCE or (type(frame) is ErrorFrame and frame.stream_id > 0)
 
     def receive(self, frame: Frame) -> None:
         """Take a frame that is none of a stream's.

@@ -31,6 +31,8 @@ OURS = (Beat, Permits, ResumePosition)
 class EntryControl(Control):
     """The same frames; those of EXT's one type that has entries are read here, and sent instead of others."""
 
+    __slots__ = ()
+
     def beat(self, frame: KeepaliveFrame) -> Frame:
         """RSX-KA-05: a peer that does not know the extension may ignore it."""
         return _block(entry_of(Beat(frame.respond, frame.data), ignore=True), ignore=True)
@@ -104,8 +106,8 @@ class EntryControl(Control):
             inbound.events.append(EntriesReceived(others))
 
     def _on_beat(self, beat: Beat) -> None:
-        self.established = True
         if beat.respond:
+            self.established = True
             if isinstance(self.resumption, MarkedResumption):
                 self._put_position(self.resumption)
             self._outbox.put_reply(self._encode(self.beat(KeepaliveFrame(False, 0, beat.data))))

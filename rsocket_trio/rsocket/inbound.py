@@ -58,6 +58,22 @@ class Inbound:
     stream is over: they count as streams. ``ignored`` counts frames without effect, ``refused`` refused requests.
     """
 
+    __slots__ = (
+        "_cancels",
+        "_dialect",
+        "_limits",
+        "_outbound",
+        "_outbox",
+        "_table",
+        "draining",
+        "events",
+        "granted",
+        "ignored",
+        "lingering",
+        "now",
+        "refused",
+    )
+
     def __init__(
         self, dialect: Dialect, limits: Limits, table: StreamTable, outbound: Outbound, outbox: Outbox
     ) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rsocket_trio.errors import LocalProtocolError, StreamError, Unsupported
 from rsocket_trio.mux.credit import MAX_REQUEST_N
-from rsocket_trio.mux.fragments import pieces
-from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.halves import (
     BOTH,
     NEITHER,
@@ -28,6 +24,7 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extension_payloads import AT_STREAM
 from rsocket_trio.rsocket.extension_terms import with_mark
 from rsocket_trio.rsocket.extensions import Entry, encode_block
+from rsocket_trio.rsocket.fragmenting import EMPTY, WHOLE_BODY, fragments, head, lone_size
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -36,50 +33,10 @@ from rsocket_trio.rsocket.frames import (
     RequestFrame,
     RequestNFrame,
 )
+from rsocket_trio.rsocket.granting import CreditGrant
 from rsocket_trio.rsocket.layout_2_0_draft import mime_fields
 from rsocket_trio.rsocket.resumption import Resumption
 from rsocket_trio.rsocket.streams import Stream, StreamTable
-
-WHOLE_BODY = 32768
-"""Bytes from which a body is not copied into its frame, but handed to the write as it is."""
-EMPTY = Payload()
-LONGEST_MIMES = 2 * 128
-"""Bytes that the MIME types of one payload take at most."""
-
-
-class CreditGrant:
-    """A REQUEST_N that waits to leave: further credit is added to it instead of queued behind it.
-
-    It stands in the urgent lane, or in that of its own stream: behind its unsent request, or behind the fragments that
-    are leaving (rsocket-js takes no REQUEST_N while it joins those of the same stream).
-    """
-
-    __slots__ = ("_encode", "amount", "stream")
-
-    size = 20  # bytes of the largest REQUEST_N of any dialect, as they count in the outbox
-
-    def __init__(self, outbound: Outbound, stream: Stream, amount: int) -> None:
-        self._encode = outbound.encode_request_n
-        self.stream = stream
-        self.amount = amount
-
-    def encoded(self) -> bytes | None:
-        """The frame, unless it went already or the stream needs no credit any more."""
-        if self.stream.grant is self:
-            self.stream.grant = None
-        amount, self.amount = self.amount, 0
-        return self._encode(self.stream, amount) if amount and self.stream.open & RECEIVING else None
-
-    take = encoded
-
-    def next_size(self) -> int:
-        """Bytes of the frame."""
-        return self.size
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the frame went."""
-        return not self.amount
 
 
 class Outbound:
@@ -87,6 +44,19 @@ class Outbound:
 
     All raise ``LocalProtocolError`` for what the state of the stream forbids, and change nothing then.
     """
+
+    __slots__ = (
+        "_codec",
+        "_dialect",
+        "_encode",
+        "_fragment_size",
+        "_header",
+        "_lone_size",
+        "_outbox",
+        "_table",
+        "_whole_size",
+        "resumption",
+    )
 
     def __init__(
         self, dialect: Dialect, table: StreamTable, outbox: Outbox, fragment_size: int, whole_size: int
@@ -100,8 +70,7 @@ class Outbound:
         self._fragment_size = fragment_size
         self._whole_size = min(whole_size, dialect.codec.largest)
         self.resumption: Resumption | None = None
-        # A payload of up to this size leaves in one frame, whatever else is said of it.
-        self._lone_size = fragment_size - (LONGEST_MIMES if dialect.mime_fields else 0)
+        self._lone_size = lone_size(dialect, fragment_size)
 
     def open(
         self,
@@ -231,7 +200,7 @@ class Outbound:
         if isinstance(grant, CreditGrant) and grant.amount + amount <= MAX_REQUEST_N:
             grant.amount += amount
             return
-        stream.grant = grant = CreditGrant(self, stream, amount)
+        stream.grant = grant = CreditGrant(self._encode_request_n, stream, amount)
         if stream.requester and not stream.left:
             self._outbox.put(stream, grant)
         elif not self._outbox.put_behind_fragments(stream, grant):
@@ -255,8 +224,7 @@ class Outbound:
             self.refuse(stream.id, code, text)
             self._table.end(stream)
 
-    def encode_request_n(self, stream: Stream, amount: int) -> bytes:
-        """REQUEST_N for this stream."""
+    def _encode_request_n(self, stream: Stream, amount: int) -> bytes:
         return self._encode(RequestNFrame(stream.id, amount))
 
     def error_frame(self, stream_id: int, code: int, data: bytes) -> ErrorFrame:
@@ -300,11 +268,13 @@ class Outbound:
             size += self._dialect.metadata_header + len(payload.metadata)
         if size > self._lone_size:
             if self._dialect.request_fragments or type(frame) is PayloadFrame:
-                self._outbox.put(stream, Source(self._fragments(frame, payload, fixed), size))
+                frames = fragments(self._dialect, self._fragment_size, frame, payload, fixed)
+                self._outbox.put(stream, Source(frames, size))
                 return
             self._check_size(frame, size)
         if len(data) >= WHOLE_BODY:
-            self._outbox.put(stream, Source(iter(((self._head(frame, payload, payload.metadata), data),)), size))
+            parts = head(self._dialect, frame, payload, payload.metadata), data
+            self._outbox.put(stream, Source(iter((parts,)), size))
         else:
             self._outbox.put(stream, self._encode(frame))
 
@@ -312,54 +282,3 @@ class Outbound:
         if size > self._whole_size:
             name = self._codec.name_of(frame)
             raise LocalProtocolError(f"{name} of {size} bytes can't be fragmented here, limit {self._whole_size}")
-
-    def _head(self, frame: RequestFrame | PayloadFrame, payload: Payload, metadata: bytes | None) -> bytes:
-        """The frame without its data, which always stands last."""
-        mimes = frame.payload
-        bare = Payload(
-            b"",
-            metadata,
-            metadata_type=payload.metadata_type,
-            data_mime=mimes.data_mime,
-            metadata_mime=mimes.metadata_mime,
-        )
-        if isinstance(frame, PayloadFrame):
-            return self._encode(PayloadFrame(frame.stream_id, bare, frame.next, frame.complete, frame.follows))
-        return self._encode(
-            RequestFrame(
-                *(frame.stream_id, frame.interaction, bare, frame.initial_n, frame.follows, frame.complete),
-                extensions=frame.extensions,
-            )
-        )
-
-    def _fragments(self, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int) -> Iterator[EncodedFrame]:
-        """The frames of one payload, made one by one as they leave.
-
-        A request goes on as PAYLOAD (RS10-FRAG-04) or as itself (RS01-FRAG-02: a channel without its number). NEXT
-        stands on every PAYLOAD, COMPLETE on the last frame only (RS10-FRAG-06, RS10-CH-05).
-        """
-        room = later_room = self._fragment_size - self._header
-        later_n = None
-        repeats = self._dialect.request_repeats
-        if repeats and isinstance(frame, RequestFrame) and frame.interaction is not Interaction.REQUEST_CHANNEL:
-            later_n, later_room = frame.initial_n, room - fixed
-        initial_n = frame.initial_n if isinstance(frame, RequestFrame) else None
-        first = True
-        extensions = frame.extensions if isinstance(frame, RequestFrame) else ()
-        opening = EMPTY
-        metadata_header = self._dialect.metadata_header
-        first_room = room - fixed
-        if self._dialect.mime_fields:
-            # RSX-MIME-05: the first frame says them, and may become larger than others for that.
-            opening = Payload(data_mime=payload.data_mime, metadata_mime=payload.metadata_mime)
-            first_room = max(first_room - len(mime_fields("", payload)[1]), metadata_header)
-        for piece in pieces(payload, first_room, later_room, metadata_header):
-            complete = frame.complete and not piece.follows
-            part: RequestFrame | PayloadFrame
-            if isinstance(frame, RequestFrame) and (first or repeats):
-                flags = piece.follows, complete
-                part = RequestFrame(frame.stream_id, frame.interaction, opening, initial_n, *flags, extensions)
-            else:
-                part = PayloadFrame(frame.stream_id, opening, True, complete, piece.follows)
-            first, initial_n, opening, extensions = False, later_n, EMPTY, ()
-            yield self._head(part, payload, None if piece.metadata is None else bytes(piece.metadata)), piece.data

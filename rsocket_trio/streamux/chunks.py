@@ -172,7 +172,7 @@ class ChunkReader:
     def _keep(self, piece: bytes) -> None:
         self._missing -= len(piece)
         if self._gathering is not None:
-            self._gathering.add(piece)
+            self._gathering.add(piece, self._missing)
 
     def _complete(self, piece: bytes) -> None:
         self._missing = 0

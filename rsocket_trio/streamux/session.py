@@ -18,20 +18,18 @@ from rsocket_trio.errors import (
     Unsupported,
 )
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event, ItemReceived, RequestReceived, SessionEnded, SetupAccepted, SetupReceived
+from rsocket_trio.mux.events import Event, SessionEnded, SetupAccepted, SetupReceived
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import Payload
+from rsocket_trio.streamux.beginning import Beginning, Gate
 from rsocket_trio.streamux.chunks import ChunkReader, HeaderLayout
 from rsocket_trio.streamux.exchanges import Exchange, Exchanges
 from rsocket_trio.streamux.inbound import Inbound
-from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate, quick_terms
+from rsocket_trio.streamux.negotiation import SIZE, Terms
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.outbound import NAME, Outbound, check_request
 from rsocket_trio.terms import Lease, Setup
-
-COMPANY = 0.01
-"""Seconds that the initialize message of a quick init waits for a first request, to travel with it in one write."""
 
 
 class State(enum.Enum):
@@ -57,6 +55,7 @@ class Session:
     name = NAME
     permits = None
     has_mime_fields = False
+    first_word = "initialize message"
     has_credit = False
     can_resume = False
     gave_up_resuming = False
@@ -89,36 +88,26 @@ class Session:
         )
         self._fragment_size = fragment_size
         self._randbelow = randbelow
-        self._initialize = options.initialize()
-        self._heard = b""
-        self._negotiated = False
+        self._beginning: Beginning | None = Beginning(options.initialize(), self.outbox)
+        self._gate: Gate | None = None
         self._reader: ChunkReader | None = None
-        self._held: list[Event] = []
-        self._held_size = 0
-        self._alone_until = math.inf
-        self._patience_until = math.inf
 
     # What the connection says
 
     def start(self, now: float) -> None:
         """Send the initialize message. A client that asks for a quick init is ready to make requests at once."""
-        message = self._initialize.encode()
-        if self.client:
-            self._patience_until = now + self.limits.setup_timeout
-        if self.client and self._initialize.qr:
+        assert self._beginning is not None
+        terms = self._beginning.start(now, client=self.client, patience=self.limits.setup_timeout)
+        if terms is not None:
             self.state = State.OPEN
-            self._agree(quick_terms(self._initialize))
-            self.outbox.hold()
-            self._alone_until = now + COMPANY
-        else:
-            self.outbox.put_urgent(message)
+            self._agree(terms)
 
     def accept(self, now: float, granted: tuple[Any, ...] = ()) -> list[Event]:
         """The application lets the client in: what it asked meanwhile happens now."""
-        if self.state is not State.GATED:
+        if self._gate is None:
             return []
         self.state = State.OPEN
-        held, self._held, self._held_size = self._held, [], 0
+        held, self._gate = self._gate.open(), None
         return held
 
     def refuse(self, error: SetupError) -> list[Event]:
@@ -157,13 +146,17 @@ class Session:
     def announce_close(self, *, last: bool) -> None:
         """Does nothing: the protocol has no word for it."""
 
+    def forget(self) -> None:
+        """Nothing is written any more: keep nothing that was to be sent."""
+        self.outbox.clear()
+
     def close(self, error: RSocketError | None = None) -> None:
         """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
         if self.error is None:
             self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
         self.state = State.OVER
         self.outbox.drop_held()
-        self._held = []
+        self._gate = None
 
     # What the connection asks
 
@@ -195,7 +188,9 @@ class Session:
     @property
     def is_mid_frame(self) -> bool:
         """Whether a part of a chunk, or of the initialize message, is here and the rest is not."""
-        return bool(self._heard) if not self._negotiated else self._reader is not None and bool(self._reader.torn)
+        if self._beginning is not None:
+            return bool(self._beginning.heard)
+        return self._reader is not None and bool(self._reader.torn)
 
     @property
     def message_budget(self) -> int | None:
@@ -214,9 +209,7 @@ class Session:
     @property
     def deadline(self) -> float:
         """When ``expire`` has something to say; infinite once both sides have spoken."""
-        if self.state is State.OVER:
-            return math.inf
-        return min(self._alone_until, self._patience_until)
+        return self._beginning.deadline if self._beginning is not None and self.state is not State.OVER else math.inf
 
     @property
     def is_congested(self) -> bool:
@@ -226,8 +219,7 @@ class Session:
             outbox.reply_size >= limits.reply_size
             or outbox.reply_frames >= limits.reply_frames
             or self.table.in_hand > limits.reassembly_size
-            or len(self._held) >= limits.held_frames
-            or self._held_size >= limits.held_size
+            or (self._gate is not None and self._gate.is_full)
         )
 
     def suspend(self) -> list[Event]:
@@ -254,7 +246,7 @@ class Session:
             return []
         try:
             for data in frames:
-                rest = data if self._negotiated else self._negotiate(data)
+                rest = data if self._beginning is None else self._negotiate(self._beginning, data)
                 if rest and self._reader is not None:
                     self._reader.feed(rest)
         except RemoteProtocolError as error:
@@ -271,9 +263,9 @@ class Session:
 
     def cut_off(self, lost: ConnectionLost) -> RSocketError:
         """The transport ended: whether it did so inside of something (SMX-SPU-05)."""
-        if self._heard and not self._negotiated:
+        if self._beginning is not None and self._beginning.heard:
             error: RSocketError = NegotiationFailed(
-                f"{lost.text} after {len(self._heard)} of the {SIZE} bytes of its initialize message"
+                f"{lost.text} after {len(self._beginning.heard)} of the {SIZE} bytes of its initialize message"
             )
         elif self._reader is not None and self._reader.torn:
             error = ConnectionLost(f"{lost.text} {self._reader.torn}")
@@ -284,44 +276,31 @@ class Session:
 
     def expire(self, now: float) -> list[Event]:
         """What the clock asks for: the initialize message goes alone, or the peer's did not come."""
-        if self.state is not State.OVER:
-            if now >= self._alone_until:
-                self._begin()
-            if now >= self._patience_until:
-                self._end(ConnectionLost(f"no initialize message came for {self.limits.setup_timeout:g} s"))
+        if self.state is not State.OVER and self._beginning is not None and self._beginning.expire(now):
+            self._end(ConnectionLost(f"no initialize message came for {self.limits.setup_timeout:g} s"))
         return self._collected()
 
     # The negotiation
 
     def _begin(self) -> None:
-        """Let the initialize message of a quick init go, before all that was put behind it."""
-        if self._alone_until != math.inf:
-            self._alone_until = math.inf
-            self.outbox.release(self._initialize.encode())
+        """A first request or ping: the initialize message of a quick init goes before it."""
+        if self._beginning is not None:
+            self._beginning.go()
 
-    def _negotiate(self, data: bytes) -> bytes:
+    def _negotiate(self, beginning: Beginning, data: bytes) -> bytes:
         """Take the peer's initialize message, if it is whole now; what came behind it. Raises ``NegotiationFailed``."""
-        heard = self._heard + data[: SIZE - len(self._heard)]
-        rest = data[SIZE - len(self._heard) :]
-        self._heard = heard
-        if len(heard) < SIZE:
-            return b""
-        self._begin()  # whatever comes of it, the peer has to hear what this side offered (SMX-INI-01)
-        theirs = Initialize.decode(heard)
-        try:
-            theirs.check()
-        except NegotiationFailed as error:
-            raise NegotiationFailed(f"the peer's {error}") from None
-        outcome = negotiate(self._initialize, theirs)
-        self._patience_until = math.inf
-        self._negotiated = True
+        rest, terms = beginning.take(data)
+        if terms is None:
+            return rest
+        self._beginning = None
         if self.state is not State.OPEN:
-            self._agree(outcome.terms)
+            self._agree(terms)
             if self.client:
                 self.state = State.OPEN
                 self.inbound.events.append(SetupAccepted(()))
             else:
                 self.state = State.GATED
+                self._gate = Gate(self.limits)
                 self.inbound.events.append(SetupReceived(Setup(dialect=NAME)))
         return rest
 
@@ -337,25 +316,12 @@ class Session:
 
     def _collected(self) -> list[Event]:
         events, self.inbound.events = self.inbound.events, []
-        return events if self.state is not State.GATED else self._without_requests(events)
-
-    def _without_requests(self, events: list[Event]) -> list[Event]:
-        """Hold back what concerns requests of the client's, until the application has let it in."""
-        told: list[Event] = []
-        for event in events:
-            stream = getattr(event, "stream", None)
-            if stream is None or stream.requester:
-                told.append(event)
-                continue
-            self._held.append(event)
-            if isinstance(event, RequestReceived | ItemReceived):
-                self._held_size += event.payload.size
-        return told
+        return events if self._gate is None else self._gate.passed(events)
 
     def _fail(self, error: RemoteProtocolError) -> None:
         """A fault of the peer's: there is nobody to tell, so the connection ends."""
         lost = ConnectionLost(f"the peer broke the protocol: {error}")
-        lost.__cause__ = error
+        lost.__cause__ = error.with_traceback(None)  # which would keep the frames of our own that read it
         self._end(lost)
 
     def _end(self, error: RSocketError) -> None:

@@ -9,7 +9,16 @@ from typing import Any
 
 import trio
 
-from rsocket_trio import Connection, Limits, Responder, Setup, open_connection_over, serve_stream
+from rsocket_trio import (
+    Connection,
+    Limits,
+    Responder,
+    ResumeOptions,
+    Setup,
+    open_connection_over,
+    serve,
+    serve_stream,
+)
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.responder import Function, Handler, Kind
 from rsocket_trio.testing.network import SimulatedNetwork
@@ -27,13 +36,15 @@ async def connected_pair(
     dialect: str = DIALECT,
     limits: Limits = LIMITS,
     server_limits: Limits | None = None,
+    resume: ResumeOptions | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[Connection, Connection]]:
     """A client that is connected to a server, for as long as the block, and both their connections.
 
     ``responder`` serves the client, ``client_responder`` the server. Without a ``network`` they talk over one without
     faults. ``limits`` are those of both sides, or with ``server_limits`` the client's; all other options are those of
-    ``open_connection_over``.
+    ``open_connection_over``. With ``resume``, for both sides, the connections outlive those of the network: where it
+    cuts one the client comes back over the next.
 
     The block starts when the server has let the client in. A refusal is raised at once, and so is ``ConnectionLost``
     or ``OSError`` if the network does not let the client through. What the block raises leaves it as it is.
@@ -41,14 +52,19 @@ async def connected_pair(
     network = SimulatedNetwork() if network is None else network
     served = _Noticing(responder if responder is not None else Responder())
     listener = network.listener()
-    serve = partial(served.serve, dialect, limits if server_limits is None else server_limits)
+    limits_there = limits if server_limits is None else server_limits
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        await nursery.start(trio.serve_listeners, serve, [listener])
+        if resume is None:
+            await nursery.start(trio.serve_listeners, partial(served.serve, dialect, limits_there), [listener])
+        else:
+            # One server for all connections: it is where sessions wait for their clients.
+            terms: dict[str, Any] = {"dialects": [dialect], "limits": limits_there, "resume": resume, "grace": 0}
+            await nursery.start(partial(serve, **terms), served, [listener])
         try:
-            stream = await network.connect()
+            stream = network.connect if resume is not None else await network.connect()
             async with open_connection_over(
-                stream, dialect=dialect, responder=client_responder, limits=limits, **options
+                stream, dialect=dialect, responder=client_responder, limits=limits, resume=resume, **options
             ) as client:
                 yield client, await served.server_of(client)
         except BaseException as exc:
@@ -83,12 +99,19 @@ class _Noticing(Responder):
 
     async def server_of(self, client: Connection) -> Connection:
         """The server's side, once the application there has let the client in."""
-        await self.noticed.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._wait_for_its_end, client)
+            await self.noticed.wait()
+            nursery.cancel_scope.cancel()
         if self.connection is None:
             # Nobody is left who could answer: this raises what the client was told.
             await client.request_response(b"?")
         assert self.connection is not None
         return self.connection
+
+    async def _wait_for_its_end(self, client: Connection) -> None:
+        await client.wait_closed()
+        self.noticed.set()
 
     @property
     def setup_handler(self) -> Handler:

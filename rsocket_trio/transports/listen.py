@@ -35,6 +35,20 @@ class Accepted:
         self._stream = stream
         self._ssl_context = ssl_context
 
+    def plain(self) -> Transport | None:
+        """The connection as it is, where it needs no handshake; then whoever accepted it closes it."""
+        stream, endpoint = self._stream, self.endpoint
+        if isinstance(stream, MemoryTransport):
+            return stream
+        if endpoint.uses_tls or endpoint.is_websocket:
+            return None
+        return ByteStreamTransport(stream, self._handshake(stream))
+
+    def _handshake(self, stream: trio.SocketStream) -> Handshake:
+        endpoint = self.endpoint
+        peer = endpoint.path if endpoint.scheme == "unix" else peer_name(stream)
+        return Handshake(transport=endpoint.scheme, peer=peer)
+
     @asynccontextmanager
     async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
         """Do the handshakes of TLS and WebSocket, if any, and close when the block ends.
@@ -49,8 +63,7 @@ class Accepted:
                 await stream.aclose()
             return
         endpoint = self.endpoint
-        peer = endpoint.path if endpoint.scheme == "unix" else peer_name(stream)
-        handshake = Handshake(transport=endpoint.scheme, peer=peer)
+        handshake = self._handshake(stream)
         try:
             ready: trio.SocketStream | trio.SSLStream[trio.SocketStream] = stream
             if endpoint.uses_tls:
@@ -77,6 +90,10 @@ class AcceptedStream:
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
+
+    def plain(self) -> Transport:
+        """The stream as a transport; whoever accepted it closes it."""
+        return ByteStreamTransport(self._stream)
 
     @asynccontextmanager
     async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
@@ -128,9 +145,14 @@ class BoundListener(trio.abc.AsyncResource):
             except HandshakeFailed as exc:
                 logger.debug("%s: a client was turned away: %s", self.uri, exc)
 
+        def hand_over(stream: trio.SocketStream | MemoryTransport) -> Awaitable[None]:
+            return handler(Accepted(self.endpoint, stream, None))
+
+        plain = not (self.endpoint.uses_tls or self.endpoint.is_websocket)
         # Bound sockets queue connections already, so nobody who hears of the URI comes too early.
         task_status.started(self.uri)
-        await trio.serve_listeners(handle, self._listeners, handler_nursery=handler_nursery)
+        # Without a handshake there is nothing to wait for here, and a coroutine that waits costs each connection.
+        await trio.serve_listeners(hand_over if plain else handle, self._listeners, handler_nursery=handler_nursery)
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""
@@ -156,8 +178,8 @@ class GivenListener(trio.abc.AsyncResource):
     ) -> NoReturn:
         """Accept until cancelled, and close the listener then."""
 
-        async def handle(stream: trio.abc.Stream) -> None:
-            await handler(AcceptedStream(stream))
+        def handle(stream: trio.abc.Stream) -> Awaitable[None]:
+            return handler(AcceptedStream(stream))
 
         task_status.started(self.uri)
         await trio.serve_listeners(handle, [self._listener], handler_nursery=handler_nursery)

@@ -1,10 +1,12 @@
-"""Load that is held, and load that comes and goes: many connections, many one after another, many requests."""
+"""Load that is held, and load that comes and goes: many connections, channels, requests, bytes."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import selectors
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +15,11 @@ import attrs
 import trio
 
 from rsocket_trio import Connection, open_connection
-from tests.attacks.harness import MIB, PAGE, Missed, Victim, expect
+from tests.attacks.bulk import bulk
+from tests.attacks.crowd import crowd
+from tests.attacks.harness import MIB, PAGE, ROOT, Missed, Victim, expect
 from tests.attacks.line import Line
+from tests.attacks.tokens import tokens
 from tests.conformance import raw
 
 KEEPALIVE = 10.0
@@ -24,6 +29,8 @@ BEAT, BEATEN = raw.prefixed(raw.keepalive()), raw.prefixed(raw.keepalive(respond
 ASK, ANSWER = raw.prefixed(raw.ask(1, bytes(64))), raw.prefixed(raw.payload(1, bytes(64), raw.N | raw.C))
 IN_FLIGHT = 64
 LAST_ID = 2**31 - 1
+UNCOLLECTED = 4.0
+"""MiB by which requests may grow a process in full size."""
 
 
 @attrs.frozen(kw_only=True)
@@ -40,9 +47,40 @@ class Load:
     """KiB."""
     growth: float = 2.0
     """MiB."""
+    crowd: int = 500
+    """Connections of ``channels`` each, with ``items`` both ways on each."""
+    channels: int = 20
+    items: int = 50
+    peak: float = 512.0
+    """MiB of the server with all of them."""
+    bulk: float = 1024.0
+    """MiB each way."""
+    small: int = 100
+    """Small things that must at least have been done beside them."""
+    slack: float = 1.0
+    """How many times as long they may take, where the machine is not ours alone."""
+    tokens: int = 5_000
+    """Tries with tokens that were, and as many with tokens that never were."""
+    uncollected: int = 100_000
+    """Requests without the collector of cycles."""
 
 
-QUICK = Load(connections=200, seconds=0.5, opened=200, requests=5_000, warm=0.5, per_connection=40)
+QUICK = Load(
+    connections=200,
+    seconds=0.5,
+    opened=200,
+    requests=5_000,
+    warm=0.5,
+    per_connection=40,
+    crowd=20,
+    channels=5,
+    items=10,
+    bulk=48,
+    small=5,
+    slack=20,
+    tokens=100,
+    uncollected=20_000,
+)
 
 
 def resident() -> int:
@@ -175,11 +213,31 @@ def requests(size: Load) -> str:
     )
 
 
-LOADS: dict[str, Callable[[Load], str]] = {"load": load, "reconnect": reconnect, "requests": requests}
+def uncollected(size: Load) -> str:
+    """Many requests while cycles stay: there must be none on the hot path."""
+    script = ROOT / "tests" / "reliability" / "many_requests.py"
+    command = [sys.executable, str(script), str(size.uncollected)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    grown = int(run.stdout) / MIB
+    # A part of the requests may grow by its part.
+    most = UNCOLLECTED * size.uncollected / Load().uncollected
+    expect(grown <= most, f"grew by {grown:.2f} MiB, and not at most {most:g}")
+    return f"{size.uncollected} requests with the collector off, grown by {grown:.2f} MiB"
+
+
+LOADS: dict[str, Callable[[Load], str]] = {
+    "load": load,
+    "reconnect": reconnect,
+    "requests": requests,
+    "crowd": crowd,
+    "bulk": bulk,
+    "tokens": tokens,
+    "uncollected": uncollected,
+}
 
 
 def main(words: list[str]) -> int:
-    """``load``, ``reconnect`` or ``requests``, in the sizes of the gate or those asked for. 1 if a bar was missed."""
+    """One of ``LOADS``, in the sizes of the gate or those asked for. 1 if a bar was missed."""
     parser = argparse.ArgumentParser(prog="python -m tests.attacks")
     parser.add_argument("what", choices=list(LOADS))
     parser.add_argument("--connections", type=int, help="how many at once, or for reconnect one after another")
@@ -188,7 +246,8 @@ def main(words: list[str]) -> int:
     asked = parser.parse_args(words)
     size = Load()
     if asked.connections is not None:
-        size = attrs.evolve(size, connections=asked.connections, opened=asked.connections)
+        count = asked.connections
+        size = attrs.evolve(size, connections=count, opened=count, crowd=count)
     if asked.seconds is not None:
         size = attrs.evolve(size, seconds=asked.seconds)
     if asked.requests is not None:

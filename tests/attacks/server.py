@@ -13,6 +13,7 @@ import logging
 import os
 import ssl
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import Any
 import trio
 
 from rsocket_trio import Channel, Lease, Limits, Payload, Responder, RSocketError, open_connection, serve
+from tests.attacks import crowd
 
 WATCHED = {
     ("rsocket_trio.connection.connection", "Connection"): "connections",
@@ -36,6 +38,8 @@ class Work:
 
     def __init__(self) -> None:
         self.started = self.alive = self.most = self.pushes = 0
+        self.wrong = self.ledgers = 0
+        self.left: list[float] = []
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -79,6 +83,23 @@ def responder_of(work: Work, permits: int) -> Responder:
                 await trio.sleep_forever()
             async for _ in channel:
                 pass
+
+    @responder.request_channel("count")
+    async def count(channel: Channel) -> None:
+        size = 0
+        async for item in channel:
+            size += len(item.data)
+        await channel.send(b"%d" % size)
+
+    @responder.request_stream("watched")
+    async def watched(request: Payload) -> AsyncIterator[bytes]:
+        try:
+            yield b"here"
+            await trio.sleep_forever()
+        finally:
+            work.left.append(time.monotonic())
+
+    crowd.serve_ledgers(responder, work)
 
     @responder.fire_and_forget
     async def note(request: Payload) -> None:

@@ -26,11 +26,26 @@ from tests.conformance.raw import (
     Wire,
     frame,
     parsed,
+    payload,
     u64,
 )
 
 TOKEN = b"a token of ours"
 OPTIONS = ResumeOptions(jitter=0)
+TICK = 12
+"""Bytes of the frame of one tick."""
+STREAM = 10
+"""Bytes of the request that asks for them."""
+
+
+def tick(number: int) -> bytes:
+    """One item of the stream with id 1."""
+    return payload(1, b"tick %d" % number)
+
+
+def with_options(**changes: Any) -> ResumeOptions:
+    """The usual options, but for these."""
+    return attrs.evolve(OPTIONS, **changes)
 
 
 def resume(wire: Wire, token: bytes = TOKEN, *, got: int = 0, first: int = 0, stream_id: int = 0) -> bytes:

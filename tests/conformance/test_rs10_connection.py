@@ -263,6 +263,7 @@ async def test_a_client_that_is_refused_hears_why(
     "nothing",
     [
         pytest.param((frame(METADATA_PUSH, M, 0, b"\x00\x00\x00"),), id="metadata push"),
+        pytest.param((keepalive(respond=False),), id="the answer to a keepalive"),
         pytest.param((setup(),), id="SETUP"),
         pytest.param((frame(0x2A, 0x200),), id="a frame to be ignored"),
         pytest.param((ext(7, flags=0x200),), id="EXT"),

@@ -11,8 +11,8 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, Limits, Responder, open_connection_over
+from rsocket_trio.connection.accepting import Server
 from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS
-from rsocket_trio.connection.server import Server
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.transports.bytestream import ByteStreamTransport
 from tests.conformance import raw

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, Responder, open_connection_over
+from rsocket_trio.connection.link import LAST_WORDS
 from tests.conformance import raw
 from tests.connection.pairs import Recorded, connected_pair, settle
 
@@ -82,6 +83,35 @@ async def test_a_write_that_fails_reaches_whoever_waits_with_its_cause(autojump_
         assert isinstance(caught.value.__cause__, trio.BrokenResourceError)
         with pytest.raises(ConnectionLost, match="no carrier"):
             await connection.ping()
+
+
+async def test_what_the_peer_said_before_a_write_failed_is_still_read(autojump_clock: MockClock) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    wire = Breaking(ours)
+    async with open_connection_over(wire) as connection:
+        await settle()
+        wire.breaks = True
+        async with trio.open_nursery() as nursery:
+
+            async def speak() -> None:
+                await trio.sleep(0.1)
+                await theirs.send_all(raw.prefixed(raw.error(0, raw.CONNECTION_ERROR, b"you said too much")))
+
+            nursery.start_soon(speak)
+            with pytest.raises(ConnectionLost, match="you said too much"):
+                await connection.request_response()
+
+
+async def test_a_peer_that_says_nothing_more_is_not_waited_for_once_writing_failed(autojump_clock: MockClock) -> None:
+    ours, _ = trio.testing.memory_stream_pair()
+    wire = Breaking(ours)
+    async with open_connection_over(wire) as connection:
+        await settle()
+        wire.breaks = True
+        began = trio.current_time()
+        with pytest.raises(ConnectionLost, match="no carrier"):
+            await connection.request_response()
+        assert trio.current_time() - began == LAST_WORDS
 
 
 async def test_nothing_overtakes_the_setup(autojump_clock: MockClock) -> None:

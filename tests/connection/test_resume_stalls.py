@@ -74,7 +74,7 @@ async def test_a_store_of_one_fragment_holds_up_nothing(autojump_clock: Any) -> 
     assert trio.current_time() < 100
 
 
-@pytest.mark.parametrize("count", [100, 700])
+@pytest.mark.parametrize("count", [100, 700, 3000])
 async def test_refusals_that_fill_the_store_hold_up_nothing(autojump_clock: Any, count: int) -> None:
     limits = Limits(streams=1, reply_frames=50)
     answers, rejected = await answered(ResumeOptions(store_bytes=1024), count * [10], limits=limits)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import trio
+import trio.testing
+
 from rsocket_trio import ConnectionLost, ResumeOptions
 from rsocket_trio.connection.sessions import Resumable, Sessions
 
@@ -11,24 +14,34 @@ from rsocket_trio.connection.sessions import Resumable, Sessions
 class Waiting:
     """A session that lost its transport."""
 
-    is_suspended = True
     is_over = False
 
     def __init__(self, *, let_in: bool = True, kept: int = 0) -> None:
+        self.is_suspended = True
         self.is_let_in = let_in
-        self.kept_bytes = kept
+        self.kept = kept
+        self.looked_at = 0
         self.token: bytes | None = None
         self.lost: ConnectionLost | None = None
 
+    @property
+    def kept_bytes(self) -> int:
+        self.looked_at += 1
+        return self.kept
+
     def lose(self, error: ConnectionLost) -> None:
         self.lost = error
+
+
+def as_resumable(session: Waiting) -> Resumable:
+    return cast("Resumable", cast("Any", session))
 
 
 def held(options: ResumeOptions, *sessions: Waiting) -> list[bool]:
     """Which of these are still there once all of them wait."""
     book = Sessions(options)
     for session in sessions:
-        book.on_state(cast("Resumable", cast("Any", session)))
+        book.on_state(as_resumable(session))
     return [session.lost is None for session in sessions]
 
 
@@ -46,3 +59,51 @@ def test_a_session_that_was_never_let_in_ends_before_one_that_was() -> None:
     rightful, first, second = Waiting(), Waiting(let_in=False), Waiting(let_in=False)
 
     assert held(ResumeOptions(sessions=2), rightful, first, second) == [True, False, True]
+
+
+async def test_what_one_session_queues_is_no_reason_to_look_at_all() -> None:
+    book = Sessions(ResumeOptions(sessions_bytes=1000))
+    waiting = [Waiting(kept=1) for _ in range(100)]
+    for session in waiting:
+        book.on_state(as_resumable(session))
+    for number in range(50):
+        waiting[7].kept += 2
+        book.on_growth(as_resumable(waiting[7]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert waiting[7].looked_at == number + 2
+
+    assert sum(session.looked_at for session in waiting) == 150
+
+
+async def test_the_sum_follows_every_session() -> None:
+    book = Sessions(ResumeOptions(sessions_bytes=1000))
+    _, second, third = sessions = [Waiting(kept=300) for _ in range(3)]
+    for session in sessions:
+        book.on_state(as_resumable(session))
+    # One comes back, and what it keeps then is nobody's trouble here.
+    second.is_suspended = False
+    book.on_state(as_resumable(second))
+    second.kept = 5000
+    book.on_growth(as_resumable(second))
+    third.kept = 700
+    book.on_growth(as_resumable(third))
+    await trio.testing.wait_all_tasks_blocked()
+    assert [session.lost for session in sessions] == [None, None, None]
+
+    third.kept = 701
+    book.on_growth(as_resumable(third))
+    await trio.testing.wait_all_tasks_blocked()
+    assert [session.lost is not None for session in sessions] == [True, False, False]
+
+
+async def test_what_shrank_since_it_was_looked_at_costs_nobody_the_session() -> None:
+    book = Sessions(ResumeOptions(sessions_bytes=1000))
+    first, second = Waiting(kept=900), Waiting(kept=50)
+    for session in (first, second):
+        book.on_state(as_resumable(session))
+    first.kept = 100
+    second.kept = 500
+    book.on_growth(as_resumable(second))
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert first.lost is second.lost is None

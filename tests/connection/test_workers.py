@@ -26,6 +26,7 @@ async def test_a_connection_keeps_no_more_idle_tasks_than_its_limit(idle: int, a
         return b""
 
     async with connected_pair(responder, server_limits=Limits(idle_workers=idle)) as pair:
+        await pair.client.ping()  # the server's send task begins with the first thing to send
         before = trio.lowlevel.current_statistics().tasks_living
         async with trio.open_nursery() as nursery:
             for _ in range(100):

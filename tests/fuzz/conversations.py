@@ -28,7 +28,8 @@ from rsocket_trio.mux.halves import NEITHER
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.session import Session, State
+from rsocket_trio.rsocket.session import Session
+from rsocket_trio.rsocket.standing import State
 from rsocket_trio.rsocket.streams import REMEMBERED, Stream
 from rsocket_trio.terms import Lease
 from tests.fuzz.mutation import mutate

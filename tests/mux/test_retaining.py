@@ -65,7 +65,7 @@ def test_only_positions_at_the_beginning_of_a_frame_that_is_kept_or_comes_next_a
 
 def test_an_empty_store_serves_the_position_that_it_stands_at() -> None:
     store = store_of(b"abc")
-    store.clear()
+    store.trim(3)
 
     assert [position for position in range(6) if store.serves(position)] == [3]
     assert (store.size, store.kept()) == (0, [])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
@@ -21,10 +20,8 @@ from rsocket_trio import (
     Setup,
     current_connection,
 )
-from tests.conformance import raw
-from tests.connection.pairs import Pair, connected_pair, settle
-
-MOST_STEPS = 400
+from tests.connection.pairs import connected_pair, settle
+from tests.reliability.cancelling import MOST_STEPS, CancelAtStep, cancelled_once, nothing_is_open
 
 
 def responder() -> Responder:
@@ -187,34 +184,6 @@ SCENARIOS: list[Scenario] = [
 ]
 
 
-class CancelAtStep(trio.abc.Instrument):
-    """Cancels the scope of one task at the step of that number of it and its children, before the step or after it.
-
-    Step 0 stands for a scope that is cancelled from the start.
-    """
-
-    def __init__(self, step: int, *, before: bool) -> None:
-        self.step = step
-        self.scope = trio.CancelScope()
-        self.tasks: set[trio.lowlevel.Task] = set()
-        self.taken = 0
-        self._before = before
-
-    def task_spawned(self, task: trio.lowlevel.Task) -> None:
-        if task.parent_nursery is not None and task.parent_nursery.parent_task in self.tasks:
-            self.tasks.add(task)
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task in self.tasks:
-            self.taken += 1
-            if self._before and self.taken == self.step:
-                self.scope.cancel()
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task in self.tasks and not self._before and self.taken == self.step:
-            self.scope.cancel()
-
-
 @pytest.mark.parametrize("lease", [False, True], ids=["free", "leased"])
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
@@ -224,8 +193,11 @@ async def test_a_task_may_be_cancelled_at_each_of_its_steps(
     for step in range(MOST_STEPS):
         cancelling = CancelAtStep(step, before=before)
         async with connected_pair(responder(), responder(), lease=lease, limits=Limits(outbox_size=150_000)) as pair:
-            await run(scenario, pair.client, cancelling)
-            await nothing_is_open(pair)
+            await cancelling.run(scenario, pair.client)
+            await settle()
+            await trio.sleep(0.5)
+            nothing_is_open(pair.client, pair.server)
+            cancelled_once(pair.client_said)
             assert (await pair.client.request_response(b"alive", route="inline")).data == b"alive"
             assert (await pair.server.request_response(b"alive", route="inline")).data == b"alive"
         if not cancelling.scope.cancel_called:
@@ -233,37 +205,3 @@ async def test_a_task_may_be_cancelled_at_each_of_its_steps(
     else:
         raise AssertionError(f"more than {MOST_STEPS} steps")
     assert step >= 2
-
-
-async def run(scenario: Scenario, connection: Connection, cancelling: CancelAtStep) -> None:
-    async def under_test() -> None:
-        cancelling.tasks.add(trio.lowlevel.current_task())
-        if not cancelling.step:
-            cancelling.scope.cancel()
-        with cancelling.scope:
-            await scenario(connection)
-
-    trio.lowlevel.add_instrument(cancelling)
-    try:
-        with trio.fail_after(100):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(under_test)
-    finally:
-        trio.lowlevel.remove_instrument(cancelling)
-
-
-async def nothing_is_open(pair: Pair) -> None:
-    await settle()
-    await trio.sleep(0.5)
-    for connection in (pair.client, pair.server):
-        session = connection._engine.session
-        assert session.is_quiet
-        assert session.lingering == 0
-        assert session.outbox.size == 0
-        assert connection._engine.stock.size == 0
-        assert connection.faults.peer_faults == 0
-        assert connection.faults.handler_errors == 0
-    cancels = Counter(frame.stream_id for frame in pair.client_said.of(raw.CANCEL))
-    assert max(cancels.values(), default=0) <= 1
-    opened = {frame.stream_id for frame in pair.client_said if frame.type in range(4, 8)}
-    assert set(cancels) <= opened

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Sequence
 
 import pytest
@@ -21,7 +22,7 @@ from rsocket_trio.transports.bytestream import ByteStreamTransport
 class Rules:
     """A connection that only listens."""
 
-    is_congested = is_over = is_mid_frame = False
+    is_congested = is_over = is_mid_frame = is_stuck = False
     progress = 0
 
     def __init__(self) -> None:
@@ -63,7 +64,7 @@ async def test_frames_that_were_ready_when_a_link_was_given_up_are_not_counted(g
     rules, transport = Rules(), Ready()
     link = Link(transport, Outbox(1000, lambda lane: None), rules)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(link.run)
+        nursery.start_soon(link.run, nursery, contextvars.copy_context())
         await trio.testing.wait_all_tasks_blocked()
 
         transport.comes.set()

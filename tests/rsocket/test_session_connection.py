@@ -22,7 +22,9 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
-from rsocket_trio.rsocket.session import Session, State, checked_fragment_size
+from rsocket_trio.rsocket.fragmenting import checked_fragment_size
+from rsocket_trio.rsocket.session import Session
+from rsocket_trio.rsocket.standing import State
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.pairs import SessionPair, client_terms
 
@@ -68,6 +70,25 @@ def test_a_setup_waits_for_the_application(dialect: Dialect) -> None:
     assert isinstance(held, RequestReceived)
     assert pair.server.accept(2.0) == []
     assert pair.server.refuse(RejectedSetup("too late")) == []
+
+
+@each_dialect
+@pytest.mark.parametrize("accepted", [True, False], ids=["accepted", "refused"])
+def test_nothing_of_the_beginning_is_kept_once_a_connection_is_open_or_over(dialect: Dialect, accepted: bool) -> None:
+    pair = SessionPair(dialect, met=False, limits=Limits(held_frames=1))
+    pair.client.commands.open(RR, Payload(b"x"))
+    pair.exchange()
+    assert pair.server.beginning is not None
+    assert pair.server.is_congested
+
+    if accepted:
+        pair.server.accept(0.0)
+    else:
+        pair.server.refuse(RejectedSetup("no"))
+    pair.exchange()
+
+    assert [session.beginning for session in (pair.client, pair.server)] == [None, None]
+    assert not pair.server.is_congested
 
 
 def test_a_refusal_ends_both_sides_with_the_reason() -> None:

@@ -27,8 +27,9 @@ from rsocket_trio.rsocket.extension_payloads import Complexity, KeepaliveTerms, 
 from rsocket_trio.rsocket.extension_terms import as_entries, asked, cost_of, grants, misdirected, refusal, stated
 from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.frames import SetupFrame
-from rsocket_trio.rsocket.session import Session, State
+from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.setup import setup_frame
+from rsocket_trio.rsocket.standing import State
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.pairs import SessionPair, client_terms
 

@@ -1,7 +1,7 @@
 """Many seeds: ``python -m tests.simulation --seeds 1000 [--start 0] [--dialect D] [--trace]``.
 
-With ``--races N`` it is N schedules of each race. Prints each seed that fails, with what it drew, and exits 1. A seed
-does the same each time.
+With ``--races N`` it is N schedules of each race, with ``--buffers N`` N seeds of bulk through small buffers. Prints
+each seed that fails, with what it drew, and exits 1. A seed does the same each time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from tests.simulation.plans import DIALECTS
+from tests.simulation import small_buffers
+from tests.simulation.plans import DIALECTS, RESUMABLE
 from tests.simulation.races import RACES, play
 from tests.simulation.scenario import run
 
@@ -28,13 +29,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--trace", action="store_true", help="show all that happened in a run that failed")
     options.add_argument("--resume", action="store_true", help="with resumption: no cut may cost anything")
     options.add_argument("--races", type=int, default=0, metavar="N", help="N schedules of each race instead")
+    options.add_argument("--buffers", type=int, default=0, metavar="N", help="N seeds of bulk through small buffers")
     given = options.parse_args(arguments)
+    if given.buffers:
+        return fill_all(range(given.start, given.start + given.buffers))
     if given.races:
         return race_all(range(given.start, given.start + given.races))
     failed = done = 0
     began = time.process_time()
     for seed in range(given.start, given.start + given.seeds):
-        for dialect in given.dialect or DIALECTS:
+        for dialect in given.dialect or (RESUMABLE if given.resume else DIALECTS):
             done += 1
             failed += not passes(seed, dialect, trace=given.trace, resumes=given.resume)
     each = (time.process_time() - began) / max(done, 1)
@@ -74,6 +78,19 @@ def race_all(schedules: range) -> int:
                 failed += 1
                 print(f"{race.name}, schedule {schedule}: {outcome}")
         print(f"{race.name}: {dict(sorted(outcomes.items()))}")
+    return 1 if failed else 0
+
+
+def fill_all(seeds: range) -> int:
+    failed = 0
+    longest = 0.0
+    for seed in seeds:
+        try:
+            longest = max(longest, small_buffers.play(seed))
+        except Exception as error:
+            failed += 1
+            print(f"small buffers, seed {seed}: {error!r}", flush=True)
+    print(f"small buffers: {len(seeds)} seeds, {failed} failed, the longest took {longest:.1f} virtual seconds")
     return 1 if failed else 0
 
 

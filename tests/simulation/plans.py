@@ -15,6 +15,7 @@ from rsocket_trio.testing import Faults
 
 STREAMUX = "streamux/1"
 DIALECTS = (*FAMILY, STREAMUX)
+RESUMABLE = ("rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft")
 KEEPALIVE = Keepalive(interval=10, max_lifetime=45)
 SILENT = ("reactivesocket/0.0", STREAMUX)
 """Dialects in which silence kills nothing: a half-open connection stays."""

@@ -22,6 +22,7 @@ from rsocket_trio import (
     Payload,
     Rejected,
     Responder,
+    ResumeOptions,
     RSocketError,
     Setup,
 )
@@ -29,6 +30,9 @@ from rsocket_trio.testing import Faults, SimulatedNetwork, connected_pair, simul
 
 MOMENT = 1.0
 """When it happens, in seconds from the start of the call."""
+SOON = 0.01
+"""Seconds: a part of a moment."""
+RESUME = ResumeOptions(first_delay=0.0, jitter=0.0, session_seconds=20)
 MOST_STEPS = 16
 """Steps by which either of the two may come later: about what an answer takes from its handler to its caller."""
 
@@ -334,6 +338,48 @@ async def death_or_request(sides: Sides) -> str:
     return "answered"
 
 
+async def death_or_resume(sides: Sides) -> str:
+    """Both sides take each other for dead while an answer is under way: it comes, once, now or after the resumption."""
+    states: list[str] = []
+    sides.client.on_state(states.append)
+    outcome = await outcome_of(sides.client, "answer")
+    when = "after a resumption" if states else "in time"
+    assert sides.seen == ["begin", "end"]
+    assert await outcome_of(sides.client, None) == "1 bytes"
+    return f"{outcome} {when}"
+
+
+async def resume_or_close(sides: Sides) -> str:
+    """The connection is cut, and the client comes back while the server closes."""
+    return await cut_and_close(sides, sides.server)
+
+
+async def resume_or_leave(sides: Sides) -> str:
+    """The connection is cut, and the client closes while it is about to come back."""
+    return await cut_and_close(sides, sides.client)
+
+
+async def cut_and_close(sides: Sides, closes: Connection) -> str:
+    outcome = ""
+
+    async def ask() -> None:
+        nonlocal outcome
+        outcome = await outcome_of(sides.client, "answer")
+
+    async def cut() -> None:
+        await sides.moment()
+        sides.network.cut()
+
+    async def close() -> None:
+        await sides.moment()
+        await closes.drain(grace=0)
+
+    async with trio.open_nursery() as nursery:
+        for task in (ask, cut, close):
+            nursery.start_soon(task)
+    return outcome
+
+
 async def outcome_of(connection: Connection, route: str | None) -> str:
     try:
         return f"{len((await connection.request_response(b'?', route=route)).data)} bytes"
@@ -363,5 +409,13 @@ RACES = (
     Race("drain / request",               drain_or_request,   frozenset({"1 bytes", "Rejected", "closed"}), ends=True),
     Race("keepalive death / request",     death_or_request,   frozenset({"lost after 3.0 s"}), ends=True,
          options={"keepalive": Keepalive(interval=100, max_lifetime=3 * MOMENT)}),
+    Race("keepalive death / resume",      death_or_resume,
+         frozenset({"1000 bytes in time", "1000 bytes after a resumption"}), ends=True,
+         options={"resume": RESUME, "keepalive": Keepalive(interval=100, max_lifetime=MOMENT + SOON)},
+         faults=Faults(delay=(0.0, SOON))),
+    Race("resume / close",                resume_or_close,    frozenset({"1000 bytes", "Canceled", "RejectedResume"}),
+         ends=True, options={"resume": RESUME}),
+    Race("resume / leave",                resume_or_leave,    frozenset({"1000 bytes", "closed"}), ends=True,
+         options={"resume": RESUME}),
 )
 # fmt: on

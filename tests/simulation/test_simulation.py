@@ -8,7 +8,7 @@ import pytest
 
 from rsocket_trio.testing import simulate
 from tests.simulation import __main__ as command
-from tests.simulation.plans import DIALECTS
+from tests.simulation.plans import DIALECTS, RESUMABLE
 from tests.simulation.scenario import run
 from tests.simulation.tampering import (
     AGAIN,
@@ -24,7 +24,6 @@ from tests.simulation.tampering import (
 SEEDS = 50
 """Of each dialect."""
 BLOCK = 10
-RESUMABLE = ("rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft")
 
 
 @pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))

@@ -64,7 +64,7 @@ class Line:
     async def cut(self, *, seconds: float, rudely: bool) -> None:
         """Have the network lose everything for so long, and then be gone."""
         self.is_cut = True
-        link = self.connection._engine._link
+        link = self.connection._engine.link
         assert link is not None
         transport: Any = link._transport
         deaf = transport._stream = Deaf(transport._stream)

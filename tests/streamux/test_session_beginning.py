@@ -24,9 +24,10 @@ from rsocket_trio.mux.events import (
 from rsocket_trio.mux.halves import NEITHER, SENDING
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import MetadataPush, Payload
+from rsocket_trio.streamux.beginning import COMPANY
 from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.streamux.session import COMPANY, State
+from rsocket_trio.streamux.session import State
 from rsocket_trio.terms import Setup
 from tests.streamux.pairs import (
     CHANNEL,

@@ -1,0 +1,138 @@
+"""Captures: what passes over connections, as rows in files, for analysis later. No payload is kept."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rsocket_trio.capture.buffer import Buffer, Recorded
+from rsocket_trio.capture.rows import Origin
+from rsocket_trio.capture.tracker import Tracker
+from rsocket_trio.capture.worker import Worker
+from rsocket_trio.capture.writers import FORMATS, TableWriter, need_pyarrow
+from rsocket_trio.mux.recording import Facts, Recorder
+
+__all__ = ["Capture"]
+
+CLOSING = 5.0
+"""Seconds that what is left gets to be written at the end."""
+
+
+class Capture:
+    """Records the frames of any number of connections into a directory, as three tables.
+
+    ``format`` is ``parquet``, which needs pyarrow, or ``jsonl``. A file is complete, and appears under its name, after
+    ``rotate_seconds`` or at about ``rotate_bytes``; then, too, when the capture is closed. What waits to be looked at
+    is bounded by ``buffer_frames`` and ``buffer_bytes`` (and one read more); frames beyond are dropped and counted.
+
+    A capture belongs to the connections of one event loop. It never slows them down to wait for the disk; when the
+    disk fails, ``error`` says why and all that follows is dropped.
+
+    Raises ``OSError`` naming the directory if it can't be written to, ``ValueError`` for a format or a bound that is
+    none, and ``ModuleNotFoundError`` naming the extra if pyarrow is missing.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        format: str = "parquet",
+        rotate_bytes: int = 64 * 2**20,
+        rotate_seconds: float = 60.0,
+        buffer_frames: int = 65536,
+        buffer_bytes: int = 16 * 2**20,
+        host: str | None = None,
+    ) -> None:
+        kind = FORMATS.get(format)
+        if kind is None:
+            raise ValueError(f"capture format {format!r}: the known ones are {', '.join(FORMATS)}")
+        for name, bound in (
+            ("rotate_bytes", rotate_bytes),
+            ("rotate_seconds", rotate_seconds),
+            ("buffer_frames", buffer_frames),
+            ("buffer_bytes", buffer_bytes),
+        ):
+            if not bound > 0:
+                raise ValueError(f"{name} of {bound}: must be above 0")
+        if format == "parquet":
+            need_pyarrow()
+        self.directory = Path(directory)
+        self.capture_id = secrets.token_hex(16)
+        """Names this run, in every row."""
+        _check(self.directory, self.capture_id)
+        origin = Origin(self.capture_id, host or socket.gethostname(), time.time_ns() // 1000, time.monotonic_ns())
+        self._writers = {
+            table: TableWriter(self.directory, table, kind, self.capture_id[:12], rotate_bytes, rotate_seconds)
+            for table in ("frames", "interactions", "connections")
+        }
+        self._buffer = Buffer(buffer_frames, buffer_bytes, self._wake)
+        tracker = Tracker(origin, _new_id)
+        self._worker = Worker(str(self.directory), self._buffer, tracker, self._writers)
+        self._closed = False
+        self._worker.start()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"failed: {self.error}" if self.error is not None else "open"
+        return f"<Capture {self.directory}, {self.dropped} frames dropped, {state}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def dropped(self) -> int:
+        """Frames that are in no file and will be in none: there was no room, or writing failed."""
+        return self._buffer.dropped + self._worker.lost
+
+    @property
+    def error(self) -> Exception | None:
+        """Why nothing is recorded any more; ``None`` while all is well."""
+        return self._worker.error
+
+    def opened(self, facts: Facts) -> Recorder:
+        """A connection is about to carry its first frame: what looks on. Called by connections."""
+        return Recorded(self._buffer, facts)
+
+    def flush(self, timeout: float = CLOSING) -> bool:
+        """Write all that was seen so far into whole files, waiting at most so many seconds. Whether that was done.
+
+        Blocks its thread: in an event loop it is called through ``trio.to_thread.run_sync``.
+        """
+        return self._worker.flush(timeout)
+
+    def close(self, timeout: float = CLOSING) -> None:
+        """End the capture, waiting at most so many seconds for what is left to be written. Never raises.
+
+        Blocks its thread, as ``flush`` does. What connections do afterwards is dropped.
+        """
+        if not self._closed:
+            self._closed = True
+            self._worker.stop(timeout)
+
+    def _wake(self) -> None:
+        self._worker.wake()
+
+
+def _new_id() -> str:
+    return secrets.token_hex(16)
+
+
+def _check(directory: Path, capture_id: str) -> None:
+    """Raise ``OSError`` naming the directory where files can't be made in it."""
+    try:
+        for table in ("frames", "interactions", "connections"):
+            (directory / table).mkdir(parents=True, exist_ok=True)
+        probe = directory / "frames" / f".probe-{capture_id}"
+        probe.write_bytes(b"\0")
+        probe.unlink()
+    except OSError as error:
+        raise OSError(error.errno, f"can't capture into {directory}: {error.strerror or error}") from error

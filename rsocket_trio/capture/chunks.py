@@ -1,0 +1,201 @@
+"""What do the bytes of a Streamux connection say? Chunks cut by the negotiated terms, and held to their requests."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rsocket_trio.capture.connections import Kept, Track
+from rsocket_trio.capture.rows import Origin, Rows, Seen
+from rsocket_trio.capture.schema import (
+    CANCEL,
+    CHUNK,
+    COMPLETE,
+    END,
+    INITIALIZE,
+    PING,
+    PING_ACK,
+    STREAMUX_CANCEL,
+    STREAMUX_CANCEL_ACK,
+)
+from rsocket_trio.capture.streams import StreamTrack
+from rsocket_trio.errors import NegotiationFailed, RemoteProtocolError
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.recording import Facts
+from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, ChunkReader, HeaderLayout
+from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate, quick_terms
+
+LONGEST_CHUNK: Final = 2**30 - 1
+ANSWER: Final = Interaction.REQUEST_RESPONSE
+"""A request and its response, a message each: whether they are handled piece by piece does not show on the wire."""
+
+
+def stream_id(request_id: int, *, clients: bool) -> int:
+    """A request id as a stream id: odd for requests of the client, even for those of the server, never 0."""
+    return 2 * request_id + (1 if clients else 2)
+
+
+class StreamuxTrack(Track):
+    """A connection of Streamux. What comes is cut here, so that nothing more is understood of it after a drop."""
+
+    def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int) -> None:
+        super().__init__(origin, rows, facts, conn_id, now)
+        self._heard = {True: b"", False: b""}
+        self._initial: dict[bool, Initialize] = {}
+        self._layout: HeaderLayout | None = None
+        self._reader: ChunkReader | None = None
+        self._deaf = False
+        self._length = 0
+        self._now = now
+        self._pinged: set[int] = set()
+
+    def _after_drop(self) -> None:
+        # The next byte may be in the middle of anything.
+        self._deaf = True
+
+    def _take(self, now: int, inward: bool, frame: Kept) -> None:
+        self._now = now
+        data, beyond = (frame, 0) if isinstance(frame, bytes) else frame
+        if inward and self._deaf:
+            self._lose()
+            return
+        if inward not in self._initial:
+            missing = SIZE - len(self._heard[inward])
+            self._heard[inward] += data[:missing]
+            data = data[missing:]
+            if len(self._heard[inward]) < SIZE:
+                return
+            self._initialize(inward, Initialize.decode(self._heard[inward]))
+            if not data:
+                return
+        layout = self._layout
+        if layout is None:
+            self._unread(inward, len(data) + beyond)
+        elif inward:
+            assert self._reader is not None
+            try:
+                self._reader.feed(data)
+            except RemoteProtocolError:
+                self._deaf = True
+                self._unread(inward, len(data))
+        else:
+            number = int.from_bytes(data[: layout.size], "little")
+            self._chunk(False, number >> layout.id_shift, number & 3, len(data) + beyond - layout.size)
+
+    def _lose(self) -> None:
+        """A read of a direction that can't be followed any more counts as one dropped frame."""
+        self.drops += 1
+        self._untold_drops += 1
+        self.session.drops += 1
+
+    def _unread(self, inward: bool, size: int) -> None:
+        self._count(inward, size)
+        self._row(self._now, inward, size, Seen())
+
+    # The negotiation
+
+    def _initialize(self, inward: bool, message: Initialize) -> None:
+        self._initial[inward] = message
+        self._count(inward, SIZE)
+        seen = Seen()
+        seen.stream_id, seen.frame_type = 0, INITIALIZE
+        self._row(self._now, inward, SIZE, seen)
+        terms = self._terms(message)
+        if terms is not None and self._layout is None:
+            self._layout = HeaderLayout(terms)
+            self._reader = ChunkReader(self._layout, LONGEST_CHUNK, self)
+
+    def _terms(self, message: Initialize) -> Terms | None:
+        """What the chunks of both sides look like from here on, if that is known."""
+        try:
+            message.check()
+            if message.qr:
+                return quick_terms(message)
+            if len(self._initial) == 2:
+                return negotiate(self._initial[True], self._initial[False]).terms
+        except NegotiationFailed:
+            return None
+        return None
+
+    # Chunks; what comes from the reader was received
+
+    def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
+        """A whole chunk came."""
+        self._chunk(True, request_id, bits, len(payload))
+
+    def wants(self, request_id: int, length: int, bits: int) -> bool:
+        """No payload is kept: a chunk that comes in pieces is told when it has passed, by its length."""
+        self._length = length
+        return False
+
+    def on_skipped(self, request_id: int, bits: int) -> None:
+        """The last byte of a chunk came."""
+        self._chunk(True, request_id, bits, self._length)
+
+    def _chunk(self, inward: bool, request_id: int, bits: int, length: int) -> None:
+        layout = self._layout
+        assert layout is not None
+        now, size = self._now, layout.size + length
+        self._count(inward, size)
+        response = bool(bits & RESPONSE)
+        # The id is of the requests of whoever sends the chunk, or with the response bit of whoever reads it.
+        ours = inward == response
+        by_client = ours == (self.facts.side == "client")
+        seen = Seen()
+        seen.stream_id = stream = stream_id(request_id, clients=by_client)
+        seen.flags = bits
+        seen.data_bytes = length
+        track = self.session.streams.get(stream)
+        if length:
+            seen.frame_type = CHUNK
+            if track is None and not response:
+                track = self._begin(stream, ours)
+            self._message(track, inward, size, bits, seen)
+        elif bits == RESPONSE:
+            seen.frame_type = STREAMUX_CANCEL_ACK
+        elif not bits:
+            seen.frame_type = STREAMUX_CANCEL
+            if track is not None:
+                track.half(by_requester=True).size += size
+                self.session.end(track, now, CANCEL)
+        elif track is None:
+            self._ping(inward, stream, response, seen)
+        else:
+            seen.frame_type = END
+            self._message(track, inward, size, bits, seen)
+        self._row(now, inward, size, seen)
+
+    def _begin(self, stream: int, ours: bool) -> StreamTrack:
+        track = StreamTrack(stream, ANSWER, self._now, self.conn_id, self.session.drops, ours)
+        self._streams += 1
+        self.session.begin(track, self._now)
+        return track
+
+    def _message(self, track: StreamTrack | None, inward: bool, size: int, bits: int, seen: Seen) -> None:
+        """A chunk of a request or of a response."""
+        seen.fragments = 0
+        if track is None:
+            return
+        by_requester = track.ours != inward
+        half = track.half(by_requester)
+        half.size += size
+        half.pieces += 1
+        if not by_requester and track.first is None:
+            track.first = self._now
+        if bits & TERMINATION:
+            seen.fragments = min(half.pieces, 2**15 - 1)
+            half.pieces = 0
+            track.item(self._now, by_requester=by_requester)
+            if not by_requester:
+                self.session.end(track, self._now, COMPLETE)
+
+    def _ping(self, inward: bool, stream: int, response: bool, seen: Seen) -> None:
+        if not response:
+            seen.frame_type = PING
+            self._pinged.add(stream)
+            self._beat(self._now, inward, asks=True)
+        elif stream in self._pinged:
+            seen.frame_type = PING_ACK
+            self._pinged.discard(stream)
+            self._beat(self._now, inward, asks=False)
+        else:
+            seen.frame_type = END

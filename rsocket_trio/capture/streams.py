@@ -1,0 +1,151 @@
+"""What has happened on one stream so far? Its payloads, its credit, its stalls, and in the end its row."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rsocket_trio.capture.rows import Origin, Row, route_id
+from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
+from rsocket_trio.mux.interaction import Interaction
+
+REQUESTER: Final = SENDING
+RESPONDER: Final = RECEIVING
+"""The halves of a stream, named from the requester's side whichever side captures."""
+LONGEST_METADATA: Final = 65536
+"""Bytes of a request's metadata that are gathered from its fragments, to find the route."""
+HAS_CREDIT: Final = frozenset(
+    {Interaction.REQUEST_STREAM, Interaction.REQUEST_SUBSCRIPTION, Interaction.REQUEST_CHANNEL}
+)
+
+
+class Half:
+    """One direction of a stream. ``credit`` is what its sender may still send, ``None`` where there is no credit."""
+
+    __slots__ = ("credit", "has_item", "payloads", "pieces", "size")
+
+    def __init__(self) -> None:
+        self.credit: int | None = None
+        self.payloads = 0
+        self.pieces = 0
+        self.has_item = False
+        self.size = 0
+
+
+class StreamTrack:
+    """One stream from its first frame on. Times are readings of the capture's clock, in ns."""
+
+    __slots__ = (
+        *("asked", "conn_id", "drops", "first", "id", "interaction", "last_item", "max_gap", "metadata", "open"),
+        *("ours", "requested", "responses", "retries", "route", "route_id", "since", "stall_ns", "stalled", "stalls"),
+    )
+
+    def __init__(
+        self, stream_id: int, interaction: Interaction, now: int, conn_id: str, drops: int, ours: bool
+    ) -> None:
+        self.id = stream_id
+        self.interaction = interaction
+        self.since = now
+        self.conn_id = conn_id
+        self.drops = drops
+        """How many frames the session had lost when the stream began."""
+        self.ours = ours
+        self.open = BOTH
+        self.asked = Half()
+        self.responses = Half()
+        self.metadata: bytes | None = None
+        self.route: str | None = None
+        self.route_id: int | None = None
+        self.requested: int | None = None
+        self.first: int | None = None
+        self.last_item: int | None = None
+        self.max_gap: int | None = None
+        self.stalled: int | None = None
+        self.stall_ns = 0
+        self.stalls = 0
+        self.retries = 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more belongs to it."""
+        return self.open == NEITHER
+
+    def half(self, by_requester: bool) -> Half:
+        """The direction in which one of the two sends."""
+        return self.asked if by_requester else self.responses
+
+    def name_route(self, route: str | None) -> None:
+        """The route is known."""
+        if route is not None:
+            self.route = route
+            self.route_id = route_id(route)
+
+    def start_credit(self, amount: int | None, now: int) -> None:
+        """What the request grants the responder."""
+        if self.interaction not in HAS_CREDIT:
+            return
+        if self.interaction is Interaction.REQUEST_CHANNEL:
+            self.asked.credit = 0
+        self.responses.credit = 0
+        self.grant(amount or 0, now, by_requester=True)
+        if not amount:
+            self.stalled = now
+
+    def grant(self, amount: int, now: int, *, by_requester: bool) -> int | None:
+        """REQUEST_N: what the other side may send from now on, if there is credit at all."""
+        half = self.half(not by_requester)
+        if half.credit is None:
+            return None
+        half.credit += amount
+        if by_requester:
+            self.requested = (self.requested or 0) + amount
+            if amount:
+                self._end_stall(now)
+        return half.credit
+
+    def item(self, now: int, *, by_requester: bool, opening: bool = False) -> int | None:
+        """A whole payload has passed. What its sender may still send; the payload of the request costs nothing."""
+        half = self.half(by_requester)
+        half.payloads += 1
+        if not by_requester:
+            if self.first is None:
+                self.first = now
+            elif self.last_item is not None:
+                gap = now - self.last_item
+                self.max_gap = gap if self.max_gap is None else max(self.max_gap, gap)
+            self.last_item = now
+        if half.credit is not None and not opening:
+            half.credit = max(0, half.credit - 1)
+            if not half.credit and not by_requester:
+                self.stalled = now
+        return half.credit
+
+    def close(self, now: int, halves: int) -> None:
+        """One direction, or both, say nothing more."""
+        self.open &= ~halves
+        if not self.open & RESPONDER:
+            self._end_stall(now)
+
+    def row(self, origin: Origin, session_id: str, side: str, now: int, outcome: str, code: int | None) -> Row:
+        """Its row of ``interactions``; it ends now."""
+        self._end_stall(now)
+        sent, received = (self.asked, self.responses) if self.ours else (self.responses, self.asked)
+        return (
+            *(origin.capture_id, origin.host, self.conn_id, session_id, self.id & 0x7FFFFFFF, side),
+            "requester" if self.ours else "responder",
+            *(self.route, self.route_id, self.interaction.value, origin.micros(self.since)),
+            None if self.first is None else origin.micros(self.first),
+            origin.micros(now),
+            None if self.first is None else (self.first - self.since) // 1000,
+            (now - self.since) // 1000,
+            *(received.payloads, sent.payloads, received.size, sent.size, self.requested),
+            *(self.stall_ns // 1000, self.stalls),
+            None if self.max_gap is None else self.max_gap // 1000,
+            *(outcome, code, self.retries),
+        )
+
+    def _end_stall(self, now: int) -> None:
+        # A stream that ends in the instant of its last credit did not wait.
+        if self.stalled is not None and now > self.stalled:
+            self.stalls += 1
+            self.stall_ns += now - self.stalled
+        self.stalled = None

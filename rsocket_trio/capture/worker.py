@@ -1,0 +1,144 @@
+"""The thread of a capture: it reads what was seen, at leisure, and writes rows. No connection ever waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from rsocket_trio.capture.buffer import Buffer, Entry
+from rsocket_trio.capture.tracker import Tracker
+from rsocket_trio.capture.writers import GROUP, TableWriter
+
+logger = logging.getLogger("rsocket_trio")
+
+PAUSE: Final = 0.05
+"""Seconds between two looks into the buffer; it calls earlier when it is half full."""
+SLICE: Final = 32
+"""Frames after which the thread lets go of the interpreter: the connections' thread would wait for it otherwise."""
+BREATH: Final = 0.0001
+"""Seconds for which it does."""
+
+
+class Worker:
+    """Moves entries from the buffer through the tracker into files, until it is stopped or fails.
+
+    ``lost`` are frames that were taken from the buffer, or left in it, and are in no file.
+    """
+
+    def __init__(self, name: str, buffer: Buffer, tracker: Tracker, writers: Mapping[str, TableWriter]) -> None:
+        self._name = name
+        self._buffer = buffer
+        self._tracker = tracker
+        self._writers = writers
+        self._wake = threading.Event()
+        self._stopping = False
+        self._flushes: list[threading.Event] = []
+        self.error: Exception | None = None
+        self.lost = 0
+        self._handed = 0
+        self._thread = threading.Thread(target=self._run, name=f"capture {name}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Let the thread look at once."""
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def flush(self, timeout: float) -> bool:
+        """Have all that was seen so far written into whole files. Whether that was done in time, and well."""
+        done = threading.Event()
+        self._flushes.append(done)
+        self.wake()
+        if not self._thread.is_alive():
+            return False
+        return done.wait(timeout) and self.error is None
+
+    def stop(self, timeout: float) -> None:
+        """Let the thread write what is left, and end. It is left alone when that takes longer."""
+        self._stopping = True
+        self.wake()
+        self._thread.join(timeout)
+        self._buffer.is_shut = True
+        if self._thread.is_alive():
+            self._fail(TimeoutError(f"writing what is left took more than {timeout:g} s"))
+
+    # In the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._wake.wait(PAUSE)
+                self._wake.clear()
+                self._once()
+            self._buffer.is_shut = True
+            self._once()
+            if self.error is None:
+                self._tracker.finish(time.monotonic_ns(), "the capture ended first")
+                self._hand_over()
+                self._complete()
+        except Exception as error:
+            # Whatever it is, it must not reach a connection.
+            self._fail(error)
+            for writer in self._writers.values():
+                writer.abandon()
+        finally:
+            for done in self._flushes:
+                done.set()
+
+    def _once(self) -> None:
+        wanted = len(self._flushes)
+        seen = 0
+        while (entry := self._buffer.take()) is not None:
+            if len(entry.frames) <= SLICE:
+                self._tracker.see(entry)
+            else:
+                self._see_slowly(entry)
+            seen += len(entry.frames) + 1
+            if seen >= SLICE:
+                seen = 0
+                time.sleep(BREATH)
+            if self._tracker.waiting >= GROUP:
+                self._hand_over()
+            if self.error is not None:
+                return  # given up from outside
+        self._hand_over()
+        if wanted:
+            self._complete()
+            for done in self._flushes[:wanted]:
+                done.set()
+            del self._flushes[:wanted]
+
+    def _see_slowly(self, entry: Entry) -> None:
+        for start in range(0, len(entry.frames), SLICE):
+            dropped = entry.dropped if not start else 0
+            self._tracker.see(entry._replace(frames=entry.frames[start : start + SLICE], dropped=dropped))
+            time.sleep(BREATH)
+
+    def _hand_over(self) -> None:
+        now = time.monotonic()
+        taken = self._tracker.take()
+        self._handed += len(taken["frames"])
+        for table, rows in taken.items():
+            self._writers[table].add(rows, now)
+
+    def _complete(self) -> None:
+        for writer in self._writers.values():
+            writer.complete()
+
+    def _fail(self, error: Exception) -> None:
+        """Nothing more is recorded. One line tells; what was not written counts as dropped."""
+        if self.error is not None:
+            return
+        self.error = error
+        self._buffer.is_shut = True
+        left = 0
+        while (entry := self._buffer.take()) is not None:
+            left += len(entry.frames)
+        self.lost = left + self._tracker.waiting + self._handed - self._writers["frames"].kept
+        logger.error("capture into %s failed, and records nothing more: %s", self._name, error)

@@ -1,0 +1,85 @@
+"""What does a link say, and what happens then? The side of the engine that its link looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from rsocket_trio.connection.suspending import suspend
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RemoteProtocolError
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.engine import Engine
+
+
+class Hearing:
+    """The rules of a link, for whichever transport the connection has at the time. Nothing here waits."""
+
+    __slots__ = ("_engine", "_told_so")
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._told_so = False
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether reading must pause."""
+        return self._engine.session.is_congested or self._engine.stock.blocks(self._engine.resume)
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether reading pauses for answers that can't leave before something is read: when it comes back, the peer
+        says what it has."""
+        session = self._engine.session
+        return session.outbox.is_stalled and session.is_congested and session.can_resume
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether the session has a part of a frame."""
+        return self._engine.session.is_mid_frame
+
+    @property
+    def progress(self) -> int:
+        """Grows while readers take what was received, and handlers finish."""
+        return self._engine.stock.readings + self._engine.workers.finished
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is to be read."""
+        return self._engine.ended is not None
+
+    def on_frames(self, frames: Sequence[bytes]) -> None:
+        """Whole frames came: everything that they mean happens before the next ones are read."""
+        engine = self._engine
+        engine.act(engine.session.receive(frames, trio.current_time()))
+        engine.opening.next_in_line()
+        engine.settle()
+
+    def on_broken(self, error: RemoteProtocolError) -> None:
+        """The transport can't find the next frame."""
+        self._engine.act(self._engine.session.broken(error))
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        """The transport is gone."""
+        engine = self._engine
+        if engine.peer_draining:
+            engine.end(ConnectionClosed("the peer closed the connection"))
+        elif engine.session.can_resume and engine.road is not None:
+            suspend(engine, error)
+        elif engine.ended is None:
+            cut = engine.session.cut_off(error)
+            engine.faults.lost(cut)
+            engine.end(cut)
+
+    def on_written(self) -> None:
+        """Something left the outbox."""
+        engine = self._engine
+        engine.opening.on_written()
+        if engine.session.gave_up_resuming and not self._told_so:
+            self._told_so = True
+            engine.faults.fatal(ConnectionLost("the store is full: from now on the session can't be resumed"))
+            engine.tell_state()
+        if engine.session.draining:
+            engine.settle()

@@ -1,0 +1,177 @@
+"""How do a connection's frames reach a recorder? A transport that shows each batch of them as it passes.
+
+A connection that is not recorded has no such transport, and so pays nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import trio
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.mux.framing import EncodedFrame, Framing
+from rsocket_trio.mux.recording import Facts, Recorder, Recording
+from rsocket_trio.transports.base import Transport
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.connection.resuming import Dial
+
+CaptureLike: TypeAlias = Recording | str | os.PathLike[str]
+"""What connections are recorded by: a ``Capture``, or a directory that one is to write into."""
+
+
+class RecordedTransport:
+    """Another transport, looked on at from when the dialect is known."""
+
+    def __init__(self, transport: Transport, recording: Recording, side: str) -> None:
+        self.handshake = transport.handshake
+        self.recorder: Recorder | None = None
+        self._transport = transport
+        self._recording = recording
+        self._side = side
+        self._is_open = True
+
+    def begin(self, dialect: str) -> None:
+        """Frames of this dialect are about to pass."""
+        handshake = self.handshake
+        self.recorder = self._recording.opened(Facts(self._side, dialect, handshake.transport, handshake.peer))
+
+    def end(self, reason: str) -> None:
+        """No frame passes any more. The first reason holds."""
+        if self._is_open and self.recorder is not None:
+            self.recorder.closed(reason)
+        self._is_open = False
+
+    def give_up(self, reason: str) -> None:
+        """No session came of it."""
+        self.end(reason)
+        if self.recorder is not None:
+            self.recorder.over(reason)
+
+    @property
+    def is_message_based(self) -> bool:
+        """Whether each message is one frame."""
+        return self._transport.is_message_based
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a frame was received and its rest was not."""
+        return self._transport.mid_frame
+
+    def use_framing(self, framing: Framing) -> None:
+        """Cut received bytes into frames this way from now on."""
+        self._transport.use_framing(framing)
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """The first bytes received so far."""
+        return await self._transport.peek()
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        """Show the frames, then write them: the answer to one must not be seen before it."""
+        if self.recorder is not None:
+            self.recorder.sent(frames)
+        try:
+            await self._transport.send(frames)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.end(_broken(error))
+            raise
+
+    async def receive(self) -> Sequence[bytes]:
+        """The frames that came next, shown before the connection acts on them."""
+        try:
+            frames = await self._transport.receive()
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self.end(_broken(error))
+            raise
+        except RemoteProtocolError as error:
+            self.end(f"the peer broke the framing: {error}")
+            raise
+        if not frames:
+            self.end("the peer closed the transport")
+        elif self.recorder is not None:
+            self.recorder.received(frames)
+        return frames
+
+    async def finish(self, code: int = 1000) -> None:
+        """Say that nothing more is sent, then wait for the peer to do the same."""
+        self.end("closed by this side")
+        await self._transport.finish(code)
+
+    async def aclose(self) -> None:
+        """Close at once."""
+        self.end("closed by this side")
+        await self._transport.aclose()
+
+
+def begin_recording(transport: Transport, dialect: str) -> None:
+    """The dialect of a transport is known: if it is recorded, that begins."""
+    if isinstance(transport, RecordedTransport):
+        transport.begin(dialect)
+
+
+def recorder_of(transport: Transport) -> Recorder | None:
+    """Who looks on at a transport."""
+    return transport.recorder if isinstance(transport, RecordedTransport) else None
+
+
+def give_up_recording(transport: Transport, reason: str) -> None:
+    """Nothing came of a transport, or nothing more will."""
+    if isinstance(transport, RecordedTransport):
+        transport.give_up(reason)
+
+
+def session_over(recorder: Recorder | None, connection: Connection) -> None:
+    """Tell the recorder of a connection's first transport that it is over, and why."""
+    if recorder is not None:
+        recorder.over(str(connection._engine.ended or "it failed here"))
+
+
+def recorded_dial(dial: Dial, recording: Recording | None, dialect: str) -> Dial:
+    """The same dial, each of its transports recorded."""
+    if recording is None:
+        return dial
+    looked_on = recording
+
+    @asynccontextmanager
+    async def dialled() -> AsyncIterator[Transport]:
+        async with dial() as inner:
+            transport = RecordedTransport(inner, looked_on, "client")
+            transport.begin(dialect)
+            try:
+                yield transport
+            finally:
+                transport.end("closed by this side")
+
+    return dialled
+
+
+@asynccontextmanager
+async def recording_into(capture: CaptureLike | None) -> AsyncIterator[Any]:
+    """What records; a directory gets a capture of its own, which is closed, and all of it written, with the block.
+
+    Raises what ``Capture`` raises.
+    """
+    if not isinstance(capture, str | os.PathLike):
+        if capture is not None and not hasattr(capture, "opened"):
+            raise TypeError(f"capture is a Capture or a directory, not {type(capture).__name__}")
+        yield capture
+        return
+    # Here, so that whoever records nothing does not load it.
+    from rsocket_trio.capture import Capture
+
+    owned = await trio.to_thread.run_sync(Capture, capture)
+    try:
+        yield owned
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(owned.close)
+
+
+def _broken(error: BaseException) -> str:
+    cause = error.__cause__ or error
+    return f"the transport broke: {str(cause) or type(cause).__name__}"

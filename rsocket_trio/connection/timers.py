@@ -1,0 +1,79 @@
+"""Whose deadline comes next? One task that waits for the deadlines of any number of connections."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from itertools import count
+from typing import Protocol
+
+import trio
+
+PORTION = 64
+"""Deadlines that are told of in one go: where thousands come at once, others run in between."""
+SLACK = 64
+"""Entries that mean nothing any more and may wait beside as many as mean something."""
+
+
+class Alarm(Protocol):
+    """Who wants to hear of a deadline. ``due`` is set by the timers: when it will, infinite when it will not."""
+
+    due: float
+
+    def ring(self, now: float) -> None:
+        """The deadline has come."""
+        ...
+
+
+class Timers:
+    """The next deadline of each alarm, kept by one task: one each would cost every connection a task of its own."""
+
+    __slots__ = ("_heap", "_live", "_numbers", "_scope")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Alarm]] = []
+        self._numbers = count()
+        self._live = 0
+        self._scope: trio.CancelScope | None = None
+
+    def __len__(self) -> int:
+        return self._live
+
+    def set(self, alarm: Alarm, deadline: float) -> None:
+        """Ring at this time, which is earlier than any that the alarm was set to and has not rung at."""
+        if math.isinf(alarm.due):
+            self._live += 1
+        alarm.due = deadline
+        heapq.heappush(self._heap, (deadline, next(self._numbers), alarm))
+        if len(self._heap) > 2 * self._live + SLACK:
+            self._heap = [entry for entry in self._heap if entry[2].due == entry[0]]
+            heapq.heapify(self._heap)
+        if self._scope is not None and deadline < self._scope.deadline:
+            self._scope.deadline = deadline
+
+    def clear(self, alarm: Alarm) -> None:
+        """Do not ring."""
+        if not math.isinf(alarm.due):
+            self._live -= 1
+            alarm.due = math.inf
+
+    async def run(self) -> None:
+        """Wait and ring, until cancelled."""
+        while True:
+            deadline = self._heap[0][0] if self._heap else math.inf
+            with trio.CancelScope(deadline=deadline) as self._scope:
+                await trio.sleep_forever()
+            for number, alarm in enumerate(self._take(trio.current_time()), 1):
+                alarm.ring(trio.current_time())
+                if number % PORTION == 0:
+                    await trio.lowlevel.checkpoint()
+
+    def _take(self, now: float) -> list[Alarm]:
+        """All alarms whose time has come."""
+        taken: list[Alarm] = []
+        while self._heap and self._heap[0][0] <= now:
+            deadline, _, alarm = heapq.heappop(self._heap)
+            if alarm.due == deadline:
+                self.clear(alarm)
+                taken.append(alarm)
+        return taken

@@ -1,0 +1,148 @@
+"""How does a connection begin? The SETUP and its answer in either role, and what is looked at before both are said."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from rsocket_trio.errors import CONNECTION_ERROR, RemoteProtocolError, UnsupportedSetup
+from rsocket_trio.mux.events import SetupAccepted, SetupReceived
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.extension_terms import check_grants, grants
+from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.frames import ErrorFrame, KeepaliveFrame, SetupOkFrame
+from rsocket_trio.rsocket.gate import Gate
+from rsocket_trio.rsocket.keepalive import KeepaliveTimer
+from rsocket_trio.rsocket.setup import ClientTerms, admit, described, setup_frame
+from rsocket_trio.rsocket.standing import State
+from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease
+
+if TYPE_CHECKING:
+    from rsocket_trio.rsocket.session import Session
+
+UNLIMITED_LEASE = Lease(MAX_REQUESTS, MAX_SECONDS)
+"""What a client grants a server's requests where its application has no policy of its own."""
+
+
+class ClientBeginning:
+    """A client says its SETUP, and waits for the answer where it asked for one.
+
+    ``own_policy`` says that its application grants the server's requests itself.
+    """
+
+    is_full = False
+
+    __slots__ = ("_own_policy", "_session", "_terms")
+
+    def __init__(self, session: Session, terms: ClientTerms, *, own_policy: bool) -> None:
+        self._session = session
+        self._terms = terms
+        self._own_policy = own_policy
+
+    def start(self, now: float) -> None:
+        """Send SETUP. Raises ``LocalProtocolError`` for terms that the dialect can't say."""
+        session, terms = self._session, self._terms
+        frame = setup_frame(session.dialect, terms)
+        session.outbox.put_signal(session.dialect.codec.encode(frame))
+        if terms.resume_token is not None and not session.dialect.entries:
+            session.continuity.begin_client(terms.resume_token, terms)
+        if frame.ack:
+            # RSX-SETUP-03: nothing is sent until the answer, but silence counts.
+            session.state = State.ASKING
+            session.beginning = self
+            session.keepalive = KeepaliveTimer(math.inf, terms.keepalive.max_lifetime, now)
+        else:
+            self._open(now)
+
+    def lets_through(self, data: bytes) -> bool:
+        """Take the SETUP_OK that this client waits for; whether the frame is any other that may come now."""
+        session, terms = self._session, self._terms
+        codec = session.dialect.codec
+        try:
+            frame = codec.decode(data)
+        except RemoteProtocolError:
+            return True  # It will be skipped, if it may be.
+        if isinstance(frame, ErrorFrame) and not frame.stream_id:
+            return True
+        if not isinstance(frame, SetupOkFrame):
+            raise RemoteProtocolError(f"{codec.name_of(frame)} before SETUP_OK")  # RSX-OK-01
+        if frame.stream_id:
+            session.inbound.ignored += 1  # ALL-RCT-07
+            return False
+        try:
+            check_grants(setup_frame(session.dialect, terms).extensions, frame.extensions)
+        except UnsupportedSetup as error:
+            session.end_with(CONNECTION_ERROR, error.data, error)  # RSX-OK-02
+            return False
+        session.control.established = True
+        if terms.resume_token is not None:
+            session.continuity.begin_client(terms.resume_token, terms)
+        self._open(session.inbound.now)
+        session.inbound.events.append(SetupAccepted(frame.extensions))
+        return False
+
+    def _open(self, now: float) -> None:
+        session, terms = self._session, self._terms
+        if session.dialect.codec.writes(KeepaliveFrame):
+            session.keepalive = KeepaliveTimer(terms.keepalive.interval, terms.keepalive.max_lifetime, now)
+        session.state = State.OPEN
+        session.beginning = None
+        if terms.lease:
+            session.control.agree_leases()
+            if not self._own_policy and not session.dialect.implicit_lease:
+                session.grant(UNLIMITED_LEASE, now)  # RS10-CON-11
+
+
+class ServerBeginning:
+    """A server waits for SETUP, then for its application, while the gate holds what comes."""
+
+    __slots__ = ("_gate", "_grants_leases", "_session")
+
+    def __init__(self, session: Session, *, grants_leases: bool) -> None:
+        self._session = session
+        self._grants_leases = grants_leases
+        self._gate = Gate(session.dialect, session.limits, session.table, session.control)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough is held for reading to pause."""
+        return self._gate.is_full
+
+    def lets_through(self, data: bytes) -> bool:
+        """Whether this frame is to be looked at now. The first is taken as the SETUP, and later ones may be held.
+
+        Raises the ``SetupError`` that refuses the client.
+        """
+        if self._session.state is State.GATED:
+            return self._gate.lets_through(data)
+        self._take_setup(data)
+        return False
+
+    def open(self, granted: tuple[Entry, ...]) -> list[bytes]:
+        """The application takes the SETUP, and grants these entries of it; what was held, in order."""
+        session = self._session
+        session.state = State.OPEN
+        session.beginning = None
+        if self._gate.owes_answer:
+            # RSX-OK-01: before anything else.
+            answer = SetupOkFrame(Payload(), (*session.continuity.grants, *granted))
+            session.outbox.release(session.dialect.codec.encode(answer))
+        return self._gate.open()
+
+    def _take_setup(self, data: bytes) -> None:
+        """Let the SETUP in, up to the application's gate."""
+        session, continuity = self._session, self._session.continuity
+        dialect, grants_leases = session.dialect, self._grants_leases
+        frame = admit(dialect, data, session.limits.setup_size, grants_leases=grants_leases, resumes=continuity.offered)
+        session.state = State.GATED
+        session.control.established = True
+        # Without a lifetime silence alone kills nothing.
+        session.keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, session.inbound.now)
+        continuity.begin_server(frame)
+        if frame.lease:
+            session.control.agree_leases()
+        if frame.ack:
+            continuity.grants = grants(frame, grants_leases=grants_leases, resumes=continuity.offered)
+            self._gate.owes_answer = True
+            session.outbox.hold()
+        session.inbound.events.append(SetupReceived(described(dialect, frame)))

@@ -1,0 +1,87 @@
+"""How does a payload leave that is too large for one frame, or for copying it into one?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rsocket_trio.mux.fragments import pieces
+from rsocket_trio.mux.framing import EncodedFrame
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
+from rsocket_trio.rsocket.layout_2_0_draft import mime_fields
+
+WHOLE_BODY = 32768
+"""Bytes from which a body is not copied into its frame, but handed to the write as it is."""
+EMPTY = Payload()
+LONGEST_MIMES = 2 * 128
+"""Bytes that the MIME types of one payload take at most."""
+
+
+def checked_fragment_size(size: int, limit: int) -> int:
+    """An outbound fragment size that every payload can be cut to. Raises ``ValueError`` naming the bounds."""
+    if not 64 <= size <= limit:
+        raise ValueError(f"fragment_size of {size} bytes: must be between 64 and {limit}")
+    return size
+
+
+def lone_size(dialect: Dialect, fragment_size: int) -> int:
+    """Bytes up to which a payload leaves in one frame, whatever else is said of it."""
+    return fragment_size - (LONGEST_MIMES if dialect.mime_fields else 0)
+
+
+def head(dialect: Dialect, frame: RequestFrame | PayloadFrame, payload: Payload, metadata: bytes | None) -> bytes:
+    """The frame without its data, which always stands last."""
+    mimes = frame.payload
+    bare = Payload(
+        b"",
+        metadata,
+        metadata_type=payload.metadata_type,
+        data_mime=mimes.data_mime,
+        metadata_mime=mimes.metadata_mime,
+    )
+    encode = dialect.codec.encode
+    if isinstance(frame, PayloadFrame):
+        return encode(PayloadFrame(frame.stream_id, bare, frame.next, frame.complete, frame.follows))
+    return encode(
+        RequestFrame(
+            *(frame.stream_id, frame.interaction, bare, frame.initial_n, frame.follows, frame.complete),
+            extensions=frame.extensions,
+        )
+    )
+
+
+def fragments(
+    dialect: Dialect, fragment_size: int, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int
+) -> Iterator[EncodedFrame]:
+    """The frames of one payload, made one by one as they leave; ``fixed`` are the bytes of the first frame's fields.
+
+    A request goes on as PAYLOAD (RS10-FRAG-04) or as itself (RS01-FRAG-02: a channel without its number). NEXT
+    stands on every PAYLOAD, COMPLETE on the last frame only (RS10-FRAG-06, RS10-CH-05).
+    """
+    room = later_room = fragment_size - dialect.codec.header_size
+    later_n = None
+    repeats = dialect.request_repeats
+    if repeats and isinstance(frame, RequestFrame) and frame.interaction is not Interaction.REQUEST_CHANNEL:
+        later_n, later_room = frame.initial_n, room - fixed
+    initial_n = frame.initial_n if isinstance(frame, RequestFrame) else None
+    first = True
+    extensions = frame.extensions if isinstance(frame, RequestFrame) else ()
+    opening = EMPTY
+    metadata_header = dialect.metadata_header
+    first_room = room - fixed
+    if dialect.mime_fields:
+        # RSX-MIME-05: the first frame says them, and may become larger than others for that.
+        opening = Payload(data_mime=payload.data_mime, metadata_mime=payload.metadata_mime)
+        first_room = max(first_room - len(mime_fields("", payload)[1]), metadata_header)
+    for piece in pieces(payload, first_room, later_room, metadata_header):
+        complete = frame.complete and not piece.follows
+        part: RequestFrame | PayloadFrame
+        if isinstance(frame, RequestFrame) and (first or repeats):
+            flags = piece.follows, complete
+            part = RequestFrame(frame.stream_id, frame.interaction, opening, initial_n, *flags, extensions)
+        else:
+            part = PayloadFrame(frame.stream_id, opening, True, complete, piece.follows)
+        first, initial_n, opening, extensions = False, later_n, EMPTY, ()
+        yield head(dialect, part, payload, None if piece.metadata is None else bytes(piece.metadata)), piece.data

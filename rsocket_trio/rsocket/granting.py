@@ -1,0 +1,43 @@
+"""Which credit waits to leave? What is granted meanwhile is added to it, so that one frame says all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rsocket_trio.mux.halves import RECEIVING
+from rsocket_trio.rsocket.streams import Stream
+
+
+class CreditGrant:
+    """A REQUEST_N that waits to leave: further credit is added to it instead of queued behind it.
+
+    It stands in the urgent lane, or in that of its own stream: behind its unsent request, or behind the fragments that
+    are leaving (rsocket-js takes no REQUEST_N while it joins those of the same stream).
+    """
+
+    __slots__ = ("_encode", "amount", "stream")
+
+    size = 20  # bytes of the largest REQUEST_N of any dialect, as they count in the outbox
+
+    def __init__(self, encode: Callable[[Stream, int], bytes], stream: Stream, amount: int) -> None:
+        self._encode = encode
+        self.stream = stream
+        self.amount = amount
+
+    def encoded(self) -> bytes | None:
+        """The frame, unless it went already or the stream needs no credit any more."""
+        if self.stream.grant is self:
+            self.stream.grant = None
+        amount, self.amount = self.amount, 0
+        return self._encode(self.stream, amount) if amount and self.stream.open & RECEIVING else None
+
+    take = encoded
+
+    def next_size(self) -> int:
+        """Bytes of the frame."""
+        return self.size
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the frame went."""
+        return not self.amount

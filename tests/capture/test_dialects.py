@@ -1,0 +1,145 @@
+"""Each dialect's own bytes: the same conversation, written by hand, comes to the same rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsocket_trio.capture.schema import type_names
+from rsocket_trio.connection.dialects import ALL
+from tests.capture.reading import Script
+
+ROUTING = b"message/x.rsocket.routing.v0".hex()
+MIMES = f"1c {ROUTING} 0a {b'text/plain'.hex()}"
+
+# fmt: off
+NEW = {  # 1.0, 0.2 and the extension draft have all but the SETUP in common
+    "ask":     "00000001 1100 000002 0161 71",
+    "answer":  "00000001 2860 6f6b",
+    "stream":  "00000003 1900 00000002 000002 0162",
+    "item":    "00000003 2820 6f6e65",
+    "more":    "00000003 2000 00000003",
+    "error":   "00000003 2c00 00000201 6e6f",
+    "again":   "00000005 1900 00000002 000002 0162",
+    "cancel":  "00000005 2400",
+}
+BYTES = {
+    "rsocket/1.0":        {"setup": f"00000000 0400 0001 0000 000003e8 00000bb8 {MIMES} 6869"} | NEW,
+    "reactivesocket/0.2": {"setup": f"00000000 0400 0000 0002 000003e8 00000bb8 {MIMES} 6869"} | NEW,
+    "rsocket/2.0-draft":  {"setup": "00000000 0600 0a 746578742f706c61696e 1c" + ROUTING
+                                    + "000200008140 000008 000003e8 00000bb8 6869"} | NEW,
+    "reactivesocket/0.1": {
+        "setup":  f"0001 0000 00000000 0000 0001 000003e8 00000bb8 {MIMES} 6869",
+        "ask":    "0004 4000 00000002 00000006 0161 71",
+        "answer": "000b 1000 00000002 6f6b",
+        "stream": "0006 4000 00000004 00000002 00000006 0162",
+        "item":   "000b 0000 00000004 6f6e65",
+        "more":   "0009 0000 00000004 00000003",
+        "error":  "000c 0000 00000004 00000201 6e6f",
+        "again":  "0006 4000 00000006 00000002 00000006 0162",
+        "cancel": "000a 0000 00000006",
+    },
+    "reactivesocket/0.0": {
+        "setup":  f"0000 0001 0000000000000000 {MIMES} 6869",
+        "ask":    "0040 0011 0000000000000002 00000006 0161 71",
+        "answer": "0010 0020 0000000000000002 6f6b",
+        "stream": "0040 0013 0000000000000004 0000000000000002 00000006 0162",
+        "item":   "0000 0020 0000000000000004 6f6e65",
+        "more":   "0000 0015 0000000000000004 0000000000000003",
+        "error":  "0000 0021 0000000000000004 6e6f",
+        "again":  "0040 0013 0000000000000006 0000000000000002 00000006 0162",
+        "cancel": "0000 0016 0000000000000006",
+    },
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("dialect", BYTES)
+def test_a_conversation_comes_to_the_same_rows_in_every_dialect(dialect: str) -> None:
+    frames = {name: bytes.fromhex(text) for name, text in BYTES[dialect].items()}
+    script = Script(dialect)
+    script.sent(frames["setup"], at=10)
+    script.sent(frames["ask"], at=20)
+    script.received(frames["answer"], at=30)
+    script.sent(frames["stream"], at=40)
+    script.received(frames["item"], at=50)
+    script.sent(frames["more"], at=60)
+    script.received(frames["error"], at=70)
+    script.sent(frames["again"], frames["cancel"], at=80)
+    script.closed()
+    rows, streams, [connection] = script.rows()
+
+    assert [(row["route"], row["interaction"], row["outcome"], row["total_us"]) for row in streams] == [
+        ("a", "request_response", "complete", 10),
+        ("b", "request_stream", "error", 30),
+        ("b", "request_stream", "cancel", 0),
+    ]
+    assert [(row["n_in"], row["n_out"], row["requested_n"], row["error_code"]) for row in streams] == [
+        (1, 1, None, None),
+        (1, 1, 5, 0x201),
+        (0, 1, 2, None),
+    ]
+    assert [row["credit_after"] for row in rows if row["stream_id"] == rows[3]["stream_id"]] == [2, 1, 4, None]
+    assert [row["frame_bytes"] for row in rows] == [len(frame) for frame in frames.values()]
+    assert connection["data_mime"] == "text/plain"
+    assert connection["keepalive_interval_ms"] == (0 if dialect == "reactivesocket/0.0" else 1000)
+    names = type_names(dialect)
+    assert [names[row["frame_type"]].removeprefix("REQUEST_") for row in rows[1:6:2]] == ["RESPONSE", "STREAM", "N"]
+
+
+def test_the_messages_of_streamux() -> None:
+    # A quick init: 8 bits of id, 14 of length, so a header of 3 bytes, least first: id, length, response, termination.
+    script = Script("streamux/1")
+    ours, theirs = bytes.fromhex("01287a2a4e"), bytes.fromhex("011692a1ea")
+    script.sent(ours, bytes.fromhex("090005") + b"hi", at=10)
+    script.received(theirs + bytes.fromhex("0e00"), at=20)
+    script.received(b"\x05ab", at=30)
+    script.received(b"c" + bytes.fromhex("070005") + b"d", at=40)
+    script.sent(bytes.fromhex("010006"), at=50)
+    script.received(bytes.fromhex("030006"), at=60)
+    script.sent((bytes.fromhex("050007"), 1), bytes.fromhex("000007"), at=70)
+    script.received(bytes.fromhex("020007"), at=80)
+    script.received(bytes.fromhex("050005") + b"y", at=90)
+    script.sent(bytes.fromhex("070005") + b"z", at=100)
+    script.closed()
+    rows, streams, [connection] = script.rows()
+
+    names = type_names("streamux/1")
+    assert [(row["dir"], row["stream_id"], names[row["frame_type"]], row["data_bytes"]) for row in rows] == [
+        ("out", 0, "INITIALIZE", None),
+        ("out", 11, "CHUNK", 2),
+        ("in", 0, "INITIALIZE", None),
+        ("in", 11, "CHUNK", 3),
+        ("in", 11, "CHUNK", 1),
+        ("out", 13, "PING", 0),
+        ("in", 13, "PING_ACK", 0),
+        ("out", 15, "CHUNK", 1),
+        ("out", 15, "CANCEL", 0),
+        ("in", 15, "CANCEL_ACK", 0),
+        ("in", 12, "CHUNK", 1),
+        ("out", 12, "CHUNK", 1),
+    ]
+    assert [(row["stream_id"], row["role"], row["outcome"], row["first_us"], row["total_us"]) for row in streams] == [
+        (11, "requester", "complete", 30, 30),
+        (15, "requester", "cancel", None, 0),
+        (12, "responder", "complete", 10, 10),
+    ]
+    assert [(row["bytes_in"], row["bytes_out"]) for row in streams] == [(10, 5), (0, 7), (4, 4)]
+    assert [row["fragments"] for row in rows if row["stream_id"] == 11] == [1, 0, 2]
+    assert sum(connection["keepalive_rtt"]) == connection["keepalive_rtt"][4] == 1, "10 us"
+
+
+def test_streamux_is_not_understood_after_a_drop_of_what_came_and_says_how_much() -> None:
+    script = Script("streamux/1")
+    script.sent(bytes.fromhex("01287a2a4e"))
+    script.received(bytes.fromhex("011692a1ea"))
+    script.received(bytes.fromhex("050005") + b"y", dropped=2)
+    script.sent(bytes.fromhex("010006"))
+    script.closed()
+    rows, _, [connection] = script.rows()
+
+    assert [row["drop_count"] for row in rows] == [0, 0, 3]
+    assert connection["drop_count"] == 3
+
+
+def test_every_dialect_is_tried_here() -> None:
+    assert {*BYTES, "streamux/1"} == set(ALL)

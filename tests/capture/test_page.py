@@ -1,0 +1,57 @@
+"""What the page on captures says is so: its code runs, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rsocket_trio import Payload, Responder, open_connection, serve
+from rsocket_trio.capture.schema import STREAMUX_NAMES, TABLES
+from tests.blocks import blocks, page
+from tests.capture.reading import read
+
+PAGE = page("docs/capture.md")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_tables_of_columns_are_those_of_the_code(table: str) -> None:
+    section = PAGE.partition(f"### {table}\n")[2].partition("\n#")[0]
+    documented = re.findall(r"^\| `(\w+)` \| (\S+) \| (.+) \|$", section, re.MULTILINE)
+
+    assert documented == [(column.name, column.type, column.meaning) for column in TABLES[table]]
+
+
+def test_the_numbers_of_streamux_are_those_of_the_code() -> None:
+    assert {int(number): name for number, name in re.findall(r"(\d) (?:is )?([A-Z_]{3,})", PAGE)} == STREAMUX_NAMES
+
+
+async def test_the_code_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    responder = Responder()
+
+    @responder.request_response("shout")
+    def shout(request: Payload) -> str:
+        return request.text.upper()
+
+    printed: list[object] = []
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            [uri] = await nursery.start(serve, responder, "tcp://127.0.0.1:0")
+            names: dict[str, Any] = {"uri": uri, "open_connection": open_connection, "trio": trio}
+            names["print"] = lambda *words: printed.append(words)
+            for block in blocks(PAGE):
+                if block.language == "python":
+                    code = compile(block.text, "docs/capture.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                    result = eval(code, names)
+                    if result is not None:
+                        await result
+            nursery.cancel_scope.cancel()
+
+    assert printed == [(0, None)]
+    for directory in "capture", "shared":
+        assert [row["route"] for row in read(tmp_path / directory, "interactions")] == ["shout"]

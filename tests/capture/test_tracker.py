@@ -1,0 +1,352 @@
+"""What a tracker makes of frames: halves, fragments, credit, leases, drops, sessions; and a plain reference for all."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsocket_trio.capture.buffer import Recorded
+from rsocket_trio.capture.rows import route_id, trace_of
+from rsocket_trio.capture.schema import as_int8, as_int16, as_int32
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, TRACING_ZIPKIN
+from rsocket_trio.mux.recording import Facts
+from tests.capture import golden
+from tests.capture.reading import Script
+
+# Types and flags of 1.0, shifted to where they stand.
+FNF, RESPONSE, STREAM, CHANNEL = 0x1400, 0x1000, 0x1800, 0x1C00
+REQUEST_N, CANCEL, PAYLOAD, ERROR = 0x2000, 0x2400, 0x2800, 0x2C00
+FOLLOWS, COMPLETE, NEXT = 0x80, 0x40, 0x20
+
+
+def frame(stream: int, bits: int, body: bytes = b"") -> bytes:
+    """A frame without metadata."""
+    return stream.to_bytes(4, "big") + bits.to_bytes(2, "big") + body
+
+
+def n(number: int) -> bytes:
+    return number.to_bytes(4, "big")
+
+
+@pytest.fixture
+def script() -> Script:
+    """A client of 1.0 that has sent its SETUP."""
+    made = Script()
+    made.sent(golden.SETUP, at=0)
+    return made
+
+
+def test_a_channel_ends_when_both_halves_have_completed(script: Script) -> None:
+    script.sent(frame(1, CHANNEL, n(1) + b"a"), at=10)
+    script.received(frame(1, REQUEST_N, n(2)), at=20)
+    script.sent(frame(1, PAYLOAD | NEXT | COMPLETE, b"b"), at=30)
+    assert script.rows()[1] == []
+
+    script.received(frame(1, PAYLOAD | NEXT | COMPLETE, b"c"), at=40)
+    frames, [stream], _ = script.rows()
+
+    assert (stream["outcome"], stream["total_us"], stream["n_in"], stream["n_out"]) == ("complete", 30, 1, 2)
+    assert frames[0]["credit_after"] == 0, "the responder may send one item, and did"
+
+
+def test_a_responder_that_cancels_a_channel_ends_the_requesters_half_only(script: Script) -> None:
+    script.sent(frame(1, CHANNEL, n(1) + b"a"))
+    script.received(frame(1, CANCEL))
+    assert script.rows()[1] == []
+
+    script.received(frame(1, PAYLOAD | COMPLETE))
+
+    assert [stream["outcome"] for stream in script.rows()[1]] == ["complete"]
+
+
+def test_credit_is_that_of_each_direction(script: Script) -> None:
+    script.sent(frame(1, CHANNEL, n(3) + b"a"))
+    script.received(frame(1, REQUEST_N, n(2)))
+    script.sent(frame(1, PAYLOAD | NEXT, b"b"))
+    script.received(frame(1, PAYLOAD | NEXT, b"c"))
+    script.sent(frame(1, REQUEST_N, n(5)))
+
+    assert [row["credit_after"] for row in script.rows()[0][1:]] == [3, 2, 1, 2, 7]
+
+
+def test_a_payload_in_fragments_is_one_payload(script: Script) -> None:
+    script.sent(frame(1, STREAM, n(2)))
+    for piece, at in (b"a", 10), (b"b", 20):
+        script.received(frame(1, PAYLOAD | NEXT | FOLLOWS, piece), at=at)
+    script.received(frame(1, PAYLOAD | NEXT, b"c"), at=30)
+    script.received(frame(1, PAYLOAD | NEXT | COMPLETE, b"d"), at=40)
+    frames, [stream], _ = script.rows()
+
+    assert [row["fragments"] for row in frames[1:]] == [1, 0, 0, 3, 1]
+    assert [row["credit_after"] for row in frames[1:]] == [2, None, None, 1, 0]
+    assert (stream["n_in"], stream["max_gap_us"]) == (2, 10)
+
+
+def test_a_stall_lasts_from_the_last_credit_to_the_next(script: Script) -> None:
+    script.sent(frame(1, STREAM, n(1)), at=100)
+    script.received(frame(1, PAYLOAD | NEXT), at=200)
+    script.sent(frame(1, REQUEST_N, n(1)), at=500)
+    script.received(frame(1, PAYLOAD | NEXT), at=600)
+    script.received(frame(1, PAYLOAD | COMPLETE), at=1000)
+    [stream] = script.rows()[1]
+
+    assert (stream["stalls"], stream["stall_us"], stream["requested_n"]) == (2, 700, 2)
+
+
+def test_a_lease_counts_what_was_used_and_what_expired(script: Script) -> None:
+    script.received(golden.LEASE[:6] + n(1) + n(3), at=1000)
+    script.sent(frame(1, FNF, b"in time"), at=1500)
+    script.sent(frame(3, FNF, b"too late"), at=3000)
+    script.received(golden.LEASE[:6] + n(1000) + n(5), at=4000)
+    script.received(golden.LEASE[:6] + n(1000) + n(7), at=5000)
+    script.closed()
+    [connection] = script.rows()[2]
+
+    assert [connection[f"lease_{what}"] for what in ("grants", "granted", "used", "expired")] == [3, 15, 1, 7]
+
+
+def test_what_was_dropped_leaves_the_ends_of_streams_unknown(script: Script) -> None:
+    script.sent(frame(1, STREAM, n(1)))
+    script.received(frame(99, PAYLOAD | NEXT), dropped=4)
+    script.sent(frame(3, STREAM, n(1)))
+    script.closed()
+    frames, streams, [connection] = script.rows()
+
+    assert [(stream["stream_id"], stream["outcome"]) for stream in streams] == [(1, "unknown"), (3, "conn_lost")]
+    assert [row["drop_count"] for row in frames] == [0, 0, 4, 0]
+    assert connection["drop_count"] == 4
+
+
+def test_a_stream_id_that_begins_anew_was_lost_sight_of(script: Script) -> None:
+    script.sent(frame(1, STREAM, n(1)))
+    script.sent(frame(1, RESPONSE), dropped=1)
+
+    assert [stream["outcome"] for stream in script.rows()[1]] == ["unknown"]
+
+
+def test_what_cannot_be_read_is_counted_and_has_its_header(script: Script) -> None:
+    script.received(b"\0\0", frame(1, 0xF800), frame(1, REQUEST_N, b"\0"))
+    frames, _, _ = script.rows()
+
+    assert [(row["frame_type"], row["stream_id"], row["frame_bytes"]) for row in frames[1:]] == [
+        (None, None, 2),
+        (0x3E, 1, 6),
+        (8, 1, 7),
+    ]
+
+
+def test_data_that_was_not_kept_is_counted(script: Script) -> None:
+    script.sent((frame(1, RESPONSE), 5_000_000))
+    row = script.rows()[0][-1]
+
+    assert (row["frame_bytes"], row["data_bytes"]) == (5_000_006, 5_000_000)
+
+
+def test_a_try_to_resume_that_is_refused_leaves_its_session_alone(script: Script) -> None:
+    script = Script()
+    script.sent(golden.SETUP_RESUME, golden.FEED_1)
+    script.closed("lost", over=False)
+    refused = script.open()
+    script.sent(golden.RESUME, source=refused)
+    script.received(frame(0, ERROR, n(4) + b"unknown"), source=refused)
+    script.closed("refused", over=False, source=refused)
+    _, streams, [row] = script.rows()
+
+    assert (streams, row["close_reason"], row["resume_count"]) == ([], "refused", 0)
+    assert len(script.tracker) == 1
+
+    script.closed("given up")
+
+    assert [(stream["outcome"], stream["conn_id"]) for stream in script.rows()[1]] == [("conn_lost", "conn-0")]
+    assert len(script.tracker) == 0
+
+
+def test_a_session_whose_beginning_was_not_seen_ends_with_its_transport() -> None:
+    script = Script()
+    script.sent(golden.RESUME)
+    script.received(golden.RESUME_OK)
+    script.sent(golden.FEED_1)
+    script.closed("gone", over=False)
+    _, [stream], [row] = script.rows()
+
+    assert (stream["outcome"], row["close_reason"], row["resume_count"]) == ("conn_lost", "gone", 1)
+    assert len(script.tracker) == 0
+
+
+def test_a_transport_that_is_replaced_before_it_closes_gets_its_row_when_it_does() -> None:
+    script = Script(side="server")
+    script.received(golden.SETUP_RESUME, golden.FEED_1)
+    second = script.open()
+    script.received(golden.RESUME, source=second)
+    script.sent(golden.RESUME_OK, source=second)
+    script.closed("the client came back", over=False)
+    assert [row["close_reason"] for row in script.rows()[2]] == ["the client came back"]
+
+    script.closed("the end", over=False, source=second)
+    script.closed("the end")
+    _, [stream], [row] = script.rows()
+
+    assert (stream["outcome"], row["conn_id"], row["resume_count"]) == ("conn_lost", "conn-1", 1)
+    assert len(script.tracker) == 0
+
+
+def test_one_capture_may_see_both_ends_of_a_session() -> None:
+    script = Script()
+    server = Recorded(script.buffer, Facts("server", "rsocket/1.0"))
+    script.tell()
+    script.sent(golden.SETUP_RESUME, golden.FEED_1)
+    script.received(golden.SETUP_RESUME, golden.FEED_1, source=server)
+    again, back = script.open(), Recorded(script.buffer, Facts("server", "rsocket/1.0"))
+    script.tell()
+    script.sent(golden.RESUME, source=again)
+    script.received(golden.RESUME, source=back)
+    script.sent(golden.RESUME_OK, source=back)
+    script.received(golden.RESUME_OK, source=again)
+    script.sent(golden.FEED_LAST_1, source=back)
+    script.received(golden.FEED_LAST_1, source=again)
+    for source, over in (again, False), (back, False), (script.source, True), (server, True):
+        script.closed(over=over, source=source)
+    _, streams, connections = script.rows()
+
+    assert [(row["side"], row["outcome"]) for row in streams] == [("server", "complete"), ("client", "complete")]
+    assert sorted((row["side"], row["resume_count"]) for row in connections) == [
+        *(("client", 0), ("client", 1), ("server", 0), ("server", 1)),
+    ]
+    assert len(script.tracker) == 0
+
+
+def test_a_capture_that_ends_first_tells_of_all_that_is_open(script: Script) -> None:
+    script.sent(frame(1, STREAM, n(1)))
+    script.tracker.finish(9_000_000, "the capture ended first")
+    _, [stream], [row] = script.rows()
+
+    assert (stream["outcome"], row["close_reason"]) == ("conn_lost", "the capture ended first")
+
+
+def test_a_route_has_the_same_number_everywhere() -> None:
+    assert route_id("orders.get") == -1393431455782772139
+    assert route_id("orders.get") != route_id("orders.put")
+
+
+def test_a_short_trace_id_is_filled_up() -> None:
+    short = b"\x80" + bytes(range(1, 17))
+
+    assert trace_of(short, TRACING_ZIPKIN) == bytes(8) + bytes(range(1, 9))
+    assert trace_of(b"\x00", TRACING_ZIPKIN) is None, "a trace without ids"
+    assert trace_of(b"\x88\x01", TRACING_ZIPKIN) is None, "cut short"
+    assert trace_of(b"\xfd\x00", COMPOSITE_METADATA) is None, "malformed"
+
+
+def test_wire_values_fit_their_columns() -> None:
+    assert (as_int8(0x3F), as_int8(0xFFFF), as_int16(0x8000), as_int32(0xFFFFFFFF)) == (0x3F, -1, -0x8000, -1)
+
+
+# The reference: a capture paired by streams, each looked at by itself
+
+
+class Told(NamedTuple):
+    """One frame of a random trace: when, whether it came in, and what it is."""
+
+    inward: bool
+    stream: int
+    bits: int
+    credit: int
+
+
+REQUESTS = (FNF, RESPONSE, STREAM, CHANNEL)
+KINDS = (
+    *REQUESTS,
+    *(REQUEST_N, CANCEL, ERROR, PAYLOAD | NEXT, PAYLOAD | COMPLETE, PAYLOAD | NEXT | COMPLETE),
+    *(PAYLOAD | NEXT | FOLLOWS, PAYLOAD),
+)
+TRACES = st.lists(
+    st.builds(Told, st.booleans(), st.sampled_from([1, 2, 3]), st.sampled_from(KINDS), st.integers(1, 3)), max_size=60
+)
+
+
+@given(TRACES)
+def test_rows_are_those_of_a_plain_pairing(trace: list[Told]) -> None:
+    script = Script()
+    script.sent(golden.SETUP, at=0)
+    for at, told in enumerate(trace, 1):
+        body = n(told.credit) if told.bits in (STREAM, CHANNEL, REQUEST_N) else n(0x201) if told.bits == ERROR else b""
+        (script.received if told.inward else script.sent)(frame(told.stream, told.bits, body), at=at)
+    script.closed()
+    frames, streams, [connection] = script.rows()
+
+    expected = sorted(itertools.chain(*(reference(trace, stream) for stream in (1, 2, 3))))
+    seen = sorted(
+        (
+            row["t_start"],
+            row["stream_id"],
+            row["outcome"],
+            row["t_end"],
+            row["n_in"],
+            row["n_out"],
+            row["requested_n"] or 0,
+        )
+        for row in streams
+    )
+    assert seen == expected
+    assert [row["seq"] for row in frames] == list(range(len(trace) + 1))
+    assert connection["streams"] == len(streams)
+    assert connection["frames_in"] + connection["frames_out"] == len(frames)
+
+
+def reference(trace: list[Told], stream: int) -> list[tuple[int, int, str, int, int, int, int]]:
+    """The streams of one id, from each request to what ends it, frame by frame and without any state but their own."""
+    own = [(at, told) for at, told in enumerate(trace, 1) if told.stream == stream]
+    found = []
+    while own:
+        begun, request = own.pop(0)
+        if request.bits not in REQUESTS:
+            continue
+        counts = {True: 0, False: 0}
+        counts[request.inward] = 1
+        asked = request.credit if request.bits in (STREAM, CHANNEL) else 0
+        pending = {True: False, False: False}
+        closed: set[bool] = set()
+        outcome, ended = ("complete", begun) if request.bits == FNF else ("conn_lost", len(trace) + 1)
+        while own and request.bits != FNF:
+            at, told = own[0]
+            if told.bits in REQUESTS:
+                outcome, ended = "unknown", at
+                break
+            own.pop(0)
+            answers = told.inward != request.inward
+            if told.bits == ERROR:
+                outcome, ended = "error", at
+                break
+            if told.bits == CANCEL and not answers:
+                outcome, ended = "cancel", at
+                break
+            if told.bits == CANCEL:
+                closed.add(False)
+            elif told.bits == REQUEST_N:
+                asked += told.credit if not answers and request.bits in (STREAM, CHANNEL) else 0
+                continue
+            else:
+                pending[answers] |= bool(told.bits & NEXT)
+                if told.bits & FOLLOWS:
+                    continue
+                was_item, pending[answers] = pending[answers], False
+                counts[told.inward] += was_item
+                if answers and ((request.bits == RESPONSE and was_item) or told.bits & COMPLETE):
+                    closed |= {True} if request.bits == CHANNEL else {True, False}
+                elif told.bits & COMPLETE:
+                    closed.add(False)
+            if closed == {True, False}:
+                outcome, ended = "complete", at
+                break
+        found.append((begun, stream, outcome, ended, counts[True], counts[False], asked))
+    return found
+
+
+def test_the_reference_knows_more_than_one_end() -> None:
+    trace = [Told(False, 1, STREAM, 1), Told(True, 1, PAYLOAD | NEXT, 1), Told(False, 1, CANCEL, 1)]
+
+    assert reference(trace, 1) == [(1, 1, "cancel", 3, 1, 1, 1)]

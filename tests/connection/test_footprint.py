@@ -1,0 +1,197 @@
+"""What a connection costs while nothing happens: tasks, memory, and nothing kept once it is over."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from rsocket_trio import Connection, Limits, Payload, Responder, ResumeOptions, open_connection, serve
+from rsocket_trio.connection.accepting import Server
+from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS
+from rsocket_trio.transports.bytestream import ByteStreamTransport
+from tests.conformance import raw
+from tests.connection.pairs import settle
+
+CONNECTIONS = 50
+LIFETIME = 90
+CONNECTION_BYTES = 15_000
+"""Of Python's own memory, without a socket: 13,500 were measured."""
+STREAM_BYTES = 4_700
+"""The same for a stream whose handler waits for credit: 4,200 were measured."""
+
+
+def echoing() -> Responder:
+    responder = Responder()
+
+    @responder.request_response
+    async def echo(request: Payload) -> Payload:
+        return request
+
+    @responder.request_stream
+    async def ticks(request: Payload) -> AsyncIterator[bytes]:
+        while True:
+            yield b"tick"
+
+    return responder
+
+
+@asynccontextmanager
+async def served(count: int, responder: Responder, limits: Limits = LIMITS) -> AsyncIterator[list[raw.RawPeer]]:
+    """Clients made of bytes at one server, which has read their SETUPs."""
+    server = Server(responder, ["rsocket/1.0"], limits, FRAGMENT_SIZE, None, ())
+    pairs = [trio.testing.memory_stream_pair() for _ in range(count)]
+    peers = [raw.RawPeer(ours) for ours, _ in pairs]
+    async with server.sharing_timers(), trio.open_nursery() as nursery:
+        await settle()
+        for peer, (_, theirs) in zip(peers, pairs, strict=True):
+            await peer.send(raw.setup(lifetime=LIFETIME * 1000))
+            nursery.start_soon(server.serve_one, ByteStreamTransport(theirs), trio.Event())
+        await settle()
+        try:
+            yield peers
+        finally:
+            for peer in peers:
+                await trio.aclose_forcefully(peer.stream)
+
+
+def tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def test_a_connection_that_was_told_nothing_is_one_task_and_one_that_answered_is_two(
+    autojump_clock: MockClock,
+) -> None:
+    before = tasks() + 1  # the one that looks after all deadlines
+    async with served(CONNECTIONS, echoing()) as peers:
+        assert tasks() == before + CONNECTIONS
+
+        for peer in peers:
+            await peer.send(raw.keepalive())
+            await peer.expect(raw.keepalive(respond=False))
+        await settle()
+
+        assert tasks() == before + 2 * CONNECTIONS
+
+
+async def test_tasks_that_had_nothing_to_do_for_a_lifetime_go_and_come_back(autojump_clock: MockClock) -> None:
+    before = tasks() + 1
+    async with served(1, echoing()) as (peer,):
+        for stream_id in (1, 3):
+            await peer.send(raw.ask(stream_id, b"?"))
+            await peer.expect(raw.payload(stream_id, b"?", raw.N | raw.C))
+            await settle()
+            assert tasks() == before + 3
+
+            for _ in range(3):
+                # Frames that need no answer keep the connection alive.
+                await trio.sleep(LIFETIME - 10)
+                await peer.send(raw.keepalive(respond=False))
+            await settle()
+            assert tasks() == before + 1
+
+
+async def test_an_idle_connection_is_small(autojump_clock: MockClock) -> None:
+    async with served(1, echoing()):
+        pass  # whatever is made once
+    grown = await grown_by(CONNECTIONS, beats=True)
+
+    assert grown / CONNECTIONS <= CONNECTION_BYTES
+
+
+async def grown_by(count: int, *, beats: bool) -> int:
+    """Bytes that so many connections take; the clients' ends are made before."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        server = Server(echoing(), ["rsocket/1.0"], LIMITS, FRAGMENT_SIZE, None, ())
+        pairs = [trio.testing.memory_stream_pair() for _ in range(count)]
+        peers = [raw.RawPeer(ours) for ours, _ in pairs]
+        async with server.sharing_timers(), trio.open_nursery() as nursery:
+            await settle()
+            gc.collect()
+            before, _ = tracemalloc.get_traced_memory()
+            for peer, (_, theirs) in zip(peers, pairs, strict=True):
+                await peer.send(raw.setup(), *([raw.keepalive()] * beats))
+                nursery.start_soon(server.serve_one, ByteStreamTransport(theirs), trio.Event())
+            await settle()
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+            for peer in peers:
+                await trio.aclose_forcefully(peer.stream)
+    finally:
+        tracemalloc.stop()
+    return grown
+
+
+async def test_a_stream_that_waits_for_credit_is_small(autojump_clock: MockClock) -> None:
+    count = 500
+    async with served(1, echoing()) as (peer,):
+        await peer.send(raw.request(raw.REQUEST_STREAM, 1, n=1))
+        await settle()
+        gc.collect()
+        tracemalloc.start()
+        try:
+            before, _ = tracemalloc.get_traced_memory()
+            for number in range(1, count + 1):
+                await peer.send(raw.request(raw.REQUEST_STREAM, 1 + 2 * number, n=1))
+            await settle()
+            # What the server said waits in the stream between us.
+            said = bytes(await peer.stream.receive_some())
+            assert said.count(b"tick") == count + 1
+            del said
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+
+    assert grown / count <= STREAM_BYTES
+
+
+async def test_nothing_that_each_connection_has_keeps_a_dictionary_of_attributes(autojump_clock: MockClock) -> None:
+    async with served(1, echoing()):
+        gc.collect()
+        before = {id(one) for one in gc.get_objects()}
+        async with served(1, echoing()):
+            made = {type(one) for one in gc.get_objects() if id(one) not in before}
+            with_dictionary = {
+                kind.__name__ for kind in made if kind.__module__.startswith("rsocket_trio.") and kind.__dictoffset__
+            }
+
+    # Those of the server as a whole, of its responder, and of records that the application may extend.
+    assert with_dictionary <= {"Responder", "RSocketServer", "Server", "Connection"}
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_who_keeps_a_connection_that_is_over_keeps_no_frame_of_it(side: str, autojump_clock: MockClock) -> None:
+    kept: list[Connection] = []
+    responder = echoing()
+
+    @responder.setup
+    async def meet(setup: object, connection: Connection) -> None:
+        if side == "server":
+            kept.append(connection)
+
+    options = ResumeOptions(store_bytes=1_000_000)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(
+            lambda task_status: serve(responder, "memory://here", resume=options, task_status=task_status)
+        )
+        async with open_connection("memory://here", resume=options) as connection:
+            if side == "client":
+                kept.append(connection)
+            await connection.request_response(bytes(50_000))
+            store = kept[0]._engine.session.outbox.store  # type: ignore[attr-defined]
+            assert store.size >= 50_000
+        await kept[0].wait_closed()
+        await trio.sleep(5)
+        nursery.cancel_scope.cancel()
+
+    assert kept[0]._engine.session.outbox.store is None  # type: ignore[attr-defined]
+    assert kept[0]._engine.session.outbox.size == 0
+    kept.clear()

@@ -1,0 +1,233 @@
+"""Faults of credit, resumption, cancelling and time, each easy to overlook, and the tests that must find them."""
+
+from __future__ import annotations
+
+import attrs
+
+
+@attrs.frozen
+class Mutant:
+    """A fault: in ``file`` of the package the text ``old``, which is there once, becomes ``new``.
+
+    Of the test files at least one must fail then.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+CREDIT = ("tests/mux/test_credit.py", "tests/connection/test_streams.py")
+STORE = ("tests/mux/test_retaining.py",)
+RESUME = (*STORE, "tests/rsocket/test_resumption.py", "tests/conformance/test_resume_1_0.py")
+STREAMS = ("tests/rsocket/test_session_streams.py", "tests/conformance/test_rs10_streams.py")
+CANCELS = (
+    *STREAMS,
+    "tests/reliability/test_cancelled_items.py",
+    "tests/reliability/test_cancel_sweep.py",
+)
+
+MUTANTS = (
+    # Credit
+    Mutant(
+        "top up one item late",
+        "mux/credit.py",
+        "return self._used >= self._half",
+        "return self._used > self._half",
+        CREDIT,
+    ),
+    Mutant(
+        "grant what was used once more",
+        "mux/credit.py",
+        "used, self._used = self._used, 0",
+        "used = self._used",
+        CREDIT,
+    ),
+    Mutant(
+        "sending takes no credit",
+        "rsocket/outbound.py",
+        "stream.room -= 1",
+        "stream.room -= 0",
+        STREAMS,
+    ),
+    Mutant(
+        "receiving takes no credit",
+        "rsocket/inbound.py",
+        "stream.granted -= 1",
+        "stream.granted -= 0",
+        STREAMS,
+    ),
+    Mutant(
+        "one item more than was granted",
+        "rsocket/inbound.py",
+        "if stream.granted <= 0:\n            self._surplus(stream)\n            return\n        stream.granted",
+        "if stream.granted < 0:\n            self._surplus(stream)\n            return\n        stream.granted",
+        STREAMS,
+    ),
+    Mutant(
+        "what is granted later is not counted",
+        "rsocket/outbound.py",
+        "stream.granted += amount",
+        "stream.granted += 0",
+        STREAMS,
+    ),
+    Mutant(
+        "REQUEST_N replaces what was left",
+        "rsocket/inbound.py",
+        "stream.room += frame.request_n",
+        "stream.room = frame.request_n",
+        STREAMS,
+    ),
+    # Resumption
+    Mutant(
+        "the store's position lags by a byte for each frame",
+        "mux/retaining.py",
+        "self.position += len(frame)",
+        "self.position += len(frame) - 1",
+        RESUME,
+    ),
+    Mutant(
+        "a frame that was confirmed to its last byte is kept",
+        "mux/retaining.py",
+        "while frames and first + len(frames[0]) <= position:",
+        "while frames and first + len(frames[0]) < position:",
+        RESUME,
+    ),
+    Mutant(
+        "a position that was never reached empties the store",
+        "mux/retaining.py",
+        "if not self.first < position <= self.position:",
+        "if not self.first < position:",
+        RESUME,
+    ),
+    Mutant(
+        "a position inside of a frame is served",
+        "mux/retaining.py",
+        "return here == position",
+        "return here >= position",
+        RESUME,
+    ),
+    Mutant(
+        "the oldest frame is not sent again",
+        "mux/retaining.py",
+        "self._again = deque(self.store.kept())",
+        "self._again = deque(self.store.kept()[1:])",
+        RESUME,
+    ),
+    Mutant(
+        "frames without a position are kept",
+        "mux/retaining.py",
+        "if self._is_tracked(kept):\n                store.append(kept)",
+        "if kept:\n                store.append(kept)",
+        RESUME,
+    ),
+    Mutant(
+        "the store has no bound",
+        "mux/retaining.py",
+        "leaving = super().take(limit - total, store.room)",
+        "leaving = super().take(limit - total)",
+        RESUME,
+    ),
+    Mutant(
+        "the peer is asked only once how far it got",
+        "rsocket/resumption.py",
+        "self._outbox.asked = self._outbox.is_stalled = False",
+        "self._outbox.is_stalled = False",
+        (*RESUME, "tests/connection/test_resume_stalls.py"),
+    ),
+    Mutant(
+        "what came does not move the position",
+        "rsocket/resumption.py",
+        'frame[:4] != b"\\0\\0\\0\\0":\n                received += len(frame)',
+        'frame[:4] != b"\\0\\0\\0\\0":\n                received += 0',
+        RESUME,
+    ),
+    Mutant(
+        "what the peer has is sent again",
+        "rsocket/resumption.py",
+        "store.trim(position)\n        self._outbox.again(first)",
+        "self._outbox.again(first)",
+        RESUME,
+    ),
+    Mutant(
+        "a client that lost frames may come back",
+        "rsocket/resumption.py",
+        "if back.first_available_client_position > self.received:",
+        "if back.first_available_client_position > self.received + 2**31:",
+        RESUME,
+    ),
+    # Cancelling, and what ends a stream
+    Mutant(
+        "CANCEL leaves the stream where it was",
+        "rsocket/inbound.py",
+        "self._drop(stream)\n        if known and not ended:",
+        "if known and not ended:",
+        CANCELS,
+    ),
+    Mutant(
+        "what waits for a cancelled stream is sent",
+        "rsocket/inbound.py",
+        "stream.request = None\n        self._outbox.discard(stream)",
+        "stream.request = None",
+        CANCELS,
+    ),
+    Mutant(
+        "CANCEL of a request that never left",
+        "rsocket/outbound.py",
+        "if stream.left:\n                self._outbox.put_urgent",
+        "if stream.id:\n                self._outbox.put_urgent",
+        CANCELS,
+    ),
+    Mutant(
+        "an error does not end the stream",
+        "rsocket/outbound.py",
+        "error.data)))\n        self._table.end(stream)",
+        "error.data)))",
+        CANCELS,
+    ),
+    Mutant(
+        "a completion closes nothing",
+        "rsocket/outbound.py",
+        "stream.open &= BOTH & ~move.closes",
+        "stream.open &= BOTH",
+        STREAMS,
+    ),
+    Mutant(
+        "half payloads that end are counted for ever",
+        "rsocket/streams.py",
+        "self.reassembling -= stream.assembly.size",
+        "self.reassembling -= 0",
+        ("tests/conformance/test_limits.py",),
+    ),
+    Mutant(
+        "cancels cost the peer nothing",
+        "rsocket/lease.py",
+        "self._tokens -= 1",
+        "self._tokens -= 0",
+        ("tests/rsocket/test_lease.py", "tests/conformance/test_limits.py"),
+    ),
+    Mutant(
+        "an id is used again before its cancel is acknowledged",
+        "streamux/exchanges.py",
+        "self.mine[exchange.id] = LOCKED",
+        "self.mine.pop(exchange.id, None)",
+        ("tests/streamux/test_session.py", "tests/streamux/test_ids_never_collide.py"),
+    ),
+    # Time
+    Mutant(
+        "an expired lease allows requests",
+        "rsocket/lease.py",
+        "if now >= self._expires or self._left < cost:",
+        "if self._left < cost:",
+        ("tests/rsocket/test_lease.py",),
+    ),
+    Mutant(
+        "silence is noticed a moment late",
+        "rsocket/keepalive.py",
+        "if now >= self._heard + self.max_lifetime:",
+        "if now > self._heard + self.max_lifetime:",
+        ("tests/rsocket/test_keepalive.py",),
+    ),
+)

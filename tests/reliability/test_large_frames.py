@@ -1,0 +1,113 @@
+"""A large frame is in memory once while it comes, and what nobody reads of a large error not at all."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from rsocket_trio import ApplicationError, Payload, Responder
+from rsocket_trio.errors import DATA_LIMIT
+from rsocket_trio.mux.framing import LARGE, Framing24
+from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.frames import ErrorFrame
+from tests.conformance import raw
+from tests.connection.pairs import connected_pair, settle
+
+MIB = 1024 * 1024
+READ = 65536
+
+
+@pytest.mark.parametrize("size", [LARGE - 1, LARGE, LARGE + 1, 2 * LARGE, 2 * LARGE + 1, 3_000_000])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_large_frame_comes_whole_however_it_was_cut(size: int, seed: int) -> None:
+    chance = random.Random(seed)
+    frames = [chance.randbytes(10), chance.randbytes(size), chance.randbytes(size // 2), chance.randbytes(7)]
+    data = memoryview(Framing24().join(frames))
+    framing = Framing24()
+    came = []
+    while data:
+        cut = chance.choice([1, 100, 5000, READ, LARGE])
+        came += framing.feed(bytes(data[:cut]))
+        data = data[cut:]
+
+    assert came == frames
+    assert framing.error is None
+
+
+@pytest.mark.parametrize("size", [MIB, 16 * MIB - 1])
+def test_a_frame_is_in_memory_once_while_it_comes(size: int) -> None:
+    framing, chunk = Framing24(), bytes(READ)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        framing.feed(size.to_bytes(3, "big"))
+        left = size
+        while left > READ:
+            assert framing.feed(chunk) == []
+            left -= READ
+        (frame,) = framing.feed(chunk[:left])
+        peak = tracemalloc.get_traced_memory()[1] - before
+    finally:
+        tracemalloc.stop()
+
+    assert len(frame) == size
+    assert peak < size * 1.15 + 2 * LARGE
+
+
+def test_nothing_is_asked_for_before_its_first_part_has_come() -> None:
+    framing = Framing24()
+    tracemalloc.start()
+    try:
+        framing.feed(Framing24.largest.to_bytes(3, "big") + bytes(LARGE // 2))
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+    assert held < LARGE
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_an_error_is_cut_before_it_is_read(name: str) -> None:
+    codec = DIALECTS[name].codec
+    error = ErrorFrame(1, 0x201, b"x" * (DATA_LIMIT + 1000))
+    encoded = codec.encode(error)
+
+    short = codec.shortened(encoded, DATA_LIMIT)
+
+    assert len(short) < len(encoded)
+    assert codec.decode(short) == attrs.evolve(error, data=b"x" * DATA_LIMIT)
+    assert codec.decode(encoded) == error
+
+
+def test_an_error_with_metadata_stays_whole_for_its_lengths_to_fit() -> None:
+    codec = DIALECTS["reactivesocket/0.2"].codec
+    error = ErrorFrame(1, 0x201, b"x" * 100_000, b"metadata")
+
+    assert codec.decode(codec.shortened(codec.encode(error), DATA_LIMIT)) == error
+
+
+async def test_of_a_large_error_its_first_part_is_kept(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def never(request: Payload) -> bytes:
+        await trio.sleep_forever()
+
+    async with connected_pair(responder) as pair:
+
+        async def fail() -> None:
+            await settle()
+            text = b"y" * (4 * DATA_LIMIT)
+            await pair.server_wire._stream.send_all(raw.prefixed(raw.error(1, raw.APPLICATION_ERROR, text)))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+            with pytest.raises(ApplicationError) as caught:
+                await pair.client.request_response(b"?")
+
+    assert caught.value.data == b"y" * DATA_LIMIT
