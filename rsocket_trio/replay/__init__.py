@@ -1,0 +1,48 @@
+"""Routes that can be read again from any position, and routes that take each row exactly once."""
+
+from __future__ import annotations
+
+from rsocket_trio.replay.entries import read_source_payload, source_payload
+from rsocket_trio.replay.errors import (
+    CorruptLog,
+    DamagedPartition,
+    LogLocked,
+    NotStaged,
+    NotWritten,
+    PositionAhead,
+    PositionExpired,
+    ReplayError,
+    UnknownPartition,
+)
+from rsocket_trio.replay.files import FileLog
+from rsocket_trio.replay.journal import FileLedger, LedgerMismatch
+from rsocket_trio.replay.ledger import Commit, Ledger
+from rsocket_trio.replay.log import Element, Record, ReplayableLog
+from rsocket_trio.replay.memory import MemoryLog
+from rsocket_trio.replay.sink import add_sink
+from rsocket_trio.replay.source import add_source
+
+__all__ = [
+    "Commit",
+    "CorruptLog",
+    "DamagedPartition",
+    "Element",
+    "FileLedger",
+    "FileLog",
+    "Ledger",
+    "LedgerMismatch",
+    "LogLocked",
+    "MemoryLog",
+    "NotStaged",
+    "NotWritten",
+    "PositionAhead",
+    "PositionExpired",
+    "Record",
+    "ReplayError",
+    "ReplayableLog",
+    "UnknownPartition",
+    "add_sink",
+    "add_source",
+    "read_source_payload",
+    "source_payload",
+]

@@ -1,0 +1,302 @@
+"""A log on files: one writing thread call for all that was appended meanwhile, and reading that never blocks."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Literal, TypeAlias, get_args
+
+import attrs
+import outcome
+import trio
+
+from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.replay.layer import SYSTEM, FileLayer
+from rsocket_trio.replay.locking import DirectoryLock
+from rsocket_trio.replay.log import (
+    READ_BYTES,
+    Element,
+    Record,
+    ReplayableLog,
+    check_begin,
+    check_element,
+    check_partition,
+)
+from rsocket_trio.replay.segments import LARGEST_SEGMENT, SEGMENT_BYTES, Segments
+
+Sync: TypeAlias = Literal["batch", "always", "never"]
+
+logger = logging.getLogger("rsocket_trio.replay")
+
+
+@attrs.define(eq=False)
+class Group:
+    """What one caller appends, and the caller, who waits."""
+
+    elements: Mapping[int, Iterable[Element]]
+    at: Mapping[int, int] | None
+    task: trio.lowlevel.Task | None = None
+    begins: outcome.Outcome[dict[int, int]] | None = None
+
+    def settle(self, begins: outcome.Outcome[dict[int, int]]) -> None:
+        """Tell the caller what came of it."""
+        self.begins = begins
+        task, self.task = self.task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+
+class FileLog(ReplayableLog):
+    """A log in a folder, which one process at a time can open; what was appended survives its end.
+
+    ``sync`` says when ``append`` returns: ``"batch"``, when one sync of the disk has covered all that was appended
+    since the last; ``"always"``, after a sync for each call alone; ``"never"``, when the operating system has it,
+    which survives the end of the process but not that of the machine. A file holds about ``segment_bytes``, and is
+    deleted by ``trim`` as a whole.
+
+    Opening raises ``LogLocked`` if another writer has the folder, ``CorruptLog`` for damage to what was safe,
+    ``ValueError`` if the folder has more partitions, and ``OSError``. ``truncated`` then says how many bytes of a
+    torn tail were cut off.
+    """
+
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        partitions: int = 1,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        sync: Sync = "batch",
+        layer: FileLayer = SYSTEM,
+    ) -> None:
+        if partitions < 1:
+            raise ValueError(f"{partitions} partitions: there must be at least 1")
+        if sync not in get_args(Sync):
+            raise ValueError(f"sync {sync!r}: must be one of {', '.join(get_args(Sync))}")
+        if not 1 <= segment_bytes <= LARGEST_SEGMENT:
+            raise ValueError(f"segments of {segment_bytes} bytes: must be between 1 and {LARGEST_SEGMENT}")
+        self.directory = Path(directory)
+        self._count = partitions
+        self._segment_bytes = segment_bytes
+        self._sync = sync
+        self._layer = layer
+        self._lock: DirectoryLock | None = None
+        self._partitions: list[Segments] = []
+        self._readers = [Parking() for _ in range(partitions)]
+        self._opening = trio.Lock()
+        self._pending: list[Group] = []
+        self._is_writing = False
+        self._turn = trio.Lock()
+        self._closed = False
+
+    async def open(self) -> None:
+        if self._partitions and not self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        async with self._opening:
+            self._check_closed()
+            if self._lock is None:
+                await trio.to_thread.run_sync(self._open)
+
+    @property
+    def truncated(self) -> int:
+        """Bytes of torn tails that were cut off when it was opened: of appends that had not returned."""
+        return sum(segments.truncated for segments in self._partitions)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(segments.size for segments in self._partitions)
+
+    def partitions(self) -> Sequence[int]:
+        return range(self._count)
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        segments = self._find(partition)
+        return segments.earliest, segments.latest
+
+    async def append_all(
+        self, elements: Mapping[int, Iterable[Element]], *, at: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
+        await trio.lowlevel.checkpoint()
+        for partition, group_elements in elements.items():
+            self._find(partition)
+            if isinstance(group_elements, Sequence):
+                # What is found wrong later fails all that is written with it, and has to be written again.
+                for element in group_elements:
+                    check_element(element)
+        group = Group(elements, at)
+        self._pending.append(group)
+        if self._is_writing:
+            await self._wait_for(group)
+        if group.begins is None:
+            # Nobody else writes: this task does, for all that have come, and hands over.
+            with trio.CancelScope(shield=True):
+                await self._write_pending()
+        assert group.begins is not None
+        return group.begins.unwrap()
+
+    async def read_some(
+        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
+    ) -> Iterator[Record]:
+        segments = self._find(partition)
+        if start == segments.latest:
+            await trio.lowlevel.checkpoint()
+            return iter(())
+        return await trio.to_thread.run_sync(segments.read, start, end, max_bytes)
+
+    async def wait_beyond(self, partition: int, position: int) -> None:
+        segments = self._find(partition)
+        await trio.lowlevel.checkpoint()
+        while segments.latest <= position:
+            self._check_closed()
+            await self._readers[partition].park()
+
+    async def trim(self, partition: int, before: int) -> None:
+        segments = self._find(partition)
+        await self._alone(partial(segments.trim, before))
+
+    async def aclose(self) -> None:
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        for readers in self._readers:
+            readers.wake_all()
+        await self._alone(self._close)
+
+    # Opening and closing, in a thread
+
+    def _open(self) -> None:
+        lock = DirectoryLock(self.directory)
+        opened: list[Segments] = []
+        try:
+            found = {path.name for path in self.directory.glob("partition-*")}
+            names = [f"partition-{number}" for number in range(self._count)]
+            if more := found - set(names):
+                raise ValueError(f"{self.directory} has more than {self._count} partitions: {', '.join(sorted(more))}")
+            for number, name in enumerate(names):
+                opened.append(
+                    Segments(
+                        self.directory / name,
+                        segment_bytes=self._segment_bytes,
+                        sync=self._sync != "never",
+                        partition=number,
+                        layer=self._layer,
+                    )
+                )
+        except BaseException:
+            for segments in opened:
+                segments.close()
+            lock.release()
+            raise
+        self._lock, self._partitions = lock, opened
+        if self.truncated:
+            logger.warning("%s: cut off a torn tail of %d bytes", self.directory, self.truncated)
+
+    def _close(self) -> None:
+        for segments in self._partitions:
+            segments.close()
+        if self._lock is not None:
+            self._lock.release()
+
+    # Writing: one task at a time, for all
+
+    async def _wait_for(self, group: Group) -> None:
+        """Wait until a group is settled, or its task has to write. Once it is being written, it can't be cancelled."""
+        group.task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            if group not in self._pending:
+                return trio.lowlevel.Abort.FAILED
+            self._pending.remove(group)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    async def _write_pending(self) -> None:
+        self._is_writing = True
+        groups: list[Group] = []
+        try:
+            async with self._turn:
+                self._check_closed()
+                groups = self._take()
+                results = await trio.to_thread.run_sync(self._write_groups, groups)
+            for group, result in zip(groups, results, strict=True):
+                group.settle(result)
+        finally:
+            # Where the log was closed, or this task is torn down, nobody waits for ever.
+            for group in groups:
+                if group.begins is None:
+                    group.settle(outcome.Error(RuntimeError("interrupted: nobody knows what was written")))
+            for group in self._take() if self._closed else ():
+                group.settle(outcome.Error(trio.ClosedResourceError("the log was closed")))
+            self._hand_over()
+        for partition in {partition for group in groups for partition in group.elements}:
+            self._readers[partition].wake_all()
+
+    def _take(self) -> list[Group]:
+        """The groups to write now; others wait on."""
+        count = 1 if self._sync == "always" else len(self._pending)
+        groups, self._pending = self._pending[:count], self._pending[count:]
+        return groups
+
+    def _hand_over(self) -> None:
+        self._is_writing = bool(self._pending)
+        if self._pending:
+            # It stays pending until it runs, so that others can still join it.
+            task, self._pending[0].task = self._pending[0].task, None
+            assert task is not None
+            trio.lowlevel.reschedule(task)
+
+    async def _alone(self, function: Callable[[], object]) -> None:
+        """Run something in a thread while nobody writes."""
+        async with self._turn:
+            await trio.to_thread.run_sync(function)
+
+    def _write_groups(self, groups: Sequence[Group]) -> list[outcome.Outcome[dict[int, int]]]:
+        """Write what callers appended, in a thread: together, and each alone where that fails."""
+        try:
+            return [outcome.Value(begins) for begins in self._write_together(groups)]
+        except Exception as error:
+            if len(groups) == 1:
+                return [outcome.Error(error)]
+        return [result for group in groups for result in self._write_groups([group])]
+
+    def _write_together(self, groups: Sequence[Group]) -> list[dict[int, int]]:
+        touched = [self._partitions[number] for number in sorted({number for one in groups for number in one.elements})]
+        begun: list[Segments] = []
+        begins: list[dict[int, int]] = []
+        try:
+            for segments in touched:
+                segments.begin()
+                begun.append(segments)
+            for group in groups:
+                begins.append({})
+                for partition, elements in group.elements.items():
+                    segments = self._partitions[partition]
+                    check_begin(partition, group.at, segments.end)
+                    begins[-1][partition] = segments.end
+                    segments.write(elements)
+            for segments in touched:
+                segments.sync()
+        except BaseException:
+            for segments in begun:
+                segments.roll_back()
+            raise
+        for segments in touched:
+            segments.commit()
+        return begins
+
+    def _find(self, partition: int) -> Segments:
+        self._check_closed()
+        check_partition(partition, self._count)
+        if not self._partitions:
+            raise trio.ClosedResourceError("the log is not open: use it under 'async with'")
+        return self._partitions[partition]
+
+    def _check_closed(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("the log was closed")

@@ -1,0 +1,283 @@
+"""A ledger on files: what was decided is done, however often its process is killed.
+
+A batch is decided when its record in the journal is on the disk. It says where in the log its rows begin, so that
+after a crash it is known which of them are there, and the others are appended.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+
+from rsocket_trio.errors import RSocketError
+from rsocket_trio.replay.files import FileLog
+from rsocket_trio.replay.layer import SYSTEM, FileLayer
+from rsocket_trio.replay.ledger import STAGED_ATTEMPTS, STAGED_SECONDS, Ledger, Stage
+from rsocket_trio.replay.locking import DirectoryLock
+from rsocket_trio.replay.log import Element, ReplayableLog
+from rsocket_trio.replay.segments import Segments
+from rsocket_trio.replay.staging import FileStage, sealed_attempts
+
+STAGED_BYTES = 2**30
+JOURNAL_BYTES = 2**20
+"""Bytes of a journal after which it begins anew, with the last batch of each sink."""
+
+
+class LedgerMismatch(RSocketError):
+    """The log is not as the journal left it: it was written by somebody else, or replaced, or lost what was safe."""
+
+
+@attrs.frozen
+class Decision:
+    """A batch that is promoted: its attempts in order, and for each partition where its rows begin and end."""
+
+    sink: str
+    batch: int
+    attempts: list[str]
+    begins: dict[int, int]
+    ends: dict[int, int]
+
+
+class FileLedger(Ledger):
+    """A ledger in a folder, which one process at a time can open; attempts that were sealed survive its end, too.
+
+    ``log`` should be as durable: a ``FileLog`` that is opened before. Without one there is a ``FileLog`` in the
+    folder, of ``partitions`` partitions. Opening finishes what was decided and not done. It raises ``LogLocked``,
+    ``CorruptLog``, ``LedgerMismatch`` and ``OSError``.
+    """
+
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        log: ReplayableLog | None = None,
+        *,
+        partitions: int = 1,
+        staged_bytes: int = STAGED_BYTES,
+        staged_seconds: float = STAGED_SECONDS,
+        staged_attempts: int = STAGED_ATTEMPTS,
+        layer: FileLayer = SYSTEM,
+    ) -> None:
+        self.directory = Path(directory)
+        self._layer = layer
+        self._log_partitions = partitions
+        self._staged = self.directory / "staged"
+        self._opening = trio.Lock()
+        self._lock: DirectoryLock | None = None
+        self._journal: Segments | None = None
+        self._longest_journal = JOURNAL_BYTES
+        self._is_ready = self._closed = False
+        super().__init__(log, staged_bytes=staged_bytes, staged_seconds=staged_seconds, staged_attempts=staged_attempts)
+
+    def _own_log(self) -> ReplayableLog:
+        return FileLog(self.directory / "log", self._log_partitions, layer=self._layer)
+
+    async def open(self) -> None:
+        if self._is_ready:
+            await trio.lowlevel.checkpoint()
+            return
+        async with self._opening:
+            if self._closed:
+                raise trio.ClosedResourceError("the ledger was closed")
+            if not self._is_ready:
+                await self.log.open()
+                try:
+                    now, today = trio.current_time(), time.time()
+                    decision = await trio.to_thread.run_sync(self._open, now - today)
+                    if decision is not None:
+                        await self._redo(decision)
+                    self._is_ready = True
+                except BaseException:
+                    with trio.CancelScope(shield=True):
+                        await self.aclose()
+                    raise
+
+    async def aclose(self) -> None:
+        async with self._gate.alone():
+            self._is_ready, self._closed = False, True
+            await super().aclose()
+            await trio.to_thread.run_sync(self._close)
+
+    def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> Stage:
+        self._opened()
+        return FileStage(self, sink, attempt, partition, deadline, self._staged, self._layer)
+
+    async def _remove(self, stages: Sequence[Stage]) -> None:
+        await trio.to_thread.run_sync(remove_all, stages)
+
+    # Promotion: decided, done, noted
+
+    async def _promote(self, sink: str, batch: int, stages: Sequence[Stage]) -> None:
+        journal = self._opened()
+        rows: dict[int, int] = {}
+        for stage in stages:
+            target = self._target(stage.partition)
+            rows[target] = rows.get(target, 0) + stage.rows
+        begins = {partition: self.log.bounds(partition)[1] for partition in rows}
+        ends = {partition: begins[partition] + rows[partition] for partition in rows}
+        decision = Decision(sink, batch, [stage.attempt for stage in stages], begins, ends)
+        await trio.to_thread.run_sync(self._decide, decision)
+        try:
+            await self.log.append_all(self._chains(stages), at=begins)
+        except (OSError, ValueError, RSocketError, trio.ClosedResourceError):
+            # Nothing is in the log, so nothing was decided. Should the journal not let go of it, it takes no more.
+            await trio.to_thread.run_sync(journal.roll_back)
+            raise
+        except BaseException:
+            journal.give_up(OSError(errno.EIO, "interrupted while a batch was promoted"))
+            raise
+        await trio.to_thread.run_sync(self._note_done, decision)
+
+    def _decide(self, decision: Decision) -> None:
+        journal = self._opened()
+        journal.begin()
+        try:
+            journal.write([entry("decided", attrs.asdict(decision))])
+            journal.sync()
+        except BaseException:
+            journal.roll_back()
+            raise
+
+    def _note_done(self, decision: Decision) -> None:
+        """Note that a decision needs no redoing. That it is done is in the log already, so this may fail."""
+        journal = self._opened()
+        journal.commit()
+        with suppress(OSError):
+            journal.begin()
+            try:
+                journal.write([entry("done", {"sink": decision.sink, "batch": decision.batch})])
+            except BaseException:
+                journal.roll_back()
+                raise
+            journal.commit()
+            if journal.size > self._longest_journal:
+                last = {**self._last, decision.sink: decision.batch}
+                journal.roll()
+                journal.trim(journal.append([entry("last", last)]))
+                self._longest_journal = max(JOURNAL_BYTES, 4 * journal.size)
+
+    async def _redo(self, decision: Decision) -> None:
+        """Append what a decision promised and the log does not have."""
+        stages = [self._stages[attempt] for attempt in decision.attempts if attempt in self._stages]
+        chains = self._chains(stages)
+        missing: dict[int, Iterable[Element]] = {}
+        for partition, begin in decision.begins.items():
+            end, latest = decision.ends[partition], self.log.bounds(partition)[1]
+            if latest < end:
+                chain = chains.get(partition)
+                if latest < begin or chain is None or len(stages) < len(decision.attempts):
+                    what = "lost rows" if latest < begin else "lacks rows, and their attempts are gone"
+                    raise LedgerMismatch(
+                        f"{self.directory}: partition {partition} ends at {latest} and {what}: {decision}"
+                    )
+                missing[partition] = Rest(chain, await self._check_there(chain, partition, begin, latest))
+        if missing:
+            await self.log.append_all(missing)
+        await trio.to_thread.run_sync(self._note_done, decision)
+        self._last[decision.sink] = decision.batch
+        await self._drop(stages)
+
+    async def _check_there(self, promised: Iterable[Element], partition: int, begin: int, end: int) -> int:
+        """How many of the promised elements are in the log. Raises ``LedgerMismatch`` if something else is."""
+        count, position, iterator = 0, begin, iter(promised)
+        while position < end:
+            some = list(await self.log.read_some(partition, position, end))
+            wanted = await trio.to_thread.run_sync(list, islice(iterator, len(some)))
+            found = [Element(record.data, record.metadata, record.count) for record in some]
+            if found != wanted or some[-1].end > end:
+                raise LedgerMismatch(
+                    f"{self.directory}: somebody else wrote to partition {partition} from {position} on"
+                )
+            count, position = count + len(some), some[-1].end
+        return count
+
+    # Opening and closing, in a thread
+
+    def _open(self, epoch: float) -> Decision | None:
+        """Read what there is; what was decided and not done. ``epoch`` is the clock's time at the epoch."""
+        self._lock = DirectoryLock(self.directory)
+        self._staged.mkdir(exist_ok=True)
+        self._journal = Segments(self.directory / "journal", layer=self._layer)
+        decision: Decision | None = None
+        for kind, content in read_journal(self._journal):
+            if kind == "decided":
+                decision = decision_of(content)
+            elif kind == "done":
+                self._last[content["sink"]] = content["batch"]
+                decision = None
+            else:
+                self._last = content
+        for attempt, sealed in sealed_attempts(self._staged, self._layer):
+            stage = FileStage(self, "", attempt, 0, epoch + sealed + self._seconds, self._staged, self._layer)
+            try:
+                stage.restore()
+            except (ValueError, KeyError, TypeError):
+                stage.remove()
+                continue
+            self._stages[attempt] = stage
+            self.staged_bytes += stage.size
+        return decision
+
+    def _close(self) -> None:
+        for stage in list(self._stages.values()):
+            if not stage.sealed:
+                stage.dropped = True
+                stage.remove()
+        self._stages.clear()
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+        if self._lock is not None:
+            self._lock.release()
+
+    def _opened(self) -> Segments:
+        if self._journal is None or self._closed:
+            raise trio.ClosedResourceError("the ledger is not open: use it under 'async with'")
+        return self._journal
+
+
+@attrs.frozen
+class Rest:
+    """What follows so many elements; can be read more than once."""
+
+    elements: Iterable[Element]
+    skipped: int
+
+    def __iter__(self) -> Iterator[Element]:
+        return islice(iter(self.elements), self.skipped, None)
+
+
+def entry(kind: str, content: object) -> Element:
+    """A record of the journal."""
+    return Element(json.dumps({kind: content}).encode())
+
+
+def read_journal(journal: Segments) -> Iterator[tuple[str, Any]]:
+    """The records of a journal, each with its kind."""
+    position = journal.earliest
+    while position < journal.latest:
+        for record in journal.read(position):
+            [(kind, content)] = json.loads(record.data).items()
+            yield kind, content
+            position = record.end
+
+
+def decision_of(content: dict[str, Any]) -> Decision:
+    """A decision as the journal has it."""
+    content |= {name: {int(key): number for key, number in content[name].items()} for name in ("begins", "ends")}
+    return Decision(**content)
+
+
+def remove_all(stages: Iterable[Stage]) -> None:
+    """Let go of what attempts hold, in a thread."""
+    for stage in stages:
+        stage.remove()

@@ -1,0 +1,152 @@
+"""A log in memory: the oldest records make room for the newest."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import trio
+
+from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.replay.errors import PositionAhead, PositionExpired
+from rsocket_trio.replay.log import (
+    READ_BYTES,
+    Element,
+    Record,
+    ReplayableLog,
+    check_begin,
+    check_element,
+    check_partition,
+)
+
+OVERHEAD = 200
+"""Bytes that a record takes beside its data and metadata, about."""
+SLACK = 1024
+"""Records that were let go of before the list is cut."""
+
+
+class MemoryLog(ReplayableLog):
+    """A log that ends with its process: for tests, and for what may be forgotten.
+
+    ``limit_bytes`` bounds all partitions together: above it each partition lets go of its oldest records, and who
+    asks for them hears ``PositionExpired``. What does not fit at all raises ``ValueError``.
+    """
+
+    def __init__(self, partitions: int = 1, *, limit_bytes: int = 64 * 2**20) -> None:
+        if partitions < 1:
+            raise ValueError(f"{partitions} partitions: there must be at least 1")
+        self._partitions = [_Partition() for _ in range(partitions)]
+        self._limit = limit_bytes // partitions
+        self._closed = False
+
+    def partitions(self) -> Sequence[int]:
+        return range(len(self._partitions))
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        found = self._find(partition)
+        return found.earliest, found.latest
+
+    async def append_all(
+        self, elements: Mapping[int, Iterable[Element]], *, at: Mapping[int, int] | None = None
+    ) -> dict[int, int]:
+        await trio.lowlevel.checkpoint()
+        groups = {partition: list(group) for partition, group in elements.items()}
+        for partition, group in groups.items():
+            check_begin(partition, at, self._find(partition).latest)
+            for element in group:
+                check_element(element)
+            size = sum(element.size + OVERHEAD for element in group)
+            if size > self._limit:
+                raise ValueError(f"{size} bytes for a partition in memory: the limit is {self._limit}")
+        begins = {partition: self._partitions[partition].latest for partition in groups}
+        for partition, group in groups.items():
+            self._partitions[partition].extend(group, self._limit)
+        return begins
+
+    async def read_some(
+        self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
+    ) -> Iterator[Record]:
+        await trio.lowlevel.checkpoint()
+        return iter(self._find(partition).some(partition, start, end, max_bytes))
+
+    async def wait_beyond(self, partition: int, position: int) -> None:
+        found = self._find(partition)
+        await trio.lowlevel.checkpoint()
+        while found.latest <= position:
+            if self._closed:
+                raise trio.ClosedResourceError("the log was closed")
+            await found.readers.park()
+
+    async def trim(self, partition: int, before: int) -> None:
+        found = self._find(partition)
+        await trio.lowlevel.checkpoint()
+        found.trim(before)
+
+    async def aclose(self) -> None:
+        self._closed = True
+        for partition in self._partitions:
+            partition.readers.wake_all()
+        await trio.lowlevel.checkpoint()
+
+    def _find(self, partition: int) -> _Partition:
+        check_partition(partition, len(self._partitions))
+        return self._partitions[partition]
+
+
+class _Partition:
+    """Records in order; the first ``gone`` of the list were let go of."""
+
+    def __init__(self) -> None:
+        self.records: list[Record | None] = []
+        self.positions: list[int] = []
+        self.gone = 0
+        self.size = 0
+        self.earliest = self.latest = 0
+        self.readers = Parking()
+
+    def extend(self, elements: Iterable[Element], limit: int) -> None:
+        for element in elements:
+            self.records.append(Record(self.latest, element.data, element.metadata, element.count))
+            self.positions.append(self.latest)
+            self.latest += element.count
+            self.size += element.size + OVERHEAD
+        while self.size > limit:
+            self._drop_first()
+        self._cut()
+        self.readers.wake_all()
+
+    def trim(self, before: int) -> None:
+        while self.gone < len(self.records):
+            record = self.records[self.gone]
+            if record is None or record.end > before:
+                break
+            self._drop_first()
+        self._cut()
+
+    def some(self, partition: int, start: int, end: int | None, max_bytes: int) -> list[Record]:
+        if start < self.earliest:
+            raise PositionExpired.at(start, partition, self.earliest)
+        if start > self.latest:
+            raise PositionAhead.at(start, partition, self.latest)
+        found: list[Record] = []
+        if start < self.latest:
+            for index in range(bisect_right(self.positions, start) - 1, len(self.records)):
+                record = self.records[index]
+                if record is None or max_bytes <= 0 or (end is not None and record.position >= end):
+                    break
+                max_bytes -= len(record.data) + OVERHEAD
+                found.append(record)
+        return found
+
+    def _drop_first(self) -> None:
+        record = self.records[self.gone]
+        if record is not None:
+            self.records[self.gone] = None
+            self.gone += 1
+            self.size -= len(record.data) + len(record.metadata or b"") + OVERHEAD
+            self.earliest = record.end
+
+    def _cut(self) -> None:
+        if self.gone >= SLACK and self.gone * 2 >= len(self.records):
+            del self.records[: self.gone], self.positions[: self.gone]
+            self.gone = 0

@@ -1,0 +1,137 @@
+"""What requests to sources and sinks say: JSON, checked before anything is done. All raise ``Invalid``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rsocket_trio.errors import Invalid, readable
+from rsocket_trio.values import value
+
+LARGEST = 2**63 - 1
+LONGEST_SINK = 256
+LONGEST_REQUEST = 2**20
+"""Bytes of a request: that is a commit of some 15,000 attempts."""
+_ATTEMPT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
+
+
+@value
+class RangeRequest:
+    """Which rows a reader wants; without ``end`` also those to come."""
+
+    partition: int
+    start: int
+    end: int | None
+
+
+@value
+class StageRequest:
+    """Who stages rows, and for which partition."""
+
+    sink: str
+    attempt: str
+    partition: int
+
+
+@value
+class CommitRequest:
+    """Which attempts make up a batch, each with its number of rows, in order."""
+
+    sink: str
+    batch: int
+    attempts: dict[str, int]
+
+
+@value
+class AbortRequest:
+    """Which attempts are not wanted any more."""
+
+    sink: str
+    attempts: list[str]
+
+
+def read_range(data: bytes) -> RangeRequest:
+    """The request of a source's route."""
+    said = _object(data)
+    start, end = _whole(said, "from"), said.get("to")
+    if end is not None:
+        end = _whole(said, "to")
+        if end < start:
+            raise Invalid(f"'to' is {end}, below 'from' {start}")
+    return RangeRequest(_whole(said, "partition"), start, end)
+
+
+def read_ends(data: bytes) -> dict[int, int]:
+    """The request of an acknowledgement: by partition, the position below which all was committed."""
+    said = _object(data)
+    if not all(name.isascii() and name.isdigit() and len(name) < 20 for name in said):
+        raise Invalid("an acknowledgement names partitions by their numbers")
+    return {int(name): _whole(said, name) for name in said}
+
+
+def read_stage(data: bytes) -> StageRequest:
+    """The request that opens a stage."""
+    said = _object(data)
+    return StageRequest(_sink(said), _attempt(said.get("attempt")), _whole(said, "partition"))
+
+
+def read_commit(data: bytes) -> CommitRequest:
+    """The request that commits a batch."""
+    said = _object(data)
+    attempts: dict[str, int] = {}
+    for one in _list(said, "attempts"):
+        if not isinstance(one, dict):
+            raise Invalid("each of 'attempts' is an object of 'attempt' and 'rows'")
+        name = _attempt(one.get("attempt"))
+        if name in attempts:
+            raise Invalid(f"attempt {name} is named twice")
+        attempts[name] = _whole(one, "rows")
+    return CommitRequest(_sink(said), _whole(said, "batch"), attempts)
+
+
+def read_abort(data: bytes) -> AbortRequest:
+    """The request that aborts attempts."""
+    said = _object(data)
+    return AbortRequest(_sink(said), [_attempt(one) for one in _list(said, "attempts")])
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    if len(data) > LONGEST_REQUEST:
+        raise Invalid(f"a request of {len(data)} bytes: the limit is {LONGEST_REQUEST}")
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Invalid(f"the request is no JSON: {readable(data[:100])}") from None
+    if not isinstance(said, dict):
+        raise Invalid("the request is no JSON object")
+    return said
+
+
+def _whole(said: Mapping[str, Any], name: str) -> int:
+    number = said.get(name)
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= LARGEST:
+        raise Invalid(f"'{readable(name)}' is a whole number from 0 to 2^63 - 1")
+    return number
+
+
+def _list(said: Mapping[str, Any], name: str) -> list[Any]:
+    found = said.get(name)
+    if not isinstance(found, list):
+        raise Invalid(f"'{name}' is a list")
+    return found
+
+
+def _sink(said: Mapping[str, Any]) -> str:
+    sink = said.get("sink")
+    if not isinstance(sink, str) or not 1 <= len(sink) <= LONGEST_SINK:
+        raise Invalid(f"'sink' is a text of 1 to {LONGEST_SINK} characters")
+    return sink
+
+
+def _attempt(name: object) -> str:
+    # It becomes a file's name, so nothing else may get through.
+    if not isinstance(name, str) or not _ATTEMPT.fullmatch(name):
+        raise Invalid("an attempt is a UUID, or another text of 1 to 64 letters, digits, '-' and '_'")
+    return name

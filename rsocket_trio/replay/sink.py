@@ -1,0 +1,150 @@
+"""Taking rows in: at once, or staged and committed, so that each counts once."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import trio
+
+from rsocket_trio import Channel, Invalid, Payload, Responder
+from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.replay.entries import Write, read_sink_payload
+from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
+from rsocket_trio.replay.ledger import Ledger
+from rsocket_trio.replay.log import Element
+from rsocket_trio.replay.requests import read_abort, read_commit, read_stage
+
+WAITING_BYTES = 4 * 2**20
+"""Bytes of a channel's elements that wait for those before them to be written."""
+
+
+def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
+    """Take rows in on a route, and on the routes ``.stage``, ``.commit`` and ``.abort`` behind it.
+
+    Raises ``ValueError`` for a route that is taken or too long.
+    """
+
+    async def write(request: Payload) -> bytes:
+        await ledger.open()
+        with told_to_writers():
+            await ledger.write(by_partition([read_sink_payload(request)]))
+        return b""
+
+    async def take(channel: Channel) -> None:
+        await ledger.open()
+        queue = Waiting()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive, channel, queue)
+            while writes := await queue.take():
+                with told_to_writers():
+                    await ledger.write(by_partition(writes))
+                for _ in writes:
+                    await channel.send(b"")
+
+    async def stage(channel: Channel) -> None:
+        await ledger.open()
+        wanted = read_stage(channel.request.data)
+        staged = await ledger.begin(wanted.sink, wanted.attempt, wanted.partition)
+        try:
+            with told_to_writers():
+                while batch := await channel.receive_batch():
+                    for payload in batch:
+                        await staged.add(read_sink_payload(payload, staged=True).element)
+                await staged.seal()
+        except BaseException:
+            await ledger.discard(staged)
+            raise
+        await channel.send(answer(rows=staged.rows, elements=staged.elements))
+
+    async def commit(request: Payload) -> bytes:
+        await ledger.open()
+        wanted = read_commit(request.data)
+        with told_to_writers():
+            done = await ledger.commit(wanted.sink, wanted.batch, wanted.attempts)
+        return answer(promoted=done.promoted, rows=done.rows, last=done.last)
+
+    async def abort(request: Payload) -> bytes:
+        await ledger.open()
+        wanted = read_abort(request.data)
+        with told_to_writers():
+            return answer(dropped=await ledger.abort(wanted.sink, wanted.attempts))
+
+    responder.request_response(route)(write)
+    responder.fire_and_forget(route)(write)
+    responder.request_channel(route)(take)
+    responder.request_channel(f"{route}.stage", initial_request_n=1024)(stage)
+    responder.request_response(f"{route}.commit")(commit)
+    responder.request_response(f"{route}.abort")(abort)
+
+
+class Waiting:
+    """Elements of a channel that wait to be written: a few MiB, then no more are received."""
+
+    def __init__(self) -> None:
+        self._writes: deque[Write] = deque()
+        self._size = 0
+        self._is_complete = False
+        self._changed = Parking()
+
+    async def put(self, write: Write) -> None:
+        """Put one behind the others, and wait while there are too many."""
+        self._writes.append(write)
+        self._size += write.element.size
+        self._changed.wake_all()
+        while self._size > WAITING_BYTES:
+            await self._changed.park()
+
+    def complete(self) -> None:
+        """These were the last."""
+        self._is_complete = True
+        self._changed.wake_all()
+
+    async def take(self) -> list[Write]:
+        """All that wait, as soon as there are some; none after the last."""
+        while not self._writes and not self._is_complete:
+            await self._changed.park()
+        writes = list(self._writes)
+        self._writes.clear()
+        self._size = 0
+        self._changed.wake_all()
+        return writes
+
+
+async def receive(channel: Channel, queue: Waiting) -> None:
+    """Queue what a channel brings, the payload that opened it first."""
+    await queue.put(read_sink_payload(channel.request))
+    while batch := await channel.receive_batch():
+        for payload in batch:
+            await queue.put(read_sink_payload(payload))
+    queue.complete()
+
+
+def by_partition(writes: Iterable[Write]) -> dict[int, list[Element]]:
+    """The elements of each partition, in order."""
+    groups: dict[int, list[Element]] = {}
+    for write in writes:
+        groups.setdefault(write.partition, []).append(write.element)
+    return groups
+
+
+def answer(**content: object) -> bytes:
+    """An answer in JSON."""
+    return json.dumps(content, separators=(",", ":")).encode()
+
+
+@contextmanager
+def told_to_writers() -> Iterator[None]:
+    """Say what went wrong in a way that reaches the writer, and shows nothing of our files."""
+    try:
+        yield
+    except OSError as error:
+        reason = errno.errorcode.get(error.errno or 0, "unknown error")
+        raise NotWritten(f"nothing was written: {reason}, {error.strerror or error}") from error
+    except CorruptLog as error:
+        raise DamagedPartition(f"what was staged is damaged: {error.reason}") from error
+    except ValueError as error:
+        raise Invalid(str(error)) from error

@@ -1,0 +1,422 @@
+"""Ledgers in memory and on files: a batch counts once, whole, and whatever is killed in between."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from rsocket_trio import Rejected
+from rsocket_trio.replay import (
+    Commit,
+    CorruptLog,
+    Element,
+    FileLedger,
+    FileLog,
+    Ledger,
+    LedgerMismatch,
+    LogLocked,
+    MemoryLog,
+    NotStaged,
+)
+from rsocket_trio.replay import journal as journal_module
+from rsocket_trio.replay.segments import Segments
+from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
+
+KINDS = ["memory", "files"]
+
+
+def new_ledger(kind: str, directory: Path, **options: Any) -> Ledger:
+    if kind == "memory":
+        return Ledger(MemoryLog(2), **options)
+    return FileLedger(directory, **{"partitions": 2, "layer": QuickDisk(), **options})
+
+
+async def stage(ledger: Ledger, attempt: str, rows: Iterable[bytes], *, sink: str = "sink", partition: int = 0) -> None:
+    staged = await ledger.begin(sink, attempt, partition)
+    for row in rows:
+        await staged.add(Element(row))
+    await staged.seal()
+
+
+async def rows_of(ledger: Ledger, partition: int = 0) -> list[bytes]:
+    earliest, latest = ledger.log.bounds(partition)
+    async with aclosing(ledger.log.read(partition, earliest, latest)) as records:
+        return [record.data async for record in records]
+
+
+# What holds for both
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_commit_promotes_the_attempts_that_it_names_in_order(kind: str, tmp_path: Path) -> None:
+    async with new_ledger(kind, tmp_path) as ledger:
+        await stage(ledger, "loser", [b"never"])
+        await stage(ledger, "b", [b"3", b"4"])
+        await stage(ledger, "a", [b"1", b"2"])
+        await stage(ledger, "c", [b"5"], partition=3)
+        assert await rows_of(ledger) == []
+
+        assert await ledger.commit("sink", 7, {"a": 2, "b": 2, "c": 1}) == Commit(promoted=True, rows=5, last=7)
+
+        assert await rows_of(ledger) == [b"1", b"2", b"3", b"4"]
+        assert await rows_of(ledger, 1) == [b"5"]
+        assert (list(ledger.staged), ledger.last("sink"), ledger.last("other")) == (["loser"], 7, None)
+        assert await ledger.abort("sink", ["loser", "a", "unknown"]) == 1
+        assert (list(ledger.staged), ledger.staged_bytes) == ([], 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_batch_counts_once_for_its_sink(kind: str, tmp_path: Path) -> None:
+    async with new_ledger(kind, tmp_path) as ledger:
+        await stage(ledger, "a", [b"1"])
+        await ledger.commit("sink", 5, {"a": 1})
+        await stage(ledger, "again", [b"1"])
+        await stage(ledger, "other", [b"2"], sink="other")
+
+        assert await ledger.commit("sink", 5, {"again": 1}) == Commit(promoted=False, rows=0, last=5)
+        assert await ledger.commit("sink", 4, {}) == Commit(promoted=False, rows=0, last=5)
+        assert list(ledger.staged) == ["other"]
+        assert await ledger.commit("other", 5, {"other": 1}) == Commit(promoted=True, rows=1, last=5)
+        assert await ledger.commit("sink", 6, {}) == Commit(promoted=True, rows=0, last=6)
+        assert await ledger.commit("sink", 6, {}) == Commit(promoted=False, rows=0, last=6)
+        assert await rows_of(ledger) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_commit_that_does_not_fit_what_is_staged_promotes_nothing(kind: str, tmp_path: Path) -> None:
+    async with new_ledger(kind, tmp_path) as ledger:
+        await stage(ledger, "a", [b"1", b"2"])
+        await stage(ledger, "foreign", [b"3"], sink="other")
+        open_one = await ledger.begin("sink", "open", 0)
+        await open_one.add(Element(b"4"))
+
+        for attempts, reason in (
+            ({"a": 2, "unknown": 1}, "attempt unknown is not staged for sink sink"),
+            ({"a": 2, "foreign": 1}, "attempt foreign is not staged for sink sink"),
+            ({"a": 2, "open": 1}, "attempt open is not complete"),
+            ({"a": 3}, "attempt a has 2 rows, not 3"),
+        ):
+            with pytest.raises(NotStaged, match=reason) as caught:
+                await ledger.commit("sink", 1, attempts)
+            assert caught.value.code == 0x320
+        assert (await rows_of(ledger), ledger.last("sink")) == ([], None)
+        assert (await ledger.commit("sink", 1, {"a": 2})).promoted
+        await ledger.discard(open_one)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_staged_is_bounded(kind: str, tmp_path: Path) -> None:
+    async with new_ledger(kind, tmp_path, staged_bytes=5000, staged_attempts=2) as ledger:
+        await stage(ledger, "a", [bytes(1000)])
+        staged = await ledger.begin("sink", "b", 0)
+        await staged.add(Element(bytes(2000)))
+        with pytest.raises(Rejected, match=r"bytes are staged and \d+ more do not fit: the limit is 5000"):
+            await staged.add(Element(bytes(2000)))
+        with pytest.raises(Rejected, match="attempt a is staged already"):
+            await ledger.begin("sink", "a", 0)
+        with pytest.raises(Rejected, match="2 attempts are staged: that is the limit"):
+            await ledger.begin("sink", "c", 0)
+        await ledger.discard(staged)
+        await stage(ledger, "c", [bytes(2000)])
+        with pytest.raises(ValueError, match="a record of"):
+            await (await new_stage_after_abort(ledger)).add(Element(bytes(64 * 2**20 + 1)))
+        await ledger.abort("sink", ["c", "last"])
+        assert ledger.staged_bytes == 0
+
+
+async def new_stage_after_abort(ledger: Ledger) -> Any:
+    await ledger.abort("sink", ["a"])
+    return await ledger.begin("sink", "last", 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_attempts_expire(kind: str, tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
+    async with new_ledger(kind, tmp_path, staged_seconds=100) as ledger:
+        await stage(ledger, "old", [b"1"])
+        unfinished = await ledger.begin("sink", "unfinished", 0)
+        await trio.sleep(60)
+        await stage(ledger, "young", [b"2"])
+        await trio.sleep(60)
+        with pytest.raises(NotStaged, match="attempt old is not staged"):
+            await ledger.commit("sink", 1, {"old": 1})
+        with pytest.raises(Rejected, match="is staged no longer"):
+            await unfinished.add(Element(b"late"))
+        with pytest.raises(Rejected, match="is staged no longer"):
+            await unfinished.seal()
+        assert (await ledger.commit("sink", 1, {"young": 1})).rows == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_commit_that_is_cancelled_promotes_whole_or_not_at_all(kind: str, tmp_path: Path) -> None:
+    async with new_ledger(kind, tmp_path) as ledger:
+        await stage(ledger, "a", [b"1", b"2"])
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await ledger.commit("sink", 1, {"a": 2})
+        assert (await rows_of(ledger), ledger.last("sink")) == ([], None)
+        assert (await ledger.commit("sink", 1, {"a": 2})).promoted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_plain_writes_and_commits_at_once_lose_nothing(kind: str, tmp_path: Path) -> None:
+    async with new_ledger(kind, tmp_path) as ledger:
+        for number in range(10):
+            await stage(ledger, f"a{number}", [b"staged"] * 10, sink=f"sink{number}")
+        async with trio.open_nursery() as nursery:
+            for number in range(10):
+                nursery.start_soon(ledger.write, {number: [Element(b"plain")] * 3})
+                nursery.start_soon(ledger.commit, f"sink{number}", 1, {f"a{number}": 10})
+        found = await rows_of(ledger) + await rows_of(ledger, 1)
+        assert (found.count(b"plain"), found.count(b"staged")) == (30, 100)
+
+
+# On files: what survives
+
+
+async def test_sealed_attempts_and_last_batches_survive_the_process(tmp_path: Path) -> None:
+    async with new_ledger("files", tmp_path) as ledger:
+        await stage(ledger, "a", [b"1"])
+        await ledger.commit("sink", 3, {"a": 1})
+        await stage(ledger, "sealed", [b"2", b"3"], partition=1)
+        size = ledger.staged_bytes
+        unfinished = await ledger.begin("sink", "unfinished", 0)
+        await unfinished.add(Element(bytes(2 * 2**20)))
+        assert (tmp_path / "staged/unfinished.rows").exists()
+        with pytest.raises(LogLocked, match=f"process {os.getpid()}"):
+            await FileLedger(tmp_path, ledger.log).open()
+    (tmp_path / "staged/left.rows").write_bytes(b"by a process that was killed")
+    (tmp_path / "staged/left.new").write_bytes(b"")
+    (tmp_path / "staged/odd.json").write_bytes(b"[]")
+    async with new_ledger("files", tmp_path) as ledger:
+        assert (ledger.last("sink"), list(ledger.staged), ledger.staged_bytes) == (3, ["sealed"], size)
+        assert sorted(os.listdir(tmp_path / "staged")) == ["sealed.json", "sealed.rows"]
+        assert (await ledger.commit("sink", 4, {"sealed": 2})).promoted
+        assert (await rows_of(ledger), await rows_of(ledger, 1)) == ([b"1"], [b"2", b"3"])
+        assert os.listdir(tmp_path / "staged") == []
+
+
+async def test_the_journal_begins_anew_before_it_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "JOURNAL_BYTES", 2000)
+    async with new_ledger("files", tmp_path) as ledger:
+        for number in range(100):
+            await ledger.commit(f"sink{number % 3}", number, {})
+        assert sum(path.stat().st_size for path in (tmp_path / "journal").iterdir()) < 3000
+    async with new_ledger("files", tmp_path) as ledger:
+        assert [ledger.last(f"sink{number}") for number in range(3)] == [99, 97, 98]
+
+
+async def test_a_staged_file_that_is_damaged_is_told_and_promotes_nothing(tmp_path: Path) -> None:
+    async with new_ledger("files", tmp_path) as ledger:
+        await stage(ledger, "a", [b"1"] * 100)
+        path = tmp_path / "staged/a.rows"
+        content = bytearray(path.read_bytes())
+        content[500] ^= 1
+        path.write_bytes(content)
+        with pytest.raises(CorruptLog, match=r"a\.rows is damaged"):
+            await ledger.commit("sink", 1, {"a": 100})
+        content[500] ^= 1
+        path.write_bytes(content)
+        assert (await ledger.commit("sink", 1, {"a": 100})).promoted
+        assert await rows_of(ledger) == [b"1"] * 100
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_full_disk_at_any_point_of_a_commit_leaves_it_to_be_tried_again(restarts: bool, tmp_path: Path) -> None:
+    failures = 0
+    for room in range(0, 900, 13):
+        disk, folder = FullDisk(), tmp_path / str(room)
+        async with new_ledger("files", folder, layer=disk) as ledger:
+            await stage(ledger, "a", [b"first"] * 3)
+            await stage(ledger, "b", [b"second"] * 3, partition=1)
+            disk.room = room
+            try:
+                await ledger.commit("sink", 1, {"a": 3, "b": 3})
+            except OSError as error:
+                failures += 1
+                if error.errno != errno.ENOSPC:
+                    raise
+                assert (await rows_of(ledger), await rows_of(ledger, 1), ledger.last("sink")) == ([], [], None)
+                disk.room = 2**40
+                if not restarts:
+                    assert (await ledger.commit("sink", 1, {"a": 3, "b": 3})).promoted
+        async with new_ledger("files", folder) as ledger:
+            if restarts and disk.room == 2**40:
+                # What was told to have failed is not done behind the writer's back.
+                assert (list(ledger.staged), await rows_of(ledger), ledger.last("sink")) == (["a", "b"], [], None)
+                await ledger.commit("sink", 1, {"a": 3, "b": 3})
+            assert (await rows_of(ledger), await rows_of(ledger, 1)) == ([b"first"] * 3, [b"second"] * 3)
+            assert not (await ledger.commit("sink", 1, {})).promoted
+    assert 20 < failures < 60
+
+
+async def test_a_full_disk_while_rows_are_staged_leaves_no_file(tmp_path: Path) -> None:
+    disk = FullDisk()
+    async with new_ledger("files", tmp_path, layer=disk) as ledger:
+        for room in (0, 50, 130, 200):
+            disk.room = room
+            staged = await ledger.begin("sink", "a", 0)
+            await staged.add(Element(bytes(100)))
+            with pytest.raises(OSError, match="No space left"):
+                await staged.seal()
+            await ledger.discard(staged)
+            assert os.listdir(tmp_path / "staged") == []
+            assert ledger.staged_bytes == 0
+
+
+async def test_a_disk_that_fails_under_the_journal_ends_the_commits(tmp_path: Path) -> None:
+    disk = BadDisk()
+    async with FileLog(tmp_path / "log", layer=QuickDisk()) as log, FileLedger(tmp_path, log, layer=disk) as ledger:
+        await stage(ledger, "a", [b"1"])
+        disk.failing = {"sync": errno.EIO}
+        for _ in range(2):
+            with pytest.raises(OSError, match=r"Input/output error"):
+                await ledger.commit("sink", 1, {"a": 1})
+            disk.failing = {}
+        assert await rows_of(ledger) == []
+    async with FileLog(tmp_path / "log") as log, FileLedger(tmp_path, log) as ledger:
+        assert (await ledger.commit("sink", 1, {"a": 1})).promoted
+
+
+# Killed at any moment
+
+
+@asynccontextmanager
+async def killed_with(ledger: FileLedger) -> AsyncGenerator[None, None]:
+    """What happens in the block may be its process's death; then only its files are left."""
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(only(error), Died):
+            raise
+    finally:
+        disk_is_left(ledger)
+
+
+def only(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def disk_is_left(ledger: FileLedger) -> None:
+    """Let go of the folder as the system does when a process ends: descriptors are closed, nothing else happens."""
+    log = ledger.log
+    assert isinstance(log, FileLog)
+    for segments in [*log._partitions, *([ledger._journal] if ledger._journal else [])]:
+        segments._close_file()
+    for stage in ledger._stages.values():
+        stage._close()  # type: ignore[attr-defined]
+    for lock in (log._lock, ledger._lock):
+        if lock is not None:
+            lock.release()
+
+
+async def run_batches(ledger: Ledger, first: int, life: str) -> None:
+    """What a writer does: stage, commit, and after a crash all of the batch anew under other names."""
+    for batch in range(first, 3):
+        for partition in range(3):
+            rows = [b"%d-%d-%d" % (batch, partition, row) for row in range(2)]
+            await stage(ledger, f"{life}-{batch}-{partition}", rows, partition=partition)
+        await ledger.commit("sink", batch, {f"{life}-{batch}-{partition}": 2 for partition in range(3)})
+
+
+@pytest.mark.parametrize("disks", [MortalDisk, UnpluggedDisk])
+async def test_a_process_killed_at_any_call_to_its_disk_leaves_each_row_once(
+    disks: type[MortalDisk], tmp_path: Path
+) -> None:
+    wanted = sorted(b"%d-%d-%d" % (batch, part, row) for batch in range(3) for part in range(3) for row in range(2))
+    for life in range(1, 1000):
+        disk, folder = disks(life), tmp_path / str(life)
+        ledger = FileLedger(folder, partitions=2, layer=disk)
+        async with killed_with(ledger):
+            await ledger.open()
+            await run_batches(ledger, 0, "first")
+        async with FileLedger(folder, partitions=2, layer=QuickDisk()) as ledger:
+            # The writer does not know whether its last commit came through: it does that batch again.
+            last = ledger.last("sink")
+            await run_batches(ledger, 0 if last is None else last, "second")
+            found = sorted(await rows_of(ledger) + await rows_of(ledger, 1))
+            assert found == wanted, f"killed at call {life}"
+        if not disk.is_dead:
+            break
+    assert life > 80
+
+
+async def test_a_process_killed_while_it_recovers_recovers_the_next_time(tmp_path: Path) -> None:
+    folder = tmp_path / "ledger"
+    async with new_ledger("files", folder) as ledger:
+        await stage(ledger, "a", [b"%d" % row for row in range(5)])
+        await stage(ledger, "b", [b"%d" % row for row in range(5, 10)], partition=1)
+    # Decided, and one and a half of ten rows appended.
+    decided = {"sink": "sink", "batch": 1, "attempts": ["a", "b"], "begins": {"0": 0, "1": 0}, "ends": {"0": 5, "1": 5}}
+    write_journal(folder, {"decided": decided})
+    async with FileLog(folder / "log", 2, layer=QuickDisk()) as log:
+        await log.append(b"0")
+    for life in range(1, 30):
+        ledger = FileLedger(folder, partitions=2, layer=MortalDisk(life))
+        async with killed_with(ledger):
+            await ledger.open()
+    async with new_ledger("files", folder) as ledger:
+        assert ledger.last("sink") == 1
+        assert await rows_of(ledger) == [b"%d" % row for row in range(5)]
+        assert await rows_of(ledger, 1) == [b"%d" % row for row in range(5, 10)]
+
+
+@pytest.mark.parametrize(
+    ("there", "begin", "complaint"),
+    [
+        ([b"0", b"not ours"], 0, "somebody else wrote to partition 0 from 0 on"),
+        ([], 3, "ends at 0 and lost rows"),
+        ([b"0"], 0, None),
+    ],
+)
+async def test_a_log_that_is_not_as_the_journal_left_it_is_told(
+    there: list[bytes], begin: int, complaint: str | None, tmp_path: Path
+) -> None:
+    async with new_ledger("files", tmp_path) as ledger:
+        await stage(ledger, "a", [b"0", b"1", b"2"])
+    decided = {"sink": "sink", "batch": 1, "attempts": ["a"], "begins": {"0": begin}, "ends": {"0": begin + 3}}
+    write_journal(tmp_path, {"decided": decided})
+    async with FileLog(tmp_path / "log", 2, layer=QuickDisk()) as log:
+        for row in there:
+            await log.append(row)
+    ledger = new_ledger("files", tmp_path)
+    if complaint is None:
+        async with ledger:
+            assert await rows_of(ledger) == [b"0", b"1", b"2"]
+    else:
+        with pytest.raises(LedgerMismatch, match=complaint):
+            await ledger.open()
+        with pytest.raises(trio.ClosedResourceError, match="the ledger was closed"):
+            await ledger.open()
+
+
+async def test_a_decision_whose_attempts_are_gone_is_told(tmp_path: Path) -> None:
+    async with new_ledger("files", tmp_path):
+        pass
+    decided = {"sink": "sink", "batch": 1, "attempts": ["a"], "begins": {"0": 0}, "ends": {"0": 3}}
+    write_journal(tmp_path, {"decided": decided})
+    with pytest.raises(LedgerMismatch, match="lacks rows, and their attempts are gone"):
+        await new_ledger("files", tmp_path).open()
+
+
+def write_journal(folder: Path, entry: object) -> None:
+    journal = Segments(folder / "journal", layer=QuickDisk())
+    journal.append([Element(json.dumps(entry).encode())])
+    journal.close()
+
+
+async def test_a_ledger_that_is_not_open_says_so(tmp_path: Path) -> None:
+    ledger = FileLedger(tmp_path)
+    with pytest.raises(trio.ClosedResourceError, match="use it under 'async with'"):
+        await ledger.begin("sink", "a", 0)
+    await ledger.aclose()
