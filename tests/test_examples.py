@@ -44,6 +44,7 @@ EXPECTED = {
     "tls.py": ["tls: you are ada@example.org", "wss: you are ada@example.org"],
     "call_back.py": ["the server asks: really apples?", "ordered apples, wrapped, before noon", "nothing ordered"],
     "reconnect.py": ["hello, Ada", "news: all", "the news have stopped", "connected: False", "hello, Ada again"],
+    "replay.py": ["staged second: ", '"promoted":true,"rows":2', '"promoted":false,"rows":0', "1: pears", "2: plums"],
     "files.py": ["ping: ", "downloaded 64 MiB", "half way: 32 MiB", "notes: stored 12 bytes", "cannot get '../film'"],
 }
 # fmt: on
@@ -87,7 +88,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, "chat.py", "server.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, "chat.py", "server.py", "spark_pipeline.py"}
 
 
 @pytest.mark.parametrize("name", EXPECTED)

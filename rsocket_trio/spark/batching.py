@@ -1,0 +1,118 @@
+"""When is a record batch full? Rows that came are gathered by number, bytes and time, and handed to Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from rsocket_trio.spark.background import Producer, background
+from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.records import Chunk, SchemaMismatchError, arrow_batches, joined, raw_batch
+from rsocket_trio.spark.replayed import Weights
+
+
+def rows_of(
+    produce: Producer[Chunk], options: Options, partition: int, schema: pa.Schema | None
+) -> Iterator[pa.RecordBatch]:
+    """What a producer in the background makes, as record batches; it is cancelled when nobody takes any more.
+
+    ``schema`` is that of Arrow payloads, ``None`` for raw rows.
+    """
+    stream = background().iterate(produce, Weights(options).limit)
+    try:
+        yield from gathered(stream.take, options, partition, schema)
+    finally:
+        stream.close()
+
+
+def gathered(
+    take: Callable[[float | None], Chunk],
+    options: Options,
+    partition: int,
+    schema: pa.Schema | None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of what ``take`` gives within the seconds it is asked with; see ``Conveyor.take``."""
+    pending = Pending(options, partition, schema)
+    deadline = 0.0
+    while True:
+        try:
+            chunk = take(max(deadline - clock(), 0.0) if pending.rows else None)
+        except TimeoutError:
+            yield pending.flush()
+            continue
+        except StopIteration:
+            break
+        if not pending.rows:
+            deadline = clock() + options.batch_max_delay
+        yield from pending.add(chunk)
+        if pending.rows and clock() >= deadline:
+            yield pending.flush()
+    if pending.rows:
+        yield pending.flush()
+
+
+class Pending:
+    """Rows that wait until there are enough of them."""
+
+    def __init__(self, options: Options, partition: int, schema: pa.Schema | None) -> None:
+        self._max_rows = options.batch_rows
+        self._max_bytes = options.batch_bytes
+        self._partition = partition
+        self._schema = schema
+        self._parts: list[Any] = []
+        self._size = 0
+        self.rows = 0
+
+    def add(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
+        """Take rows, and give the batches that they fill."""
+        if self._schema is not None:
+            for batch in decoded(chunk, self._schema):
+                yield from self._keep(batch, batch.num_rows, batch.nbytes)
+            return
+        while (room := self._max_rows - self.rows) < chunk.rows:
+            head, chunk = chunk.split(room)
+            yield from self._keep(head, head.rows, head.size)
+        yield from self._keep(chunk, chunk.rows, chunk.size)
+
+    def flush(self) -> pa.RecordBatch:
+        """What waits, as one batch."""
+        parts, self._parts = self._parts, []
+        self.rows = self._size = 0
+        return raw_batch(self._partition, parts) if self._schema is None else joined(parts, self._schema)
+
+    def _keep(self, part: Any, rows: int, size: int) -> Iterator[pa.RecordBatch]:
+        self._parts.append(part)
+        self.rows += rows
+        self._size += size
+        if self.rows >= self._max_rows or self._size >= self._max_bytes:
+            yield self.flush()
+
+
+def decoded(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The wanted rows of Arrow payloads. Raises ``SchemaMismatchError`` where they are not what they are said to be."""
+    for data in chunk.datas:
+        if chunk.part is None:
+            yield from arrow_batches(data, schema)
+            continue
+        low, high, said = chunk.part
+        whole = list(arrow_batches(data, schema))
+        rows = sum(batch.num_rows for batch in whole)
+        if rows != said:
+            raise SchemaMismatchError(
+                f"the payload at position {chunk.start - low} has {rows} rows, its metadata says {said}"
+            )
+        yield from whole if (low, high) == (0, said) else sliced(whole, low, high)
+
+
+def sliced(batches: list[pa.RecordBatch], low: int, high: int) -> Iterator[pa.RecordBatch]:
+    """The rows from ``low`` to before ``high`` of batches in a row."""
+    at = 0
+    for batch in batches:
+        first, last = max(low - at, 0), min(high - at, batch.num_rows)
+        at += batch.num_rows
+        if first < last:
+            yield batch.slice(first, last - first)

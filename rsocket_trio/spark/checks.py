@@ -1,0 +1,144 @@
+"""Do the options fit together? Asked when a query is planned, where messages reach the user once and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA
+from rsocket_trio.spark.options import OptionError, Options, Use
+from rsocket_trio.spark.parsing import EARLIEST, LATEST
+
+SOURCES = ("stream", "channel", "response")
+SINKS = ("response", "channel", "fnf")
+DELIVERIES = {"atLeastOnce": ("response", "channel"), "bestEffort": ("fnf",), "exactlyOnce": ("channel",)}
+"""By what is promised: the interactions that can keep it, that of the default first."""
+
+
+def checked(options: Options, use: Use) -> Options:
+    """The options with what depends on the use filled in. Raises ``OptionError``."""
+    reads = bool(use & Use.READ)
+    if options.interaction is None:
+        options = attrs.evolve(options, interaction="stream" if reads else DELIVERIES[options.delivery][0])
+    for check in (_auth, _tls, _keepalive, _read if reads else _write, *CHECKS[use]):
+        check(options)
+    return attrs.evolve(options, positions="none") if reads and options.positions is None else options
+
+
+def _auth(options: Options) -> None:
+    simple, bearer = (options.auth_user, options.auth_password), options.auth_token
+    if options.auth_type is None:
+        if any(one is not None for one in (*simple, bearer)):
+            raise OptionError("option 'auth.type' is missing: simple or bearer")
+    elif options.auth_type == "simple":
+        if None in simple:
+            raise OptionError("option 'auth.type' simple needs 'auth.user' and 'auth.password'")
+        if bearer is not None:
+            raise OptionError("option 'auth.token' is for 'auth.type' bearer")
+    elif bearer is None:
+        raise OptionError("option 'auth.type' bearer needs 'auth.token'")
+    elif any(one is not None for one in simple):
+        raise OptionError("options 'auth.user' and 'auth.password' are for 'auth.type' simple")
+    if options.auth_type is not None and options.metadata_mime != COMPOSITE_METADATA:
+        raise OptionError("option 'auth.type' needs composite metadata: leave out 'metadataMimeType'")
+
+
+def _tls(options: Options) -> None:
+    if options.tls_key is not None and options.tls_cert is None:
+        raise OptionError("option 'tls.key' needs 'tls.cert'")
+    if (options.tls_ca or options.tls_cert) and not any(
+        uri.startswith(("tls:", "tcp+tls:", "wss:")) for uri in options.uris
+    ):
+        raise OptionError("options 'tls.ca' and 'tls.cert' need a path that begins with tls:// or wss://")
+
+
+def _keepalive(options: Options) -> None:
+    if options.keepalive_interval >= options.keepalive_max_lifetime:
+        raise OptionError("option 'keepAliveInterval' must be shorter than 'keepAliveMaxLifetime'")
+
+
+def _stream_read(options: Options) -> None:
+    if options.positions is None:
+        raise OptionError(
+            "option 'positions' must be set for readStream: server where the route can replay, wal to keep a log, "
+            "none to accept that rows are lost with a failure"
+        )
+    if options.positions != "server":
+        if options.interaction == "response":
+            raise OptionError("option 'interaction' response is for read: a stream of one row has no use")
+        if options.starting_position not in (None, LATEST):
+            raise OptionError(f"option 'startingPosition' needs positions=server, not {options.positions}")
+    if options.positions == "wal" and options.wal_dir is None:
+        raise OptionError("option 'walDir' is missing: positions=wal keeps its log there")
+    if options.positions != "wal" and options.wal_dir is not None:
+        raise OptionError("option 'walDir' is for positions=wal")
+    if options.positions != "server" and options.ack_route is not None:
+        raise OptionError("option 'ackRoute' needs positions=server")
+
+
+def _batch_read(options: Options) -> None:
+    if options.positions == "wal":
+        raise OptionError("option 'positions' wal is for readStream")
+    if options.positions == "server":
+        for name, value in (("maxRows", options.max_rows), ("maxDuration", options.max_duration)):
+            if value is not None:
+                raise OptionError(f"option {name!r} is for live streams: with positions=server set 'endingPosition'")
+        if options.ending_position == EARLIEST:
+            raise OptionError("option 'endingPosition' of 'earliest' would read nothing")
+        return
+    for name, given in (
+        ("startingPosition", options.starting_position),
+        ("endingPosition", options.ending_position),
+        ("minPartitions", options.min_partitions),
+        ("pushdown", options.pushdown or None),
+    ):
+        if given is not None:
+            raise OptionError(f"option {name!r} needs positions=server")
+
+
+def _read(options: Options) -> None:
+    if options.interaction not in SOURCES:
+        raise OptionError(f"option 'interaction' of {options.interaction!r} is for sinks: {', '.join(SOURCES)}")
+    if options.request_data and options.request_data_base64:
+        raise OptionError("options 'requestData' and 'requestDataBase64' exclude each other")
+    if options.positions == "server":
+        if options.interaction != "stream":
+            raise OptionError(f"option 'interaction' of {options.interaction!r} does not go with positions=server")
+        if options.request:
+            raise OptionError("option 'requestData' does not go with positions=server: the request is a range")
+        if options.metadata_mime != COMPOSITE_METADATA:
+            raise OptionError("positions=server needs composite metadata: leave out 'metadataMimeType'")
+    if options.request_metadata and options.metadata_mime != COMPOSITE_METADATA:
+        raise OptionError("option 'metadataBase64' needs composite metadata: leave out 'metadataMimeType'")
+
+
+def _write(options: Options) -> None:
+    if options.interaction not in SINKS:
+        raise OptionError(f"option 'interaction' of {options.interaction!r} is for sources: {', '.join(SINKS)}")
+    fitting = DELIVERIES[options.delivery]
+    if options.interaction not in fitting:
+        raise OptionError(
+            f"option 'interaction' of {options.interaction!r} does not go with delivery={options.delivery}, which "
+            f"takes {' or '.join(fitting)}"
+        )
+    if options.metadata_mime != COMPOSITE_METADATA:
+        raise OptionError("a sink needs composite metadata: leave out 'metadataMimeType'")
+    if options.rows_per_request not in (None, 1) and options.payload == "raw":
+        raise OptionError("option 'rowsPerRequest' needs payload=arrow: a raw row is a request")
+    if options.delivery != "exactlyOnce":
+        for name, given in (
+            ("stageRoute", options.stage_route),
+            ("commitRoute", options.commit_route),
+            ("abortRoute", options.abort_route),
+        ):
+            if given is not None:
+                raise OptionError(f"option {name!r} needs delivery=exactlyOnce")
+
+
+CHECKS: dict[Use, tuple[Callable[[Options], None], ...]] = {
+    Use.BATCH_READ: (_batch_read,),
+    Use.STREAM_READ: (_stream_read,),
+    Use.BATCH_WRITE: (),
+    Use.STREAM_WRITE: (),
+}

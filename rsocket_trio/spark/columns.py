@@ -1,0 +1,70 @@
+"""Which columns does a sink take? Checked when a write is planned, so that a wrong one is named before a row moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+from pyspark.sql.types import BinaryType, DataType, StringType, StructType
+
+from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
+
+TEXT_OR_BYTES = (BinaryType, StringType)
+TAKEN: dict[str, tuple[type[DataType], ...]] = {
+    "data": TEXT_OR_BYTES,
+    "metadata": TEXT_OR_BYTES,
+    "key": TEXT_OR_BYTES,
+    "route": (StringType,),
+}
+"""The columns of raw rows, and their types. ``data`` must be there."""
+IGNORED = frozenset(RAW_SCHEMA.names) - frozenset(TAKEN)
+"""What a raw source has beside those: its rows can be written on as they are."""
+
+
+@attrs.frozen
+class Columns:
+    """Where the columns of raw rows stand; ``None`` for those that are not there."""
+
+    data: int
+    metadata: int | None = None
+    key: int | None = None
+    route: int | None = None
+
+
+def sink_columns(schema: StructType, options: Options) -> Columns | None:
+    """Where to find what, ``None`` for ``payload=arrow``, which takes any columns.
+
+    Raises ``SchemaMismatchError`` that names every column that will not do.
+    """
+    names = [field.name.lower() for field in schema.fields]
+    if options.payload == "arrow":
+        problems = [] if names else ["there are none"]
+    else:
+        problems = _problems(schema, names, options)
+    if problems:
+        raise SchemaMismatchError(f"the sink does not take these columns: {'; '.join(problems)}")
+    if options.payload == "arrow":
+        return None
+    return Columns(**{name: names.index(name) for name in TAKEN if name in names})
+
+
+def _problems(schema: StructType, names: Sequence[str], options: Options) -> list[str]:
+    problems = []
+    if "data" not in names:
+        problems.append("column 'data' (BINARY or STRING) is missing; payload=arrow takes any columns")
+    for field, name in zip(schema.fields, names, strict=True):
+        types = TAKEN.get(name)
+        if types is None:
+            if name not in IGNORED:
+                problems.append(
+                    f"column {field.name!r} is none of {', '.join(TAKEN)}: leave it out, or set payload=arrow"
+                )
+        elif names.count(name) > 1:
+            problems.append(f"column {field.name!r} comes twice")
+        elif not isinstance(field.dataType, types):
+            wanted = " or ".join(one.typeName().upper() for one in types)
+            problems.append(f"column {field.name!r} is {field.dataType.simpleString().upper()}, wanted is {wanted}")
+    if "route" in names and (options.delivery == "exactlyOnce" or options.interaction == "channel"):
+        problems.append("column 'route' needs a request for each row: interaction response or fnf")
+    return problems

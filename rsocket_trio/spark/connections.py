@@ -1,0 +1,284 @@
+"""How is a server reached? By a pool of connections in the background thread, which tries one URI after the other.
+
+All reads and writes of a Python worker with the same server, credentials and terms share one connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from rsocket_trio import (
+    Canceled,
+    Connection,
+    ConnectionClosed,
+    ConnectionLost,
+    Keepalive,
+    Payload,
+    Rejected,
+    open_connection,
+)
+from rsocket_trio.errors import RSocketError, again
+from rsocket_trio.metadata import (
+    AUTHENTICATION,
+    Authentication,
+    BearerAuthentication,
+    Entry,
+    SimpleAuthentication,
+    encode_authentication,
+    encode_composite,
+)
+from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.parsing import shown_uri
+from rsocket_trio.terms import Retry
+
+logger = logging.getLogger("rsocket_trio.spark")
+
+USABLE = "open"
+PASSING = (ConnectionLost, ConnectionClosed, Rejected, OSError, trio.TooSlowError)
+"""What may be over when it is tried again: a server that is away, restarts or is full."""
+PASSING_FOR_READS = (*PASSING, Canceled)
+"""The same and what a server says that gave up half-way: to read again does no harm."""
+
+
+@attrs.frozen
+class Target:
+    """What makes two connections the same: where to, and on which terms."""
+
+    uris: tuple[str, ...]
+    setup: bytes = attrs.field(repr=False)
+    setup_metadata: bytes | None = attrs.field(repr=False)
+    data_mime: str
+    metadata_mime: str
+    keepalive: Keepalive
+    tls_ca: str | None = attrs.field(repr=False)
+    tls_cert: str | None = attrs.field(repr=False)
+    tls_key: str | None = attrs.field(repr=False)
+    connect_timeout: float
+    reuse: bool
+    idle_timeout: float
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """What the options say about TLS, ``None`` where they say nothing. Raises ``ValueError`` naming the option."""
+        if self.tls_ca is None and self.tls_cert is None:
+            return None
+        option = "tls.ca"
+        try:
+            context = ssl.create_default_context(cafile=self.tls_ca)
+            option = "tls.cert"
+            if self.tls_cert is not None:
+                context.load_cert_chain(self.tls_cert, self.tls_key)
+        except OSError as error:
+            problem = error.strerror or type(error).__name__
+        else:
+            return context
+        # Outside the handler: its error names the file.
+        raise ValueError(f"option {option!r} does not work: {problem}")
+
+
+def target_of(options: Options) -> Target:
+    """Where the options lead."""
+    metadata = None
+    authentication = _authentication(options)
+    if authentication is not None:
+        metadata = encode_composite([Entry(AUTHENTICATION, encode_authentication(authentication))])
+    return Target(
+        uris=options.uris,
+        setup=options.setup_data,
+        setup_metadata=metadata,
+        data_mime=options.data_mime,
+        metadata_mime=options.metadata_mime,
+        keepalive=Keepalive(interval=options.keepalive_interval, max_lifetime=options.keepalive_max_lifetime),
+        tls_ca=options.tls_ca,
+        tls_cert=options.tls_cert,
+        tls_key=options.tls_key,
+        connect_timeout=options.connect_timeout,
+        reuse=options.reuse_connections,
+        idle_timeout=options.connection_idle_timeout,
+    )
+
+
+def _authentication(options: Options) -> Authentication | None:
+    if options.auth_type == "simple":
+        return SimpleAuthentication(options.auth_user or "", options.auth_password or "")
+    if options.auth_type == "bearer":
+        return BearerAuthentication(options.auth_token or "")
+    return None
+
+
+@attrs.define(eq=False)
+class Held:
+    """A connection of the pool, how many use it, and since when nobody does."""
+
+    target: Target
+    connection: Connection | None = None
+    error: Exception | None = None
+    users: int = 0
+    distrusted: bool = False
+    settled: trio.Event = attrs.field(factory=trio.Event)
+    changed: trio.Event = attrs.field(factory=trio.Event)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether new requests may go to it, as far as is known: one that is being made may."""
+        return (
+            self.error is None and not self.distrusted and (self.connection is None or self.connection.status == USABLE)
+        )
+
+
+class Pool:
+    """The connections of a process, by target. For what runs in the background thread only."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._held: dict[Target, Held] = {}
+        self._first: dict[tuple[str, ...], int] = {}
+        self._closing = False
+
+    @property
+    def connections(self) -> int:
+        """How many there are, also those that are being made."""
+        return len(self._held)
+
+    @asynccontextmanager
+    async def connection(self, target: Target) -> AsyncIterator[Connection]:
+        """A connection to the target for as long as the block, shared where the target allows it.
+
+        Raises ``ConnectionLost`` naming every URI that was tried and why it failed.
+        """
+        if not target.reuse:
+            async with self._open(target) as connection:
+                yield connection
+            return
+        held = self._held.get(target)
+        if held is None or not held.is_usable:
+            self._held[target] = held = Held(target)
+            self._nursery.start_soon(self._hold, held)
+        held.users += 1
+        try:
+            await held.settled.wait()
+            if held.error is not None:
+                raise again(held.error) if isinstance(held.error, RSocketError) else ValueError(str(held.error))
+            assert held.connection is not None
+            yield held.connection
+        finally:
+            held.users -= 1
+            held.changed.set()
+
+    def distrust(self, connection: Connection) -> None:
+        """A connection is silent where it should not be: new requests go to another, and it ends with its users."""
+        for held in self._held.values():
+            if held.connection is connection:
+                held.distrusted = True
+                held.changed.set()
+
+    async def aclose(self) -> None:
+        """End all that are there; what uses them hears of it."""
+        self._closing = True
+        for held in self._held.values():
+            held.changed.set()
+        await trio.lowlevel.checkpoint()
+
+    async def _hold(self, held: Held) -> None:
+        try:
+            async with self._open(held.target) as connection:
+                held.connection = connection
+                held.settled.set()
+                await self._outlast_users(held, connection)
+        except Exception as error:
+            # It belongs to those who wait for the connection.
+            held.error = error
+        finally:
+            held.settled.set()
+            if self._held.get(held.target) is held:
+                del self._held[held.target]
+
+    async def _outlast_users(self, held: Held, connection: Connection) -> None:
+        """Wait until nobody has used the connection for long enough, or it is over."""
+        async with trio.open_nursery() as nursery:
+
+            async def end_with_connection() -> None:
+                await connection.wait_closed()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(end_with_connection)
+            while not self._closing:
+                held.changed = trio.Event()
+                patience = 0.0 if held.distrusted else held.target.idle_timeout
+                with trio.move_on_after(math.inf if held.users else patience) as idle:
+                    await held.changed.wait()
+                if idle.cancelled_caught and not held.users:
+                    break
+            # From now on nobody may be given this one.
+            if self._held.get(held.target) is held:
+                del self._held[held.target]
+            nursery.cancel_scope.cancel()
+
+    @asynccontextmanager
+    async def _open(self, target: Target) -> AsyncIterator[Connection]:
+        """A connection to the first URI that answers, beginning with the one that did last."""
+        context = target.ssl_context()
+        problems = []
+        first = self._first.get(target.uris, 0)
+        for number in range(len(target.uris)):
+            index = (first + number) % len(target.uris)
+            uri = target.uris[index]
+            connected = False
+            problem = ""
+            try:
+                with trio.fail_after(target.connect_timeout) as deadline:
+                    async with open_connection(
+                        uri,
+                        setup=Payload(target.setup, target.setup_metadata),
+                        data_mime=target.data_mime,
+                        metadata_mime=target.metadata_mime,
+                        keepalive=target.keepalive,
+                        ssl_context=context,
+                    ) as connection:
+                        # A server that refuses, or a proxy with nobody behind it, shows here.
+                        await connection.ping()
+                        deadline.deadline = math.inf
+                        connected = True
+                        self._first[target.uris] = index
+                        yield connection
+            except trio.TooSlowError:
+                problem = f"{shown_uri(uri)}: no connection within {target.connect_timeout:g} s"
+            except (ConnectionLost, ConnectionClosed) as error:
+                if connected:
+                    raise
+                problem = str(error).replace(uri, shown_uri(uri))
+                problem = problem if shown_uri(uri) in problem else f"{shown_uri(uri)}: {problem}"
+            else:
+                return
+            problems.append(problem)
+        raise ConnectionLost("; ".join(problems))
+
+
+class Tries:
+    """How often, and after which pauses, something is tried again that may pass. Success begins anew."""
+
+    def __init__(self, options: Options, what: str) -> None:
+        self._retry = Retry(first_delay=0.25, longest_delay=8.0, jitter=0.2)
+        self._most = options.reconnect_max_attempts
+        self._what = what
+        self.number = 0
+
+    def succeeded(self) -> None:
+        """Something came: the next failure is a first one."""
+        self.number = 0
+
+    async def failed(self, error: Exception) -> None:
+        """Wait before the next try. Raises ``ConnectionLost`` once there were enough."""
+        if self.number >= self._most:
+            raise ConnectionLost(f"{self._what}: given up after {self.number + 1} tries: {error}")
+        delay = self._retry.delay(self.number, random.random())
+        self.number += 1
+        logger.info("%s: try %d of %d in %.1f s: %s", self._what, self.number, self._most, delay, str(error))
+        await trio.sleep(delay)

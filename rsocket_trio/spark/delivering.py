@@ -1,0 +1,192 @@
+"""How do requests reach a server that may be away for a while? Over one connection after the other until all are there.
+
+What the ways to deliver have in common: where requests come from, what counts as progress, and what ends it all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+import attrs
+import trio
+
+from rsocket_trio import Canceled, Connection, ConnectionLost, Payload, Rejected
+from rsocket_trio.errors import RSocketError, SetupError, StreamError
+from rsocket_trio.replay.errors import NotWritten
+from rsocket_trio.spark.connections import PASSING, Pool, Tries, target_of
+from rsocket_trio.spark.elements import Piece, rows_of
+from rsocket_trio.spark.feeding import Feed
+from rsocket_trio.spark.options import Options
+
+TRANSIENT = frozenset({NotWritten.default_code})
+"""Codes of application errors that may be over when the same is tried again."""
+
+TOGETHER = 64
+"""Requests without an answer that are made at a time."""
+
+
+class SinkError(Exception):
+    """Rows could not be written. The message names the route, the server and the option that matters."""
+
+
+@attrs.define
+class Report:
+    """What became of the rows that were handed over: how many the server refused, and why the first of them.
+
+    ``attempts`` are those that were staged, each with its number of rows.
+    """
+
+    skipped: int = 0
+    problem: str | None = None
+    attempts: list[tuple[str, int]] = attrs.field(factory=list)
+
+
+Pieces: TypeAlias = Feed[Piece, Report]
+
+
+def passes(error: Exception) -> bool:
+    """Whether the same may succeed when it is tried again."""
+    if isinstance(error, Rejected):
+        return not is_missing_route(error)
+    return isinstance(error, (*PASSING, Canceled)) or (isinstance(error, StreamError) and error.code in TRANSIENT)
+
+
+def is_missing_route(error: Exception) -> bool:
+    """Whether a server of this library says that it has no such route: no time will change that."""
+    return isinstance(error, Rejected) and error.text.startswith("no ") and " handler for " in error.text
+
+
+def explained(error: Exception, options: Options, route: str, option: str = "route") -> Exception:
+    """The error as a user of Spark needs it: with the server, the route and the option."""
+    where = f"{route!r} at {options.shown_uris}"
+    if is_missing_route(error):
+        return SinkError(f"option {option!r}: there is no route {where}: {error}")
+    if isinstance(error, SetupError):
+        return SinkError(
+            f"the server at {options.shown_uris} refused the connection: {error} "
+            "(see options 'auth.type' and 'setupData')"
+        )
+    if isinstance(error, StreamError):
+        return SinkError(f"route {where} refused: {error}")
+    if isinstance(error, PASSING):
+        return SinkError(f"writing to route {where} failed (see options 'path' and 'reconnectMaxAttempts'): {error}")
+    return error
+
+
+class Delivery(ABC):
+    """The requests of one task on their way. Each class delivers them in its own way, see ``send_over``."""
+
+    def __init__(self, pool: Pool, options: Options, pieces: Pieces) -> None:
+        self.pool = pool
+        self.options = options
+        self.pieces = pieces
+        self.route, self.option = options.route, "route"
+        self.report = Report()
+        self.tries = Tries(options, f"writing to {options.route}")
+        self.ready: deque[Payload] = deque()
+        """Requests that are to be sent, or sent again."""
+
+    async def run(self) -> Report:
+        """Deliver all there is, and say what became of it. Raises ``SinkError`` for what does not pass."""
+        try:
+            await self.deliver()
+        except RSocketError as error:
+            raise explained(error, self.options, self.route, self.option) from error
+        return self.report
+
+    async def deliver(self) -> None:
+        """Deliver all there is, over as many connections as it takes."""
+        while await self.fill():
+            try:
+                async with self.pool.connection(target_of(self.options)) as connection:
+                    await self.send_over(connection)
+            except Exception as error:
+                if not passes(error):
+                    raise
+                await self.tries.failed(error)
+
+    async def fill(self) -> bool:
+        """Have something to send; false when there is nothing any more."""
+        while not self.ready:
+            piece = await self.pieces.take()
+            if piece is None:
+                return False
+            self.ready.extend(piece.payloads)
+        return True
+
+    @abstractmethod
+    async def send_over(self, connection: Connection) -> None:
+        """Send what there is over this connection, and return once all is there.
+
+        What is not there when this raises is in ``ready`` again.
+        """
+
+    def skip(self, payload: Payload, error: Exception) -> None:
+        """The server refused one request: count its rows, or raise ``SinkError``."""
+        if self.options.error_policy == "fail":
+            problem = explained(error, self.options, self.route, self.option)
+            raise SinkError(f"{problem}; errorPolicy=skip counts such rows and goes on") from error
+        self.report.skipped += rows_of(payload)
+        self.report.problem = self.report.problem or str(error)
+
+
+class Silence:
+    """Ends a block in which the server says nothing for too long, while ``awaited`` says that it should."""
+
+    def __init__(self, pool: Pool, connection: Connection, options: Options, awaited: Callable[[], bool]) -> None:
+        self._pool = pool
+        self._connection = connection
+        self._timeout = options.read_timeout
+        self._awaited = awaited
+        self.heard = trio.current_time()
+        """When the server last answered, or was first asked after a pause."""
+
+    async def watch(self, fail: Callable[[Exception], None]) -> None:
+        """Tell ``fail`` once it was silent for too long; new requests then go to another connection."""
+        while True:
+            await trio.sleep_until(self.heard + self._timeout)
+            if not self._awaited():
+                self.heard = trio.current_time()
+            elif trio.current_time() >= self.heard + self._timeout:
+                self._pool.distrust(self._connection)
+                fail(ConnectionLost(f"no answer within {self._timeout:g} s"))
+                return
+
+
+class Unanswered(Delivery):
+    """``bestEffort``: fire and forget, in no order. What is lost with a connection is not sent again."""
+
+    async def send_over(self, connection: Connection) -> None:
+        """Send all, and wait until the server's side has it all before the task ends."""
+        while await self.fill():
+            # Several tasks, so that what they send leaves in one write.
+            outcomes: list[RSocketError] = []
+            async with trio.open_nursery() as nursery:
+                for _ in range(min(TOGETHER, len(self.ready))):
+                    nursery.start_soon(self._send_on, connection, outcomes)
+            if outcomes:
+                raise outcomes[0]
+            self.tries.succeeded()
+        while connection.unsent:
+            await self._ping(connection)
+        # Written behind the last row: when its answer is here, so were the rows there.
+        await self._ping(connection)
+
+    async def _send_on(self, connection: Connection, outcomes: list[RSocketError]) -> None:
+        ready = self.ready
+        try:
+            while ready and not outcomes:
+                # Taken first: where the connection breaks nobody knows whether it went.
+                await connection.fire_and_forget(ready.popleft())
+        except RSocketError as error:
+            outcomes.append(error)
+
+    async def _ping(self, connection: Connection) -> None:
+        with trio.move_on_after(self.options.read_timeout) as patience:
+            await connection.ping()
+        if patience.cancelled_caught:
+            self.pool.distrust(connection)
+            raise ConnectionLost(f"no answer within {self.options.read_timeout:g} s")

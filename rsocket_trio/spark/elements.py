@@ -1,0 +1,216 @@
+"""How does a row become a request? Its columns turn into data and metadata, a limited number of rows at a time."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import attrs
+import pyarrow as pa
+
+from rsocket_trio import Payload
+from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
+from rsocket_trio.metadata.composite import spans
+from rsocket_trio.metadata.mime import encode_mime
+from rsocket_trio.replay.entries import KEY, RECORD_METADATA, ROWS, WRITE
+from rsocket_trio.spark.columns import Columns
+from rsocket_trio.spark.options import Options
+
+PIECE_ROWS = 1024
+PIECE_BYTES = 2**20
+"""Rows are handed on in pieces of about so much: what waits is bounded, and a step between threads is rare."""
+REQUEST_BYTES = 4 * 2**20
+"""An Arrow payload is cut so that it has about so many bytes at most: half of what a peer may be trusted to join."""
+OVERHEAD = 64
+
+_WRITE_HEAD = encode_mime(WRITE)
+_KEY_HEAD = encode_mime(KEY)
+_METADATA_HEAD = encode_mime(RECORD_METADATA)
+
+
+class RowError(ValueError):
+    """A row can't be sent as it is; the message names the column."""
+
+
+@attrs.frozen
+class Origin:
+    """Who writes: what a server may tell repeated writes by. ``query`` and ``batch`` are there in streams only."""
+
+    sink: str
+    partition: int = 0
+    query: str | None = None
+    batch: int | None = None
+    attempt: str = attrs.field(factory=lambda: str(uuid.uuid4()))
+
+    @property
+    def prefix(self) -> bytes:
+        """The content of the write entry, up to the number of the element."""
+        said = {"sink": self.sink, "query": self.query, "batch": self.batch, "partition": self.partition}
+        said |= {"attempt": self.attempt}
+        return json.dumps(said, separators=(",", ":")).encode()[:-1] + b',"seq":'
+
+
+@attrs.define
+class Piece:
+    """Requests in a row: ``rows`` that they hold, and about the bytes that they take."""
+
+    payloads: list[Payload]
+    rows: int
+    size: int
+
+
+def entry(head: bytes, content: bytes) -> bytes:
+    """A composite entry whose MIME type is encoded already."""
+    return head + len(content).to_bytes(3, "big") + content
+
+
+class Encoder:
+    """Makes the requests of one task out of its record batches; ``rows`` are those in the requests made so far.
+
+    ``is_staged`` leaves out what each request says of its origin: a stage says it once. ``is_routed`` puts the route
+    in front, for requests of their own. Rows without data are an error, or are counted in ``skipped`` where the
+    options say so; ``problem`` says what was wrong with the first.
+    """
+
+    def __init__(
+        self, columns: Columns | None, options: Options, origin: Origin, *, is_staged: bool, is_routed: bool
+    ) -> None:
+        self._columns = columns
+        self._options = options
+        self._prefix = None if is_staged else origin.prefix
+        self._routes: dict[bytes | None, bytes] = {None: route_entry(options.route) if is_routed else b""}
+        self._is_routed = is_routed
+        self._seq = 0
+        self._row = 0
+        self.rows = 0
+        self.skipped = 0
+        self.problem: str | None = None
+
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
+        """The rows of a batch. Raises ``RowError``."""
+        if not batch.num_rows:
+            return
+        average = max(batch.nbytes // batch.num_rows, 1)
+        if self._columns is None:
+            rows = max(min(self._options.rows_per_request or batch.num_rows, REQUEST_BYTES // average), 1)
+            for start in range(0, batch.num_rows, rows):
+                part = batch.slice(start, rows)
+                self.rows += part.num_rows
+                yield self._arrow(part)
+            return
+        rows = max(min(PIECE_ROWS, PIECE_BYTES // average), 1)
+        for start in range(0, batch.num_rows, rows):
+            piece = self._raw(batch.slice(start, rows), self._columns)
+            self.rows += piece.rows
+            if piece.payloads:
+                yield piece
+
+    def _arrow(self, batch: pa.RecordBatch) -> Piece:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as stream:
+            stream.write_batch(batch)
+        data = sink.getvalue().to_pybytes()
+        metadata = (
+            self._routes[None] + self._write() + encode_composite([Entry(ROWS, batch.num_rows.to_bytes(4, "big"))])
+        )
+        return Piece([Payload(data, metadata)], batch.num_rows, len(data) + OVERHEAD)
+
+    def _raw(self, batch: pa.RecordBatch, columns: Columns) -> Piece:
+        datas = values(batch, columns.data)
+        plain = columns.key is columns.metadata is columns.route is None
+        if plain and None not in datas:
+            self._row += len(datas)
+            payloads = self._plain(datas)
+        else:
+            payloads = list(self._full(batch, columns, datas))
+        size = sum([payload.size for payload in payloads]) + OVERHEAD * len(payloads)
+        return Piece(payloads, len(payloads), size)
+
+    def _plain(self, datas: list[bytes]) -> list[Payload]:
+        """Rows of nothing but data: these are many, so this is short."""
+        if self._prefix is None:
+            return [Payload(data) for data in datas]
+        first, self._seq = self._seq, self._seq + len(datas)
+        head, prefix, size = self._routes[None] + _WRITE_HEAD, self._prefix, len(self._prefix) + 1
+        made = []
+        for seq, data in enumerate(datas, first):
+            digits = b"%d" % seq
+            made.append(Payload(data, b"%b%b%b%b}" % (head, (size + len(digits)).to_bytes(3, "big"), prefix, digits)))
+        return made
+
+    def _full(self, batch: pa.RecordBatch, columns: Columns, datas: list[Any]) -> Iterator[Payload]:
+        nothing = [None] * len(datas)
+        keys, metadatas, routes = (
+            nothing if index is None else values(batch, index)
+            for index in (columns.key, columns.metadata, columns.route)
+        )
+        for data, key, metadata, route in zip(datas, keys, metadatas, routes, strict=True):
+            self._row += 1
+            try:
+                if data is None:
+                    raise RowError("column 'data' is null")
+                said = self._route(route)
+                if key is not None:
+                    said += entry(_KEY_HEAD, fitting("key", key))
+                if metadata is not None:
+                    said += entry(_METADATA_HEAD, fitting("metadata", metadata))
+            except RowError as error:
+                problem = f"row {self._row} of the task can't be sent: {error}"
+                if self._options.error_policy == "fail":
+                    raise RowError(f"{problem}; errorPolicy=skip counts such rows and goes on") from None
+                self.skipped += 1
+                self.problem = self.problem or problem
+            else:
+                said += self._write()
+                yield Payload(data, said or None)
+
+    def _write(self) -> bytes:
+        if self._prefix is None:
+            return b""
+        seq, self._seq = self._seq, self._seq + 1
+        return entry(_WRITE_HEAD, b"%b%d}" % (self._prefix, seq))
+
+    def _route(self, route: bytes | None) -> bytes:
+        if not route or not self._is_routed:
+            return self._routes[None]
+        found = self._routes.get(route)
+        if found is None:
+            try:
+                found = route_entry(route.decode())
+            except ValueError as error:
+                raise RowError(f"column 'route': {error}") from None
+            if len(self._routes) < PIECE_ROWS:
+                self._routes[route] = found
+        return found
+
+
+def route_entry(route: str) -> bytes:
+    """A route as a composite entry. Raises ``ValueError`` for one that is too long."""
+    return encode_composite([Entry(ROUTING, encode_route(route))])
+
+
+def fitting(column: str, content: bytes) -> bytes:
+    """Content that an entry can hold."""
+    if len(content) >= 1 << 24:
+        raise RowError(f"column {column!r} has {len(content)} bytes, the limit is {(1 << 24) - 1}")
+    return content
+
+
+def values(batch: pa.RecordBatch, index: int) -> list[Any]:
+    """A column of bytes or text as bytes, ``None`` for null."""
+    column = batch.column(index)
+    if not pa.types.is_binary(column.type):
+        column = column.cast(pa.binary())
+    found: list[Any] = column.to_pylist()
+    return found
+
+
+def rows_of(payload: Payload) -> int:
+    """How many rows a request of ours has."""
+    metadata = payload.metadata or b""
+    for mime, start, end in spans(metadata):
+        if mime == ROWS:
+            return int.from_bytes(metadata[start:end], "big")
+    return 1

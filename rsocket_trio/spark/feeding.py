@@ -1,0 +1,127 @@
+"""How do rows get from Spark's thread to a task of the background? Through a queue of limited weight.
+
+The other way round than ``background.Stream``: Spark's thread puts, and waits while too much lies there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+import trio
+
+from rsocket_trio.spark.background import LEAVING, Background
+
+T = TypeVar("T")
+R = TypeVar("R")
+LOOKING = 1.0
+"""Seconds after which who waits looks whether the background is still there."""
+
+
+class Feed(Generic[T, R]):
+    """Items for one task of the background, ``consume``, and the result that it returns. Close it.
+
+    ``limit`` is the weight that may wait; one item is always taken, however heavy.
+    """
+
+    def __init__(self, background: Background, consume: Callable[[Feed[T, R]], Awaitable[R]], limit: int) -> None:
+        self._background = background
+        self._consume = consume
+        self._limit = limit
+        # Shared by two threads, and changed under the lock only.
+        self._changed = threading.Condition()
+        self._items: deque[tuple[T, int]] = deque()
+        self._weight = 0
+        self._complete = False
+        self._outcome: list[R] = []
+        self._error: BaseException | None = None
+        self._over = False
+        # The background's own.
+        self._scope = trio.CancelScope()
+        self._arrived = trio.Event()
+        background.start(self._run)
+
+    # Spark's thread
+
+    def put(self, item: T, weight: int) -> None:
+        """Put an item, and wait while there is too much. Raises what the task raised, once it is over."""
+        with self._changed:
+            while self._weight >= self._limit and not self._over:
+                self._wait()
+            if self._over:
+                self._raise()
+            self._items.append((item, weight))
+            self._weight += weight
+        self._tell()
+
+    def finish(self) -> R:
+        """Nothing more comes: wait for the task, and return or raise what it does."""
+        with self._changed:
+            self._complete = True
+        self._tell()
+        with self._changed:
+            while not self._over:
+                self._wait()
+        self._raise()
+        return self._outcome[0]
+
+    def close(self) -> None:
+        """Cancel the task where it is not over, and wait until it has said so to its peer."""
+        with self._changed:
+            if self._over or not self._background.is_alive:
+                return
+            self._background.soon(self._scope.cancel)
+            self._changed.wait_for(lambda: self._over, LEAVING)
+
+    def _wait(self) -> None:
+        if not self._changed.wait(LOOKING) and not self._background.is_alive:
+            raise RuntimeError("the background thread has ended")
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, RuntimeError("the task has failed before")
+            raise error
+
+    def _tell(self) -> None:
+        self._background.soon(self._on_arrival)
+
+    # The background
+
+    def _on_arrival(self) -> None:
+        self._arrived.set()
+
+    async def take(self) -> T | None:
+        """The next item; ``None`` after the last."""
+        while True:
+            self._arrived = trio.Event()
+            with self._changed:
+                if self._items:
+                    item, weight = self._items.popleft()
+                    self._weight -= weight
+                    self._changed.notify_all()
+                    return item
+                if self._complete:
+                    return None
+            await self._arrived.wait()
+
+    async def _run(self) -> None:
+        error: BaseException | None = RuntimeError("the task was cancelled")
+        try:
+            with self._scope:
+                self._outcome.append(await self._consume(self))
+                error = None
+        except trio.Cancelled:
+            error = RuntimeError("the background thread was closed")
+            raise
+        except Exception as exc:
+            # It belongs to Spark's thread.
+            error = exc
+        finally:
+            with self._changed:
+                self._error = error
+                self._over = True
+                self._items.clear()
+                self._changed.notify_all()
+            del error

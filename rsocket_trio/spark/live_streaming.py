@@ -1,0 +1,183 @@
+"""What a streaming query of a live stream does: takes it in while Spark works, and numbers what came.
+
+With ``positions=wal`` what came is in a log, and can be read again; with ``positions=none`` it is in the memory of the
+process that Spark runs for the query on the driver.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from rsocket_trio.spark.batching import gathered
+from rsocket_trio.spark.held import ChunkPartition, Intake, MemoryStore, Store, check_held
+from rsocket_trio.spark.ranges import VERSION, CheckpointError, DataLossError, check_offset
+from rsocket_trio.spark.records import Chunk
+from rsocket_trio.spark.streaming import StreamReader
+from rsocket_trio.spark.wal import WalPartition, WalStore
+
+
+class HeldStreamReader(StreamReader):
+    """What live streams have in common: an intake that runs, a store that it fills."""
+
+    _goal: int | None = None
+
+    @property
+    @abstractmethod
+    def _store(self) -> Store:
+        """What came."""
+
+    @abstractmethod
+    def _to_offset(self, index: int) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def _from_offset(self, offset: Mapping[str, Any]) -> int: ...
+
+    @cached_property
+    def _intake(self) -> Intake:
+        intake = Intake(self._background.pool, self._options, self._store)
+        self._background.start(intake.run)
+        return intake
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins: with the first element that is held."""
+        return self._to_offset(self._store.begin)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much a micro-batch may read."""
+        return self._volume.default_limit(1)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; ``start`` where there is nothing (worth while) to read."""
+        begin = self._from_offset(start)
+        intake = self._intake
+        self._background.run(partial(self._store.read_up_to, begin))
+        # Before the end is looked at: what came before an error is read first.
+        error = intake.error
+        latest = self._store.end if self._goal is None else self._goal
+        available = latest - begin
+        is_last_call = self._goal is not None or intake.is_over
+        if available <= 0 and error is not None:
+            raise error
+        if available <= 0 or not (self._volume.is_worthwhile(available, limit) or is_last_call):
+            return self._to_offset(begin)
+        most = self._volume.max_rows(limit)
+        max_bytes = self._volume.max_bytes(limit)
+        if max_bytes is not None:
+            by_bytes = max(max_bytes * available // max(self._store.unread, 1), 1)
+            most = by_bytes if most is None else min(most, by_bytes)
+        return self._to_offset(latest if most is None else min(latest, begin + most))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How much has come, for the query's progress."""
+        return self._to_offset(self._store.end)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What has come is taken; where a volume is asked for, that is waited for, up to its delay."""
+        options, intake = self._options, self._intake
+        deadline = time.monotonic() + options.max_trigger_delay
+        wanted = self._store.begin + (options.min_rows_per_trigger or 0)
+        while self._store.end < wanted and not intake.is_over and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._goal = self._store.end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The elements of a micro-batch."""
+        first, last = self._from_offset(start), self._from_offset(end)
+        store = self._store
+        try:
+            check_held(store, first, last)
+        except DataLossError:
+            if self._options.fail_on_data_loss:
+                raise
+            first, last = max(first, store.begin), min(last, store.end)
+        return store.planned(first, max(first, last), self._options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The elements of a partition, in a task."""
+        assert isinstance(partition, ChunkPartition | WalPartition)
+        if isinstance(partition, ChunkPartition):
+            chunks = iter(partition.chunks)
+        else:
+            chunks = partition.chunks(self._options.batch_rows)
+
+        def take(timeout: float | None) -> Chunk:
+            return next(chunks)
+
+        return gathered(take, self._options, 0, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything below ``end`` is done with."""
+        self._background.run(partial(self._store.release, self._from_offset(end)))
+
+    def stop(self) -> None:
+        """End what was begun. Spark seldom calls this: it ends the process instead, and nothing is lost by that."""
+        if "_intake" in vars(self):
+            self._background.run(self._intake.stop)
+        if "_store" in vars(self):
+            self._background.run(self._store.aclose)
+
+
+class MemoryStreamReader(HeldStreamReader):
+    """A live stream without a log: what is planned when the process ends is lost."""
+
+    _is_numbered = False
+
+    @cached_property
+    def _store(self) -> MemoryStore:
+        return MemoryStore(self._options.wal_max_bytes)
+
+    def _to_offset(self, index: int) -> dict[str, Any]:
+        return {"v": VERSION, "f": self._options.fingerprint, "n": index}
+
+    def _from_offset(self, offset: Mapping[str, Any]) -> int:
+        check_offset(offset, self._options.fingerprint)
+        return int(offset["n"])
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The same; the first call says where an earlier process had come to."""
+        self._number(self._from_offset(start))
+        return super().latestOffset(start, limit)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The same; a first call before any other is for a micro-batch of an earlier process."""
+        if not self._is_numbered:
+            self._number(self._from_offset(end))
+        return super().partitions(start, end)
+
+    def _number(self, index: int) -> None:
+        if not self._is_numbered:
+            self._is_numbered = True
+            if index:
+                self._store.renumber(index)
+                if self._goal is not None:
+                    self._goal += index
+
+
+class WalStreamReader(HeldStreamReader):
+    """A live stream with a log."""
+
+    @cached_property
+    def _store(self) -> WalStore:
+        options = self._options
+        assert options.wal_dir is not None
+        return WalStore(Path(options.wal_dir), options)
+
+    def _to_offset(self, index: int) -> dict[str, Any]:
+        return {"v": VERSION, "f": self._options.fingerprint, "wal": self._store.id, "index": index}
+
+    def _from_offset(self, offset: Mapping[str, Any]) -> int:
+        check_offset(offset, self._options.fingerprint)
+        if offset.get("wal") != self._store.id:
+            raise CheckpointError(
+                f"the checkpoint belongs to the log {offset.get('wal')!r}, option 'walDir' holds {self._store.id!r}"
+            )
+        return int(offset["index"])

@@ -1,0 +1,165 @@
+"""What does the text of an option mean? Numbers, sizes, times, bytes and positions, with errors that say what is wrong.
+
+Spark hands every option over as text, whatever the user wrote.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from rsocket_trio.transports.uris import parse_uri
+
+Parser: TypeAlias = Callable[[str], Any]
+"""From an option's text to its value; ``ValueError`` says what is wrong with it, without the option's name."""
+
+MAX_POSITION = 2**63 - 1
+EARLIEST = "earliest"
+LATEST = "latest"
+
+Positions: TypeAlias = str | tuple[tuple[int, int], ...]
+"""``"earliest"``, ``"latest"``, or pairs of a partition and a position, in the order of their partitions."""
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)(i?b)?", re.IGNORECASE)
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?", re.IGNORECASE)
+_SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def text(written: str) -> str:
+    """Anything."""
+    return written
+
+
+def words(written: str) -> str:
+    """Anything but nothing."""
+    if not written.strip():
+        raise ValueError("is empty")
+    return written
+
+
+def encoded(written: str) -> bytes:
+    """Text, as its UTF-8 bytes."""
+    return written.encode()
+
+
+def base64_bytes(written: str) -> bytes:
+    """Bytes as base64."""
+    try:
+        return base64.b64decode(written, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"is not base64: {error}") from None
+
+
+def flag(written: str) -> bool:
+    """``true`` or ``false``."""
+    if (word := written.strip().lower()) not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return word == "true"
+
+
+def choice(*allowed: str) -> Parser:
+    """One of some words, whatever their case."""
+    by_lower = {word.lower(): word for word in allowed}
+
+    def parse(written: str) -> str:
+        try:
+            return by_lower[written.strip().lower()]
+        except KeyError:
+            raise ValueError(f"is none of {', '.join(allowed)}") from None
+
+    return parse
+
+
+def number(low: int, high: int = MAX_POSITION) -> Parser:
+    """A whole number."""
+
+    def parse(written: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,20}", written.strip()):
+            raise ValueError("is not a whole number")
+        return between(int(written), low, high)
+
+    return parse
+
+
+def size(written: str) -> int:
+    """Bytes: ``1048576``, ``64k``, ``4 MiB``. All units are powers of 1024."""
+    found = _SIZE.fullmatch(written.strip())
+    if found is None:
+        raise ValueError("is not a size such as 1048576, 64k or 4 MiB")
+    return between(int(float(found[1]) * _SIZES[found[2].lower()]), 1, MAX_POSITION)
+
+
+def seconds(written: str) -> float:
+    """A time: ``500ms``, ``20s``, ``15m``, ``1h``; a bare number is seconds."""
+    found = _TIME.fullmatch(written.strip())
+    if found is None:
+        raise ValueError("is not a time such as 500ms, 20s or 15m")
+    value = float(found[1]) * _TIMES[(found[2] or "s").lower()]
+    if not 0.001 <= value <= 2_147_483 or math.isnan(value):
+        raise ValueError("must be between 1ms and 24d")
+    return value
+
+
+def milliseconds(written: str) -> float:
+    """A whole number of milliseconds, as seconds."""
+    return float(number(1, 2**31 - 1)(written)) / 1000
+
+
+def uris(written: str) -> tuple[str, ...]:
+    """One URI, or several with commas between them."""
+    found = tuple(one.strip() for one in written.split(",") if one.strip())
+    if not found:
+        raise ValueError("is empty")
+    # What tls:// is called elsewhere.
+    found = tuple(re.sub(r"^tcps://", "tls://", one) for one in found)
+    for one in found:
+        try:
+            parse_uri(one)
+        except ValueError as error:
+            raise ValueError(f"is wrong: {str(error).replace(one, shown_uri(one))}") from None
+    return found
+
+
+def read_positions(written: str) -> Positions:
+    """``earliest``, ``latest``, or JSON such as ``{"0": 1234}``."""
+    word = written.strip().lower()
+    if word in (EARLIEST, LATEST):
+        return word
+    try:
+        found = json.loads(written)
+    except ValueError:
+        raise ValueError('is neither earliest, latest nor JSON such as {"0": 1234}') from None
+    return tuple(sorted(position_map(found).items()))
+
+
+def position_map(found: object) -> dict[int, int]:
+    """Positions by partition, out of JSON. Raises ``ValueError`` naming what does not belong."""
+    if not isinstance(found, Mapping) or not found:
+        raise ValueError('must be an object such as {"0": 1234}')
+    result: dict[int, int] = {}
+    for partition, position in found.items():
+        if not re.fullmatch(r"\d{1,9}", str(partition)):
+            raise ValueError(f"has a partition {partition!r} that is not a whole number")
+        if type(position) is not int or not 0 <= position <= MAX_POSITION:
+            raise ValueError(f"has a position {position!r} of partition {partition} that is not a whole number")
+        result[int(partition)] = position
+    return result
+
+
+def between(value: int, low: int, high: int) -> int:
+    """The number, if it lies within its bounds."""
+    if not low <= value <= high:
+        raise ValueError(f"must be at least {low}" if high == MAX_POSITION else f"must be between {low} and {high}")
+    return value
+
+
+def shown_uri(uri: str) -> str:
+    """A URI without what may be secret: its query."""
+    head, mark, _ = uri.partition("?")
+    return f"{head}?..." if mark else head

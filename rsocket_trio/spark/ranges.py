@@ -1,0 +1,167 @@
+"""Which rows belong to which read? Arithmetic of positions: limits, splits, and the offsets that Spark keeps.
+
+Everything here depends on its arguments only: the same offsets and options plan the same ranges, on every machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import attrs
+
+from rsocket_trio.spark.parsing import EARLIEST, LATEST, Positions, position_map
+
+VERSION = 1
+
+PositionMap: TypeAlias = dict[int, int]
+"""By partition: the next position to read."""
+
+
+class DataLossError(Exception):
+    """Rows are gone that should be there: expired, skipped, or never replayable. See option ``failOnDataLoss``."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint does not belong to these options."""
+
+
+@attrs.frozen
+class Bounds:
+    """What a partition of the server has: positions from ``earliest`` up to, and without, ``latest``."""
+
+    earliest: int
+    latest: int
+
+
+@attrs.frozen
+class Range:
+    """Positions of one partition, from ``start`` up to, and without, ``end``."""
+
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """How many positions those are."""
+        return self.end - self.start
+
+
+def parse_bounds(answer: bytes) -> dict[int, Bounds]:
+    """What a server says about its partitions. Raises ``ValueError`` for what is no such answer."""
+    try:
+        found = json.loads(answer)
+        bounds = {int(partition): Bounds(int(one["earliest"]), int(one["latest"])) for partition, one in found.items()}
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ValueError(f"not an answer about partitions: {answer[:200]!r}") from None
+    for partition, one in bounds.items():
+        if partition < 0 or not 0 <= one.earliest <= one.latest:
+            raise ValueError(f"partition {partition} from {one.earliest} to {one.latest}: not possible")
+    if not bounds:
+        raise ValueError("the server has no partitions")
+    return dict(sorted(bounds.items()))
+
+
+# Offsets
+
+
+def to_offset(fingerprint: str, positions: Mapping[int, int]) -> dict[str, Any]:
+    """What Spark keeps of the positions: JSON, with its keys in order."""
+    return {
+        "v": VERSION,
+        "f": fingerprint,
+        "p": {str(partition): positions[partition] for partition in sorted(positions)},
+    }
+
+
+def from_offset(offset: Mapping[str, Any], fingerprint: str) -> PositionMap:
+    """The positions of an offset. Raises ``CheckpointError`` for one of another version or other options."""
+    check_offset(offset, fingerprint)
+    try:
+        return position_map(offset["p"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"the checkpoint's offset {json.dumps(offset)} can't be read: {error}") from None
+
+
+def check_offset(offset: Mapping[str, Any], fingerprint: str) -> None:
+    """Raise ``CheckpointError`` unless an offset was made by these options and by this version of the format."""
+    if offset.get("v") != VERSION:
+        raise CheckpointError(f"the checkpoint's offset is of version {offset.get('v')!r}, known is {VERSION}")
+    if offset.get("f") != fingerprint:
+        raise CheckpointError(
+            "the checkpoint was made with other options: route, positions, payload, interaction and requestData must "
+            "stay the same; choose another checkpointLocation to begin anew"
+        )
+
+
+# Planning
+
+
+def resolve(wanted: Positions, bounds: Mapping[int, Bounds], name: str) -> PositionMap:
+    """The position in each partition that an option means; partitions that JSON leaves out begin at their earliest.
+
+    Raises ``ValueError`` that names the option for a partition that the server does not have.
+    """
+    if wanted == EARLIEST:
+        return {partition: one.earliest for partition, one in bounds.items()}
+    if wanted == LATEST:
+        return {partition: one.latest for partition, one in bounds.items()}
+    assert not isinstance(wanted, str)
+    given = dict(wanted)
+    unknown = sorted(given.keys() - bounds.keys())
+    if unknown:
+        raise ValueError(f"option {name!r} names partition {unknown[0]}, the server has {list(bounds)}")
+    default = {
+        partition: one.earliest if name == "startingPosition" else one.latest for partition, one in bounds.items()
+    }
+    return default | given
+
+
+def advance(start: Mapping[int, int], latest: Mapping[int, int], limit: int | None) -> PositionMap:
+    """How far a read goes that may take ``limit`` rows: each partition gets its share of what there is.
+
+    Partitions that ``start`` does not know are those of ``latest`` at 0. Never goes back.
+    """
+    begin = {partition: start.get(partition, 0) for partition in {**start, **latest}}
+    available = {partition: max(latest.get(partition, 0) - begin[partition], 0) for partition in begin}
+    total = sum(available.values())
+    if limit is None or total <= limit:
+        return {partition: begin[partition] + available[partition] for partition in sorted(begin)}
+    shares = {partition: available[partition] * limit // total for partition in begin}
+    # What rounding down left goes to the partitions with most to read.
+    left = limit - sum(shares.values())
+    for partition in sorted(begin, key=lambda one: (-available[one], one)):
+        more = min(left, available[partition] - shares[partition])
+        shares[partition] += more
+        left -= more
+    return {partition: begin[partition] + shares[partition] for partition in sorted(begin)}
+
+
+def ranges_between(start: Mapping[int, int], end: Mapping[int, int]) -> list[Range]:
+    """What lies between two offsets, by partition; empty ones are left out."""
+    return [
+        Range(partition, start.get(partition, 0), end[partition])
+        for partition in sorted(end)
+        if end[partition] > start.get(partition, 0)
+    ]
+
+
+def split(ranges: Sequence[Range], pieces: int | None) -> list[Range]:
+    """The ranges cut into at least ``pieces``, as far as there are rows for so many; the largest are cut most."""
+    total = sum(one.size for one in ranges)
+    if not pieces or len(ranges) >= pieces or not total:
+        return list(ranges)
+    counts = [min(max(1, one.size * pieces // total), one.size) for one in ranges]
+    while sum(counts) < min(pieces, total):
+        # The one whose pieces are largest gets one more.
+        index = max(range(len(ranges)), key=lambda i: (ranges[i].size / counts[i], -i))
+        counts[index] += 1
+    return [piece for one, count in zip(ranges, counts, strict=True) for piece in _cut(one, count)]
+
+
+def _cut(one: Range, count: int) -> list[Range]:
+    edges = [one.start + one.size * number // count for number in range(count + 1)]
+    return [Range(one.partition, low, high) for low, high in itertools.pairwise(edges)]

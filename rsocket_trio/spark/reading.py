@@ -1,0 +1,124 @@
+"""What a batch read does: it asks for bounds when it is planned, and reads ranges in its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from rsocket_trio.spark.background import background
+from rsocket_trio.spark.batching import rows_of
+from rsocket_trio.spark.filters import Selection, selection_of
+from rsocket_trio.spark.live import fetch_live
+from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.parsing import EARLIEST, LATEST
+from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, ranges_between, resolve, split
+from rsocket_trio.spark.replayed import ask_bounds, fetch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class RangePartition(InputPartition):
+    """A range of one of the server's partitions, for one task."""
+
+    def __init__(self, range_: Range) -> None:
+        super().__init__(range_)
+        self.range = range_
+
+    def __repr__(self) -> str:
+        return f"RangePartition({self.range.partition}: {self.range.start} to {self.range.end})"
+
+
+class LivePartition(InputPartition):
+    """The whole of a live stream, for one task."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class BatchReader(DataSourceReader):
+    """Reads a range of a replayable route, or a live stream up to its end or a bound.
+
+    ``schema`` is that of Arrow payloads, ``None`` for raw rows. Can be pickled.
+    """
+
+    def __init__(self, options: Options, schema: pa.Schema | None) -> None:
+        self._options = options
+        self._schema = schema
+        self._selection = Selection()
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the read. Raises what makes it impossible, with messages for the user."""
+        options = self._options
+        if options.positions != "server":
+            return [LivePartition()]
+        here = background()
+        bounds = here.run(partial(ask_bounds, here.pool, options))
+        found = [
+            selected for one in planned(options, bounds) if (selected := self._selection.narrowed(one)) is not None
+        ]
+        # Nothing to read is a range as well: Spark takes an empty list for a read that is not partitioned.
+        empty = Range(next(iter(bounds)), 0, 0)
+        return [RangePartition(one) for one in split(found, options.min_partitions) or [empty]]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition, in a task."""
+        here = background()
+        if isinstance(partition, RangePartition):
+            found = partition.range
+            if not found.size:
+                return iter(())
+            return rows_of(
+                partial(fetch, here.pool, self._options, found), self._options, found.partition, self._schema
+            )
+        return rows_of(partial(fetch_live, here.pool, self._options), self._options, 0, self._schema)
+
+
+class PushdownReader(BatchReader):
+    """The same, where Spark may leave filters on partition and position to the source."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take the filters that can be obeyed exactly; Spark looks at those no more. The others go back."""
+        if self._schema is not None:
+            return filters  # columns of that name are the user's own
+        kept = []
+        for one in filters:
+            narrower = selection_of(one)
+            if narrower is None:
+                kept.append(one)
+            else:
+                self._selection = self._selection.both(narrower)
+        return kept
+
+
+def planned(options: Options, bounds: Mapping[int, Bounds]) -> list[Range]:
+    """The ranges that a batch read means. Raises ``DataLossError`` for what has expired, unless that is accepted."""
+    start = resolve(options.starting_position or EARLIEST, bounds, "startingPosition")
+    end = resolve(options.ending_position or LATEST, bounds, "endingPosition")
+    for partition, one in bounds.items():
+        if not options.fail_on_data_loss:
+            start[partition] = max(start[partition], one.earliest)
+            end[partition] = min(end[partition], one.latest)
+            continue
+        if start[partition] < one.earliest and end[partition] > start[partition]:
+            raise DataLossError(
+                f"option 'startingPosition': position {start[partition]} of partition {partition} has expired, the "
+                f"earliest is {one.earliest}; with failOnDataLoss=false the read begins there"
+            )
+        if end[partition] > one.latest:
+            raise DataLossError(
+                f"option 'endingPosition': position {end[partition]} of partition {partition} is not there yet, the "
+                f"latest is {one.latest}; with failOnDataLoss=false the read ends there"
+            )
+    return ranges_between(start, end)
+
+
+def arrow_schema(schema: Any) -> pa.Schema:
+    """What Spark expects of batches with these columns."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")

@@ -1,0 +1,150 @@
+"""How is a range read from a server that can replay? Again from the next position, as often as the connection breaks.
+
+A server that is away costs pauses here, and no retry of Spark's: those come at once and are soon used up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+import trio
+
+from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
+from rsocket_trio.spark.background import Taker
+from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
+from rsocket_trio.spark.cursor import Cursor
+from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.protocol import AHEAD, EXPIRED, LOSSES, OFFSETS_ROUTE, encode_ends, encode_range
+from rsocket_trio.spark.ranges import Bounds, Range, parse_bounds
+from rsocket_trio.spark.records import Chunk, now_us
+
+logger = logging.getLogger("rsocket_trio.spark")
+
+
+async def ask_bounds(pool: Pool, options: Options) -> dict[int, Bounds]:
+    """What the server has now, by partition.
+
+    Raises ``ConnectionLost`` once ``reconnectMaxAttempts`` tries failed, a ``StreamError`` as the server refuses, and
+    ``ValueError`` for an answer that is none.
+    """
+    tries = Tries(options, f"asking {options.route}{OFFSETS_ROUTE}")
+    target = target_of(options)
+    while True:
+        try:
+            async with pool.connection(target) as connection:
+                return await _ask_bounds(pool, connection, options)
+        except Rejected:
+            raise  # a route that is not there will not be there soon
+        except PASSING_FOR_READS as error:
+            await tries.failed(error)
+
+
+async def _ask_bounds(pool: Pool, connection: Connection, options: Options) -> dict[int, Bounds]:
+    try:
+        with trio.fail_after(options.read_timeout):
+            answer = await connection.request_response(route=options.route + OFFSETS_ROUTE)
+    except trio.TooSlowError:
+        pool.distrust(connection)
+        raise ConnectionLost(f"no answer within {options.read_timeout:g} s") from None
+    return parse_bounds(answer.data)
+
+
+async def fetch(pool: Pool, options: Options, range_: Range, conveyor: Taker[Chunk]) -> None:
+    """Lay the rows of a range on the conveyor, each once and in order.
+
+    Raises ``DataLossError`` for rows that are gone, ``ConnectionLost`` once too many tries in a row failed.
+    """
+    await Fetch(pool, options, range_, conveyor).run()
+
+
+class Fetch:
+    """The reading of one range."""
+
+    def __init__(self, pool: Pool, options: Options, range_: Range, conveyor: Taker[Chunk]) -> None:
+        self._pool = pool
+        self._options = options
+        self._conveyor = conveyor
+        self._what = f"reading {options.route}, partition {range_.partition}"
+        self._tries = Tries(options, self._what)
+        self._target = target_of(options)
+        self.cursor = Cursor(range_, arrow=options.payload == "arrow", fail_on_loss=options.fail_on_data_loss)
+
+    async def run(self) -> None:
+        """Read all of it."""
+        cursor = self.cursor
+        while not cursor.is_done:
+            try:
+                async with self._pool.connection(self._target) as connection:
+                    try:
+                        await self._read_on(connection)
+                    except ApplicationError as error:
+                        if error.code not in LOSSES:
+                            raise
+                        await self._settle_loss(error, connection)
+                    except trio.TooSlowError:
+                        self._pool.distrust(connection)
+                        raise ConnectionLost(f"nothing came for {self._options.read_timeout:g} s") from None
+            except PASSING_FOR_READS as error:
+                await self._tries.failed(error)
+        if cursor.lost:
+            logger.warning("%s: %d rows were lost (failOnDataLoss=false)", self._what, cursor.lost)
+
+    async def _read_on(self, connection: Connection) -> None:
+        """Read from the cursor's position until the server completes or the connection breaks."""
+        options, cursor, conveyor = self._options, self.cursor, self._conveyor
+        weigh = Weights(options)
+        request = encode_range(cursor.partition, cursor.position, cursor.end)
+        async with connection.request_stream(request, route=options.route, initial_request_n=options.credit) as items:
+            with trio.fail_after(options.read_timeout) as patience:
+                while batch := await items.receive_batch():
+                    chunks = cursor.take(batch, now_us())
+                    self._tries.succeeded()
+                    for chunk in chunks:
+                        # Not a silence of the server's: how long this takes is up to Spark.
+                        patience.deadline = float("inf")
+                        await conveyor.put(chunk, weigh(chunk))
+                    patience.deadline = trio.current_time() + options.read_timeout
+        if not cursor.is_done:
+            cursor.skip_to(cursor.end, f"the server completed at position {cursor.position}")
+
+    async def _settle_loss(self, error: ApplicationError, connection: Connection) -> None:
+        """The server does not have what was asked for: go on behind it, unless that is an error."""
+        cursor = self.cursor
+        bounds: Mapping[int, Bounds] = {}
+        if not self._options.fail_on_data_loss:
+            bounds = await _ask_bounds(self._pool, connection, self._options)
+        there = bounds.get(cursor.partition)
+        if error.code == EXPIRED and there is not None:
+            if there.earliest <= cursor.position:
+                raise RemoteProtocolError(f"{error}, and yet the earliest is {there.earliest}")
+            cursor.skip_to(there.earliest, str(error))
+        elif error.code == AHEAD and there is not None and cursor.position < there.latest < cursor.end:
+            cursor.cut(there.latest)
+        else:
+            cursor.skip_to(cursor.end, str(error))
+
+
+class Weights:
+    """How much of a conveyor's room rows take: their bytes, and as many bytes as so many rows may have in a batch.
+
+    The limit is that of two batches: so a reader that stops early has had little sent in vain.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.limit = 2 * options.batch_bytes
+        self._row = max(options.batch_bytes // options.batch_rows, 1)
+
+    def __call__(self, chunk: Chunk) -> int:
+        return max(chunk.size, chunk.rows * self._row)
+
+
+async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> None:
+    """Tell the server what was committed. It may hear of it late, or twice, or not at all: nothing is raised."""
+    assert options.ack_route is not None
+    try:
+        with trio.fail_after(options.read_timeout):
+            async with pool.connection(target_of(options)) as connection:
+                await connection.fire_and_forget(encode_ends(ends), route=options.ack_route)
+    except PASSING_FOR_READS as error:
+        logger.warning("the server was not told on %s what was committed: %s", options.ack_route, str(error))

@@ -1,0 +1,104 @@
+"""The data source ``rsocket``: what Spark finds by that name, and which reader or writer each use gets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from rsocket_trio.spark.checks import checked
+from rsocket_trio.spark.live_streaming import MemoryStreamReader, WalStreamReader
+from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
+from rsocket_trio.spark.reading import BatchReader, PushdownReader, arrow_schema
+from rsocket_trio.spark.records import RAW_DDL, RAW_SCHEMA, SchemaMismatchError, mismatch
+from rsocket_trio.spark.streaming import RefusedStreamReader, ServerStreamReader, StreamReader
+from rsocket_trio.spark.writing import BatchWriter, StreamWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "rsocket"
+STREAM_READERS: Mapping[str | None, type[StreamReader]] = {
+    "server": ServerStreamReader,
+    "wal": WalStreamReader,
+    "none": MemoryStreamReader,
+    # Its check says that the option is missing.
+    None: ServerStreamReader,
+}
+
+
+class RSocketDataSource(DataSource):
+    """Streams of RSocket peers as rows. See the page on Spark for its options.
+
+    Raises ``OptionError`` for options that are unknown, missing or wrong.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        # Not the base class's: it would keep the texts, secrets among them, where repr shows them.
+        self._given = dict(options.items())
+        self._parsed = parse_options(self._given)
+
+    def __repr__(self) -> str:
+        return f"RSocketDataSource({self._parsed!r})"
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format`` is given."""
+        return NAME
+
+    def schema(self) -> str:
+        """The columns where the user names none."""
+        if self._parsed.payload == "arrow":
+            raise OptionError("option 'payload' arrow needs the columns: .schema('id BIGINT, ...')")
+        return RAW_DDL
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For ``spark.read``."""
+        options = checked(self._options(Use.BATCH_READ), Use.BATCH_READ)
+        return (PushdownReader if options.pushdown else BatchReader)(options, columns(options, schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For ``spark.readStream``."""
+        try:
+            options = self._options(Use.STREAM_READ)
+            return STREAM_READERS[options.positions](options, columns(options, schema))
+        except (OptionError, SchemaMismatchError) as error:
+            return RefusedStreamReader(error.with_traceback(None))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For ``df.write``."""
+        return BatchWriter(checked(self._options(Use.BATCH_WRITE), Use.BATCH_WRITE), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For ``df.writeStream``."""
+        return StreamWriter(checked(self._options(Use.STREAM_WRITE), Use.STREAM_WRITE), schema, overwrite)
+
+    def _options(self, use: Use) -> Options:
+        return parse_options(self._given, use)
+
+
+def columns(options: Options, schema: StructType) -> pa.Schema | None:
+    """The schema of Arrow payloads, ``None`` for raw rows. Raises ``SchemaMismatchError`` for other raw columns."""
+    if options.payload == "arrow":
+        return arrow_schema(schema)
+    problem = mismatch(RAW_SCHEMA, arrow_schema(schema))
+    if problem or schema.fieldNames() != RAW_SCHEMA.names:
+        raise SchemaMismatchError(
+            f"with payload=raw the columns are {RAW_DDL}: leave out .schema(...), or set payload=arrow"
+            + (f" ({problem})" if problem else "")
+        )
+    return None
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("rsocket")`` known to a session. Not needed where ``pyspark_rsocket`` is installed beside it."""
+    spark.dataSource.register(RSocketDataSource)

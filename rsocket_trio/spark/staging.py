@@ -1,0 +1,209 @@
+"""How are rows written exactly once? They are staged by the tasks, and count once the driver has committed the batch.
+
+A task's rows can't be asked for again, so they are staged in attempts of limited size: one is kept here until the
+server has confirmed it, and is staged anew, as another, when the connection breaks before. Attempts that no commit
+names count for nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from rsocket_trio import Channel, Connection, ConnectionLost, Payload
+from rsocket_trio.errors import RSocketError, readable
+from rsocket_trio.replay.errors import NotStaged
+from rsocket_trio.spark.connections import PASSING, Pool, Tries, target_of
+from rsocket_trio.spark.delivering import Delivery, Pieces, SinkError, explained, passes
+from rsocket_trio.spark.elements import Origin, Piece
+from rsocket_trio.spark.options import Options
+
+logger = logging.getLogger("rsocket_trio.spark")
+
+ATTEMPT_BYTES = 4 * 2**20
+ATTEMPT_ROWS = 65536
+"""An attempt is complete with about so much: this is what a task keeps in memory."""
+GOODBYE = 2.0
+"""Seconds for saying, on the way out, what is wanted no more."""
+
+
+@attrs.frozen
+class Routes:
+    """The routes of a sink that stages."""
+
+    stage: str
+    commit: str
+    abort: str
+
+    @classmethod
+    def of(cls, options: Options) -> Routes:
+        """As the options name them."""
+        return cls(
+            options.stage_route or f"{options.route}.stage",
+            options.commit_route or f"{options.route}.commit",
+            options.abort_route or f"{options.route}.abort",
+        )
+
+
+class Staging(Delivery):
+    """The rows of one task, staged attempt after attempt."""
+
+    def __init__(self, pool: Pool, options: Options, pieces: Pieces, origin: Origin) -> None:
+        super().__init__(pool, options, pieces)
+        self.route, self.option = Routes.of(options).stage, "stageRoute"
+        self._origin = origin
+        self._kept: list[Piece] = []
+        self._orphans: list[str] = []
+
+    async def deliver(self) -> None:
+        """Stage all there is; what was staged for nothing is aborted, also when this fails."""
+        try:
+            await super().deliver()
+        except BaseException:
+            self._orphans += [attempt for attempt, _ in self.report.attempts]
+            raise
+        finally:
+            if self._orphans:
+                with trio.move_on_after(GOODBYE, shield=True):
+                    await abort(self.pool, self.options, self._origin.sink, self._orphans)
+
+    async def fill(self) -> bool:
+        """Have a piece that was not staged; false when there is none any more."""
+        if not self._kept:
+            piece = await self.pieces.take()
+            if piece is None:
+                return False
+            self._kept.append(piece)
+        return True
+
+    async def send_over(self, connection: Connection) -> None:
+        """Stage attempts over this connection, until all is staged."""
+        while await self.fill():
+            attempt = str(uuid.uuid4())
+            try:
+                with trio.fail_after(self.options.read_timeout) as patience:
+                    await self._stage(connection, attempt, patience)
+            except BaseException as error:
+                # It may be staged, and only its confirmation be lost.
+                self._orphans.append(attempt)
+                if isinstance(error, trio.TooSlowError):
+                    self.pool.distrust(connection)
+                raise
+            self.report.attempts.append((attempt, sum(piece.rows for piece in self._kept)))
+            self._kept.clear()
+            self.tries.succeeded()
+
+    async def _stage(self, connection: Connection, attempt: str, patience: trio.CancelScope) -> None:
+        said = {"sink": self._origin.sink, "attempt": attempt, "partition": self._origin.partition}
+        async with connection.request_channel(json.dumps(said).encode(), route=self.route) as channel:
+            for kept in self._kept:
+                await self._send(channel, kept, patience)
+            rows, size = sum(piece.rows for piece in self._kept), sum(piece.size for piece in self._kept)
+            while size < ATTEMPT_BYTES and rows < ATTEMPT_ROWS:
+                # How long this takes is up to Spark.
+                patience.deadline = float("inf")
+                piece = await self.pieces.take()
+                if piece is None:
+                    break
+                self._kept.append(piece)
+                rows, size = rows + piece.rows, size + piece.size
+                await self._send(channel, piece, patience)
+            patience.deadline = trio.current_time() + self.options.read_timeout
+            await channel.send_eof()
+            answers = [payload async for payload in channel]
+        elements = sum(len(piece.payloads) for piece in self._kept)
+        if len(answers) != 1:
+            raise ConnectionLost(f"route {self.route!r} completed with {len(answers)} answers: one was expected")
+        told = read_answer(answers[0].data, self.route)
+        if (told.get("rows"), told.get("elements")) != (rows, elements):
+            raise SinkError(
+                f"route {self.route!r} staged {told.get('rows')} rows in {told.get('elements')} elements: "
+                f"{rows} rows in {elements} were sent"
+            )
+
+    async def _send(self, channel: Channel, piece: Piece, patience: trio.CancelScope) -> None:
+        timeout = self.options.read_timeout
+        patience.deadline = trio.current_time() + timeout
+        for payload in piece.payloads:
+            if not channel.room:
+                # A slow server is none that is gone.
+                patience.deadline = trio.current_time() + timeout
+            await channel.send(payload)
+
+
+async def commit(pool: Pool, options: Options, sink: str, batch: int, attempts: Sequence[tuple[str, int]]) -> bool:
+    """Make these attempts, each with its number of rows, count as one batch. False where the batch counted before.
+
+    Raises ``SinkError`` when the server does not have them, or had a later batch of this sink already.
+    """
+    route = Routes.of(options).commit
+    said = {"sink": sink, "batch": batch, "attempts": [{"attempt": name, "rows": rows} for name, rows in attempts]}
+    try:
+        told = await ask(pool, options, route, said)
+    except RSocketError as error:
+        if getattr(error, "code", None) == NotStaged.default_code:
+            raise SinkError(
+                f"batch {batch} of sink {sink!r} was not committed: {error}. Nothing of it counts; it is written anew "
+                "when the query starts again"
+            ) from error
+        raise explained(error, options, route, "commitRoute") from error
+    promoted, last, rows = (told.get(name) for name in ("promoted", "last", "rows"))
+    if type(promoted) is not bool or type(last) is not int or type(rows) is not int:
+        raise SinkError(f"route {route!r} answered a commit with {readable(json.dumps(told))}")
+    wanted = sum(number for _, number in attempts)
+    if promoted and rows != wanted:
+        raise SinkError(f"route {route!r} promoted {rows} rows of {wanted}")
+    if not promoted and last > batch:
+        raise SinkError(
+            f"batch {batch} of sink {sink!r} was not written: the server has batch {last} of that sink already. "
+            "Another checkpoint wrote to it: set another 'sinkId'"
+        )
+    return promoted
+
+
+async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]) -> None:
+    """Say that these attempts are wanted no more. They would expire: what goes wrong is a warning."""
+    route = Routes.of(options).abort
+    try:
+        with trio.fail_after(GOODBYE):
+            async with pool.connection(target_of(options)) as connection:
+                said = json.dumps({"sink": sink, "attempts": list(attempts)}).encode()
+                await connection.request_response(said, route=route)
+    except (RSocketError, *PASSING) as error:
+        logger.warning("%d attempts of sink %s stay staged until they expire: %s", len(attempts), sink, str(error))
+
+
+async def ask(pool: Pool, options: Options, route: str, said: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask until there is an answer. What is asked must be safe to ask twice."""
+    tries = Tries(options, f"asking {route}")
+    while True:
+        try:
+            async with pool.connection(target_of(options)) as connection:
+                try:
+                    with trio.fail_after(options.read_timeout):
+                        answer = await connection.request_response(Payload(json.dumps(said).encode()), route=route)
+                except trio.TooSlowError:
+                    pool.distrust(connection)
+                    raise ConnectionLost(f"no answer within {options.read_timeout:g} s") from None
+            return read_answer(answer.data, route)
+        except Exception as error:
+            if not passes(error):
+                raise
+            await tries.failed(error)
+
+
+def read_answer(data: bytes, route: str) -> dict[str, Any]:
+    """The JSON object of an answer. Raises ``SinkError`` for anything else."""
+    try:
+        told = json.loads(data)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise SinkError(f"route {route!r} answered with no JSON object: {readable(data[:100])}")
+    return told

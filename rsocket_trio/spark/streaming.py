@@ -1,0 +1,211 @@
+"""What a streaming query of a replayable route does: plans ranges in the driver, reads them in its tasks.
+
+Spark keeps one object of these per query, in a process of its own on the driver, and asks it for offsets; that process
+may be killed at any time. The tasks get a pickled copy each, that only reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+
+from rsocket_trio.spark.background import Background, background
+from rsocket_trio.spark.batching import rows_of
+from rsocket_trio.spark.checks import checked
+from rsocket_trio.spark.heads import Heads
+from rsocket_trio.spark.options import Options, Use
+from rsocket_trio.spark.parsing import LATEST
+from rsocket_trio.spark.ranges import (
+    Bounds,
+    DataLossError,
+    PositionMap,
+    Range,
+    advance,
+    from_offset,
+    ranges_between,
+    resolve,
+    split,
+    to_offset,
+)
+from rsocket_trio.spark.reading import RangePartition
+from rsocket_trio.spark.records import Chunk
+from rsocket_trio.spark.replayed import acknowledge, fetch
+from rsocket_trio.spark.volume import Volume
+
+SAMPLE = 64
+"""Rows of a partition that are read ahead to learn how large they are."""
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """What every streaming source is: its options, checked when Spark first asks, and a pickle without its state.
+
+    ``schema`` is that of Arrow payloads, ``None`` for raw rows.
+    """
+
+    def __init__(self, options: Options, schema: pa.Schema | None) -> None:
+        self._given = options
+        self._schema = schema
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        return type(self), (self._given, self._schema)
+
+    @cached_property
+    def _options(self) -> Options:
+        """Not in the constructor: what is raised there does not reach the user in one piece."""
+        return checked(self._given, Use.STREAM_READ)
+
+    @cached_property
+    def _background(self) -> Background:
+        return background()
+
+    @cached_property
+    def _volume(self) -> Volume:
+        return Volume(self._options)
+
+    def stop(self) -> None:
+        """Nothing to do: servers hear of the end when the process goes, and Spark seldom calls this."""
+
+
+class ServerStreamReader(StreamReader):
+    """Reads a route whose server replays: offsets are the server's positions."""
+
+    _goal: Mapping[int, int] | None = None
+    """Where a query that takes what is available ends."""
+
+    @cached_property
+    def _heads(self) -> Heads:
+        return Heads(self._background, self._options)
+
+    @cached_property
+    def _initial(self) -> PositionMap:
+        """Asked for more than once: it must not move in between."""
+        options = self._options
+        bounds = self._heads.fresh()
+        start = resolve(options.starting_position or LATEST, bounds, "startingPosition")
+        for partition, one in bounds.items():
+            if start[partition] > one.latest:
+                raise ValueError(
+                    f"option 'startingPosition': position {start[partition]} of partition {partition} is not there "
+                    f"yet, the latest is {one.latest}"
+                )
+        return start
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without a checkpoint begins."""
+        return to_offset(self._options.fingerprint, self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """How much a micro-batch may read."""
+        return self._volume.default_limit(len(self._heads.fresh()))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Where the next micro-batch ends; ``start`` where there is nothing (worth while) to read."""
+        options, volume = self._options, self._volume
+        begin = from_offset(start, options.fingerprint)
+        latest = self._goal if self._goal is not None else self._latest(begin)
+        everything = ranges_between(begin, advance(begin, latest, None))
+        is_last_call = self._goal is not None
+        rows = sum(one.size for one in everything)
+        if not volume.is_worthwhile(rows, limit) and not (is_last_call and rows):
+            return to_offset(options.fingerprint, begin)
+        most = volume.max_rows(limit)
+        max_bytes = volume.max_bytes(limit)
+        if max_bytes is not None:
+            by_bytes = self._rows_in(max_bytes, everything)
+            most = by_bytes if most is None else min(most, by_bytes)
+        return to_offset(options.fingerprint, advance(begin, latest, most))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """How far the server is, for the query's progress."""
+        known = self._heads.known
+        if known is None:
+            return None
+        return to_offset(self._options.fingerprint, {partition: one.latest for partition, one in known.items()})
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is written from now on is left for another query."""
+        self._goal = {partition: one.latest for partition, one in self._heads.fresh().items()}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The ranges of a micro-batch: the same for the same offsets and options."""
+        options = self._options
+        begin, stop = from_offset(start, options.fingerprint), from_offset(end, options.fingerprint)
+        return [RangePartition(one) for one in split(ranges_between(begin, stop), options.min_partitions)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range, in a task."""
+        assert isinstance(partition, RangePartition)
+        one, here = partition.range, background()
+        return rows_of(partial(fetch, here.pool, self._options, one), self._options, one.partition, self._schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Everything below ``end`` is done with: tell the server, where that was asked for."""
+        options = self._options
+        if options.ack_route is not None:
+            ends = from_offset(end, options.fingerprint)
+            self._background.start(partial(acknowledge, self._background.pool, options, ends))
+
+    def _latest(self, begin: PositionMap) -> dict[int, int]:
+        bounds = self._heads.fresh()
+        if self._options.fail_on_data_loss:
+            check_not_gone(begin, bounds)
+        return {partition: one.latest for partition, one in bounds.items()}
+
+    def _rows_in(self, max_bytes: int, ranges: list[Range]) -> int:
+        """About how many rows so many bytes are, by a sample from the beginning of each range."""
+        sample = Sample()
+        for one in ranges:
+            head = Range(one.partition, one.start, min(one.start + SAMPLE, one.end))
+            self._background.run(partial(fetch, self._background.pool, self._options, head, sample))
+        return max(int(max_bytes * sample.rows / max(sample.size, 1)), 1)
+
+
+class Sample:
+    """Counts rows and their bytes."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.size = 0
+
+    async def put(self, item: Chunk, weight: int) -> None:
+        """Count them."""
+        self.rows += item.rows
+        # Of an Arrow payload only some rows may be wanted.
+        self.size += item.size if item.part is None else item.size * item.rows // item.part[2]
+
+
+def check_not_gone(begin: Mapping[int, int], bounds: Mapping[int, Bounds]) -> None:
+    """Raise ``DataLossError`` where a server lacks what a query has read already, or has yet to read."""
+    hint = "with failOnDataLoss=false the query goes on with what there is"
+    for partition, position in begin.items():
+        there = bounds.get(partition)
+        if there is None:
+            raise DataLossError(f"partition {partition} is gone, the server has {list(bounds)}; {hint}")
+        if position > there.latest:
+            raise DataLossError(
+                f"partition {partition} was read up to {position}, but the server ends at {there.latest}: has its log "
+                f"been replaced? {hint}"
+            )
+        if position < there.earliest:
+            raise DataLossError(
+                f"position {position} of partition {partition} has expired: the earliest is {there.earliest}; {hint}"
+            )
+
+
+class RefusedStreamReader(ServerStreamReader):
+    """In place of a reader that can't be made: says why when Spark asks, because then the user is told in one piece."""
+
+    def __init__(self, error: ValueError) -> None:
+        self._error = error
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
+        return type(self), (self._error,)
+
+    @cached_property
+    def _options(self) -> Options:
+        raise self._error

@@ -1,0 +1,162 @@
+"""A log that is written ahead: what a live stream brought is on the disk before the producer gets credit for more.
+
+::
+
+    walDir/wal.json          which query it belongs to, and how often it was opened
+    walDir/lock              who writes
+    walDir/log/*.segment     the elements, as rsocket_trio.replay keeps them
+
+The driver writes, the tasks read the files: the directory must be on a file system that all of them see.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import trio
+from pyspark.sql.datasource import InputPartition
+
+from rsocket_trio import Payload
+from rsocket_trio.replay.errors import LogLocked
+from rsocket_trio.replay.locking import DirectoryLock
+from rsocket_trio.replay.log import Element
+from rsocket_trio.replay.segments import Segments
+from rsocket_trio.spark.held import Store
+from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, split
+from rsocket_trio.spark.records import Chunk, now_us
+from rsocket_trio.spark.wal_files import RECEIVED_AT, chunks_between
+
+SEGMENT_BYTES = 8 * 2**20
+"""Small ones, because a task reads a segment from its beginning, and because they are deleted whole."""
+LOCK_PATIENCE = 10.0
+"""Seconds that a query waits for the process of the one before it to go."""
+
+
+class WalPartition(InputPartition):
+    """Elements that stand in the log, for one task."""
+
+    def __init__(self, directory: str, start: int, end: int) -> None:
+        super().__init__((start, end))
+        self.directory = directory
+        self.start = start
+        self.end = end
+
+    def __repr__(self) -> str:
+        return f"WalPartition({self.start} to {self.end})"
+
+    def chunks(self, rows: int) -> Iterator[Chunk]:
+        """The elements, in chunks of up to so many."""
+        return chunks_between(Path(self.directory), self.start, self.end, rows)
+
+
+class WalStore(Store):
+    """Elements in a log on files. Opening blocks: it reads the end of the log, and cuts off a torn tail.
+
+    ``id`` names the log for checkpoints; ``truncated`` is how many bytes were cut off. Raises ``LogLocked`` while
+    another process writes, ``CheckpointError`` for the log of another query, ``CorruptLog`` and ``OSError``.
+    """
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        super().__init__(options.wal_max_bytes)
+        self._each = options.wal_sync == "always"
+        self._directory = directory / "log"
+        self._identity = directory / "wal.json"
+        self._lock = _locked(directory)
+        try:
+            self.id, self._epoch = self._claim(options.fingerprint)
+            self._segments = Segments(
+                self._directory, segment_bytes=SEGMENT_BYTES, sync=options.wal_sync != "never", partition=0
+            )
+        except BaseException:
+            self._lock.release()
+            raise
+        self.truncated = self._segments.truncated
+        self.begin, self.end = self._segments.earliest, self._segments.latest
+        if self.end > self.begin:
+            self._count(self._segments.size)
+
+    async def write(self, batch: list[Payload]) -> None:
+        """Write elements, and wait for the disk. Raises ``OSError`` where there is no room."""
+        received_at = RECEIVED_AT.pack(now_us())
+        elements = [
+            Element(payload.data, received_at if payload.metadata is None else received_at + b"\0" + payload.metadata)
+            for payload in batch
+        ]
+        # Not abandoned when cancelled: the file must not be written behind the back of whoever closes it.
+        await trio.to_thread.run_sync(self._append, elements)
+
+    def _append(self, elements: list[Element]) -> None:
+        for group in [[one] for one in elements] if self._each else [elements]:
+            self._segments.append(group)
+        self.end = self._segments.latest
+
+    def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
+        """The elements between two indexes."""
+        ranges = split([Range(0, start, end)], pieces) if end > start else []
+        return [WalPartition(str(self._directory), one.start, one.end) for one in ranges]
+
+    async def release(self, before: int) -> None:
+        """Delete the files below an index. Raises ``DataLossError`` where another process has taken the log over."""
+        await trio.to_thread.run_sync(self._release, before)
+
+    def _release(self, before: int) -> None:
+        self.check_epoch()
+        self._segments.trim(before)
+        self.begin = self._segments.earliest
+
+    async def aclose(self) -> None:
+        """Close the files, and let others write."""
+        await trio.to_thread.run_sync(self._segments.close)
+        self._lock.release()
+
+    def check_epoch(self) -> None:
+        """Raise ``DataLossError`` if another process opened the log meanwhile: locks do not hold on every network."""
+        found = json.loads(self._identity.read_text())
+        if found["epoch"] != self._epoch:
+            raise DataLossError(f"{self._directory} was taken over by another query: two may not share a walDir")
+
+    def _claim(self, fingerprint: str) -> tuple[str, int]:
+        try:
+            found = json.loads(self._identity.read_text())
+        except FileNotFoundError:
+            found = {"v": 1, "id": uuid.uuid4().hex, "f": fingerprint, "epoch": 0}
+        if found["f"] != fingerprint:
+            raise CheckpointError(
+                f"{self._identity.parent} holds the log of a query with other options: choose another walDir"
+            )
+        found["epoch"] += 1
+        _replace(self._identity, json.dumps(found).encode())
+        return found["id"], found["epoch"]
+
+
+def _locked(directory: Path) -> DirectoryLock:
+    """The lock, as soon as the process that had it is gone."""
+    deadline = time.monotonic() + LOCK_PATIENCE
+    while True:
+        try:
+            return DirectoryLock(directory)
+        except LogLocked:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole, or as it was."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    fd = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,187 @@
+"""What a write does: tasks send their rows, the driver commits what they staged and says what was skipped."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from rsocket_trio.spark.answered import Acknowledged, Requests
+from rsocket_trio.spark.background import background
+from rsocket_trio.spark.columns import sink_columns
+from rsocket_trio.spark.delivering import Delivery, Pieces, Report, Unanswered
+from rsocket_trio.spark.elements import PIECE_BYTES, Encoder, Origin
+from rsocket_trio.spark.feeding import Feed
+from rsocket_trio.spark.options import OptionError, Options
+from rsocket_trio.spark.staging import Staging, abort, commit
+
+if TYPE_CHECKING:
+    from rsocket_trio.spark.connections import Pool
+
+logger = logging.getLogger("rsocket_trio.spark")
+
+WAITING_BYTES = 4 * PIECE_BYTES
+"""Bytes of requests that wait between Spark's thread and the connection."""
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+"""What Spark tells the tasks of a stream; neither is a public name."""
+
+
+@attrs.define(slots=False)
+class Written(WriterCommitMessage):
+    """What a task tells the driver: rows written, rows skipped and why the first of them, and what it staged."""
+
+    sink: str
+    rows: int
+    skipped: int = 0
+    problem: str | None = None
+    attempts: tuple[tuple[str, int], ...] = ()
+
+
+class Writer:
+    """What batch and stream writers share. Can be pickled; ``sink`` is the id that is known when it is planned."""
+
+    def __init__(self, options: Options, schema: StructType, sink: str | None) -> None:
+        self._options = options
+        self._columns = sink_columns(schema, options)
+        self._sink = sink
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Send the rows of a task. Raises ``SinkError`` or ``RowError``."""
+        options = self._options
+        origin = origin_of(TaskContext.get(), self._sink)
+        stages = options.delivery == "exactlyOnce"
+        encoder = Encoder(
+            self._columns, options, origin, is_staged=stages, is_routed=options.interaction in {"response", "fnf"}
+        )
+        here = background()
+        feed: Feed[Any, Report] = Feed(here, partial(deliver, here.pool, options, origin), WAITING_BYTES)
+        try:
+            for batch in iterator:
+                for piece in encoder.pieces(batch):
+                    feed.put(piece, piece.size)
+            report = feed.finish()
+        finally:
+            feed.close()
+        return Written(
+            origin.sink,
+            encoder.rows - report.skipped,
+            encoder.skipped + report.skipped,
+            encoder.problem or report.problem,
+            tuple(report.attempts),
+        )
+
+    def _commit(self, messages: Iterable[WriterCommitMessage | None], batch: int) -> None:
+        """Commit what tasks staged, if they did, and say what they skipped."""
+        options = self._options
+        written = told(messages)
+        if options.delivery == "exactlyOnce":
+            sink = self._sink or next((one.sink for one in written), None)
+            # Where no task ran, nobody knows the query's id; there is nothing to promote, and the next batch is later.
+            if sink is not None:
+                here = background()
+                attempts = [attempt for one in written for attempt in one.attempts]
+                if not here.run(partial(commit, here.pool, options, sink, batch, attempts)):
+                    logger.warning("batch %d of sink %s had been committed before: written once", batch, sink)
+        skipped = sum(one.skipped for one in written)
+        if skipped:
+            first = next(one.problem for one in written if one.skipped)
+            rows = skipped + sum(one.rows for one in written)
+            logger.warning(
+                "writing to %s, batch %d: %d of %d rows were skipped (errorPolicy=skip); the first: %s",
+                *(options.route, batch, skipped, rows, first),
+            )
+
+    def _abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
+        """Drop what tasks staged."""
+        by_sink: dict[str, list[str]] = {}
+        for one in told(messages):
+            by_sink.setdefault(one.sink, []).extend(attempt for attempt, _ in one.attempts)
+        here = background()
+        for sink, attempts in by_sink.items():
+            if attempts:
+                here.run(partial(abort, here.pool, self._options, sink, attempts))
+
+
+class BatchWriter(Writer, DataSourceArrowWriter):
+    """For ``df.write``. Each write is a sink of its own, with one batch; under a ``sinkId`` it counts once for ever."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        refuse_overwrite(overwrite)
+        super().__init__(options, schema, options.sink_id or f"batch-{uuid.uuid4()}")
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have succeeded."""
+        self._commit(messages, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """A task has failed."""
+        self._abort(messages)
+
+
+class StreamWriter(Writer, DataSourceStreamArrowWriter):
+    """For ``df.writeStream``. Spark makes a new one to commit: all that it needs is in the messages."""
+
+    def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
+        refuse_overwrite(overwrite)
+        super().__init__(options, schema, options.sink_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """All tasks of a micro-batch have succeeded; it may have been committed before."""
+        self._commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """A task of a micro-batch has failed."""
+        self._abort(messages)
+
+
+def origin_of(context: TaskContext | None, sink: str | None) -> Origin:
+    """Who writes, as far as Spark tells. Raises ``OptionError`` where nothing names the sink."""
+    query = batch = None
+    partition = 0
+    if context is not None:
+        partition = context.partitionId()
+        query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
+    name = sink or query
+    if not name:
+        raise OptionError("option 'sinkId' must be set: this Spark does not tell its tasks the id of the query")
+    return Origin(
+        sink=name,
+        partition=partition,
+        query=query or None,
+        batch=int(batch) if batch and batch.isdigit() else None,
+    )
+
+
+async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces) -> Report:
+    """Deliver the rows of a task as the options say. Raises ``SinkError``."""
+    delivery: Delivery
+    if options.delivery == "exactlyOnce":
+        delivery = Staging(pool, options, pieces, origin)
+    elif options.delivery == "bestEffort":
+        delivery = Unanswered(pool, options, pieces)
+    else:
+        delivery = (Acknowledged if options.interaction == "channel" else Requests)(pool, options, pieces)
+    return await delivery.run()
+
+
+def told(messages: Iterable[WriterCommitMessage | None]) -> Sequence[Written]:
+    """What the tasks said that finished."""
+    return [message for message in messages if isinstance(message, Written)]
+
+
+def refuse_overwrite(overwrite: bool) -> None:
+    """Raise where rows are to be replaced that a server has."""
+    if overwrite:
+        raise OptionError(
+            "mode 'overwrite' (in streams: output mode 'complete') can't be had: a server has no rows that could be "
+            "replaced. Use mode 'append'"
+        )

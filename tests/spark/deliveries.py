@@ -1,0 +1,133 @@
+"""What tests of deliveries share: a route that takes rows in the test's own loop, and rows for it, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import trio
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from rsocket_trio import Payload, Responder, serve
+from rsocket_trio.metadata import decode_composite
+from rsocket_trio.replay import Ledger, MemoryLog, add_sink
+from rsocket_trio.replay.entries import WRITE
+from rsocket_trio.spark.columns import sink_columns
+from rsocket_trio.spark.connections import Pool
+from rsocket_trio.spark.delivering import Report
+from rsocket_trio.spark.elements import Encoder, Origin, Piece
+from rsocket_trio.spark.options import Options, Use
+from rsocket_trio.spark.writing import deliver
+from tests.spark import serving
+from tests.spark.serving import URI
+
+ROUTE = "orders"
+ORIGIN = Origin("sink", partition=3, query="q", batch=7, attempt="attempt")
+DATA = StructType([StructField("data", BinaryType())])
+
+
+def options(**given: Any) -> Options:
+    """Checked options of a write to the route ``orders``; a name's ``_`` stands for its dot."""
+    given = {name: value for name, value in given.items() if value is not None}
+    return serving.options(Use.BATCH_WRITE, **({"route": ROUTE, "positions": None} | given))
+
+
+class Rows:
+    """Pieces in place of a feed. ``hook`` is called with each before it is given."""
+
+    def __init__(self, pieces: Iterable[Piece], hook: Callable[[Piece], object] = lambda piece: None) -> None:
+        self._pieces = iter(pieces)
+        self._hook = hook
+        self.taken = 0
+
+    async def take(self) -> Piece | None:
+        """The next piece."""
+        await trio.lowlevel.checkpoint()
+        piece = next(self._pieces, None)
+        if piece is not None:
+            self.taken += 1
+            self._hook(piece)
+        return piece
+
+
+def batch(datas: Iterable[bytes | None]) -> pa.RecordBatch:
+    """A record batch of raw rows."""
+    return pa.RecordBatch.from_arrays([pa.array(list(datas), pa.binary())], names=["data"])
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    """Rows that can be told apart."""
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def encoder(chosen: Options, schema: StructType = DATA) -> Encoder:
+    """What makes requests of rows, as a writer has it."""
+    return Encoder(
+        *(sink_columns(schema, chosen), chosen, ORIGIN),
+        is_staged=chosen.delivery == "exactlyOnce",
+        is_routed=chosen.interaction in {"response", "fnf"},
+    )
+
+
+def pieces(chosen: Options, count: int, size: int = 100) -> Iterator[Piece]:
+    """``count`` numbered rows, ``size`` in a piece."""
+    made = encoder(chosen)
+    for start in range(0, count, size):
+        yield from made.pieces(batch(numbers(min(size, count - start), start)))
+
+
+async def deliver_rows(pool: Pool, chosen: Options, count: int, size: int = 100, **rest: Any) -> Report:
+    """Deliver numbered rows."""
+    return await deliver(pool, chosen, ORIGIN, Rows(pieces(chosen, count, size), **rest))  # type: ignore[arg-type]
+
+
+def write_of(payload: Payload) -> dict[str, Any]:
+    """What a request says of its origin."""
+    assert payload.metadata is not None
+    [said] = [entry.content for entry in decode_composite(payload.metadata) if entry.mime == WRITE]
+    found: dict[str, Any] = json.loads(said)
+    return found
+
+
+def sink_of(partitions: int = 1, **bounds: Any) -> tuple[Responder, Ledger, MemoryLog]:
+    """A responder with a ledger in memory."""
+    log = MemoryLog(partitions)
+    ledger = Ledger(log, **bounds)
+    responder = Responder()
+    add_sink(responder, ROUTE, ledger)
+    return responder, ledger, log
+
+
+async def rows_in(log: MemoryLog, partition: int = 0) -> list[bytes]:
+    """The data of what counts, in order."""
+    start, end = log.bounds(partition)
+    found: list[bytes] = []
+    while start < end:
+        records = list(await log.read_some(partition, start, end))
+        found += [record.data for record in records]
+        start = records[-1].end
+    return found
+
+
+class Flaky:
+    """A server that is cut off whenever ``cut`` is called, and back after some seconds."""
+
+    def __init__(self, responder: Responder, nursery: trio.Nursery, away: float = 4.0) -> None:
+        self._responder = responder
+        self._away = away
+        self._scope = trio.CancelScope()
+        self.cuts = 0
+        nursery.start_soon(self._run)
+
+    def cut(self) -> None:
+        """Cut it off."""
+        self.cuts += 1
+        self._scope.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            with trio.CancelScope() as self._scope:
+                await serve(self._responder, [URI], grace=0)
+            await trio.sleep(self._away)

@@ -1,0 +1,193 @@
+"""Streaming queries in a real Spark: checkpoints, limits, available-now, live streams, and servers that go away."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from rsocket_trio.spark import register
+from tests.spark.jvm.conftest import Server
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+StartServer = Callable[..., Server]
+PATIENCE = 120.0
+
+
+class Sink:
+    """What the micro-batches of a query held."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[tuple[int, int]]] = {}
+
+    def __call__(self, frame: DataFrame, batch: int) -> None:
+        """Take a micro-batch; the same one again replaces it."""
+        self.batches[batch] = sorted((row.partition, row.position) for row in frame.collect())
+
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        """All rows, in the order of their positions."""
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+class Queries:
+    """Starts queries, and ends them with the test."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._started: list[StreamingQuery] = []
+
+    def start(self, uri: str, sink: Sink, /, *, now: bool = False, **options: Any) -> StreamingQuery:
+        """A query of the route ``log``."""
+        reader = self._spark.readStream.format("rsocket").option("route", "log")
+        for name, value in ({"positions": "server", "startingPosition": "earliest"} | options).items():
+            if value is not None:
+                reader = reader.option(name, str(value))
+        writer = reader.load(uri).writeStream.foreachBatch(sink).option("checkpointLocation", str(self._checkpoint))
+        query = (writer.trigger(availableNow=True) if now else writer).start()
+        self._started.append(query)
+        return query
+
+    def run(self, uri: str, sink: Sink, /, **options: Any) -> None:
+        """A query that ends with what is available."""
+        query = self.start(uri, sink, now=True, **options)
+        assert query.awaitTermination(int(PATIENCE))
+
+    def stop(self) -> None:
+        """End them all."""
+        for query in self._started:
+            query.stop()
+
+
+@pytest.fixture
+def queries(spark: SparkSession, tmp_path: Path) -> Iterator[Queries]:
+    register(spark)
+    found = Queries(spark, tmp_path / "checkpoint")
+    yield found
+    found.stop()
+
+
+def eventually(condition: Callable[[], Any], query: StreamingQuery) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, query.lastProgress
+        assert query.exception() is None, query.exception()
+        time.sleep(0.05)
+
+
+def head(query: StreamingQuery) -> object:
+    """How far the server is, as the query's progress tells it."""
+    progress: Any = query.lastProgress
+    return json.loads(progress["sources"][0]["latestOffset"])["p"]
+
+
+def rows(*counts: int) -> list[tuple[int, int]]:
+    return [(partition, position) for partition, count in enumerate(counts) for position in range(count)]
+
+
+def test_what_is_available_is_read_in_bounded_micro_batches_and_a_restart_goes_on(
+    queries: Queries, server: Server
+) -> None:
+    sink = Sink()
+    queries.run(server.uri, sink, maxRowsPerTrigger=800, ackRoute="log.ack")
+
+    assert [len(batch) for batch in sink.batches.values()] == [800, 800, 400]
+    assert sink.rows == rows(1000, 1000)
+    # The last micro-batch is never committed by a query that ends.
+    assert json.loads(server.ask("state"))["acks"] == {"0": 800, "1": 800}
+
+    server.ask("append 1 5")
+    queries.run(server.uri, sink, minPartitions=4)
+    assert len(sink.batches) == 4
+    assert sink.rows == rows(1000, 1005)
+
+
+def test_a_query_follows_a_server_that_goes_away_and_comes_back(queries: Queries, start_server: StartServer) -> None:
+    server, sink = start_server("50", "0"), Sink()
+    query = queries.start(server.uri, sink)
+    eventually(lambda: sink.rows == rows(50, 0), query)
+
+    server.kill()
+    time.sleep(4)
+    server = start_server("80", "20", port=server.port)
+    eventually(lambda: sink.rows == rows(80, 20), query)
+    assert query.isActive
+    eventually(lambda: head(query) == {"0": 80, "1": 20}, query)
+
+
+def test_a_checkpoint_of_other_options_is_refused(queries: Queries, server: Server) -> None:
+    queries.run(server.uri, Sink())
+
+    query = queries.start(server.uri, Sink(), now=True, route="slow")
+    with pytest.raises(PySparkException, match="the checkpoint was made with other options"):
+        query.awaitTermination(int(PATIENCE))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"positions": None, "startingPosition": None}, "option 'positions' must be set for readStream"),
+        ({"positions": "wal", "startingPosition": None}, "option 'walDir' is missing"),
+        ({"route": "nowhere"}, "no request_response handler for route 'nowhere.offsets'"),
+    ],
+)
+def test_what_is_wrong_is_said_when_the_query_starts(
+    options: dict[str, Any], message: str, queries: Queries, server: Server
+) -> None:
+    query = queries.start(server.uri, Sink(), **options)
+
+    with pytest.raises(PySparkException, match=message):
+        query.awaitTermination(int(PATIENCE))
+
+
+@pytest.mark.parametrize("positions", ["none", "wal"])
+def test_a_live_stream_is_read_without_a_gap(positions: str, queries: Queries, server: Server, tmp_path: Path) -> None:
+    sink = Sink()
+    query = queries.start(
+        server.uri,
+        sink,
+        route="ticks",
+        positions=positions,
+        startingPosition=None,
+        maxRowsPerTrigger=2000,
+        walMaxBytes="64k",
+        walDir=tmp_path / "log" if positions == "wal" else None,
+    )
+    eventually(lambda: len(sink.rows) >= 6000, query)
+    query.stop()
+
+    found = sink.rows
+    assert found == rows(len(found))
+    assert max(map(len, sink.batches.values())) <= 2000
+
+
+def test_a_log_outlives_its_query(queries: Queries, start_server: StartServer, tmp_path: Path) -> None:
+    server, sink = start_server("1"), Sink()
+    options: dict[str, Any] = {
+        "route": "ticks",
+        "positions": "wal",
+        "startingPosition": None,
+        "walDir": tmp_path / "log",
+        "maxRowsPerTrigger": 1000,
+    }
+    query = queries.start(server.uri, sink, **options)
+    eventually(lambda: len(sink.rows) >= 2000, query)
+    query.stop()
+    server.kill()
+
+    # Without its producer a query reads what the log holds: it goes on where the first one ended.
+    query = queries.start(server.uri, sink, reconnectMaxAttempts=1000, **options)
+    before = len(sink.rows)
+    eventually(lambda: len(sink.rows) > before, query)
+    query.stop()
+    found = sink.rows
+    assert found == rows(len(found))

@@ -1,0 +1,115 @@
+"""Spark jobs that write numbers, in a process that can be killed.
+
+python -m tests.spark.kills.job SCRATCH
+
+Each line of stdin is a job: ``["write", URI, {...}]``, a name of ``JOBS`` with its arguments. It prints ``ready``, and
+``done NAME`` or ``failed NAME why`` after each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from rsocket_trio.spark import RSocketDataSource, ensure_java, register
+from rsocket_trio.spark.writing import BatchWriter, Written
+
+SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss2m",
+    "spark.driver.memory": "1g",
+    "spark.log.level": "OFF",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+class DyingWriter(BatchWriter):
+    """Its first task ends the worker with everything staged and nothing told."""
+
+    flag = ""
+
+    def write(self, iterator: Any) -> Written:
+        written = super().write(iterator)
+        try:
+            Path(self.flag).touch(exist_ok=False)
+        except FileExistsError:
+            return written
+        os._exit(1)
+
+
+class DyingSource(RSocketDataSource):
+    """Makes that writer. The flag's place comes in the environment, which workers inherit."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "dying"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DyingWriter:
+        made = super().writer(schema, overwrite)
+        assert isinstance(made, BatchWriter)
+        made.__class__ = DyingWriter
+        assert isinstance(made, DyingWriter)
+        made.flag = os.environ["DYING_FLAG"]
+        return made
+
+
+def write(spark: SparkSession, uri: str, rows: int, partitions: int = 2, format: str = "rsocket", **given: Any) -> None:
+    """A batch write of numbers."""
+    numbers = spark.range(0, rows, 1, partitions).selectExpr("CAST(CAST(id AS STRING) AS BINARY) AS data")
+    writer = numbers.write.format(format).mode("append").option("route", "orders")
+    writer.options(**given).save(uri)
+
+
+def stream(spark: SparkSession, uri: str, checkpoint: str, partitions: int, rows_per_batch: int, **given: Any) -> None:
+    """All numbers of the server, exactly once, batch after batch, until there are no more."""
+    rows = spark.readStream.format("rsocket").option("route", "numbers").option("positions", "server")
+    rows = rows.option("startingPosition", "earliest").option("maxRowsPerTrigger", rows_per_batch)
+    query = (
+        rows.option("minPartitions", partitions)
+        .load(uri)
+        .writeStream.format("rsocket")
+        .options(route="orders", delivery="exactlyOnce", checkpointLocation=checkpoint, **given)
+        .trigger(availableNow=True)
+        .start(uri)
+    )
+    query.awaitTermination()
+
+
+JOBS: dict[str, Callable[..., None]] = {"write": write, "stream": stream}
+
+
+def main(scratch: str) -> None:
+    """Run the jobs that come on stdin in one session, until there are no more."""
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2,4]").appName("kills")
+    for key, value in {**SETTINGS, "spark.sql.warehouse.dir": scratch}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    register(spark)
+    spark.dataSource.register(DyingSource)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        name, uri, arguments = json.loads(line)
+        try:
+            JOBS[name](spark, uri, **arguments)
+        except Exception as error:
+            print("failed", name, str(error).replace("\n", " "), flush=True)
+        else:
+            print("done", name, flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

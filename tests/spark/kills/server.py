@@ -1,0 +1,105 @@
+"""A server that can be killed: its ledger is on files, its rows are told on the route ``dump``.
+
+python -m tests.spark.kills.server '{"directory": "...", "uri": "tcp://127.0.0.1:0", ...}'
+
+It prints a line for what a test waits for: ``listening URI``, ``took N`` once so many elements came, ``promoted B``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from rsocket_trio import Responder, serve
+from rsocket_trio.replay import Commit, Element, FileLedger, FileLog, MemoryLog, Record, add_sink, add_source
+from rsocket_trio.replay.ledger import Stage
+
+
+def say(*words: object) -> None:
+    """One line for the test."""
+    print(*words, flush=True)
+
+
+class Watched(FileLedger):
+    """A ledger that says how far it is, and can keep the answer to one commit to itself."""
+
+    def __init__(self, directory: str, log: FileLog, tell_after: int, hold: int | None) -> None:
+        super().__init__(directory, log, staged_bytes=2**30)
+        self._left = tell_after
+        self._tell_after = tell_after
+        self._hold = hold
+
+    def took(self, count: int) -> None:
+        """Count elements."""
+        self._left -= count
+        if self._left <= 0 < self._left + count:
+            say("took", self._tell_after)
+
+    async def write(self, elements: Mapping[int, Sequence[Element]]) -> None:
+        await super().write(elements)
+        self.took(sum(map(len, elements.values())))
+
+    async def begin(self, sink: str, attempt: str, partition: int) -> Stage:
+        stage = await super().begin(sink, attempt, partition)
+        keep = stage.keep
+
+        async def count(element: Element) -> None:
+            await keep(element)
+            self.took(1)
+
+        stage.keep = count  # type: ignore[method-assign]
+        return stage
+
+    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int]) -> Commit:
+        done = await super().commit(sink, batch, attempts)
+        if done.promoted:
+            say("promoted", batch)
+            if batch == self._hold:
+                await trio.sleep_forever()
+        else:
+            say("repeated", batch)
+        return done
+
+
+async def everything(log: FileLog) -> list[Record]:
+    """All that counts."""
+    found: list[Record] = []
+    for partition in log.partitions():
+        start, end = log.bounds(partition)
+        while start < end:
+            records = list(await log.read_some(partition, start, end))
+            found += records
+            start = records[-1].end
+    return found
+
+
+async def main(given: dict[str, Any]) -> None:
+    """Serve until killed."""
+    responder = Responder()
+    rows = MemoryLog(2)
+    for partition in range(2):
+        count = given.get("source_rows", 0) // 2
+        if count:
+            await rows.append_all({partition: [Element(b"%d" % (2 * n + partition)) for n in range(count)]})
+    add_source(responder, "numbers", rows)
+    async with FileLog(Path(given["directory"]) / "log", 2) as log:
+        ledger = Watched(given["directory"], log, given.get("tell_after", 0), given.get("hold"))
+        add_sink(responder, "orders", ledger)
+
+        @responder.request_response("dump")
+        async def dump(request: object) -> bytes:
+            return json.dumps([record.data.decode() for record in await everything(log)]).encode()
+
+        async with ledger, trio.open_nursery() as nursery:
+            [uri] = await nursery.start(partial(serve, responder, [given["uri"]]))
+            say("listening", uri)
+
+
+if __name__ == "__main__":
+    trio.run(main, json.loads(sys.argv[1]))

@@ -1,0 +1,90 @@
+"""A replayable route in the test's own loop, and what a reader of it gets."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from rsocket_trio import Responder, serve
+from rsocket_trio.replay import Element, MemoryLog, add_source
+from rsocket_trio.spark.checks import checked
+from rsocket_trio.spark.connections import Pool
+from rsocket_trio.spark.options import Options, Use, parse_options
+from rsocket_trio.spark.records import Chunk
+
+URI = "memory://spark"
+
+
+def options(use: Use = Use.BATCH_READ, /, **given: Any) -> Options:
+    """Checked options for the route ``log`` of the server; a name's ``_`` stands for its dot."""
+    texts = {"path": URI, "route": "log", "positions": "server"}
+    texts |= {name.replace("_", "."): str(value) for name, value in given.items() if value is not None}
+    for name in [name for name, value in given.items() if value is None]:
+        del texts[name]
+    return checked(parse_options(texts, use), use)
+
+
+@attrs.define
+class Collected:
+    """What was laid on it, in place of a conveyor. ``hook`` is called with each chunk."""
+
+    chunks: list[Chunk] = attrs.field(factory=list)
+    hook: Callable[[Chunk], object] = lambda chunk: None
+
+    async def put(self, item: Chunk, weight: int) -> None:
+        """Take a chunk."""
+        await trio.lowlevel.checkpoint()
+        self.chunks.append(item)
+        self.hook(item)
+
+    @property
+    def positions(self) -> list[int]:
+        """The position of every row, in the order in which they came."""
+        return [chunk.start + number for chunk in self.chunks for number in range(chunk.rows)]
+
+    @property
+    def datas(self) -> list[bytes]:
+        """The data of every element."""
+        return [data for chunk in self.chunks for data in chunk.datas]
+
+
+@asynccontextmanager
+async def served(responder: Responder, uri: str = URI) -> AsyncIterator[Pool]:
+    """Serve, and give a pool to connect with; both end with the block."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, responder, [uri])
+        async with pool() as connections:
+            yield connections
+        nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def pool() -> AsyncIterator[Pool]:
+    """A pool whose connections end with the block."""
+    async with trio.open_nursery() as nursery:
+        found = Pool(nursery)
+        yield found
+        await found.aclose()
+
+
+async def filled(rows: Mapping[int, int], data: bytes = b"row %d") -> MemoryLog:
+    """A log with so many rows in each partition."""
+    log = MemoryLog(max(rows) + 1)
+    for partition, count in rows.items():
+        if count:
+            await log.append_all({partition: [Element(data % number) for number in range(count)]})
+    return log
+
+
+@asynccontextmanager
+async def served_log(rows: Mapping[int, int]) -> AsyncIterator[tuple[Pool, MemoryLog]]:
+    """A server with a log on the route ``log``."""
+    log = await filled(rows)
+    responder = Responder()
+    add_source(responder, "log", log)
+    async with served(responder) as connections:
+        yield connections, log

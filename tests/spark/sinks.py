@@ -1,0 +1,149 @@
+"""What tests of the sink share: a server in a thread of this process, and writers that are called without Spark."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import trio
+from pyspark.sql.types import BinaryType, DataType, StringType, StructField, StructType
+
+from rsocket_trio import Responder, serve
+from rsocket_trio.replay import Ledger, MemoryLog, Record, add_sink
+from rsocket_trio.spark import RSocketDataSource
+from rsocket_trio.spark.background import close_background
+from rsocket_trio.spark.writing import BatchWriter, StreamWriter
+
+T = TypeVar("T")
+PATIENCE = 20.0
+"""Seconds that anything here may take on a busy machine."""
+ROUTE = "orders"
+
+
+class Server:
+    """A server in a thread. Its methods are for other threads."""
+
+    def __init__(self, responder: Responder, uri: str = "tcp://127.0.0.1:0") -> None:
+        self._responder = responder
+        self._scope = trio.CancelScope()
+        self._ready: queue.SimpleQueue[tuple[str, trio.lowlevel.TrioToken]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=trio.run, args=(self._main, uri))
+        self._thread.start()
+        self.uri, self._token = self._ready.get(timeout=PATIENCE)
+
+    async def _main(self, uri: str) -> None:
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                [bound] = await nursery.start(partial(serve, self._responder, [uri]))
+                self._ready.put((bound, trio.lowlevel.current_trio_token()))
+
+    def run(self, function: Callable[..., Awaitable[T]], *arguments: object) -> T:
+        """Run an async function in the server's thread."""
+        return trio.from_thread.run(function, *arguments, trio_token=self._token)
+
+    def stop(self) -> None:
+        """End it, without a goodbye."""
+        self._token.run_sync_soon(self._scope.cancel)
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+class Sink(Server):
+    """A server of the route ``orders`` with a ledger in memory."""
+
+    def __init__(self, partitions: int = 1, **bounds: Any) -> None:
+        self.log = MemoryLog(partitions)
+        self.ledger = Ledger(self.log, **bounds)
+        responder = Responder()
+        add_sink(responder, ROUTE, self.ledger)
+        super().__init__(responder)
+
+    def records(self, partition: int = 0) -> list[Record]:
+        """What counts in a partition, in order."""
+
+        async def read() -> list[Record]:
+            start, end = self.log.bounds(partition)
+            found: list[Record] = []
+            while start < end:
+                found += await self.log.read_some(partition, start, end)
+                start = found[-1].end
+            return found
+
+        return self.run(read)
+
+    def rows(self, partition: int = 0) -> list[bytes]:
+        """The data of what counts in a partition, in order."""
+        return [record.data for record in self.records(partition)]
+
+
+@contextmanager
+def serving(responder: Responder) -> Iterator[Server]:
+    """Serve for as long as the block, and end this process's background after it."""
+    server = Server(responder)
+    try:
+        yield server
+    finally:
+        close_background()
+        server.stop()
+
+
+@contextmanager
+def sink(partitions: int = 1, **bounds: Any) -> Iterator[Sink]:
+    """The same, for a sink."""
+    server = Sink(partitions, **bounds)
+    try:
+        yield server
+    finally:
+        close_background()
+        server.stop()
+
+
+def schema_of(**types: DataType) -> StructType:
+    """Columns by name."""
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+DATA = schema_of(data=BinaryType())
+TEXT = schema_of(data=StringType())
+
+
+def source(uri: str, **options: object) -> RSocketDataSource:
+    """The data source, with options that give up soon. ``auth_type`` stands for ``auth.type``."""
+    given = {"path": uri, "route": ROUTE, "readTimeout": "10s", "reconnectMaxAttempts": "0", "sinkId": "test"}
+    given |= {name.replace("_", "."): str(value) for name, value in options.items() if value is not None}
+    return RSocketDataSource({name: value for name, value in given.items() if options.get(name, "") is not None})
+
+
+def batch_writer(uri: str, schema: StructType = DATA, **options: object) -> BatchWriter:
+    """A writer as Spark makes it for ``df.write``."""
+    writer = source(uri, **options).writer(schema, False)
+    assert isinstance(writer, BatchWriter)
+    return writer
+
+
+def stream_writer(uri: str, schema: StructType = DATA, **options: object) -> StreamWriter:
+    """A writer as Spark makes it for ``df.writeStream``."""
+    writer = source(uri, **options).streamWriter(schema, False)
+    assert isinstance(writer, StreamWriter)
+    return writer
+
+
+def batch(datas: Iterable[bytes | None]) -> pa.RecordBatch:
+    """A record batch of raw rows."""
+    return pa.RecordBatch.from_arrays([pa.array(list(datas), pa.binary())], names=["data"])
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    """Rows that can be told apart."""
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def batches(count: int, size: int = 1000) -> Iterator[pa.RecordBatch]:
+    """``count`` numbered rows, in batches."""
+    for start in range(0, count, size):
+        yield batch(numbers(min(size, count - start), start))

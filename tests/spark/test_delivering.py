@@ -1,0 +1,391 @@
+"""Rows on their way to a server: acknowledged, refused, skipped, cut off in the middle, and held back."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from rsocket_trio import ApplicationError, Channel, Payload, Rejected, RejectedSetup, Responder, Setup
+from rsocket_trio.spark.delivering import SinkError
+from rsocket_trio.spark.writing import deliver
+from tests.spark.deliveries import (
+    ORIGIN,
+    ROUTE,
+    Flaky,
+    Rows,
+    batch,
+    deliver_rows,
+    encoder,
+    numbers,
+    options,
+    rows_in,
+    sink_of,
+    write_of,
+)
+from tests.spark.serving import pool, served
+
+ACKNOWLEDGED = ["response", "channel"]
+
+
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
+@pytest.mark.parametrize("count", [0, 1, 2, 99, 1000])
+async def test_every_row_arrives_once(interaction: str, count: int, autojump_clock: MockClock) -> None:
+    responder, _, log = sink_of()
+    async with served(responder) as connections:
+        report = await deliver_rows(connections, options(interaction=interaction, inFlight=16), count)
+
+    assert Counter(await rows_in(log)) == Counter(numbers(count))
+    assert report.skipped == 0
+
+
+async def test_a_channel_keeps_the_order(autojump_clock: MockClock) -> None:
+    responder, _, log = sink_of()
+    async with served(responder) as connections:
+        await deliver_rows(connections, options(interaction="channel", inFlight=7), 1000)
+
+    assert await rows_in(log) == numbers(1000)
+
+
+async def test_a_task_without_rows_asks_nobody(autojump_clock: MockClock) -> None:
+    async with pool() as connections:
+        for delivery in ("atLeastOnce", "bestEffort", "exactlyOnce"):
+            await deliver_rows(connections, options(delivery=delivery), 0)
+        assert connections.connections == 0
+
+
+@pytest.mark.parametrize("interaction", [*ACKNOWLEDGED, "fnf"])
+async def test_each_request_says_whose_it_is(interaction: str, autojump_clock: MockClock) -> None:
+    responder = Responder()
+    seen: list[Payload] = []
+
+    @responder.request_response(ROUTE)
+    def answer(request: Payload) -> bytes:
+        seen.append(request)
+        return b""
+
+    @responder.fire_and_forget(ROUTE)
+    def listen(request: Payload) -> None:
+        seen.append(request)
+
+    @responder.request_channel(ROUTE)
+    async def take(channel: Channel) -> None:
+        seen.append(channel.request)
+        await channel.send(b"")
+        async for item in channel:
+            seen.append(item)
+            await channel.send(b"")
+
+    delivery = "bestEffort" if interaction == "fnf" else "atLeastOnce"
+    async with served(responder) as connections:
+        await deliver_rows(connections, options(interaction=interaction, delivery=delivery), 12, size=5)
+
+    said = sorted(map(write_of, seen), key=lambda write: write["seq"])
+    assert said == [
+        {"sink": "sink", "query": "q", "batch": 7, "partition": 3, "attempt": ORIGIN.attempt, "seq": seq}
+        for seq in range(12)
+    ]
+    assert sorted(payload.data for payload in seen) == sorted(numbers(12))
+
+
+@pytest.mark.parametrize("in_flight", [1, 4, 32])
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
+async def test_no_more_than_in_flight_wait_for_their_answers(
+    interaction: str, in_flight: int, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+    waiting = most = 0
+
+    async def hold() -> None:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        await trio.sleep(1)
+        waiting -= 1
+
+    @responder.request_response(ROUTE)
+    async def answer(request: Payload) -> bytes:
+        await hold()
+        return b""
+
+    @responder.request_channel(ROUTE)
+    async def take(channel: Channel) -> None:
+        async def acknowledge() -> None:
+            await hold()
+            await channel.send(b"")
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(acknowledge)
+            async for _ in channel:
+                nursery.start_soon(acknowledge)
+
+    async with served(responder) as connections:
+        await deliver_rows(connections, options(interaction=interaction, inFlight=in_flight), 100)
+
+    assert most == in_flight
+
+
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
+async def test_a_slow_server_holds_the_rows_back(interaction: str, autojump_clock: MockClock) -> None:
+    responder = Responder()
+    released = trio.Event()
+
+    @responder.request_response(ROUTE)
+    async def answer(request: Payload) -> bytes:
+        await released.wait()
+        return b""
+
+    @responder.request_channel(ROUTE)
+    async def take(channel: Channel) -> None:
+        await released.wait()
+        await channel.send(b"")
+        async for _ in channel:
+            await channel.send(b"")
+
+    taken = 0
+
+    def count(piece: object) -> None:
+        nonlocal taken
+        taken += 1
+
+    async with served(responder) as connections, trio.open_nursery() as nursery:
+        chosen = options(interaction=interaction, inFlight=16)
+        nursery.start_soon(lambda: deliver_rows(connections, chosen, 10_000, size=10, hook=count))
+        await trio.sleep(5)
+        assert taken <= 5
+        released.set()
+
+    assert taken == 1000
+
+
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
+async def test_what_was_not_acknowledged_is_sent_again_when_the_server_is_back(
+    interaction: str, autojump_clock: MockClock
+) -> None:
+    responder, _, log = sink_of()
+    async with pool() as connections, trio.open_nursery() as nursery:
+        flaky = Flaky(responder, nursery)
+        taken = 0
+
+        def cut_sometimes(piece: object) -> None:
+            nonlocal taken
+            taken += 1
+            if taken in {20, 60}:
+                flaky.cut()
+
+        began = trio.current_time()
+        chosen = options(interaction=interaction, inFlight=16)
+        await deliver_rows(connections, chosen, 10_000, hook=cut_sometimes)
+        nursery.cancel_scope.cancel()
+
+    assert flaky.cuts == 2
+    found = Counter(await rows_in(log))
+    assert set(found) == set(numbers(10_000))
+    assert sum(found.values()) <= 10_000 + 2 * 16
+    assert trio.current_time() - began < 30
+
+
+@pytest.mark.parametrize("delivery", ["atLeastOnce", "bestEffort", "exactlyOnce"])
+async def test_a_server_that_is_not_there_is_named(delivery: str, autojump_clock: MockClock) -> None:
+    async with pool() as connections:
+        with pytest.raises(SinkError) as caught:
+            await deliver_rows(connections, options(delivery=delivery, reconnectMaxAttempts=2), 10)
+
+    assert "memory://spark" in str(caught.value)
+    assert "'path'" in str(caught.value)
+    assert "given up after 3 tries" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"interaction": "response"}, "route"),
+        ({"interaction": "channel"}, "route"),
+        ({"delivery": "exactlyOnce"}, "stageRoute"),
+    ],
+)
+async def test_a_route_that_does_not_exist_is_named_at_once(
+    given: dict[str, str], option: str, autojump_clock: MockClock
+) -> None:
+    responder, _, _ = sink_of()
+    async with served(responder) as connections:
+        began = trio.current_time()
+        with pytest.raises(SinkError, match=f"option '{option}': there is no route 'nowhere") as caught:
+            await deliver_rows(connections, options(route="nowhere", **given), 10)
+        assert trio.current_time() == began
+
+    assert "memory://spark" in str(caught.value)
+
+
+async def test_refused_credentials_are_named_and_not_shown(autojump_clock: MockClock) -> None:
+    responder, _, _ = sink_of()
+
+    @responder.setup
+    def refuse(setup: Setup, connection: object) -> None:
+        raise RejectedSetup("who are you?")
+
+    chosen = options(auth_type="simple", auth_user="ada", auth_password="s3cret")
+    async with served(responder) as connections:
+        with pytest.raises(
+            SinkError, match=r"memory://spark refused the connection: who are you\?.*'auth.type'"
+        ) as caught:
+            await deliver_rows(connections, chosen, 10)
+
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in repr(chosen)
+
+
+def picky(refused: set[bytes], error: Exception) -> tuple[Responder, list[bytes]]:
+    """A sink that refuses some rows."""
+    responder = Responder()
+    kept: list[bytes] = []
+
+    def take(payload: Payload) -> bytes:
+        if payload.data in refused:
+            raise error
+        kept.append(payload.data)
+        return b""
+
+    responder.request_response(ROUTE)(take)
+
+    @responder.request_channel(ROUTE)
+    async def take_all(channel: Channel) -> None:
+        await channel.send(take(channel.request))
+        async for item in channel:
+            await channel.send(take(item))
+
+    return responder, kept
+
+
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
+async def test_a_refused_row_fails_the_task(interaction: str, autojump_clock: MockClock) -> None:
+    responder, _ = picky({b"7"}, ApplicationError("no sevens", code=0x400))
+    async with served(responder) as connections:
+        with pytest.raises(SinkError, match=r"'orders' at memory://spark refused: no sevens.*errorPolicy=skip"):
+            await deliver_rows(connections, options(interaction=interaction), 10)
+
+
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
+async def test_refused_rows_are_skipped_and_counted_where_that_is_wanted(
+    interaction: str, autojump_clock: MockClock
+) -> None:
+    responder, kept = picky({b"0", b"7", b"8", b"499"}, ApplicationError("not this"))
+    async with served(responder) as connections:
+        report = await deliver_rows(connections, options(interaction=interaction, errorPolicy="skip"), 500)
+
+    assert (report.skipped, report.problem) == (4, "not this")
+    assert set(kept) == set(numbers(500)) - {b"0", b"7", b"8", b"499"}
+
+
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
+async def test_a_server_that_is_full_is_asked_again(interaction: str, autojump_clock: MockClock) -> None:
+    refused = {b"7"}
+    responder, kept = picky(refused, Rejected("full"))
+    async with served(responder) as connections, trio.open_nursery() as nursery:
+        nursery.start_soon(deliver_rows, connections, options(interaction=interaction, errorPolicy="skip"), 100)
+        await trio.sleep(1)
+        assert b"7" not in kept
+        refused.clear()
+
+    assert set(kept) == set(numbers(100))
+
+
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
+async def test_a_server_that_answers_no_more_is_taken_for_lost(interaction: str, autojump_clock: MockClock) -> None:
+    responder = Responder()
+    asked = 0
+
+    @responder.request_response(ROUTE)
+    async def silent(request: Payload) -> bytes:
+        nonlocal asked
+        asked += 1
+        await trio.sleep_forever()
+
+    @responder.request_channel(ROUTE)
+    async def silent_channel(channel: Channel) -> None:
+        nonlocal asked
+        asked += 1
+        await trio.sleep_forever()
+
+    chosen = options(interaction=interaction, readTimeout="10s", reconnectMaxAttempts=1)
+    async with served(responder) as connections:
+        began = trio.current_time()
+        with pytest.raises(SinkError, match="no answer within 10 s"):
+            await deliver_rows(connections, chosen, 1)
+        assert 20 < trio.current_time() - began < 22
+
+    assert asked == 2
+
+
+async def test_a_channel_that_completes_early_is_not_taken_for_success(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_channel(ROUTE)
+    async def leave(channel: Channel) -> None:
+        await channel.send(b"")
+
+    async with served(responder) as connections:
+        with pytest.raises(SinkError, match="completed too early"):
+            await deliver_rows(connections, options(interaction="channel", reconnectMaxAttempts=0, inFlight=1), 5)
+
+
+@pytest.mark.parametrize("interaction", ACKNOWLEDGED)
+async def test_a_cancelled_task_cancels_its_requests(interaction: str, autojump_clock: MockClock) -> None:
+    responder = Responder()
+    cancelled = 0
+
+    async def wait() -> None:
+        nonlocal cancelled
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            cancelled += 1
+            raise
+
+    @responder.request_response(ROUTE)
+    async def answer(request: Payload) -> None:
+        await wait()
+
+    @responder.request_channel(ROUTE)
+    async def take(channel: Channel) -> None:
+        await wait()
+
+    async with served(responder) as connections:
+        with trio.move_on_after(1):
+            await deliver_rows(connections, options(interaction=interaction), 5)
+        await trio.sleep(1)
+        assert cancelled == (5 if interaction == "response" else 1)
+
+
+async def test_best_effort_ends_when_the_server_has_the_rows(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    got: list[bytes] = []
+    responder.fire_and_forget(ROUTE)(lambda request: got.append(request.data))
+    chosen = options(delivery="bestEffort")
+    async with served(responder) as connections:
+        await deliver_rows(connections, chosen, 5000)
+        assert sorted(got) == sorted(numbers(5000))
+        got.clear()
+        # More than leaves at once: some of it waits to be written when the last row was taken.
+        large = Rows(encoder(chosen).pieces(batch([bytes(100_000)] * 30)))
+        await deliver(connections, chosen, ORIGIN, large)  # type: ignore[arg-type]  # it stands for a feed
+        assert len(got) == 30
+
+
+async def test_best_effort_goes_on_when_the_server_is_back(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    got: list[bytes] = []
+    responder.fire_and_forget(ROUTE)(lambda request: got.append(request.data))
+    async with pool() as connections, trio.open_nursery() as nursery:
+        flaky = Flaky(responder, nursery)
+        cut = iter([False] * 20 + [True] + [False] * 80)
+        chosen = options(delivery="bestEffort")
+        await deliver_rows(connections, chosen, 10_000, hook=lambda piece: flaky.cut() if next(cut) else None)
+        nursery.cancel_scope.cancel()
+
+    assert flaky.cuts == 1
+    assert b"9999" in got
+    assert len(got) == len(set(got))
+    assert len(got) >= 9_000

@@ -1,0 +1,171 @@
+"""Rows become requests: which columns are taken, what goes into data and metadata, and how much at a time."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, StringType, StructField, StructType
+
+from rsocket_trio import Payload
+from rsocket_trio.metadata import ROUTING, decode_composite, decode_route
+from rsocket_trio.replay.entries import KEY, RECORD_METADATA, ROWS, read_sink_payload
+from rsocket_trio.spark.columns import Columns, sink_columns
+from rsocket_trio.spark.elements import PIECE_BYTES, PIECE_ROWS, REQUEST_BYTES, Encoder, RowError, rows_of
+from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
+from tests.spark.deliveries import ORIGIN, batch, encoder, numbers, options, write_of
+
+
+def columns(**types: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in types.items()])
+
+
+EVERYTHING = columns(data=BinaryType(), metadata=BinaryType(), key=StringType(), route=StringType())
+
+
+def test_columns_are_found_wherever_they_stand() -> None:
+    found = sink_columns(columns(route=StringType(), DATA=StringType(), key=BinaryType()), options())
+
+    assert found == Columns(data=1, key=2, route=0)
+
+
+def test_the_rows_of_a_raw_source_can_be_written_on_as_they_are() -> None:
+    source = columns(**dict.fromkeys(RAW_SCHEMA.names, BinaryType()))
+
+    assert sink_columns(source, options()) == Columns(data=2, metadata=3)
+
+
+@pytest.mark.parametrize(
+    ("schema", "given", "problem"),
+    [
+        (columns(key=BinaryType()), {}, r"column 'data' \(BINARY or STRING\) is missing"),
+        (columns(data=IntegerType()), {}, "column 'data' is INT, wanted is BINARY or STRING"),
+        (columns(data=BinaryType(), key=LongType()), {}, "column 'key' is BIGINT, wanted is BINARY or STRING"),
+        (columns(data=BinaryType(), route=BinaryType()), {}, "column 'route' is BINARY, wanted is STRING"),
+        (columns(data=BinaryType(), price=LongType()), {}, "column 'price' is none of data, metadata, key, route"),
+        (columns(data=BinaryType(), Data=BinaryType()), {}, "column 'Data' comes twice"),
+        (EVERYTHING, {"interaction": "channel"}, "column 'route' needs a request for each row"),
+        (EVERYTHING, {"delivery": "exactlyOnce"}, "column 'route' needs a request for each row"),
+        (columns(), {"payload": "arrow"}, "there are none"),
+    ],
+)
+def test_a_column_that_will_not_do_is_named(schema: StructType, given: dict[str, str], problem: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=problem):
+        sink_columns(schema, options(**given))
+
+
+def requests(made: Encoder, rows: pa.RecordBatch) -> list[Payload]:
+    return [payload for piece in made.pieces(rows) for payload in piece.payloads]
+
+
+def full(rows: list[dict[str, object]]) -> pa.RecordBatch:
+    types = {"data": pa.binary(), "metadata": pa.binary(), "key": pa.string(), "route": pa.string()}
+    return pa.RecordBatch.from_pylist(rows, schema=pa.schema(list(types.items())))
+
+
+def test_a_row_is_a_request_with_its_data_and_origin() -> None:
+    made = encoder(options())
+    found = requests(made, batch(numbers(3))) + requests(made, batch(numbers(2, 3)))
+
+    assert [payload.data for payload in found] == numbers(5)
+    assert [write_of(payload)["seq"] for payload in found] == [0, 1, 2, 3, 4]
+    assert write_of(found[0]) | {"seq": 0} == {
+        "sink": "sink",
+        "query": "q",
+        "batch": 7,
+        "partition": 3,
+        "attempt": ORIGIN.attempt,
+        "seq": 0,
+    }
+    for payload in found:
+        assert payload.metadata is not None
+        [routing, _] = decode_composite(payload.metadata)
+        assert (routing.mime, decode_route(routing.content)) == (ROUTING, ["orders"])
+
+
+def test_key_metadata_and_route_go_along() -> None:
+    made = encoder(options(), EVERYTHING)
+    rows = full([{"data": b"1", "metadata": b"m", "key": "k", "route": "other"}, {"data": b"2"}])
+    first, second = requests(made, rows)
+
+    entries = {entry.mime: entry.content for entry in decode_composite(first.metadata or b"")}
+    assert entries[KEY] == b"k"
+    assert entries[RECORD_METADATA] == b"m"
+    assert decode_route(bytes(entries[ROUTING])) == ["other"]
+    plain = {entry.mime: entry.content for entry in decode_composite(second.metadata or b"")}
+    assert set(plain) & {KEY, RECORD_METADATA} == set()
+    assert decode_route(bytes(plain[ROUTING])) == ["orders"]
+    assert [write_of(payload)["seq"] for payload in (first, second)] == [0, 1]
+
+
+def test_a_stage_says_nothing_that_its_opening_said() -> None:
+    made = encoder(options(delivery="exactlyOnce"))
+
+    assert [payload.metadata for payload in requests(made, batch(numbers(3)))] == [None, None, None]
+
+
+def test_text_is_sent_as_utf8() -> None:
+    made = encoder(options(), columns(data=StringType()))
+    rows = pa.RecordBatch.from_pylist([{"data": "grüß"}, {"data": ""}])
+
+    assert [payload.data for payload in requests(made, rows)] == ["grüß".encode(), b""]
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ({"data": None}, "row 2 of the task can't be sent: column 'data' is null"),
+        ({"data": b"x", "route": "r" * 256}, "column 'route': route of 256 bytes, limit 255"),
+        ({"data": b"x", "metadata": bytes(1 << 24)}, "column 'metadata' has 16777216 bytes, the limit is 16777215"),
+    ],
+    ids=["no data", "long route", "long metadata"],
+)
+def test_a_row_that_cant_be_sent_is_an_error_or_is_skipped(row: dict[str, object], problem: str) -> None:
+    rows = full([{"data": b"1"}, row, {"data": b"3"}])
+    with pytest.raises(RowError, match=f"{problem}.*errorPolicy=skip"):
+        requests(encoder(options(), EVERYTHING), rows)
+
+    made = encoder(options(errorPolicy="skip"), EVERYTHING)
+    assert [payload.data for payload in requests(made, rows)] == [b"1", b"3"]
+    assert (made.rows, made.skipped) == (2, 1)
+    assert problem in (made.problem or "")
+
+
+@pytest.mark.parametrize("size", [1, 1000, 200_000, 3 * 2**20])
+def test_what_is_handed_on_at_a_time_is_bounded(size: int) -> None:
+    rows = batch([bytes(size)] * max(min(5000, 2**24 // size), 3))
+    found = list(encoder(options(delivery="exactlyOnce")).pieces(rows))
+
+    assert sum(piece.rows for piece in found) == rows.num_rows
+    for piece in found:
+        assert len(piece.payloads) <= PIECE_ROWS
+        assert len(piece.payloads) == 1 or sum(payload.size for payload in piece.payloads) <= PIECE_BYTES
+
+
+@pytest.mark.parametrize(("rows_per_request", "expected"), [(None, [10]), (4, [4, 4, 2]), (100, [10])])
+def test_arrow_payloads_hold_so_many_rows(rows_per_request: int | None, expected: list[int]) -> None:
+    rows = pa.RecordBatch.from_pylist([{"id": number, "name": f"n{number}"} for number in range(10)])
+    made = encoder(options(payload="arrow", rowsPerRequest=rows_per_request), columns(id=LongType()))
+    found = requests(made, rows)
+
+    tables = [pa.ipc.open_stream(payload.data).read_all() for payload in found]
+    assert [table.num_rows for table in tables] == expected
+    assert pa.concat_tables(tables).to_pylist() == rows.to_pylist()
+    assert [rows_of(payload) for payload in found] == expected
+    assert [read_sink_payload(payload).element.count for payload in found] == expected
+    assert made.rows == 10
+
+
+def test_large_arrow_batches_are_cut_by_their_bytes() -> None:
+    rows = pa.RecordBatch.from_pylist([{"blob": bytes(2**20)}] * 10)
+    found = requests(encoder(options(payload="arrow"), columns(blob=BinaryType())), rows)
+
+    assert len(found) > 2
+    assert all(len(payload.data) < REQUEST_BYTES + 2**20 for payload in found)
+    assert sum(map(rows_of, found)) == 10
+    assert ROWS in [entry.mime for entry in decode_composite(found[0].metadata or b"")]
+
+
+def test_empty_batches_are_no_requests() -> None:
+    assert requests(encoder(options()), batch([])) == []
+    arrow = encoder(options(payload="arrow"), columns(id=LongType()))
+    assert requests(arrow, pa.RecordBatch.from_pylist([], schema=pa.schema([("id", pa.int64())]))) == []

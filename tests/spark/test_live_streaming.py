@@ -1,0 +1,458 @@
+"""Live streams under a streaming query: what came is held, bounded and numbered, in memory or in a log on files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from trio.testing import MockClock
+
+from rsocket_trio import ApplicationError, Channel, Outgoing, Payload, Rejected, Responder
+from rsocket_trio.replay import LogLocked
+from rsocket_trio.spark import wal
+from rsocket_trio.spark.held import Intake, MemoryStore, check_held, within
+from rsocket_trio.spark.live_streaming import HeldStreamReader, MemoryStreamReader, WalStreamReader
+from rsocket_trio.spark.options import Options, Use, parse_options
+from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range
+from rsocket_trio.spark.records import Chunk
+from rsocket_trio.spark.wal import WalStore
+from rsocket_trio.spark.wal_files import chunks_between
+from tests.blocks import ROOT
+from tests.spark.serving import URI, options, served
+from tests.spark.test_reading import column
+
+Serving = Callable[[Responder], None]
+PATIENCE = 10.0
+ALL = ReadAllAvailable()
+
+
+def wanted(**more: object) -> Options:
+    texts = {"path": URI, "route": "ticks", "positions": "none"} | {name: str(value) for name, value in more.items()}
+    return parse_options(texts, Use.STREAM_READ)
+
+
+class Ticker:
+    """A producer that sends what it is told to, as credit allows."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.subscribed = 0
+        self.responder = Responder()
+        self._more: trio.MemorySendChannel[int]
+        self.wanted = 0
+        self.breaks_at: int | None = None
+        self.completes_at: int | None = None
+
+        @self.responder.request_stream("ticks")
+        async def ticks(request: Payload, out: Outgoing) -> None:
+            await self._send(out)
+
+        @self.responder.request_channel("ticks")
+        async def channel(channel: Channel) -> None:
+            await self._send(channel)
+
+    async def _send(self, out: Outgoing | Channel) -> None:
+        self.subscribed += 1
+        while self.completes_at is None or self.sent < self.completes_at:
+            if self.sent >= self.wanted:
+                await trio.sleep(0.001)
+                continue
+            if self.breaks_at is not None and self.sent >= self.breaks_at:
+                self.breaks_at = None
+                raise Rejected("closing")
+            await out.send(Payload(b"tick %d" % self.sent, b"m" if self.sent % 3 == 0 else None))
+            self.sent += 1
+
+
+@pytest.fixture
+def ticker(serving: Serving) -> Ticker:
+    found = Ticker()
+    serving(found.responder)
+    return found
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def plan(reader: HeldStreamReader, at: dict[str, Any], limit: Any = ALL) -> tuple[list[bytes], dict[str, Any]]:
+    """The rows of the next micro-batch, read by copies, and where it ends."""
+    end = json.loads(json.dumps(reader.latestOffset(at, limit)))
+    rows = []
+    for partition in reader.partitions(at, end):
+        copied, place = pickle.loads(pickle.dumps((reader, partition)))
+        rows += column(list(copied.read(place)), "data")
+    return rows, end
+
+
+@pytest.fixture(params=["none", "wal"])
+def reader(request: pytest.FixtureRequest, tmp_path: Path, ticker: Ticker) -> Iterator[HeldStreamReader]:
+    """A reader of either kind."""
+    if request.param == "none":
+        yield MemoryStreamReader(wanted(), None)
+        return
+    found = WalStreamReader(wanted(positions="wal", walDir=tmp_path), None)
+    yield found
+    found.stop()
+
+
+def ticks(start: int, end: int) -> list[bytes]:
+    return [b"tick %d" % number for number in range(start, end)]
+
+
+def test_what_comes_is_planned_and_read(reader: HeldStreamReader, ticker: Ticker) -> None:
+    at = reader.initialOffset()
+    assert plan(reader, at) == ([], at)
+    ticker.wanted = 500
+    eventually(lambda: reader._store.end == 500)
+
+    rows, at = plan(reader, at, ReadMaxRows(200))
+    assert rows == ticks(0, 200)
+    rows, at = plan(reader, at)
+    assert rows == ticks(200, 500)
+    reader.commit(at)
+    assert reader.reportLatestOffset() == at
+    assert plan(reader, at) == ([], at)
+
+
+def test_metadata_and_times_are_kept(reader: HeldStreamReader, ticker: Ticker) -> None:
+    at = reader.initialOffset()
+    reader.latestOffset(at, ALL)
+    ticker.wanted = 6
+    eventually(lambda: reader._store.end == 6)
+    end = reader.latestOffset(at, ALL)
+    batches = [batch for one in reader.partitions(at, end) for batch in reader.read(one)]
+
+    assert column(batches, "metadata") == [b"m", None, None] * 2
+    assert column(batches, "position") == list(range(6))
+    assert all(abs(one.timestamp() - time.time()) < 60 for one in column(batches, "received_at"))
+
+
+def test_a_micro_batch_may_have_several_tasks(ticker: Ticker) -> None:
+    reader = MemoryStreamReader(wanted(minPartitions=4), None)
+    at = reader.initialOffset()
+    reader.latestOffset(at, ALL)
+    ticker.wanted = 100
+    eventually(lambda: reader._store.end == 100)
+    end = reader.latestOffset(at, ALL)
+    found = reader.partitions(at, end)
+
+    assert len(found) == 4
+    assert [row for one in found for row in column(list(reader.read(one)), "data")] == ticks(0, 100)
+    assert repr(found[0]) == "ChunkPartition(25 rows)"
+
+
+def test_what_is_not_read_holds_the_producer_back(reader: HeldStreamReader, ticker: Ticker) -> None:
+    store = reader._store
+    store._max_bytes = 1000
+    at = reader.initialOffset()
+    ticker.wanted = 10**9
+    reader.latestOffset(at, ALL)
+    # The credit that was given at the start, and nothing more.
+    eventually(lambda: ticker.sent == 2048)
+    time.sleep(0.05)
+    assert ticker.sent == 2048
+
+    _, at = plan(reader, at)
+    plan(reader, at)
+    eventually(lambda: ticker.sent > 2048)
+
+
+def test_a_channel_is_read_as_a_stream_is(ticker: Ticker) -> None:
+    reader = MemoryStreamReader(wanted(interaction="channel"), None)
+    at = reader.initialOffset()
+    ticker.wanted = ticker.completes_at = 10
+    reader.latestOffset(at, ALL)
+    eventually(lambda: reader._intake.is_over)
+
+    assert plan(reader, at)[0] == ticks(0, 10)
+    assert reader._intake.error is None
+
+
+def test_a_connection_that_breaks_is_made_again(
+    reader: HeldStreamReader, ticker: Ticker, caplog: pytest.LogCaptureFixture
+) -> None:
+    ticker.breaks_at, ticker.wanted = 50, 80
+    at = reader.initialOffset()
+    reader.latestOffset(at, ALL)
+    eventually(lambda: reader._store.end >= 80)
+
+    assert plan(reader, at)[0] == ticks(0, 80)
+    assert ticker.subscribed == 2
+    assert "on their way are lost" in caplog.text
+
+
+def test_an_error_of_the_producer_ends_the_query_behind_what_came(serving: Serving) -> None:
+    responder = Responder()
+
+    @responder.request_stream("ticks")
+    async def fail(request: Payload, out: Outgoing) -> None:
+        await out.send(b"one")
+        raise ApplicationError("no more")
+
+    serving(responder)
+    reader = MemoryStreamReader(wanted(), None)
+    at = reader.initialOffset()
+    reader.latestOffset(at, ALL)
+    eventually(lambda: reader._intake.is_over)
+
+    rows, at = plan(reader, at)
+    assert rows == [b"one"]
+    with pytest.raises(ApplicationError, match="no more"):
+        reader.latestOffset(at, ALL)
+
+
+def test_available_now_takes_what_came_and_waits_for_a_volume_that_was_asked_for(ticker: Ticker) -> None:
+    reader = MemoryStreamReader(wanted(minRowsPerTrigger=70), None)
+    at = reader.initialOffset()
+    ticker.wanted = 100
+    reader.prepareForTriggerAvailableNow()
+    rows, end = plan(reader, at)
+    ticker.wanted = 200
+    eventually(lambda: reader._store.end == 200)
+
+    assert 70 <= len(rows) <= 100
+    assert plan(reader, end) == ([], end)
+
+
+# After a restart
+
+
+def test_without_a_log_what_was_planned_is_lost_with_its_process(ticker: Ticker) -> None:
+    print_ = wanted().fingerprint
+    start, end = {"v": 1, "f": print_, "n": 5}, {"v": 1, "f": print_, "n": 9}
+
+    with pytest.raises(DataLossError, match="elements 5 to 8 were planned and are not there any more"):
+        MemoryStreamReader(wanted(), None).partitions(start, end)
+
+    lenient = MemoryStreamReader(wanted(failOnDataLoss="false"), None)
+    assert lenient.partitions(start, end) == []
+    ticker.wanted = 3
+    lenient.latestOffset(end, ALL)
+    eventually(lambda: lenient._store.end == 12)
+    assert plan(lenient, end)[0] == ticks(0, 3)
+
+
+def test_a_log_goes_on_where_it_was(ticker: Ticker, tmp_path: Path) -> None:
+    given = wanted(positions="wal", walDir=tmp_path)
+    first = WalStreamReader(given, None)
+    at = first.initialOffset()
+    ticker.wanted = 30
+    first.latestOffset(at, ALL)
+    eventually(lambda: first._store.end == 30)
+    end = first.latestOffset(at, ReadMaxRows(20))
+    first.stop()
+
+    second = WalStreamReader(given, None)
+    planned = second.partitions(at, end)
+    assert [row for one in planned for row in column(list(second.read(one)), "data")] == ticks(0, 20)
+    assert repr(planned) == "[WalPartition(0 to 20)]"
+    assert second._store.unread > 0
+    assert plan(second, end)[0][:10] == ticks(20, 30)
+    second.stop()
+
+
+def store(directory: Path, **more: Any) -> WalStore:
+    return WalStore(directory, options(Use.STREAM_READ, positions="wal", walDir=directory, **more))
+
+
+def payloads(count: int, size: int = 100) -> list[Payload]:
+    return [Payload(b"%d" % number + bytes(size)) for number in range(count)]
+
+
+async def test_a_torn_tail_is_cut_off_and_nothing_else(tmp_path: Path) -> None:
+    log = store(tmp_path)
+    await log.write(payloads(10))
+    await log.aclose()
+    [segment] = (tmp_path / "log").glob("*.segment")
+    segment.write_bytes(segment.read_bytes()[:-7])
+
+    again = store(tmp_path)
+
+    assert (again.begin, again.end) == (0, 9)
+    assert again.truncated > 0
+    await again.write(payloads(1))
+    assert [chunk.start for chunk in chunks_between(tmp_path / "log", 8, 10, 100)] == [8, 9]
+    await again.aclose()
+
+
+async def test_committed_files_are_deleted_and_later_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "SEGMENT_BYTES", 1000)
+    log = store(tmp_path)
+    for _ in range(5):
+        await log.add(payloads(10))
+    files = len(list((tmp_path / "log").glob("*.segment")))
+    await log.release(25)
+
+    assert 0 < len(list((tmp_path / "log").glob("*.segment"))) < files
+    assert 0 < log.begin <= 25
+    datas = [data for chunk in chunks_between(tmp_path / "log", 25, 50, 7) for data in chunk.datas]
+    assert datas == [payload.data for _ in range(5) for payload in payloads(10)][25:]
+    with pytest.raises(DataLossError, match="does not hold element 0 any more"):
+        list(chunks_between(tmp_path / "log", 0, 50, 7))
+    await log.aclose()
+
+
+async def test_what_is_not_in_the_log_is_named(tmp_path: Path) -> None:
+    log = store(tmp_path)
+    await log.write(payloads(10))
+    with pytest.raises(DataLossError, match=r"ends at element 10, planned was 12|can't be read"):
+        list(chunks_between(tmp_path / "log", 5, 12, 7))
+    with pytest.raises(DataLossError, match="elements 5 to 11 were planned"):
+        check_held(log, 5, 12)
+    await log.aclose()
+
+
+async def test_a_damaged_log_is_named(tmp_path: Path) -> None:
+    log = store(tmp_path)
+    await log.write(payloads(10))
+    await log.aclose()
+    [segment] = (tmp_path / "log").glob("*.segment")
+    data = bytearray(segment.read_bytes())
+    data[300] ^= 1
+    segment.write_bytes(data)
+
+    with pytest.raises(DataLossError, match=r"can't be read at offset .*CRC"):
+        list(chunks_between(tmp_path / "log", 0, 10, 7))
+
+
+@pytest.mark.parametrize("sync", ["batch", "always", "never"])
+async def test_the_log_waits_for_the_disk_as_asked(sync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = store(tmp_path, walSync=sync)
+    syncs: list[int] = []
+    monkeypatch.setattr(log._segments._layer, "sync", syncs.append)
+    await log.add(payloads(10))
+    await log.add(payloads(10))
+
+    assert len(syncs) == {"batch": 2, "always": 20, "never": 0}[sync]
+    await log.aclose()
+
+
+async def test_two_writers_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "LOCK_PATIENCE", 0.05)
+    log = store(tmp_path)
+    with pytest.raises(LogLocked, match="has a writer already"):
+        store(tmp_path)
+    await log.aclose()
+
+
+async def test_where_locks_do_not_hold_the_epoch_tells(tmp_path: Path) -> None:
+    log = store(tmp_path)
+    log._lock.release()
+    usurper = store(tmp_path)
+
+    with pytest.raises(DataLossError, match="taken over by another query"):
+        await log.release(0)
+    await usurper.release(0)
+    await log.aclose()
+    await usurper.aclose()
+
+
+async def test_the_log_of_another_query_is_refused(tmp_path: Path) -> None:
+    await store(tmp_path).aclose()
+
+    with pytest.raises(CheckpointError, match="holds the log of a query with other options"):
+        store(tmp_path, route="other")
+
+
+def test_a_checkpoint_of_another_log_is_refused(ticker: Ticker, tmp_path: Path) -> None:
+    reader = WalStreamReader(wanted(positions="wal", walDir=tmp_path), None)
+    at = reader.initialOffset() | {"wal": "other"}
+
+    with pytest.raises(CheckpointError, match="belongs to the log 'other'"):
+        reader.latestOffset(at, ALL)
+    reader.stop()
+
+
+WRITER = """
+import pathlib, sys, trio
+from tests.spark.test_live_streaming import payloads, store
+
+async def run():
+    log = store(pathlib.Path(sys.argv[1]))
+    while True:
+        await log.add(payloads(10))
+        print(log.end, flush=True)
+
+trio.run(run)
+"""
+
+
+def test_what_was_acknowledged_survives_a_writer_that_is_killed(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITER, tmp_path], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    ) as writer:
+        assert writer.stdout is not None
+        acknowledged = [int(writer.stdout.readline()) for _ in range(20)]
+        writer.kill()
+
+    log = store(tmp_path)
+    assert log.end >= acknowledged[-1] == 200
+    rows = [data for chunk in chunks_between(tmp_path / "log", 0, log.end, 100) for data in chunk.datas]
+    assert rows == [payloads(10)[number % 10].data for number in range(log.end)]
+    trio.run(log.aclose)
+
+
+# Stores
+
+
+@pytest.mark.parametrize(
+    ("one", "kept"),
+    [
+        (Range(0, 0, 20), Chunk(5, [b"a", b"b", b"c"], None, 1)),
+        (Range(0, 6, 7), Chunk(6, [b"b"], None, 1)),
+        (Range(0, 0, 6), Chunk(5, [b"a"], None, 1)),
+        (Range(0, 8, 9), None),
+        (Range(0, 0, 5), None),
+    ],
+)
+def test_a_range_has_its_part_of_a_chunk(one: Range, kept: Chunk | None) -> None:
+    assert within(Chunk(5, [b"a", b"b", b"c"], None, 1), one) == kept
+
+
+async def test_what_is_read_makes_room_and_what_is_committed_is_forgotten(autojump_clock: MockClock) -> None:
+    memory = MemoryStore(1000)
+    await memory.add(payloads(5))
+    await memory.add(payloads(5))
+    assert memory.unread > 1000
+    with trio.move_on_after(10) as waiting:
+        await memory.wait_for_room()
+    assert waiting.cancelled_caught
+
+    await memory.read_up_to(5)
+    await memory.wait_for_room()
+    assert (memory.begin, memory.end) == (0, 10)
+    await memory.release(7)
+    assert (memory.begin, memory.end) == (5, 10)
+    await memory.aclose()
+
+
+async def test_credit_is_granted_for_what_is_safe_only(autojump_clock: MockClock) -> None:
+    class Slow(MemoryStore):
+        async def write(self, batch: list[Payload]) -> None:
+            await trio.sleep(100)
+            await super().write(batch)
+
+    ticker = Ticker()
+    ticker.wanted = 1000
+    memory = Slow(10**6)
+    async with served(ticker.responder) as connections, trio.open_nursery() as nursery:
+        intake = Intake(connections, options(Use.STREAM_READ, route="ticks", positions="none", credit=10), memory)
+        nursery.start_soon(intake.run)
+        await trio.sleep(99)
+        assert (memory.end, ticker.sent) == (0, 10)
+        await trio.sleep(150)
+        assert 0 < memory.end <= ticker.sent <= memory.end + 10
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,267 @@
+"""Options: one table, checked in one place; what is wrong is named, what is secret is not shown."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import attrs
+import pytest
+
+from rsocket_trio.spark.checks import checked
+from rsocket_trio.spark.options import ROWS, OptionError, Options, Row, Use, parse_options
+
+BASE = {"path": "tcp://127.0.0.1:7878", "route": "orders"}
+SECRETS = {
+    "auth.type": "simple",
+    "auth.user": "hidden-user",
+    "auth.password": "hidden-password",
+    "tls.ca": "/hidden/ca.pem",
+    "tls.cert": "/hidden/cert.pem",
+    "tls.key": "/hidden/key.pem",
+    "setupData": "hidden-setup",
+    "path": "tls://127.0.0.1:7878",
+}
+
+
+def parsed(use: Use = Use.BATCH_READ, /, **given: str) -> Options:
+    return parse_options(BASE | given, use)
+
+
+@pytest.mark.parametrize("row", [row for _, row in ROWS.values()], ids=lambda row: row.name)
+def test_every_row_has_a_meaning_and_a_default_that_its_parser_takes(row: Row) -> None:
+    assert row.meaning
+    assert row.use
+    if row.default is not None:
+        row.parse(row.default)
+
+
+def test_names_are_found_whatever_their_case() -> None:
+    options = parse_options({"PATH": "tcp://a:1", "Route": "r", "maxrowspertrigger": "7"}, Use.STREAM_READ)
+
+    assert (options.uris, options.route, options.max_rows_per_trigger) == (("tcp://a:1",), "r", 7)
+
+
+def test_what_nobody_gives_is_the_default() -> None:
+    options = parsed()
+
+    assert options.credit == 2048
+    assert (options.batch_rows, options.batch_bytes, options.batch_max_delay) == (4096, 4 * 2**20, 0.2)
+    assert options.max_trigger_delay == 900.0
+    assert options.fail_on_data_loss
+    assert options.wal_max_bytes == 256 * 2**20
+    assert (options.reconnect_max_attempts, options.connect_timeout, options.read_timeout) == (5, 10.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("batchBytes", "64k", "batch_bytes", 65536),
+        ("batchBytes", "1.5 MiB", "batch_bytes", 1572864),
+        ("batchBytes", "2GB", "batch_bytes", 2 * 2**30),
+        ("batchMaxDelayMs", "50", "batch_max_delay", 0.05),
+        ("keepAliveInterval", "500ms", "keepalive_interval", 0.5),
+        ("keepAliveInterval", "3", "keepalive_interval", 3.0),
+        ("readTimeout", "2m", "read_timeout", 120.0),
+        ("failOnDataLoss", "False", "fail_on_data_loss", False),
+        ("payload", "ARROW", "payload", "arrow"),
+        ("startingPosition", "Latest", "starting_position", "latest"),
+        ("startingPosition", '{"1": 5, "0": 7}', "starting_position", ((0, 7), (1, 5))),
+        ("requestDataBase64", "aGk=", "request_data_base64", b"hi"),
+        ("uri", "tcp://a:1, tcps://b:2", "uris", ("tcp://a:1", "tls://b:2")),
+    ],
+)
+def test_texts_mean(name: str, text: str, field: str, value: object) -> None:
+    given = {key: one for key, one in BASE.items() if name != "uri" or key != "path"}
+
+    assert getattr(parse_options({**given, name: text}, Use.BATCH_READ), field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "problem"),
+    [
+        ("credit", "0", "between 1 and 2147483647"),
+        ("credit", "many", "not a whole number"),
+        ("batchBytes", "4 MB or so", "not a size"),
+        ("batchBytes", "0", "at least 1"),
+        ("readTimeout", "soon", "not a time"),
+        ("readTimeout", "0s", "between 1ms"),
+        ("failOnDataLoss", "yes", "neither true nor false"),
+        ("payload", "avro", "none of raw, arrow"),
+        ("positions", "kafka", "none of server, wal, none"),
+        ("startingPosition", "first", "neither earliest"),
+        ("startingPosition", "[1]", "must be an object"),
+        ("startingPosition", "{}", "must be an object"),
+        ("startingPosition", '{"0": -1}', "position -1 of partition 0"),
+        ("startingPosition", '{"0": true}', "position True of partition 0"),
+        ("startingPosition", '{"zero": 1}', "partition 'zero'"),
+        ("requestDataBase64", "%", "not base64"),
+        ("path", "", "is empty"),
+        ("path", "host:1", "not a URI"),
+        ("path", "tcp://a:1,kafka://b:1", "unknown scheme"),
+        ("route", " ", "is empty"),
+    ],
+)
+def test_what_can_not_be_is_refused_with_the_options_name(name: str, text: str, problem: str) -> None:
+    with pytest.raises(OptionError, match=f"^option '{name}'.*{problem}"):
+        parse_options({**BASE, name: text}, Use.BATCH_READ)
+
+
+@pytest.mark.parametrize("missing", ["path", "route"])
+def test_what_is_required_is_named(missing: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{missing}' is missing"):
+        parse_options({name: text for name, text in BASE.items() if name != missing})
+
+
+@pytest.mark.parametrize(
+    ("unknown", "near"), [("rout", "'route'"), ("maxRowPerTrigger", "'maxRowsPerTrigger'"), ("pathh", "'path'")]
+)
+def test_an_unknown_option_is_refused_with_the_nearest_name(unknown: str, near: str) -> None:
+    with pytest.raises(OptionError, match=f"unknown option '{unknown}': did you mean {near}"):
+        parsed(**{unknown: "1"})
+
+
+def test_an_option_that_resembles_none_is_refused_plainly() -> None:
+    with pytest.raises(OptionError, match=r"^unknown option 'zzzzzz'$"):
+        parsed(zzzzzz="1")
+
+
+def test_an_option_given_under_both_names_is_refused() -> None:
+    with pytest.raises(OptionError, match="'path' is given twice"):
+        parsed(uri="tcp://b:1")
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "message"),
+    [
+        ("delivery", Use.BATCH_READ, "not for read: it is for write, writeStream"),
+        ("credit", Use.STREAM_WRITE, "not for writeStream: it is for read, readStream"),
+        ("walDir", Use.BATCH_READ, "not for read: it is for readStream"),
+        ("maxRows", Use.STREAM_READ, "not for readStream: it is for read"),
+    ],
+)
+def test_an_option_for_another_use_is_refused(name: str, use: Use, message: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{name}' is {message}"):
+        parse_options({**BASE, name: "1"}, use)
+
+
+def test_sparks_own_options_of_a_query_are_passed_over() -> None:
+    assert parsed(Use.STREAM_WRITE, checkpointLocation="/tmp/c", queryName="q").route == "orders"
+
+
+@pytest.mark.parametrize("use", [Use.BATCH_READ, Use.STREAM_READ, Use.BATCH_WRITE, Use.STREAM_WRITE, Use.ANY])
+def test_options_can_be_pickled(use: Use) -> None:
+    options = parsed(use, **SECRETS)
+
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_no_secret_is_shown() -> None:
+    shown = repr(parsed(**SECRETS))
+
+    assert "hidden" not in shown
+    assert shown.count("(redacted)") == 6
+    assert "auth_type='simple'" in shown
+
+
+@pytest.mark.parametrize("name", ["metadataBase64"])
+def test_a_secret_that_is_wrong_is_not_shown_either(name: str) -> None:
+    with pytest.raises(OptionError, match=r"\(redacted\)") as caught:
+        parsed(**{name: "hidden!"})
+
+    assert "hidden" not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_the_query_of_a_uri_is_not_shown() -> None:
+    with pytest.raises(OptionError) as caught:
+        parsed(path="kafka://host/path?token=hidden")
+    assert "hidden" not in str(caught.value)
+
+    options = parsed(path="ws://host/path?token=hidden,tcp://other:1")
+    assert options.shown_uris == "ws://host/path?..., tcp://other:1"
+    assert "hidden" not in repr(options)
+
+
+def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
+    same = [parsed(), parsed(path="tcp://other:1"), parsed(credit="7"), parsed(batchRows="9")]
+    other = [parsed(route="b"), parsed(payload="arrow"), parsed(positions="server"), parsed(requestData="x")]
+
+    assert len({options.fingerprint for options in same}) == 1
+    assert len({options.fingerprint for options in [same[0], *other]}) == 5
+
+
+# What does not fit together
+
+
+@pytest.mark.parametrize(
+    ("use", "given", "message"),
+    [
+        (Use.BATCH_READ, {"auth.user": "u"}, "'auth.type' is missing"),
+        (Use.BATCH_READ, {"auth.type": "simple", "auth.user": "u"}, "needs 'auth.user' and 'auth.password'"),
+        (Use.BATCH_READ, {"auth.type": "bearer"}, "needs 'auth.token'"),
+        (Use.BATCH_READ, {"auth.type": "bearer", "auth.token": "t", "auth.user": "u"}, "are for 'auth.type' simple"),
+        (
+            Use.BATCH_READ,
+            {"auth.type": "simple", "auth.user": "u", "auth.password": "p", "auth.token": "t"},
+            "'auth.token' is for",
+        ),
+        (
+            Use.BATCH_READ,
+            {"auth.type": "bearer", "auth.token": "t", "metadataMimeType": "text/plain"},
+            "needs composite metadata",
+        ),
+        (Use.BATCH_READ, {"tls.key": "k"}, "'tls.key' needs 'tls.cert'"),
+        (Use.BATCH_READ, {"tls.ca": "c"}, "need a path that begins with tls://"),
+        (Use.BATCH_READ, {"keepAliveInterval": "90s"}, "'keepAliveInterval' must be shorter"),
+        (Use.STREAM_READ, {}, "'positions' must be set for readStream"),
+        (Use.STREAM_READ, {"positions": "wal"}, "'walDir' is missing"),
+        (Use.STREAM_READ, {"positions": "none", "walDir": "/d"}, "'walDir' is for positions=wal"),
+        (Use.STREAM_READ, {"positions": "none", "interaction": "response"}, "is for read"),
+        (Use.STREAM_READ, {"positions": "none", "startingPosition": "earliest"}, "needs positions=server"),
+        (Use.STREAM_READ, {"positions": "none", "ackRoute": "a"}, "'ackRoute' needs positions=server"),
+        (Use.STREAM_READ, {"positions": "server", "interaction": "channel"}, "does not go with positions=server"),
+        (Use.STREAM_READ, {"positions": "server", "requestData": "x"}, "does not go with positions=server"),
+        (Use.STREAM_READ, {"positions": "server", "metadataMimeType": "text/plain"}, "needs composite metadata"),
+        (Use.BATCH_READ, {"positions": "wal"}, "wal is for readStream"),
+        (Use.BATCH_READ, {"startingPosition": "earliest"}, "'startingPosition' needs positions=server"),
+        (Use.BATCH_READ, {"endingPosition": "latest"}, "'endingPosition' needs positions=server"),
+        (Use.BATCH_READ, {"minPartitions": "2"}, "'minPartitions' needs positions=server"),
+        (Use.BATCH_READ, {"pushdown": "true"}, "'pushdown' needs positions=server"),
+        (Use.BATCH_READ, {"positions": "server", "maxRows": "2"}, "'maxRows' is for live streams"),
+        (Use.BATCH_READ, {"positions": "server", "maxDuration": "2s"}, "'maxDuration' is for live streams"),
+        (Use.BATCH_READ, {"positions": "server", "endingPosition": "earliest"}, "would read nothing"),
+        (Use.BATCH_READ, {"interaction": "fnf"}, "is for sinks"),
+        (Use.BATCH_READ, {"requestData": "x", "requestDataBase64": "eA=="}, "exclude each other"),
+        (Use.BATCH_READ, {"metadataBase64": "eA==", "metadataMimeType": "text/plain"}, "needs composite metadata"),
+        (Use.BATCH_WRITE, {"interaction": "stream"}, "is for sources"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(use: Use, given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        checked(parsed(use, **given), use)
+
+
+@pytest.mark.parametrize(
+    ("use", "given", "interaction", "positions"),
+    [
+        (Use.BATCH_READ, {}, "stream", "none"),
+        (Use.STREAM_READ, {"positions": "none"}, "stream", "none"),
+        (Use.STREAM_READ, {"positions": "wal", "walDir": "/d", "interaction": "channel"}, "channel", "wal"),
+        (Use.BATCH_WRITE, {}, "response", None),
+        (Use.STREAM_WRITE, {"interaction": "fnf", "delivery": "bestEffort"}, "fnf", None),
+    ],
+)
+def test_what_depends_on_the_use_is_filled_in(
+    use: Use, given: dict[str, str], interaction: str, positions: str | None
+) -> None:
+    options = checked(parsed(use, **given), use)
+
+    assert (options.interaction, options.positions) == (interaction, positions)
+
+
+def test_what_was_checked_can_be_checked_again() -> None:
+    options: Any = checked(parsed(), Use.BATCH_READ)
+
+    assert checked(options, Use.BATCH_READ) == options
+    assert attrs.has(type(options))

@@ -1,0 +1,165 @@
+"""Positions: limits, splits and offsets, which depend on nothing but their arguments."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from rsocket_trio.spark.ranges import (
+    Bounds,
+    CheckpointError,
+    Range,
+    advance,
+    from_offset,
+    parse_bounds,
+    ranges_between,
+    resolve,
+    split,
+    to_offset,
+)
+
+BOUNDS = {0: Bounds(5, 20), 1: Bounds(0, 7)}
+
+
+def test_a_servers_bounds_are_read_in_the_order_of_partitions() -> None:
+    answer = b'{"10": {"earliest": 3, "latest": 9}, "2": {"earliest": 0, "latest": 0}}'
+
+    assert list(parse_bounds(answer).items()) == [(2, Bounds(0, 0)), (10, Bounds(3, 9))]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(b"", b"[]", b"{}", b'{"0": 1}', b'{"0": {"earliest": 1}}', b'{"a": {"earliest": 0, "latest": 1}}'),
+        *(b'{"0": {"earliest": 2, "latest": 1}}', b'{"0": {"earliest": -1, "latest": 1}}', b"\xff"),
+    ],
+)
+def test_what_is_no_answer_about_partitions_is_refused(answer: bytes) -> None:
+    with pytest.raises(ValueError, match=r"partition|answer"):
+        parse_bounds(answer)
+
+
+# Offsets
+
+
+def test_an_offset_is_read_back() -> None:
+    positions = {10: 3, 2: 7}
+    offset = to_offset("print", positions)
+
+    assert json.dumps(offset) == '{"v": 1, "f": "print", "p": {"2": 7, "10": 3}}'
+    assert from_offset(json.loads(json.dumps(offset)), "print") == positions
+
+
+@pytest.mark.parametrize(
+    ("offset", "message"),
+    [
+        ({"v": 2, "f": "print", "p": {"0": 1}}, "version 2"),
+        ({"f": "print", "p": {"0": 1}}, "version None"),
+        ({"v": 1, "f": "other", "p": {"0": 1}}, "other options.*checkpointLocation"),
+        ({"v": 1, "f": "print"}, "can't be read"),
+        ({"v": 1, "f": "print", "p": {"0": "1"}}, "can't be read"),
+    ],
+)
+def test_an_offset_of_others_is_refused(offset: dict[str, object], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        from_offset(offset, "print")
+
+
+# Where a read begins and ends
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "positions"),
+    [
+        ("earliest", "startingPosition", {0: 5, 1: 0}),
+        ("latest", "startingPosition", {0: 20, 1: 7}),
+        (((0, 9),), "startingPosition", {0: 9, 1: 0}),
+        (((0, 9),), "endingPosition", {0: 9, 1: 7}),
+        (((0, 9), (1, 3)), "endingPosition", {0: 9, 1: 3}),
+    ],
+)
+def test_an_option_means_positions(wanted: object, name: str, positions: dict[int, int]) -> None:
+    assert resolve(wanted, BOUNDS, name) == positions  # type: ignore[arg-type]
+
+
+def test_a_partition_that_is_not_there_is_named() -> None:
+    with pytest.raises(ValueError, match="'startingPosition' names partition 4"):
+        resolve(((4, 1),), BOUNDS, "startingPosition")
+
+
+# Limits
+
+
+@pytest.mark.parametrize(
+    ("start", "latest", "limit", "end"),
+    [
+        ({0: 0, 1: 0}, {0: 10, 1: 30}, None, {0: 10, 1: 30}),
+        ({0: 0, 1: 0}, {0: 10, 1: 30}, 40, {0: 10, 1: 30}),
+        ({0: 0, 1: 0}, {0: 10, 1: 30}, 20, {0: 5, 1: 15}),
+        ({0: 0, 1: 0}, {0: 10, 1: 30}, 1, {0: 0, 1: 1}),
+        ({0: 5}, {0: 5}, 10, {0: 5}),
+        ({0: 9}, {0: 5}, 10, {0: 9}),
+        ({0: 5}, {0: 5, 1: 3}, 10, {0: 5, 1: 3}),
+        ({0: 5, 1: 1}, {0: 6}, 10, {0: 6, 1: 1}),
+    ],
+)
+def test_a_limit_is_shared_by_what_there_is(
+    start: dict[int, int], latest: dict[int, int], limit: int | None, end: dict[int, int]
+) -> None:
+    assert advance(start, latest, limit) == end
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_limit_is_kept_used_up_and_comes_to_the_end(seed: int) -> None:
+    chance = random.Random(seed)
+    position = {partition: chance.randrange(100) for partition in range(chance.randrange(1, 6))}
+    latest = {partition: first + chance.choice([0, 1, 7, 1000]) for partition, first in position.items()}
+    limit = chance.randrange(1, 400)
+
+    while position != latest:
+        left = sum(latest.values()) - sum(position.values())
+        following = advance(position, latest, limit)
+        assert all(position[partition] <= following[partition] <= latest[partition] for partition in latest)
+        assert sum(following.values()) - sum(position.values()) == min(limit, left)
+        position = following
+
+
+# Ranges
+
+
+def test_what_lies_between_two_offsets_leaves_out_what_is_empty() -> None:
+    assert ranges_between({0: 5, 1: 3}, {0: 5, 1: 9, 2: 4}) == [Range(1, 3, 9), Range(2, 0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "pieces", "expected"),
+    [
+        ([Range(0, 0, 10)], None, [Range(0, 0, 10)]),
+        ([Range(0, 0, 10)], 1, [Range(0, 0, 10)]),
+        ([Range(0, 0, 10)], 2, [Range(0, 0, 5), Range(0, 5, 10)]),
+        ([Range(0, 0, 2)], 5, [Range(0, 0, 1), Range(0, 1, 2)]),
+        ([Range(0, 0, 30), Range(1, 0, 10)], 4, [Range(0, 0, 10), Range(0, 10, 20), Range(0, 20, 30), Range(1, 0, 10)]),
+        ([], 3, []),
+    ],
+)
+def test_ranges_are_split_where_there_is_most(ranges: list[Range], pieces: int | None, expected: list[Range]) -> None:
+    assert split(ranges, pieces) == expected
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_split_has_every_position_once(seed: int) -> None:
+    chance = random.Random(seed)
+    ranges = [
+        Range(partition, first := chance.randrange(100), first + chance.randrange(1, 1000))
+        for partition in range(chance.randrange(1, 6))
+    ]
+    pieces = chance.randrange(1, 40)
+
+    found = split(ranges, pieces)
+
+    assert len(found) >= min(pieces, sum(one.size for one in ranges))
+    assert all(one.size for one in found)
+    positions = [(one.partition, position) for one in found for position in range(one.start, one.end)]
+    assert positions == [(one.partition, position) for one in ranges for position in range(one.start, one.end)]

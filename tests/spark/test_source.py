@@ -1,0 +1,132 @@
+"""The data source itself: which reader each use gets, what can be pickled, what is imported, what is shown."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructType, TimestampType
+
+import pyspark_rsocket
+from rsocket_trio.spark import OptionError, RSocketDataSource, SchemaMismatchError
+from rsocket_trio.spark.live_streaming import MemoryStreamReader, WalStreamReader
+from rsocket_trio.spark.reading import BatchReader, PushdownReader
+from rsocket_trio.spark.records import RAW_SCHEMA
+from rsocket_trio.spark.source import NAME
+from rsocket_trio.spark.streaming import ServerStreamReader
+from tests.blocks import ROOT
+
+BASE = {"path": "tcp://127.0.0.1:1", "route": "orders"}
+RAW = (
+    StructType()
+    .add("partition", IntegerType())
+    .add("position", LongType())
+    .add("data", BinaryType())
+    .add("metadata", BinaryType())
+    .add("received_at", TimestampType())
+)
+ROWS = StructType().add("id", LongType())
+
+
+def source(**given: str) -> RSocketDataSource:
+    return RSocketDataSource(BASE | given)
+
+
+def test_spark_finds_it_under_its_name() -> None:
+    assert pyspark_rsocket.DefaultSource is RSocketDataSource
+    assert RSocketDataSource.name() == NAME == "rsocket"
+
+
+@pytest.mark.parametrize(
+    ("given", "reader"), [({}, BatchReader), ({"positions": "server", "pushdown": "true"}, PushdownReader)]
+)
+def test_a_batch_read_gets_its_reader(given: dict[str, str], reader: type) -> None:
+    found = source(**given).reader(RAW)
+
+    assert type(found) is reader
+    assert type(pickle.loads(pickle.dumps(found))) is reader
+
+
+@pytest.mark.parametrize(
+    ("positions", "reader"),
+    [("server", ServerStreamReader), ("wal", WalStreamReader), ("none", MemoryStreamReader)],
+)
+def test_a_stream_gets_the_reader_of_its_positions(positions: str, reader: type) -> None:
+    found = source(positions=positions).streamReader(RAW)
+
+    assert type(found) is reader
+    assert type(pickle.loads(pickle.dumps(found))) is reader
+
+
+@pytest.mark.parametrize(
+    ("given", "schema", "message"),
+    [
+        ({"positions": "server", "maxRows": "5"}, RAW, "'maxRows' is not for readStream"),
+        ({"positions": "server"}, ROWS, "with payload=raw the columns are"),
+    ],
+)
+def test_what_is_wrong_with_a_stream_is_said_when_spark_asks(
+    given: dict[str, str], schema: StructType, message: str
+) -> None:
+    # What streamReader raises reaches the user as an error of Spark's own worker.
+    found = pickle.loads(pickle.dumps(source(**given).streamReader(schema)))
+
+    for question in (found.initialOffset, found.getDefaultReadLimit):
+        with pytest.raises((OptionError, SchemaMismatchError), match=message):
+            question()
+    found.stop()
+
+
+def test_a_source_can_be_pickled_and_shows_no_secret() -> None:
+    found = source(**{"auth.type": "bearer", "auth.token": "hidden"})
+
+    assert "hidden" not in repr(found)
+    assert repr(pickle.loads(pickle.dumps(found))) == repr(found)
+
+
+def test_columns_of_raw_rows_are_known() -> None:
+    assert source().schema() == "partition INT, position BIGINT, data BINARY, metadata BINARY, received_at TIMESTAMP"
+    assert RAW.fieldNames() == RAW_SCHEMA.names
+
+
+def test_columns_of_arrow_payloads_are_the_users() -> None:
+    with pytest.raises(OptionError, match="'payload' arrow needs the columns"):
+        source(payload="arrow").schema()
+
+    reader: Any = source(payload="arrow").reader(ROWS)
+    assert reader._schema.names == ["id"]
+
+
+@pytest.mark.parametrize("schema", [ROWS, StructType(RAW.fields[:4]), StructType(RAW.fields[::-1])])
+def test_other_columns_for_raw_rows_are_refused(schema: StructType) -> None:
+    with pytest.raises(SchemaMismatchError, match=r"leave out .schema\(...\), or set payload=arrow"):
+        source().reader(schema)
+
+
+@pytest.mark.parametrize(("given", "message"), [({"rout": "x"}, "did you mean 'route'"), ({"credit": "x"}, "'credit'")])
+def test_wrong_options_are_refused_when_the_source_is_made(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        source(**given)
+
+
+@pytest.mark.parametrize("module", ["rsocket_trio", "rsocket_trio.replay"])
+def test_the_core_imports_neither_spark_nor_arrow(module: str) -> None:
+    script = (
+        f"import sys, {module}\n"
+        "found = sorted({name.partition('.')[0] for name in sys.modules} & {'pyspark', 'pyarrow', 'pandas', 'numpy'})\n"
+        "sys.exit(f'imported: {found}' if found else 0)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "rsocket_trio" / "spark").glob("*.py")), ids=lambda path: path.name)
+def test_nothing_asks_for_the_spark_context(path: Path) -> None:
+    # Spark Connect has none.
+    assert "sparkContext" not in path.read_text("utf-8")

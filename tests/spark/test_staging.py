@@ -1,0 +1,272 @@
+"""Attempts and commits: each row counts once, whatever is cut off, repeated or aborted in between."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from rsocket_trio import Channel, Payload, Responder
+from rsocket_trio.replay import Element
+from rsocket_trio.replay.entries import read_sink_payload
+from rsocket_trio.spark import staging
+from rsocket_trio.spark.delivering import SinkError
+from rsocket_trio.spark.staging import Routes, abort, commit
+from tests.spark.deliveries import ORIGIN, ROUTE, Flaky, deliver_rows, numbers, options, rows_in, sink_of
+from tests.spark.serving import pool, served
+
+ONCE = options(delivery="exactlyOnce")
+SINK = ORIGIN.sink
+
+
+async def test_staged_rows_count_once_they_are_committed_and_in_order(autojump_clock: MockClock) -> None:
+    responder, ledger, log = sink_of(partitions=4)
+    async with served(responder) as connections:
+        report = await deliver_rows(connections, ONCE, 1000)
+        assert await rows_in(log, ORIGIN.partition) == []
+        assert await commit(connections, ONCE, SINK, 0, report.attempts)
+
+    assert await rows_in(log, ORIGIN.partition) == numbers(1000)
+    assert ledger.staged == []
+    assert ledger.last(SINK) == 0
+
+
+async def test_a_task_stages_attempts_of_limited_size(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "ATTEMPT_ROWS", 250)
+    responder, _, log = sink_of()
+    async with served(responder) as connections:
+        report = await deliver_rows(connections, ONCE, 1000)
+        assert [rows for _, rows in report.attempts] == [300, 300, 300, 100]
+        await commit(connections, ONCE, SINK, 0, report.attempts)
+
+    assert await rows_in(log) == numbers(1000)
+
+
+async def test_a_server_that_is_away_for_a_while_gets_each_row_once(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "ATTEMPT_ROWS", 250)
+    responder, ledger, log = sink_of()
+    async with pool() as connections, trio.open_nursery() as nursery:
+        flaky = Flaky(responder, nursery)
+        taken = 0
+
+        def cut_sometimes(piece: object) -> None:
+            nonlocal taken
+            taken += 1
+            if taken in {2, 50, 81}:
+                flaky.cut()
+
+        report = await deliver_rows(connections, ONCE, 10_000, hook=cut_sometimes)
+        assert await commit(connections, ONCE, SINK, 0, report.attempts)
+        nursery.cancel_scope.cancel()
+
+    assert flaky.cuts == 3
+    assert await rows_in(log) == numbers(10_000)
+    assert ledger.staged == []
+
+
+async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped(autojump_clock: MockClock) -> None:
+    responder, ledger, log = sink_of()
+    lost = True
+
+    @responder.request_channel("losing.stage")
+    async def stage(channel: Channel) -> None:
+        nonlocal lost
+        said = json.loads(channel.request.data)
+        stage = await ledger.begin(said["sink"], said["attempt"], said["partition"])
+        async for item in channel:
+            await stage.add(staging_element(item))
+        await stage.seal()
+        if lost:
+            lost = False
+            await trio.sleep_forever()
+        await channel.send(json.dumps({"rows": stage.rows, "elements": stage.elements}).encode())
+
+    chosen = options(delivery="exactlyOnce", stageRoute="losing.stage", readTimeout="5s")
+    async with served(responder) as connections:
+        report = await deliver_rows(connections, chosen, 50)
+        assert [rows for _, rows in report.attempts] == [50]
+        assert ledger.staged == [name for name, _ in report.attempts]
+        await commit(connections, chosen, SINK, 0, report.attempts)
+
+    assert await rows_in(log) == numbers(50)
+
+
+def staging_element(item: Payload) -> Element:
+    return read_sink_payload(item, staged=True).element
+
+
+async def test_a_repeated_batch_promotes_nothing(autojump_clock: MockClock) -> None:
+    responder, ledger, log = sink_of()
+    async with served(responder) as connections:
+        for again in (False, True):
+            report = await deliver_rows(connections, ONCE, 10)
+            assert await commit(connections, ONCE, SINK, 5, report.attempts) is not again
+
+    assert await rows_in(log) == numbers(10)
+    assert ledger.staged == []
+
+
+async def test_an_empty_batch_is_committed_as_well(autojump_clock: MockClock) -> None:
+    responder, ledger, _ = sink_of()
+    async with served(responder) as connections:
+        assert await commit(connections, ONCE, SINK, 0, [])
+        assert await commit(connections, ONCE, SINK, 1, [])
+        assert not await commit(connections, ONCE, SINK, 1, [])
+
+    assert ledger.last(SINK) == 1
+
+
+async def test_a_batch_of_another_checkpoint_is_an_error_and_not_lost_in_silence(autojump_clock: MockClock) -> None:
+    responder, _, log = sink_of()
+    async with served(responder) as connections:
+        await commit(connections, ONCE, SINK, 41, [])
+        report = await deliver_rows(connections, ONCE, 10)
+        with pytest.raises(SinkError, match=r"batch 0 of sink 'sink'.*has batch 41.*'sinkId'"):
+            await commit(connections, ONCE, SINK, 0, report.attempts)
+
+    assert await rows_in(log) == []
+
+
+@pytest.mark.parametrize("attempts", [[("unknown", 10)], [(None, 11)]])
+async def test_a_commit_of_what_is_not_staged_promotes_nothing(
+    attempts: list[tuple[str | None, int]], autojump_clock: MockClock
+) -> None:
+    responder, ledger, log = sink_of()
+    async with served(responder) as connections:
+        report = await deliver_rows(connections, ONCE, 10)
+        [(staged, _)] = report.attempts
+        named = [(name or staged, rows) for name, rows in attempts]
+        with pytest.raises(SinkError, match="batch 0 of sink 'sink' was not committed: attempt"):
+            await commit(connections, ONCE, SINK, 0, named)
+
+    assert await rows_in(log) == []
+    assert ledger.last(SINK) is None
+
+
+async def test_aborted_attempts_are_dropped(autojump_clock: MockClock) -> None:
+    responder, ledger, _ = sink_of()
+    async with served(responder) as connections:
+        report = await deliver_rows(connections, ONCE, 10)
+        await abort(connections, ONCE, SINK, [name for name, _ in report.attempts])
+
+    assert ledger.staged == []
+
+
+async def test_an_abort_that_does_not_get_through_is_a_warning(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        async with pool() as connections:
+            await abort(connections, ONCE, SINK, ["a", "b"])
+
+    assert "2 attempts of sink sink stay staged until they expire" in caplog.text
+
+
+async def test_what_a_failed_task_has_staged_is_aborted(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "ATTEMPT_ROWS", 100)
+    responder, ledger, _ = sink_of()
+
+    taken = 0
+
+    def fail(piece: object) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == 5:
+            raise RuntimeError("upstream failed")
+
+    async with served(responder) as connections:
+        with pytest.raises(RuntimeError, match="upstream failed"):
+            await deliver_rows(connections, ONCE, 1000, hook=fail)
+
+    assert taken == 5
+    assert ledger.staged == []
+
+
+async def test_what_a_cancelled_task_has_staged_is_aborted(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "ATTEMPT_ROWS", 100)
+    responder, ledger, _ = sink_of()
+    scope = trio.CancelScope()
+    async with served(responder) as connections:
+        taken = 0
+
+        def cancel(piece: object) -> None:
+            nonlocal taken
+            taken += 1
+            if taken == 5:
+                scope.cancel()
+
+        with scope:
+            await deliver_rows(connections, ONCE, 1000, hook=cancel)
+        assert scope.cancelled_caught
+        await trio.sleep(0.1)
+        assert ledger.staged == []
+
+
+async def test_a_ledger_without_room_says_so(autojump_clock: MockClock) -> None:
+    responder, ledger, _ = sink_of(staged_bytes=10_000)
+    async with served(responder) as connections:
+        with pytest.raises(SinkError, match=r"bytes are staged.*the limit is 10000"):
+            await deliver_rows(connections, options(delivery="exactlyOnce", reconnectMaxAttempts=1), 10_000)
+
+    assert ledger.staged == []
+
+
+@pytest.mark.parametrize(
+    ("answers", "problem"),
+    [
+        ([], "completed with 0 answers"),
+        ([b"{}", b"{}"], "completed with 2 answers"),
+        ([b"no"], "no JSON object: no"),
+        ([b'{"rows": 9, "elements": 10}'], "staged 9 rows in 10 elements: 10 rows in 10 were sent"),
+    ],
+)
+async def test_a_confirmation_that_does_not_fit_is_an_error(
+    answers: list[bytes], problem: str, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+
+    @responder.request_channel(f"{ROUTE}.stage")
+    async def stage(channel: Channel) -> None:
+        async for _ in channel:
+            pass
+        for answer in answers:
+            await channel.send(answer)
+
+    async with served(responder) as connections:
+        with pytest.raises(SinkError, match=problem):
+            await deliver_rows(connections, options(delivery="exactlyOnce", reconnectMaxAttempts=0), 10)
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (b"[]", "no JSON object"),
+        (b"{}", "answered a commit with {}"),
+        (b'{"promoted": true, "rows": 3, "last": 0}', "promoted 3 rows of 4"),
+    ],
+)
+async def test_an_answer_to_a_commit_that_does_not_fit_is_an_error(
+    answer: bytes, problem: str, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+    responder.request_response(f"{ROUTE}.commit")(lambda request: answer)
+    async with served(responder) as connections:
+        with pytest.raises(SinkError, match=problem):
+            await commit(connections, ONCE, SINK, 0, [("a", 4)])
+
+
+def test_the_routes_can_be_named() -> None:
+    assert Routes.of(ONCE) == Routes("orders.stage", "orders.commit", "orders.abort")
+    named = options(delivery="exactlyOnce", stageRoute="a", commitRoute="b", abortRoute="c")
+    assert Routes.of(named) == Routes("a", "b", "c")

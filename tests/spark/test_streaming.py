@@ -1,0 +1,301 @@
+"""A streaming query of a replayable route, as Spark calls it: offsets, limits, what is planned, what is told."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+
+from rsocket_trio import Rejected, Responder
+from rsocket_trio.replay import Element, MemoryLog, add_source
+from rsocket_trio.spark.background import background
+from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
+from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range
+from rsocket_trio.spark.reading import RangePartition
+from rsocket_trio.spark.streaming import ServerStreamReader
+from rsocket_trio.spark.volume import ROWS_PER_PARTITION, Volume
+from tests.spark.serving import URI, filled
+from tests.spark.test_reading import column
+
+Serving = Callable[[Responder], None]
+PATIENCE = 10.0
+
+
+def given(**more: object) -> Options:
+    texts = {"path": URI, "route": "log", "positions": "server"} | {name: str(value) for name, value in more.items()}
+    return parse_options(texts, Use.STREAM_READ)
+
+
+class Query:
+    """What Spark does with a reader; offsets go through JSON, as they do there."""
+
+    def __init__(self, options: Options, limit: ReadLimit | None = None) -> None:
+        self.reader = ServerStreamReader(options, None)
+        self.at: dict[str, Any] = self.said(self.reader.initialOffset())
+        assert self.at == self.said(self.reader.initialOffset())
+        self.limit = self.reader.getDefaultReadLimit() if limit is None else limit
+        self.fingerprint = options.fingerprint
+
+    @staticmethod
+    def said(offset: dict[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(json.dumps(offset))
+        return found
+
+    def plan(self) -> list[Range]:
+        """The next micro-batch; empty where Spark would plan none."""
+        end = self.said(self.reader.latestOffset(self.at, self.limit))
+        if end == self.at:
+            return []
+        found = self.reader.partitions(self.at, end)
+        assert [repr(one) for one in found] == [repr(one) for one in self.reader.partitions(self.at, end)]
+        self.at = end
+        return [one.range for one in found if isinstance(one, RangePartition)]
+
+
+@pytest.fixture
+def log(serving: Serving) -> MemoryLog:
+    found = trio.run(filled, {0: 100, 1: 50})
+    responder = Responder()
+    add_source(responder, "log", found)
+    serving(responder)
+    return found
+
+
+def append(log: MemoryLog, partition: int, count: int, data: bytes = b"more") -> None:
+    async def run() -> None:
+        await log.append_all({partition: [Element(data)] * count})
+
+    background().run(run)
+
+
+def test_a_query_begins_with_what_is_new(log: MemoryLog) -> None:
+    query = Query(given())
+
+    assert query.at == {"v": 1, "f": query.fingerprint, "p": {"0": 100, "1": 50}}
+    assert query.plan() == []
+    append(log, 1, 3)
+    assert query.plan() == [Range(1, 50, 53)]
+    assert query.plan() == []
+
+
+@pytest.mark.parametrize(
+    ("start", "planned"),
+    [
+        ("earliest", [Range(0, 0, 100), Range(1, 0, 50)]),
+        ('{"0": 90, "1": 50}', [Range(0, 90, 100)]),
+        ('{"1": 49}', [Range(0, 0, 100), Range(1, 49, 50)]),
+    ],
+)
+def test_a_query_begins_where_it_should(start: str, planned: list[Range], log: MemoryLog) -> None:
+    assert Query(given(startingPosition=start)).plan() == planned
+
+
+def test_a_start_beyond_the_end_is_refused(log: MemoryLog) -> None:
+    with pytest.raises(ValueError, match="position 101 of partition 0 is not there yet, the latest is 100"):
+        Query(given(startingPosition='{"0": 101}'))
+
+
+def test_a_micro_batch_is_bounded_by_default(log: MemoryLog) -> None:
+    assert Query(given()).limit == ReadMaxRows(2 * ROWS_PER_PARTITION)
+
+
+def test_rows_bound_a_micro_batch(log: MemoryLog) -> None:
+    query = Query(given(startingPosition="earliest", maxRowsPerTrigger=60))
+
+    assert query.limit == ReadMaxRows(60)
+    assert query.plan() == [Range(0, 0, 40), Range(1, 0, 20)]
+    assert query.plan() == [Range(0, 40, 80), Range(1, 20, 40)]
+    assert query.plan() == [Range(0, 80, 100), Range(1, 40, 50)]
+
+
+def test_bytes_bound_a_micro_batch_by_a_sample(log: MemoryLog) -> None:
+    query = Query(given(startingPosition="latest", maxBytesPerTrigger=1000))
+    append(log, 0, 500, bytes(100))
+
+    assert query.limit == ReadMaxBytes(1000)
+    assert query.plan() == [Range(0, 100, 110)]
+
+
+def test_both_bounds_are_obeyed(log: MemoryLog) -> None:
+    query = Query(given(maxBytesPerTrigger=1000, maxRowsPerTrigger=300))
+    append(log, 0, 500, bytes(100))
+
+    assert query.limit == ReadMaxRows(300)
+    assert query.plan() == [Range(0, 100, 110)]
+
+
+def test_no_bound_holds_where_the_engine_wants_everything(log: MemoryLog) -> None:
+    query = Query(
+        given(startingPosition="earliest", maxRowsPerTrigger=6, minRowsPerTrigger=1000), limit=ReadAllAvailable()
+    )
+
+    assert query.plan() == [Range(0, 0, 100), Range(1, 0, 50)]
+
+
+def test_a_micro_batch_is_split_the_same_every_time(log: MemoryLog) -> None:
+    query = Query(given(startingPosition="earliest", minPartitions=5))
+
+    assert [one.size for one in query.plan()] == [33, 33, 34, 25, 25]
+
+
+def test_what_is_available_at_the_start_is_where_a_query_ends(log: MemoryLog) -> None:
+    query = Query(given(startingPosition="earliest", maxRowsPerTrigger=100, minRowsPerTrigger=90))
+    query.reader.prepareForTriggerAvailableNow()
+    append(log, 0, 1000)
+
+    sizes = []
+    while planned := query.plan():
+        sizes.append(sum(one.size for one in planned))
+    assert sizes == [100, 50]
+
+
+def test_a_new_partition_is_read_from_its_beginning(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(given())
+    query.at["p"].pop("1")
+
+    assert query.plan() == [Range(1, 0, 50)]
+
+
+def test_the_rows_of_a_plan_are_read_by_copies(log: MemoryLog) -> None:
+    query = Query(given(startingPosition="earliest"))
+    end = query.reader.latestOffset(query.at, query.limit)
+    rows = []
+    for partition in query.reader.partitions(query.at, end):
+        reader, place = pickle.loads(pickle.dumps((query.reader, partition)))
+        rows += column(list(reader.read(place)), "position")
+
+    assert rows == [*range(100), *range(50)]
+
+
+def test_progress_shows_how_far_the_server_is(log: MemoryLog) -> None:
+    reader = ServerStreamReader(given(), None)
+
+    assert reader.reportLatestOffset() is None
+    reader.initialOffset()
+    assert reader.reportLatestOffset() == {"v": 1, "f": given().fingerprint, "p": {"0": 100, "1": 50}}
+
+
+def test_a_checkpoint_of_other_options_is_refused(log: MemoryLog) -> None:
+    query = Query(given())
+    query.at["f"] = "other"
+
+    with pytest.raises(CheckpointError, match="other options"):
+        query.plan()
+
+
+def test_options_are_checked_with_the_first_question_and_not_before() -> None:
+    reader = ServerStreamReader(parse_options({"path": URI, "route": "log"}, Use.STREAM_READ), None)
+
+    with pytest.raises(OptionError, match="'positions' must be set"):
+        reader.initialOffset()
+    reader.stop()
+
+
+# What is gone
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        ({"0": 3, "1": 50}, "position 3 of partition 0 has expired: the earliest is 10"),
+        ({"0": 500, "1": 50}, "partition 0 was read up to 500, but the server ends at 100"),
+        ({"0": 100, "1": 50, "7": 5}, "partition 7 is gone"),
+    ],
+)
+def test_what_the_server_lacks_ends_a_query_unless_that_is_accepted(
+    at: dict[str, int], message: str, log: MemoryLog
+) -> None:
+    async def trim() -> None:
+        await log.trim(0, 10)
+
+    background().run(trim)
+    strict = Query(given())
+    strict.at["p"] = dict(at)
+    with pytest.raises(DataLossError, match=message):
+        strict.plan()
+
+    lenient = Query(given(failOnDataLoss="false"))
+    lenient.at["p"] = dict(at)
+    assert all(one.partition == 0 for one in lenient.plan())
+
+
+# A server that is away
+
+
+def test_a_server_that_is_away_has_nothing_new(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    query = Query(given(reconnectMaxAttempts=0))
+    append(log, 0, 3)
+    monkeypatch.setattr(log, "bounds", refuse)
+
+    assert query.plan() == []
+    assert query.plan() == []
+    monkeypatch.undo()
+    assert query.plan() == [Range(0, 100, 103)]
+    assert caplog.text.count("the server is away") == 1
+
+
+def refuse(partition: int) -> tuple[int, int]:
+    raise Rejected("closing")
+
+
+def test_a_slow_answer_does_not_hold_up_a_micro_batch(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    query = Query(given())
+    opened = trio.Event()
+    append(log, 0, 3)
+    monkeypatch.setattr(log, "open", opened.wait)
+    began = time.monotonic()
+    assert query.plan() == []
+    assert 0.4 < time.monotonic() - began < PATIENCE
+
+    monkeypatch.undo()
+
+    async def let_through() -> None:
+        opened.set()
+
+    background().run(let_through)
+    assert query.plan() == [Range(0, 100, 103)]
+
+
+# Volume
+
+
+def test_a_volume_is_waited_for_and_not_for_ever() -> None:
+    now = 0.0
+    volume = Volume(given(minRowsPerTrigger=100, maxTriggerDelay="60s"), lambda: now)
+    limit = ReadMaxRows(1000)
+
+    assert not volume.is_worthwhile(0, limit)
+    assert not volume.is_worthwhile(10, limit)
+    now = 59.0
+    assert not volume.is_worthwhile(99, limit)
+    assert volume.is_worthwhile(100, limit)
+    now = 70.0
+    assert not volume.is_worthwhile(1, limit)
+    now = 130.0
+    assert volume.is_worthwhile(1, limit)
+    assert not volume.is_worthwhile(1, limit)
+
+
+def test_commits_are_acknowledged_where_that_is_asked_for(serving: Serving) -> None:
+    log = trio.run(filled, {0: 10})
+    acks: list[tuple[int, int]] = []
+    responder = Responder()
+    add_source(responder, "log", log, on_ack=lambda partition, end: acks.append((partition, end)))
+    serving(responder)
+    query = Query(given(startingPosition="earliest", ackRoute="log.ack"))
+    query.plan()
+
+    query.reader.commit(query.at)
+
+    deadline = time.monotonic() + PATIENCE
+    while not acks and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert acks == [(0, 10)]

@@ -1,0 +1,292 @@
+"""Writers as Spark calls them, in a thread that is not the connection's: what comes out, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import threading
+import tracemalloc
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import LongType
+
+from rsocket_trio import ApplicationError, Payload, Responder
+from rsocket_trio.spark import OptionError, SchemaMismatchError, SinkError
+from rsocket_trio.spark.background import close_background
+from rsocket_trio.spark.writing import Written, origin_of
+from tests.spark.sinks import (
+    PATIENCE,
+    ROUTE,
+    batch,
+    batch_writer,
+    batches,
+    numbers,
+    schema_of,
+    serving,
+    sink,
+    source,
+    stream_writer,
+)
+
+DELIVERIES = [
+    {"delivery": "atLeastOnce"},
+    {"delivery": "atLeastOnce", "interaction": "channel"},
+    {"delivery": "exactlyOnce"},
+]
+
+
+@pytest.mark.parametrize("given", DELIVERIES, ids=lambda given: "-".join(given.values()))
+def test_a_batch_write_arrives_once(given: dict[str, Any]) -> None:
+    with sink(partitions=1) as server:
+        planned = batch_writer(server.uri, **given)
+        # Spark pickles the writer for its tasks and its messages for the driver.
+        writer = pickle.loads(pickle.dumps(planned))
+        messages = [pickle.loads(pickle.dumps(writer.write(batches(count)))) for count in (2500, 0, 1)]
+        planned.commit(messages)
+        rows = Counter(server.rows())
+
+    assert rows == Counter(numbers(2500)) + Counter(numbers(1))
+    assert [message.rows for message in messages] == [2500, 0, 1]
+
+
+def test_a_stream_commits_batch_after_batch_with_new_writers() -> None:
+    with sink() as server:
+        for number in range(3):
+            messages: list[WriterCommitMessage | None] = [
+                stream_writer(server.uri, delivery="exactlyOnce").write(batches(10)) for _ in range(2)
+            ]
+            stream_writer(server.uri, delivery="exactlyOnce").commit(messages, number)
+            # Spark may do so again after a restart.
+            stream_writer(server.uri, delivery="exactlyOnce").commit(messages, number)
+        stream_writer(server.uri, delivery="exactlyOnce").commit([], 3)
+        assert Counter(server.rows()) == Counter(numbers(10) * 6)
+        assert server.ledger.last("test") == 3
+
+
+def test_an_aborted_batch_leaves_nothing() -> None:
+    with sink() as server:
+        for writer in (batch_writer(server.uri, delivery="exactlyOnce"),):
+            message = writer.write(batches(10))
+            assert len(server.ledger.staged) == 1
+            writer.abort([message, None])
+            assert (list(server.ledger.staged), server.rows()) == ([], [])
+        stream = stream_writer(server.uri, delivery="exactlyOnce")
+        stream.abort([stream.write(batches(10)), None], 4)
+        assert list(server.ledger.staged) == []
+
+
+def test_each_batch_write_is_a_sink_of_its_own_and_one_that_is_named_counts_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with sink() as server, caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            writer = batch_writer(server.uri, delivery="exactlyOnce", sinkId=None)
+            writer.commit([writer.write(batches(10))])
+        assert len(server.rows()) == 20
+        assert caplog.text == ""
+        for _ in range(2):
+            writer = batch_writer(server.uri, delivery="exactlyOnce", sinkId="nightly")
+            writer.commit([writer.write(batches(10))])
+        assert len(server.rows()) == 30
+
+    assert "batch 0 of sink nightly had been committed before" in caplog.text
+
+
+def test_skipped_rows_are_counted_in_the_message_and_told_on_the_driver(caplog: pytest.LogCaptureFixture) -> None:
+    responder = Responder()
+
+    @responder.request_response(ROUTE)
+    def picky(request: Payload) -> bytes:
+        if request.data == b"3":
+            raise ApplicationError("no threes")
+        return b""
+
+    rows = [batch([b"1", None, b"3", b"4"])]
+    with serving(responder) as server, caplog.at_level(logging.WARNING):
+        writer = stream_writer(server.uri, errorPolicy="skip")
+        message = writer.write(iter(rows))
+        writer.commit([message], 7)
+
+    assert (message.rows, message.skipped) == (2, 2)
+    assert f"writing to {ROUTE}, batch 7: 2 of 4 rows were skipped (errorPolicy=skip); the first: " in caplog.text
+    assert "column 'data' is null" in caplog.text
+
+
+def test_arrow_payloads_are_written_once_too() -> None:
+    rows = pa.RecordBatch.from_pylist([{"id": number} for number in range(100)])
+    with sink() as server:
+        writer = batch_writer(
+            server.uri, schema_of(id=LongType()), payload="arrow", delivery="exactlyOnce", rowsPerRequest=30
+        )
+        message = writer.write(iter([rows, rows]))
+        writer.commit([message])
+        records = server.records()
+
+    assert message.rows == 200
+    assert [record.count for record in records] == [30, 30, 30, 10] * 2
+    found = [pa.ipc.open_stream(record.data).read_all() for record in records]
+    assert pa.concat_tables(found).to_pylist() == rows.to_pylist() * 2
+
+
+def test_what_fails_upstream_is_raised_and_what_was_staged_is_dropped() -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches(5000)
+        raise RuntimeError("upstream failed")
+
+    with sink() as server:
+        with pytest.raises(RuntimeError, match="upstream failed"):
+            batch_writer(server.uri, delivery="exactlyOnce").write(failing())
+        assert list(server.ledger.staged) == []
+
+
+def test_a_task_whose_server_fails_does_not_read_on() -> None:
+    responder = Responder()
+
+    @responder.request_response(ROUTE)
+    def refuse(request: Payload) -> bytes:
+        raise ApplicationError("no")
+
+    pulled = 0
+
+    def endless() -> Iterator[pa.RecordBatch]:
+        nonlocal pulled
+        while True:
+            pulled += 1
+            yield batch([bytes(1000)] * 1000)
+
+    with serving(responder) as server, pytest.raises(SinkError, match="refused: no"):
+        batch_writer(server.uri).write(endless())
+    assert pulled < 50
+
+
+def test_rows_are_held_back_while_the_server_does_not_answer_and_memory_stays_flat() -> None:
+    responder = Responder()
+    released = threading.Event()
+
+    @responder.request_response(ROUTE)
+    async def answer(request: Payload) -> bytes:
+        if not released.is_set():
+            await trio.to_thread.run_sync(released.wait)
+        return b""
+
+    pulled = 0
+    stalled = threading.Event()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        nonlocal pulled
+        for _ in range(60):
+            pulled += 1
+            yield batch([bytes(100_000)] * 10)
+
+    def look() -> None:
+        # Until nothing is pulled for a while.
+        before = -1
+        while pulled != before:
+            before = pulled
+            stalled.wait(0.5)
+        seen.append(pulled)
+        released.set()
+
+    seen: list[int] = []
+    with serving(responder) as server:
+        writer = batch_writer(server.uri, inFlight=4)
+        looking = threading.Thread(target=look)
+        tracemalloc.start()
+        looking.start()
+        message = writer.write(rows())
+        looking.join(PATIENCE)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+    assert message.rows == 600
+    # About four MB wait between the threads, and one on either side.
+    assert seen[0] < 10
+    assert peak < 24 * 2**20
+
+
+def test_secrets_are_in_no_error_and_no_repr() -> None:
+    given: dict[str, Any] = {"auth_type": "simple", "auth_user": "ada", "auth_password": "s3cret"}
+    writer = batch_writer("tcp://127.0.0.1:1", **given)
+    try:
+        with pytest.raises(SinkError, match=r"tcp://127\.0\.0\.1:1") as caught:
+            writer.write(batches(1))
+    finally:
+        close_background()
+
+    assert "s3cret" not in str(caught.value)
+    assert "s3cret" not in repr(source("tcp://127.0.0.1:1", **given))
+
+
+def test_overwrite_and_complete_are_refused() -> None:
+    found = source("tcp://127.0.0.1:1")
+    schema = schema_of(data=LongType())
+    for make in (found.writer, found.streamWriter):
+        with pytest.raises(OptionError, match=r"mode 'overwrite' .*Use mode 'append'"):
+            make(schema, True)
+
+
+def test_wrong_columns_are_refused_when_the_write_is_planned() -> None:
+    found = source("tcp://127.0.0.1:1")
+    for make in (found.writer, found.streamWriter):
+        with pytest.raises(SchemaMismatchError, match="column 'price' is none of"):
+            make(schema_of(data=LongType(), price=LongType()), False)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"interaction": "fnf"}, "'interaction' of 'fnf' does not go with delivery=atLeastOnce"),
+        ({"delivery": "bestEffort", "interaction": "channel"}, "does not go with delivery=bestEffort, which takes fnf"),
+        ({"delivery": "exactlyOnce", "interaction": "response"}, "delivery=exactlyOnce, which takes channel"),
+        ({"rowsPerRequest": 10}, "'rowsPerRequest' needs payload=arrow"),
+        ({"stageRoute": "s"}, "'stageRoute' needs delivery=exactlyOnce"),
+        ({"metadataMimeType": "text/plain"}, "a sink needs composite metadata"),
+        ({"interaction": "stream"}, "'interaction' of 'stream' is for sources"),
+        ({"delivery": "twice"}, "'delivery' of 'twice' is none of exactlyOnce, atLeastOnce, bestEffort"),
+        ({"walDir": "/tmp"}, "'walDir' is not for write: it is for readStream"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused_when_the_write_is_planned(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(OptionError, match=problem):
+        batch_writer("tcp://127.0.0.1:1", **given)
+
+
+class Context:
+    """What Spark tells a task."""
+
+    def __init__(self, **properties: str) -> None:
+        self._properties = properties
+
+    def partitionId(self) -> int:  # noqa: N802  # Spark's name
+        return 5
+
+    def getLocalProperty(self, name: str) -> str | None:  # noqa: N802
+        return self._properties.get(name.rpartition(".")[2])
+
+
+def test_the_sink_is_the_query_unless_it_is_named() -> None:
+    said = Context(queryId="the-query", batchId="12")
+    for name, expected in ((None, "the-query"), ("mine", "mine")):
+        origin = origin_of(said, name)  # type: ignore[arg-type]
+        assert (origin.sink, origin.query, origin.batch, origin.partition) == (expected, "the-query", 12, 5)
+    assert origin_of(None, "mine").partition == 0
+
+
+def test_without_the_querys_id_the_sink_must_be_named() -> None:
+    with pytest.raises(OptionError, match="'sinkId' must be set"):
+        origin_of(Context(), None)  # type: ignore[arg-type]
+
+
+def test_messages_of_tasks_that_failed_are_passed_over() -> None:
+    with sink() as server:
+        writer = stream_writer(server.uri, delivery="exactlyOnce", sinkId=None)
+        # Nobody knows the sink, and there is nothing to promote.
+        writer.commit([None], 0)
+        writer.commit([Written("q", 0)], 1)
+        assert server.ledger.last("q") == 1
