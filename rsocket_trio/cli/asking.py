@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from rsocket_trio import Keepalive, Payload, ResumeOptions
+from rsocket_trio.cli.capturing import captured
 from rsocket_trio.cli.composing import Metadata, compose, simple
 from rsocket_trio.cli.connecting import Dial, client_tls, connected
 from rsocket_trio.cli.data import Loaded, Source, source_of
@@ -68,6 +69,7 @@ class Ask:
     headers: tuple[tuple[str, str], ...]
     retries: int
     resume: float | None
+    capture: str | None
     debug: bool
     hexadecimal: bool
     wiretap: bool = False
@@ -86,10 +88,16 @@ class Ask:
         except (ValueError, Failure) as error:
             return report(error, stacktrace=self.stacktrace)
 
-        async def work(output: Output) -> None:
-            await ask(dial, wish, output, self.timeout)
+        try:
+            with captured(self.capture) as capture:
+                captures = attrs.evolve(dial, capture=capture)
 
-        return run_client(work, quiet=self.quiet, stacktrace=self.stacktrace)
+                async def work(output: Output) -> None:
+                    await ask(captures, wish, output, self.timeout)
+
+                return run_client(work, quiet=self.quiet, stacktrace=self.stacktrace)
+        except (OSError, Failure) as error:
+            return report(error, stacktrace=self.stacktrace)
 
     def _metadata(self, habits: Habits) -> Metadata:
         return compose(
@@ -97,17 +105,10 @@ class Ask:
             self.mimes,
             default_mime=habits.metadata_mime,
             route=self.route,
-            credentials=self._credentials(),
+            credentials=credentials(self.simple, self.bearer),
             setup_text=self.setup_metadata,
             setup_mime=self.setup_mime,
         )
-
-    def _credentials(self) -> Authentication | None:
-        if self.simple is not None and self.bearer is not None:
-            raise ValueError("credentials are a user and password, or a token, not both")
-        if self.simple is not None:
-            return simple(self.simple)
-        return None if self.bearer is None else BearerAuthentication(self.bearer)
 
     def _dial(self, habits: Habits, metadata: Metadata) -> Dial:
         return Dial(
@@ -117,7 +118,7 @@ class Ask:
             setup=Payload(os.fsencode(self.setup_data or ""), metadata.setup),
             data_mime=self.data_mime or habits.data_mime,
             metadata_mime=metadata.mime,
-            keepalive=_keepalive(self.keepalive, self.lifetime),
+            keepalive=keepalive_terms(self.keepalive, self.lifetime),
             lease=self.lease,
             ssl_context=client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
             headers=self.headers,
@@ -156,7 +157,16 @@ async def ask(dial: Dial, wish: Wish, output: Output, timeout: float | None) -> 
     raise Failure(f"TooSlowError: no {missing} within {timeout:g} s")
 
 
-def _keepalive(interval: float | None, lifetime: float | None) -> Keepalive:
+def credentials(user_and_password: str | None, token: str | None) -> Authentication | None:
+    """What the options for credentials stand for. Raises ``ValueError`` where both are given."""
+    if user_and_password is not None and token is not None:
+        raise ValueError("credentials are a user and password, or a token, not both")
+    if user_and_password is not None:
+        return simple(user_and_password)
+    return None if token is None else BearerAuthentication(token)
+
+
+def keepalive_terms(interval: float | None, lifetime: float | None) -> Keepalive:
     """The terms, with the default of what is not said; a longer interval makes the lifetime longer too."""
     default = Keepalive()
     interval = default.interval if interval is None else interval

@@ -19,6 +19,7 @@ from rsocket_trio import (
     open_connection,
     open_connection_over,
 )
+from rsocket_trio.capture import Capture
 from rsocket_trio.cli.running import Failure
 from rsocket_trio.cli.watching import Watch, WatchedTransport
 from rsocket_trio.rsocket.dialects import DIALECTS
@@ -47,6 +48,7 @@ class Dial:
     retries: int = 0
     resume: ResumeOptions | None = None
     watch: Watch = attrs.field(factory=Watch)
+    capture: Capture | None = None
 
 
 @asynccontextmanager
@@ -83,6 +85,7 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
                 headers=dial.headers,
                 quirks=dial.quirks,
                 resume=dial.resume,
+                capture=dial.capture,
             )
         )
 
@@ -103,6 +106,7 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
             lease=dial.lease,
             quirks=dial.quirks,
             resume=dial.resume,
+            capture=dial.capture,
         )
     )
 

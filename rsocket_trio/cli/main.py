@@ -7,8 +7,10 @@ import sys
 
 import click
 
+from rsocket_trio.cli.analyzing import analyze
 from rsocket_trio.cli.frame_commands import detect_command, frames_group
 from rsocket_trio.cli.interactions import Kind
+from rsocket_trio.cli.load_command import load_command
 from rsocket_trio.cli.options import completion_option, version_option
 from rsocket_trio.cli.output import STDOUT
 from rsocket_trio.cli.requests import command_for
@@ -45,7 +47,7 @@ def demo(ctx: click.Context, /) -> None:
 commands.add_command(serve_command)
 for kind in Kind:
     commands.add_command(command_for(kind))
-for command in (call, frames_group, streamux_group, detect_command, demo):
+for command in (call, frames_group, streamux_group, detect_command, analyze, load_command, demo):
     commands.add_command(command)
 
 

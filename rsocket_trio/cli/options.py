@@ -173,6 +173,7 @@ ROWS = (
                     {"type": click.IntRange(min=0), "default": 0, "metavar": "N"}),
     Row("resume",   "--resume", "--resume", "Go on over a new connection when one breaks, within so many seconds "
                     "(60); the server must allow it.", {"type": SECONDS, "metavar": "[SECONDS]"}),
+    Row("capture",  "--capture", "--capture", "Record the frames in this directory.", {"metavar": "DIR"}),
     Row("debug",    "--debug", "--debug", "Show frames on stderr, a line each.", FLAG),
     Row("hexadecimal", "--hex", "--hex", "Show frames with all their bytes.", FLAG),
     Row("wiretap",  "", "-w --wiretap", "Show a dump of the bytes on stderr.", FLAG),

@@ -12,6 +12,7 @@ import click
 import trio
 
 from rsocket_trio import ResumeOptions, serve
+from rsocket_trio.cli.capturing import FORMATS, captured
 from rsocket_trio.cli.connecting import server_tls
 from rsocket_trio.cli.loading import load_responder
 from rsocket_trio.cli.options import FILE, IN_SHORT, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
@@ -64,6 +65,14 @@ def mode(text: str) -> int:
     metavar="[SECONDS]",
     help="Let clients go on over a new connection when one breaks, within so many seconds (60).",
 )
+@click.option("--capture", metavar="DIR", help="Record the frames of all connections in this directory.")
+@click.option(
+    "--capture-format",
+    type=click.Choice(FORMATS),
+    default=FORMATS[0],
+    show_default=True,
+    help="What the capture's files are; Parquet needs pyarrow.",
+)
 @click.option("--log", type=click.Choice(LEVELS), default="warning", help="Show log lines from this level on.")
 @click.option("--stacktrace", is_flag=True, help="Show where an error came from.")
 @version_option
@@ -81,6 +90,8 @@ def serve_command(
     unix_mode: int | None,
     grace: float,
     resume: float | None,
+    capture: str | None,
+    capture_format: str,
     log: str,
     stacktrace: bool,
 ) -> None:
@@ -107,7 +118,8 @@ def serve_command(
             grace=grace,
             resume=ResumeOptions(session_seconds=resume) if resume is not None else None,
         )
-        trio.run(_serve_until_stopped, partial(run, responder, uris))
+        with captured(capture, capture_format) as recording:
+            trio.run(_serve_until_stopped, partial(run, responder, uris, capture=recording))
     except BaseException as error:
         ctx.exit(report(error, stacktrace=stacktrace))
 

@@ -20,7 +20,11 @@ CANCEL = "000000052400"
 
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 @pytest.mark.parametrize(
-    "command", ["", "serve", "request", "stream", "channel", "fnf", "push", "call", "frames", "frames decode", "detect"]
+    "command",
+    [
+        *("", "serve", "request", "stream", "channel", "fnf", "push", "call"),
+        *("frames", "frames decode", "detect", "analyze"),
+    ],
 )
 async def test_every_command_has_help(command: str, flag: str) -> None:
     result = await run(*command.split(), flag)

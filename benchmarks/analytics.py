@@ -1,0 +1,177 @@
+"""How long do the questions of a capture take, in Spark and in DuckDB, cold, over the same Parquet?
+
+``python -m benchmarks.analytics write|spark|duckdb DIRECTORY [FRAMES]`` is one step in a process of its own, as
+``main`` runs them; each prints one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.harness import ROOT, TICKS
+
+FRAMES = 10_000_000
+LONGEST = 1200
+"""Seconds after which a step is given up."""
+
+
+def write(directory: str, frames: int) -> dict[str, Any]:
+    """Make the capture."""
+    from rsocket_trio.spark.analytics.sessions import local_session
+    from rsocket_trio.spark.analytics.synthetic import write_capture
+
+    with local_session() as spark:
+        begun = time.perf_counter()
+        streams = write_capture(spark, directory, frames)
+        spent = time.perf_counter() - begun
+    size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet"))
+    return {"seconds": spent, "streams": streams, "bytes": size}
+
+
+def in_spark(directory: str) -> dict[str, Any]:
+    """Every table, from the start of the session on."""
+    begun = time.perf_counter()
+    from rsocket_trio.spark.analytics.answers import answers
+    from rsocket_trio.spark.analytics.sessions import local_session
+
+    tables, sums = {}, {}
+    size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet"))
+    with local_session(size=size) as spark:
+        ready = time.perf_counter()
+        last = ready
+        for answer in answers(spark, directory):
+            now = time.perf_counter()
+            tables[answer.view], last = now - last, now
+            sums[answer.view] = digest(answer.rows)
+        memory = sum(_resident(child) for child in _descendants())
+        cpu = sum(_cpu(child) for child in _descendants())
+    return {
+        "session": ready - begun,
+        "seconds": last - begun,
+        "tables": tables,
+        "sums": sums,
+        "memory": memory,
+        "cpu": cpu,
+    }
+
+
+def in_duckdb(directory: str) -> dict[str, Any]:
+    """The same tables of the same files."""
+    begun = time.perf_counter()
+    import duckdb
+
+    from rsocket_trio.spark.analytics.answers import ASKED, SHARED
+    from rsocket_trio.spark.analytics.views import create_duckdb_views
+
+    connection = duckdb.connect()
+    connection.execute("SET threads = 2; SET TimeZone = 'UTC'; SET memory_limit = '2GB'")
+    create_duckdb_views(connection, directory)
+    tables, sums = {}, {}
+    last = time.perf_counter()
+    for name in SHARED:
+        # What Spark keeps in memory, DuckDB may keep as well.
+        connection.execute(
+            f"CREATE TEMPORARY TABLE kept AS FROM {name}; CREATE OR REPLACE VIEW {name} AS FROM kept;".replace(
+                "kept", f"kept_{name}"
+            )
+        )
+    for asked in ASKED:
+        order = asked.order.replace(" DESC", " DESC NULLS LAST")
+        rows = connection.sql(f"SELECT * FROM {asked.view} ORDER BY {order} LIMIT {asked.limit}").to_arrow_table()
+        now = time.perf_counter()
+        tables[asked.view], last = now - last, now
+        sums[asked.view] = digest([tuple(row.values()) for row in rows.to_pylist()])
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "seconds": last - begun,
+        "tables": tables,
+        "sums": sums,
+        "memory": used.ru_maxrss * 1024,
+        "cpu": used.ru_utime + used.ru_stime,
+    }
+
+
+def digest(rows: Any) -> list[float]:
+    """What two engines must agree on: the number of rows, and the sum of all their numbers."""
+    total = 0.0
+    for row in rows:
+        for cell in row:
+            if isinstance(cell, int | float) and not isinstance(cell, bool) and abs(cell) < 2**53:
+                total += cell
+            elif isinstance(cell, datetime):
+                total += cell.timestamp() % 86400
+    return [len(rows), float(f"{total:.9g}") if math.isfinite(total) else 0.0]
+
+
+def _descendants() -> list[int]:
+    found, waiting = [], [int(Path("/proc/self").resolve().name)]
+    while waiting:
+        process = waiting.pop()
+        found.append(process)
+        for task in Path(f"/proc/{process}/task").glob("*/children"):
+            waiting += map(int, task.read_text().split())
+    return found
+
+
+def _resident(process: int) -> int:
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _cpu(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def main(frames: int = FRAMES) -> dict[str, Any]:
+    """Print and return the figures."""
+    with tempfile.TemporaryDirectory() as folder:
+        directory = str(Path(folder, "capture"))
+        made = _step("write", directory, str(frames))
+        print(f"a capture of {frames} frames, {made['bytes'] / 2**20:.0f} MiB: written in {made['seconds']:.1f} s")
+        spark, duck = _step("spark", directory), _step("duckdb", directory)
+    print(f"{'table':24} {'Spark s':>8} {'DuckDB s':>9}  {'rows':>7}")
+    for name, seconds in spark["tables"].items():
+        agree = (
+            ""
+            if spark["sums"][name] == duck["sums"][name]
+            else f"  DIFFERENT {spark['sums'][name]} {duck['sums'][name]}"
+        )
+        print(f"{name:24} {seconds:8.1f} {duck['tables'][name]:9.1f}  {spark['sums'][name][0]:7}{agree}")
+    print(f"{'all, from a cold start':24} {spark['seconds']:8.1f} {duck['seconds']:9.1f}")
+    print(f"{'CPU seconds of it':24} {spark['cpu']:8.1f} {duck['cpu']:9.1f}")
+    print(f"{'peak memory, MiB':24} {spark['memory'] / 2**20:8.0f} {duck['memory'] / 2**20:9.0f}")
+    return {"frames": frames, "write": made, "spark": spark, "duckdb": duck}
+
+
+def _step(*arguments: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.analytics", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{arguments[0]}: {done.stderr.strip()[-2000:]}")
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+STEPS = {"spark": in_spark, "duckdb": in_duckdb}
+
+if __name__ == "__main__":
+    step, where, *more = sys.argv[1:]
+    print(json.dumps(write(where, int(more[0])) if step == "write" else STEPS[step](where)))

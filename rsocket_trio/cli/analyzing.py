@@ -1,0 +1,165 @@
+"""The command ``analyze``: a capture becomes one page that any browser shows, with no network."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import click
+
+from rsocket_trio.cli.output import write_text
+from rsocket_trio.cli.running import FAILED, MISUSED, Failure, report
+from rsocket_trio.errors import readable
+
+NO_SPARK = "an analysis needs pyspark: pip install 'rsocket-trio[spark,report]'"
+SAID = 500
+"""Characters of what Java said that are worth repeating."""
+STDERR = 2
+
+
+def setting(text: str) -> tuple[str, str]:
+    """``KEY=VALUE``, as Spark takes it."""
+    key, equals, value = text.partition("=")
+    if not key.startswith("spark.") or not equals:
+        raise click.BadParameter(f"{text!r}: a setting of Spark is given as in spark.driver.memory=4g")
+    return key, value
+
+
+@click.command("analyze")
+@click.argument("directory", metavar="DIR", type=click.Path())
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    default="report.html",
+    show_default=True,
+    help="Where the report goes.",
+)
+@click.option(
+    "--server",
+    type=click.Path(),
+    metavar="DIR",
+    help="A second capture, of the other side: says what is network and what is service.",
+)
+@click.option("--frames-only", is_flag=True, help="A capture of others, with frames alone: they are paired first.")
+@click.option("--title", metavar="TEXT", help="What the report is called; DIR by default.")
+@click.option("--master", metavar="URL", default="local[2]", show_default=True, help="Where Spark runs.")
+@click.option(
+    "--conf", "settings", multiple=True, type=setting, metavar="KEY=VALUE", help="A setting of Spark; several times."
+)
+@click.option("--stacktrace", is_flag=True, help="When it fails, show where.")
+@click.pass_context
+def analyze(
+    ctx: click.Context,
+    /,
+    directory: str,
+    out: str,
+    server: str | None,
+    frames_only: bool,
+    title: str | None,
+    master: str,
+    settings: tuple[tuple[str, str], ...],
+    stacktrace: bool,
+) -> None:
+    """Make a report of the capture in DIR: latency, credit, errors, connections."""
+    try:
+        page = make_report(
+            directory,
+            server=server,
+            paired=not frames_only,
+            title=title or f"Capture {os.path.basename(os.path.abspath(directory))}",
+            master=master,
+            settings=dict(settings),
+        )
+        write_page(Path(out), page)
+        write_text(out)
+    except BaseException as error:
+        ctx.exit(report(error, stacktrace=stacktrace))
+
+
+def make_report(
+    directory: str, *, server: str | None, paired: bool, title: str, master: str, settings: dict[str, str]
+) -> str:
+    """The page. Raises ``Failure`` for what is missing here, and ``ValueError`` for what is no capture.
+
+    Everything that can be wrong is looked at before Spark starts, which takes seconds.
+    """
+    try:
+        from rsocket_trio.spark import JavaNotFoundError, ensure_java
+        from rsocket_trio.spark.analytics.answers import answers
+        from rsocket_trio.spark.analytics.files import capture_files
+        from rsocket_trio.spark.analytics.report import need_report, render
+        from rsocket_trio.spark.analytics.sessions import local_session
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow"):
+            raise
+        raise Failure(NO_SPARK, MISUSED) from error
+    try:
+        need_report()
+    except ModuleNotFoundError as error:
+        raise Failure(str(error), MISUSED) from error
+    size = 0
+    for one in (directory, *([server] if server is not None else [])):
+        found = capture_files(one, ("frames", "interactions", "connections") if paired else ("frames",))
+        size += sum(files.size for files in found.values())
+    try:
+        ensure_java()
+    except JavaNotFoundError as error:
+        raise Failure(str(error), FAILED) from error
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    with tempfile.TemporaryFile() as said:
+        try:
+            with aside(said), local_session(master, settings, size=size) as spark:
+                told = {answer.view: answer for answer in answers(spark, directory, server=server, paired=paired)}
+        except (PySparkException, Py4JError) as error:
+            raise Failure(f"Spark failed: {first_line(str(error)) or last_line(said)}", FAILED) from error
+    return render(told, title=title)
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write a file whole, or not at all."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        try:
+            fresh.write_text(page, "utf-8")
+            fresh.replace(path)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise Failure(f"can't write {path}: {error.strerror or error}", FAILED) from error
+
+
+@contextmanager
+def aside(file: IO[bytes]) -> Iterator[None]:
+    """Have what this process and those that it starts in the block say on stderr go to a file.
+
+    Java keeps it for its life: it greets with warnings that are of no use to anybody.
+    """
+    kept = os.dup(STDERR)
+    try:
+        os.dup2(file.fileno(), STDERR)
+        try:
+            yield
+        finally:
+            os.dup2(kept, STDERR)
+    finally:
+        os.close(kept)
+
+
+def first_line(text: str) -> str:
+    """The first line that says something, fit for a terminal."""
+    return next((readable(line.strip())[:SAID] for line in text.splitlines() if line.strip()), "")
+
+
+def last_line(file: IO[bytes]) -> str:
+    """The last thing that Java said."""
+    file.seek(0)
+    lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
+    return readable(lines[-1])[:SAID] if lines else "no reason was given"

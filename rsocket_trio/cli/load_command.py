@@ -1,0 +1,174 @@
+"""The command ``load``: requests at a rate, from many tasks of Spark, and a table of what became of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from typing import Any
+
+import click
+
+from rsocket_trio.cli.analyzing import aside, first_line, last_line, setting
+from rsocket_trio.cli.asking import OURS, credentials, keepalive_terms
+from rsocket_trio.cli.composing import compose
+from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
+from rsocket_trio.cli.output import write_text
+from rsocket_trio.cli.running import FAILED, INTERRUPTED, MISUSED, Failure, report
+from rsocket_trio.payload import Payload
+
+NO_SPARK = "a load needs pyspark: pip install 'rsocket-trio[spark]'"
+SHARED = (
+    *("route", "metadata", "take", "limit_rate", "dialect", "quirks", "mimes", "setup_data", "setup_metadata"),
+    *("setup_mime", "simple", "bearer", "keepalive", "lifetime", "lease", "trust", "untrusted", "cert", "key"),
+    *("headers", "log", "stacktrace"),
+)
+"""Options that mean the same as in the other commands of a client, by their parameters."""
+SAME = (
+    *("uri", "rate", "seconds", "tasks", "connections", "interaction", "items", "take", "arrivals", "in_flight"),
+    *("timeout", "warm_up", "seed", "dialect", "quirks", "lease", "headers", "trust", "untrusted", "cert", "key"),
+)
+"""Options that are fields of a plan as they are."""
+INTERACTIONS = ("response", "stream", "fnf", "channel")
+ARRIVALS = ("poisson", "constant", "closed")
+
+
+def sizes(text: str) -> tuple[int, ...]:
+    """Numbers of bytes, with commas between them."""
+    try:
+        found = tuple(int(each) for each in text.split(","))
+    except ValueError:
+        found = (-1,)
+    if min(found) < 0:
+        raise click.BadParameter(f"{text!r}: numbers of bytes, as in 100 or 16,100,4000")
+    return found
+
+
+def shared_options(command: Callback) -> Callback:
+    """The options that the other commands have as well."""
+    for row in reversed(ROWS):
+        if row.parameter in SHARED:
+            command = row.option(row.ours)(command)
+    return command
+
+
+@click.command("load")
+@click.argument("uri", type=uri)
+@click.option("--rate", type=SECONDS, metavar="R", help="Requests per second of all tasks together.")
+@click.option("--seconds", type=SECONDS, metavar="S", default=10.0, show_default=True, help="How long is measured.")
+@click.option(
+    "--tasks", type=COUNT, metavar="N", default=1, show_default=True, help="Tasks that make the load at once."
+)
+@click.option("--connections", type=COUNT, metavar="N", default=1, show_default=True, help="Connections of each task.")
+@click.option(
+    "--interaction",
+    type=click.Choice(INTERACTIONS),
+    default=INTERACTIONS[0],
+    show_default=True,
+    help="What a request is.",
+)
+@click.option("-d", "--data", metavar="TEXT|-", help="The data of each request; - is standard input.")
+@click.option("--size", "sizes", type=sizes, metavar="BYTES[,...]", help="Random data instead, of one of these sizes.")
+@click.option("--items", type=COUNT, metavar="N", default=1, help="Payloads that a channel sends (1).")
+@click.option(
+    "--arrivals",
+    type=click.Choice(ARRIVALS),
+    default=ARRIVALS[0],
+    show_default=True,
+    help="When requests are due; closed: each after the answer before it, without --rate.",
+)
+@click.option("--in-flight", type=COUNT, metavar="N", help="Requests of a task under way at most (1024).")
+@click.option(
+    "--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True, help="Until a request has failed."
+)
+@click.option("--warm-up", type=click.FloatRange(min=0), metavar="SECONDS", default=0.0, help="Load beforehand.")
+@click.option("--seed", type=int, metavar="N", help="Of all that is random, to have it again.")
+@click.option("--no-probe", is_flag=True, help="Begin without a first request that must be answered.")
+@shared_options
+@click.option("--data-mime", type=mime, metavar="MIME", help="MIME type of the data (application/octet-stream).")
+@click.option("--master", metavar="URL", help="Where Spark runs; by default here, as local[N].")
+@click.option(
+    "--conf", "settings", multiple=True, type=setting, metavar="KEY=VALUE", help="A setting of Spark; several times."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("-q", "--quiet", is_flag=True, help="No line for each second.")
+@click.pass_context
+def load_command(ctx: click.Context, /, **said: Any) -> None:
+    """Make a load on the server at URI, and show latencies and errors of each second.
+
+    Requests are begun when they are due, whatever became of those before; latencies count from then. Ctrl-C ends the
+    load in order and shows what there is.
+    """
+    set_up_logging(said["log"])
+    try:
+        ctx.exit(make_load(said))
+    except (Exception, KeyboardInterrupt) as error:
+        if isinstance(error, click.exceptions.Exit):
+            raise
+        ctx.exit(report(error, stacktrace=said["stacktrace"]))
+
+
+def make_load(said: dict[str, Any]) -> int:
+    """Do it. Returns the exit code. Raises ``Failure`` and ``ValueError``; what is wrong shows before Spark starts."""
+    try:
+        from rsocket_trio.spark import JavaNotFoundError, ensure_java
+        from rsocket_trio.spark.analytics.sessions import local_session
+        from rsocket_trio.spark.loadgen.plan import Plan
+        from rsocket_trio.spark.loadgen.running import LoadError, SlotsError, check_slots, run_plan
+        from rsocket_trio.spark.loadgen.table import table
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("pyspark", "pyarrow"):
+            raise
+        raise Failure(NO_SPARK, MISUSED) from error
+    plan = Plan(**terms_of(said))
+    try:
+        ensure_java()
+    except JavaNotFoundError as error:
+        raise Failure(str(error), FAILED) from error
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    # The workers are to be of this Python; without this they are whatever "python3" is.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    master = said["master"] or f"local[{plan.tasks}]"
+    settings = {"spark.app.name": "rsocket-trio load", **dict(said["settings"])}
+    with tempfile.TemporaryFile() as spoken:
+        try:
+            with aside(spoken), local_session(master, settings) as spark:
+                check_slots(spark, plan.tasks)
+                summary = run_plan(spark, plan).summary
+        except (PySparkException, Py4JError) as error:
+            raise Failure(f"Spark failed: {first_line(str(error)) or last_line(spoken)}", FAILED) from error
+        except (LoadError, SlotsError) as error:
+            raise Failure(str(error), FAILED) from error
+    write_text(json.dumps(summary.to_dict()) if said["as_json"] else table(summary, per_second=not said["quiet"]))
+    return INTERRUPTED if summary.interrupted else 0
+
+
+def terms_of(said: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a plan that the options stand for. Raises ``ValueError``."""
+    metadata = compose(
+        said["metadata"],
+        said["mimes"],
+        default_mime=OURS.metadata_mime,
+        route=said["route"],
+        credentials=credentials(said["simple"], said["bearer"]),
+        setup_text=said["setup_metadata"],
+        setup_mime=said["setup_mime"],
+    )
+    terms = {name: said[name] for name in SAME}
+    if said["limit_rate"] is not None:
+        terms["credit"] = said["limit_rate"]
+    return {
+        **terms,
+        "route": metadata.route,
+        "metadata": metadata.content,
+        "metadata_mime": metadata.mime,
+        "data": sys.stdin.buffer.read() if said["data"] == "-" else os.fsencode(said["data"] or ""),
+        "sizes": said["sizes"] or (),
+        "data_mime": said["data_mime"] or OURS.data_mime,
+        "setup": Payload(os.fsencode(said["setup_data"] or ""), metadata.setup),
+        "keepalive": keepalive_terms(said["keepalive"], said["lifetime"]),
+        "probe": not said["no_probe"],
+    }

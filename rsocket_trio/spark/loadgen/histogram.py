@@ -1,0 +1,76 @@
+"""How are many numbers kept in little room? In buckets that grow with them, so that the relative error stays the same.
+
+Up to 255 each number has a bucket of its own; from there on each power of two is cut into 128. A bucket is 1/128 of its
+lowest number wide at most. Buckets with the same index mean the same numbers everywhere: histograms merge by adding
+their counts, in Spark by a ``groupBy`` over the index.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+
+BITS = 7
+RELATIVE_ERROR = 2.0**-BITS
+"""How much a quantile may be above the exact one, as a part of it. It is never below."""
+
+
+def bucket_of(number: int) -> int:
+    """The bucket of a number from 0 on. Raises ``ValueError`` for one below."""
+    if number < 0:
+        raise ValueError(f"{number}: only numbers from 0 on are counted")
+    shift = number.bit_length() - BITS - 1
+    return number if shift <= 0 else (shift << BITS) + (number >> shift)
+
+
+def bounds_of(bucket: int) -> tuple[int, int]:
+    """The lowest and the highest number of a bucket."""
+    shift = max((bucket >> BITS) - 1, 0)
+    lowest = (bucket - (shift << BITS)) << shift
+    return lowest, lowest + (1 << shift) - 1
+
+
+class Histogram:
+    """How often which numbers came, as whole numbers from 0 on, in whatever unit."""
+
+    def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
+        """``counts`` are pairs of a bucket and how often it came, as ``counts()`` gives them."""
+        self._counts: dict[int, int] = {}
+        self.total = 0
+        """How many numbers there are in all."""
+        for bucket, count in counts:
+            self._add(bucket, count)
+
+    def record(self, number: int, count: int = 1) -> None:
+        """Count a number, so many times. Raises ``ValueError`` for one below 0."""
+        self._add(bucket_of(number), count)
+
+    def merge(self, other: Histogram) -> None:
+        """Count all that the other has counted."""
+        for bucket, count in other.counts():
+            self._add(bucket, count)
+
+    def counts(self) -> Iterator[tuple[int, int]]:
+        """Each bucket in which there is something, and how often, in the order of their numbers."""
+        yield from sorted(self._counts.items())
+
+    def quantile(self, part: float) -> int | None:
+        """The number that this part of all numbers does not exceed; ``None`` where there are none.
+
+        It is the highest one of its bucket: the exact one by nearest rank, or above it by ``RELATIVE_ERROR`` at most.
+        Raises ``ValueError`` for a part outside of 0 to 1.
+        """
+        if not 0 <= part <= 1:
+            raise ValueError(f"quantile {part}: a part is 0 to 1")
+        # As it is written: 0.07 of 100 are 7, where floats make 7.000000000000001 of it.
+        rank = max(math.ceil(Fraction(str(part)) * self.total), 1)
+        for bucket, count in self.counts():
+            rank -= count
+            if rank <= 0:
+                return bounds_of(bucket)[1]
+        return None
+
+    def _add(self, bucket: int, count: int) -> None:
+        self._counts[bucket] = self._counts.get(bucket, 0) + count
+        self.total += count

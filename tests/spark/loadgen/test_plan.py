@@ -1,0 +1,55 @@
+"""Plans: what can't be is refused before anything starts, and says why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from rsocket_trio.metadata import AUTHENTICATION, TEXT_PLAIN, BearerAuthentication, decode_composite
+from rsocket_trio.spark.loadgen.plan import Plan, Terms
+from tests.spark.loadgen.loading import plan
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"uri": "http://x"}, "http"),
+        ({"rate": None}, "rate is missing"),
+        ({"rate": 0}, "rate of 0: more than 0"),
+        ({"rate": float("nan")}, "rate of nan: more than 0"),
+        ({"seconds": -1}, "seconds of -1: more than 0"),
+        ({"tasks": 0}, "tasks of 0: a whole number from 1 on"),
+        ({"in_flight": 0}, "in_flight of 0"),
+        ({"warm_up": -1}, "warm_up of -1: 0 or more seconds"),
+        ({"arrivals": "closed"}, "a closed loop has no rate"),
+        ({"arrivals": "random"}, "arrivals 'random': one of poisson, constant, closed"),
+        ({"interaction": "request"}, "interaction 'request': one of response, stream, fnf, channel"),
+        ({"dialect": "rsocket/9"}, "dialect 'rsocket/9': one of"),
+        ({"data": b"x", "sizes": (1,)}, "data and sizes exclude each other"),
+        ({"sizes": (-1,)}, "each is 0 or more bytes"),
+        ({"items": 2}, "items is for channels"),
+        ({"take": 2}, "take is for streams and channels"),
+        ({"auth": BearerAuthentication("t"), "metadata_mime": TEXT_PLAIN}, "auth needs composite metadata"),
+        ({"route": "x" * 256}, "255"),
+    ],
+    ids=str,
+)
+def test_a_term_that_cannot_be_is_named(terms: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        plan(**terms)
+
+
+def test_run_takes_every_field_of_a_plan() -> None:
+    assert Terms.__annotations__.keys() == {field.name for field in attrs.fields(Plan)} - {"uri"}
+
+
+def test_credentials_go_with_each_request_and_are_not_shown() -> None:
+    wanted = plan(auth=BearerAuthentication("secret"))
+
+    assert wanted.request_metadata is not None
+    [entry] = decode_composite(wanted.request_metadata)
+    assert entry.mime == AUTHENTICATION
+    assert entry.content.endswith(b"secret")
+    assert "secret" not in repr(wanted)
