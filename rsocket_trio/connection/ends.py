@@ -41,6 +41,11 @@ def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = N
     return FRAMINGS[dialect.framing](limits.frame_size, dialect.codec.minimum, first_limit)
 
 
+def new_token() -> bytes:
+    """What nobody can guess. Simulations put a repeatable one in its place."""
+    return secrets.token_bytes(TOKEN_SIZE)
+
+
 @attrs.frozen
 class Begun:
     """A connection that can run: ``setup`` is what is known of the client so far.
@@ -115,7 +120,7 @@ class RSocketClient:
         """Send the SETUP."""
         dialect, responder, terms = self.dialect, self.responder, self.terms
         if self.resume is not None:
-            terms = attrs.evolve(terms, resume_token=secrets.token_bytes(TOKEN_SIZE))
+            terms = attrs.evolve(terms, resume_token=new_token())
         session = RSocketSession(
             dialect,
             client=True,

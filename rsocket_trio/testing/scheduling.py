@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -9,6 +10,9 @@ from typing import TypeVar
 
 import trio
 import trio.testing
+
+from rsocket_trio.connection import ends
+from rsocket_trio.rsocket.resumption import TOKEN_SIZE
 
 T = TypeVar("T")
 
@@ -40,15 +44,29 @@ def deterministic_scheduling(seed: int) -> Iterator[None]:
 def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, longest: float = LONGEST) -> T:
     """Run an async function as ``trio.run`` does, with tasks ordered by the seed and a clock that jumps.
 
-    Raises ``trio.TooSlowError`` if it takes more than ``longest`` virtual seconds: somebody waits for ever.
+    The ``random`` module and resume tokens depend on the seed as well: the same bytes are sent at the same times. Raises ``trio.TooSlowError`` if it takes more than ``longest`` virtual seconds: somebody waits for ever.
     """
 
     async def bounded() -> T:
         with trio.fail_after(longest):
             return await main(*args)
 
-    with deterministic_scheduling(seed):
+    with deterministic_scheduling(seed), _repeatable_chance(seed):
         return trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@contextmanager
+def _repeatable_chance(seed: int) -> Iterator[None]:
+    """Have pauses and tokens drawn from the seed."""
+    state, token = random.getstate(), ends.new_token
+    random.seed(seed)
+    tokens = Random(seed)
+    ends.new_token = lambda: tokens.randbytes(TOKEN_SIZE)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        ends.new_token = token
 
 
 def _scheduler() -> object:

@@ -50,6 +50,12 @@ def test_a_seed_does_the_same_again(seed: int) -> None:
     assert run(seed, dialect).hash == run(seed, dialect).hash
 
 
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("dialect", RESUMABLE)
+def test_a_seed_with_resumption_does_the_same_again(dialect: str, seed: int) -> None:
+    assert run(seed, dialect, resumes=True).hash == run(seed, dialect, resumes=True).hash
+
+
 def test_another_seed_does_something_else() -> None:
     assert len({run(seed, "rsocket/1.0").hash for seed in range(10)}) == 10
 
