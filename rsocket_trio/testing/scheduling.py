@@ -44,7 +44,8 @@ def deterministic_scheduling(seed: int) -> Iterator[None]:
 def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, longest: float = LONGEST) -> T:
     """Run an async function as ``trio.run`` does, with tasks ordered by the seed and a clock that jumps.
 
-    The ``random`` module and resume tokens depend on the seed as well: the same bytes are sent at the same times. Raises ``trio.TooSlowError`` if it takes more than ``longest`` virtual seconds: somebody waits for ever.
+    The ``random`` module and resume tokens depend on the seed as well: the same bytes are sent at the same times.
+    Raises ``trio.TooSlowError`` if it takes more than ``longest`` virtual seconds: somebody waits for ever.
     """
 
     async def bounded() -> T:

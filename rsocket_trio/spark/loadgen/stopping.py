@@ -49,7 +49,7 @@ class StopServer:
         self._listening.wait(STARTING)
         if not self._uris:
             self._thread.join(STARTING)
-            raise OSError(f"cannot listen at {bind}: {self._error or 'it takes too long'}")
+            raise OSError(f"cannot listen at {bind}: {self._error}")
         port = self._uris[0].rpartition(":")[2]
         self.address: Final = Address(f"tcp://{bracketed(host)}:{port}", self._token)
         """What tasks need to know."""

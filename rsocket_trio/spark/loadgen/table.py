@@ -64,5 +64,5 @@ def _words(summary: Summary) -> Iterable[str]:
         if lag > max(COARSE, SHARE_OF_LAG * latency) and not total.late:
             yield (
                 f"the load itself was late: p99 of its lag is {milliseconds(lag)} ms, which is part of the latency; "
-                "more tasks, or a lower rate, make it less"
+                "its machine is busy, or the rate is too high for so few tasks"
             )

@@ -78,6 +78,11 @@ def usual() -> Responder:
             await trio.sleep(0.1)
             yield b"%d" % number
 
+    @responder.request_stream("twenty")
+    async def twenty(request: Payload) -> AsyncIterator[bytes]:
+        for number in range(20):
+            yield b"%d" % number
+
     @responder.request_stream("broken")
     async def broken(request: Payload) -> AsyncIterator[bytes]:
         yield b"one"

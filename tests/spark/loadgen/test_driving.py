@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
 from rsocket_trio import Payload, Responder
+from rsocket_trio.spark.loadgen.arrivals import arrivals
+from rsocket_trio.spark.loadgen.driving import Driver
 from rsocket_trio.spark.loadgen.histogram import RELATIVE_ERROR
+from rsocket_trio.spark.loadgen.lines import open_lines
+from rsocket_trio.spark.loadgen.recording import Recorder
+from rsocket_trio.spark.loadgen.requests import Payloads
 from rsocket_trio.spark.loadgen.summary import Counts
 from tests.spark.loadgen.loading import URI, load, plan, rows_of, served, summary_of, usual
 
@@ -63,6 +69,18 @@ async def test_a_server_that_is_too_slow_shows_its_queue(autojump_clock: trio.te
     # Request number 19 is due at 1.9 s and the last of 20 to be served.
     assert highest(summary.total) == pytest.approx(20 * 0.15 - 1.9, rel=CLOSE)
     assert summary.rps == pytest.approx(13 / 2)
+
+
+async def test_requests_that_wait_too_long_are_dropped(autojump_clock: trio.testing.MockClock) -> None:
+    async with served(one_after_the_other(0.4)):
+        total = (await load(route="work", in_flight=1, timeout=0.5)).total
+
+    # Each 0.4 s one of four that came meanwhile gets its turn: the one that has waited longest, but not too long.
+    assert (total.due, total.ok, total.failed) == (20, total.ok, 0)
+    assert total.ok + total.dropped == 20
+    assert 5 <= total.ok <= 7
+    assert highest(total, "lag") < 0.5
+    assert highest(total) < 0.9
 
 
 async def test_waiting_for_a_place_is_latency_and_not_service(autojump_clock: trio.testing.MockClock) -> None:
@@ -147,6 +165,13 @@ async def test_a_stream_counts_when_it_is_over_and_its_first_item_apart(
     assert highest(part) == pytest.approx(0.3, rel=CLOSE)
 
 
+async def test_items_beyond_those_to_take_are_not_counted(autojump_clock: trio.testing.MockClock) -> None:
+    async with served(usual()):
+        total = (await load(route="twenty", interaction="stream", take=9, credit=4)).total
+
+    assert (total.ok, total.items) == (20, 180)
+
+
 async def test_a_channel_sends_so_many_items(autojump_clock: trio.testing.MockClock) -> None:
     async with served(usual()):
         total = (await load(route="echo", interaction="channel", items=5)).total
@@ -166,6 +191,55 @@ async def test_what_was_fired_has_arrived_when_the_load_is_over(autojump_clock: 
 
     assert (total.ok, len(sizes)) == (20, 20)
     assert set(sizes) == {5, 500}
+
+
+async def test_what_is_fired_last_is_followed_by_a_sign_of_life(autojump_clock: trio.testing.MockClock) -> None:
+    made: list[str] = []
+
+    class Quiet:
+        connection = property(lambda self: self)
+
+        async def fire_and_forget(self, payload: Payload, *, route: str | None) -> None:
+            made.append("request")
+
+        async def ping(self) -> float:
+            made.append("ping")
+            return 0.0
+
+    wanted = plan(interaction="fnf")
+    lines: list[Any] = [Quiet(), Quiet()]
+    await Driver(wanted, lines, Payloads(wanted, ""), Recorder()).run(arrivals(wanted, 0, 1))
+
+    assert made == ["request"] * 20 + ["ping"] * 2
+
+
+@pytest.mark.parametrize(
+    ("terms", "at", "due", "answered"),
+    [
+        # At 1.05 s the request that was begun at 0.8 s is under way, and eight wait.
+        ({"in_flight": 1}, 1.05, 11, 3),
+        ({"arrivals": "closed", "rate": None}, 1.05, 3, 3),
+    ],
+    ids=["open", "closed"],
+)
+async def test_a_load_that_is_stopped_begins_nothing_more(
+    terms: dict[str, Any], at: float, due: int, answered: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    wanted, recorder = plan(route="work", **terms), Recorder()
+    async with served(one_after_the_other(0.4)), trio.open_nursery() as nursery:
+        driver = Driver(wanted, await open_lines(wanted, nursery), Payloads(wanted, ""), recorder)
+
+        @nursery.start_soon
+        async def stop() -> None:
+            await trio.sleep(at)
+            driver.stop()
+
+        await driver.run(arrivals(wanted, 0, 1))
+        nursery.cancel_scope.cancel()
+
+    summary = summary_of(wanted, list(recorder.rows()))
+    assert (summary.total.due, summary.total.ok, summary.total.unfinished) == (due, answered, due - answered)
+    assert summary.measured == pytest.approx(at)
 
 
 async def test_connections_take_turns(autojump_clock: trio.testing.MockClock) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import ssl
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
+import trustme
 
-from rsocket_trio import Invalid, Payload, Responder, open_connection
+from rsocket_trio import Invalid, Payload, Responder, open_connection, serve
 from rsocket_trio.spark.loadgen import recording
 from rsocket_trio.spark.loadgen.driving import STOPPING
 from rsocket_trio.spark.loadgen.stopping import Address, StopServer, wait_for_stop
@@ -53,6 +57,24 @@ async def test_a_first_request_that_fails_says_why(
     assert name.startswith(said)
 
 
+@pytest.mark.parametrize("trusts", [True, False])
+async def test_a_server_is_trusted_by_the_certificates_of_a_file(trusts: bool, tmp_path: Path) -> None:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ca.issue_cert("localhost").configure_cert(context)
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            [uri] = await nursery.start(partial(serve, usual(), ["tls://localhost:0"], ssl_context=context, grace=0))
+            trust = str(tmp_path / "ca.pem") if trusts else None
+            rows = await rows_of(plan(uri=uri, route="echo", seconds=0.2, rate=50, trust=trust))
+            nursery.cancel_scope.cancel()
+
+    found = {measure: name for _, measure, name, _, _ in rows}
+    assert ("ok" in found) is trusts
+    assert trusts or "certificate" in found["failed"]
+
+
 async def test_the_first_request_is_not_counted(autojump_clock: trio.testing.MockClock) -> None:
     wanted = plan(route="echo", probe=True)
     async with served(usual()):
@@ -61,7 +83,8 @@ async def test_the_first_request_is_not_counted(autojump_clock: trio.testing.Moc
     assert (summary.total.due, summary.total.ok) == (20, 20)
 
 
-async def test_a_load_that_is_stopped_says_what_there_is_and_what_is_missing() -> None:
+@pytest.mark.parametrize("terms", [{"rate": 50.0}, {"rate": None, "arrivals": "closed"}], ids=["open", "closed"])
+async def test_a_load_that_is_stopped_says_what_there_is_and_what_is_missing(terms: dict[str, Any]) -> None:
     stop_server = await trio.to_thread.run_sync(partial(StopServer, "127.0.0.1", "127.0.0.1"))
     responder, arrived = usual(), list[bytes]()
 
@@ -74,7 +97,7 @@ async def test_a_load_that_is_stopped_says_what_there_is_and_what_is_missing() -
             await trio.sleep_forever()
         return b""
 
-    wanted = plan(route="halting", rate=50, seconds=1000)
+    wanted = plan(route="halting", seconds=1000.0, **terms)
     try:
         with trio.fail_after(PATIENCE):
             async with served(responder):

@@ -114,6 +114,16 @@ def test_wrong_usage_is_said_in_a_line(
     assert err.count("\n") == 1
 
 
+def test_help_says_what_it_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["rsocket-trio", "load", "--help"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 0
+    assert "Make a load on the server at URI" in capsys.readouterr().out
+
+
 async def test_without_the_extra_it_is_named() -> None:
     with trio.fail_after(PATIENCE):
         done = await trio.run_process(
