@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rsocket", "streamux", "metadata"),
     ("transports", "capture"),
     ("responder",),
+    ("processes",),
     ("connection",),
     (PUBLIC,),
     ("replay",),

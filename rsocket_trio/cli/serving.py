@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+import attrs
 import click
 import trio
 
-from rsocket_trio import ResumeOptions, serve
+from rsocket_trio import Responder, ResumeOptions, serve
 from rsocket_trio.cli.capturing import FORMATS, captured
 from rsocket_trio.cli.connecting import server_tls
-from rsocket_trio.cli.loading import load_responder
+from rsocket_trio.cli.loading import load_responder, look_here_first
 from rsocket_trio.cli.options import FILE, IN_SHORT, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
-from rsocket_trio.cli.running import report
+from rsocket_trio.cli.running import FAILED, Failure, report
 from rsocket_trio.connection.dialects import ALL
+from rsocket_trio.connection.serving import Terms, serve_inherited
+from rsocket_trio.processes.orders import Run
+from rsocket_trio.processes.supervisor import serve_in_processes
+from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.uris import parse_uri
 
 STOP = (signal.SIGINT, signal.SIGTERM)
@@ -65,6 +70,12 @@ def mode(text: str) -> int:
     metavar="[SECONDS]",
     help="Let clients go on over a new connection when one breaks, within so many seconds (60).",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Serve with so many processes; SIGHUP replaces them without refusing a connection.",
+)
 @click.option("--capture", metavar="DIR", help="Record the frames of all connections in this directory.")
 @click.option(
     "--capture-format",
@@ -90,6 +101,7 @@ def serve_command(
     unix_mode: int | None,
     grace: float,
     resume: float | None,
+    workers: int | None,
     capture: str | None,
     capture_format: str,
     log: str,
@@ -97,7 +109,8 @@ def serve_command(
 ) -> None:
     """Serve the RESPONDER of a MODULE; the current directory is searched first.
 
-    Prints "listening URI" for each URI that is bound. SIGINT and SIGTERM let what is under way finish.
+    Prints "listening URI" for each URI that is bound. SIGINT and SIGTERM let what is under way finish. With --workers
+    SIGHUP starts new processes, which import the module anew, and lets the old ones finish.
     """
     uris = [*listen, *more]
     if not uris:
@@ -106,32 +119,89 @@ def serve_command(
         for uri in uris:
             if parse_uri(uri).uses_tls:
                 raise click.UsageError(f"{uri} needs a certificate: --cert", ctx)
-    logging.basicConfig(level=log.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    show_log(log)
     try:
-        responder = load_responder(target)
-        run = partial(
-            serve,
+        terms = Terms(
             dialects=dialects or ALL,
             quirks=quirks,
-            ssl_context=server_tls(cert, key) if cert is not None else None,
-            unix_mode=unix_mode,
+            ssl_context=partial(server_tls, cert, key) if cert is not None else None,
             grace=grace,
             resume=ResumeOptions(session_seconds=resume) if resume is not None else None,
         )
-        with captured(capture, capture_format) as recording:
-            trio.run(_serve_until_stopped, partial(run, responder, uris, capture=recording))
+        if workers is not None:
+            worker = partial(serve_as_worker, terms, log, capture, capture_format)
+            trio.run(_serve_until_stopped, partial(_supervise, target, uris, worker, terms, workers, unix_mode))
+        else:
+            responder = load_responder(target)
+            with captured(capture, capture_format) as recording:
+                here = attrs.asdict(attrs.evolve(terms, capture=recording), recurse=False)
+                trio.run(_serve_until_stopped, partial(serve, responder, uris, unix_mode=unix_mode, **here))
     except BaseException as error:
         ctx.exit(report(error, stacktrace=stacktrace))
 
 
+def show_log(level: str) -> None:
+    """Write log lines from this level on to stderr."""
+    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+async def _supervise(
+    target: str,
+    uris: list[str],
+    worker: Run,
+    terms: Terms,
+    workers: int,
+    unix_mode: int | None,
+    *,
+    task_status: trio.TaskStatus[list[str]],
+) -> None:
+    look_here_first()
+    try:
+        await serve_in_processes(
+            target,
+            uris,
+            worker,
+            workers=workers,
+            grace=terms.grace,
+            make_context=terms.context,
+            unix_mode=unix_mode,
+            resumes=terms.resume is not None,
+            task_status=task_status,
+        )
+    except ImportError as error:
+        raise Failure(str(error), FAILED) from error
+
+
+async def serve_as_worker(
+    terms: Terms,
+    log: str,
+    capture: str | None,
+    capture_format: str,
+    responder: Responder,
+    inherited: Sequence[Inherited],
+    *,
+    retiring: trio.Event,
+    task_status: trio.TaskStatus[list[str]],
+) -> None:
+    """Serve in a worker process of the command, which shows the log and captures as one process does."""
+    show_log(log)
+    with captured(capture, capture_format) as recording:
+        here = attrs.evolve(terms, capture=recording)
+        await serve_inherited(here, responder, inherited, retiring=retiring, task_status=task_status)
+
+
 async def _serve_until_stopped(run: Callable[..., Awaitable[object]]) -> None:
     """Serve until the first signal; a second one kills."""
+
+    async def announce() -> None:
+        uris: list[str] = await nursery.start(run)
+        with suppress(ReaderGone):
+            for uri in uris:
+                write_text(f"listening {uri}")
+
     async with trio.open_nursery() as nursery:
         with trio.open_signal_receiver(*STOP) as signals:
-            uris: list[str] = await nursery.start(run)
-            with suppress(ReaderGone):
-                for uri in uris:
-                    write_text(f"listening {uri}")
+            nursery.start_soon(announce)
             async for _ in signals:
                 break
         # Listening stops at once; only what is under way is lost by somebody who does not want to wait for it.

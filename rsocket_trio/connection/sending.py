@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import trio
@@ -60,6 +61,27 @@ class Sender:
                 await self._wait_for_room(size)
         engine.send_item(stream, item)
 
+    async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
+        """Send items in order. What was sent stays sent when a later one is cancelled, or can't be sent."""
+        stream, engine = self._stream, self._engine
+        put, has_room = engine.session.commands.send_item, engine.has_room
+        await trio.lowlevel.checkpoint()
+        breath = BREATH
+        try:
+            for payload in payloads:
+                item = payload if type(payload) is Payload else as_payload(payload)
+                size = len(item.data) if item.metadata is None else item.size
+                breath -= 1
+                if not breath or stream.room <= 0 or not stream.open & SENDING or not has_room(size):
+                    # What was put goes out while this waits: a wake for each item would cost as much as a send.
+                    engine.wake()
+                    breath = BREATH
+                    await trio.lowlevel.checkpoint()
+                    await self._wait_to_send(size)
+                put(stream, item)
+        finally:
+            engine.wake()
+
     async def push(self, push: MetadataPush) -> None:
         """Send metadata for the stream, waiting for room. Raises ``Unsupported`` where the dialect has none."""
         stream, engine = self._stream, self._engine
@@ -93,6 +115,17 @@ class Sender:
             if self.error is not None:
                 raise again(self.error)
             raise Canceled("the peer wants no more items")
+
+    async def _wait_to_send(self, size: int) -> None:
+        """Wait for credit and room."""
+        stream, engine = self._stream, self._engine
+        while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._check()
+            if stream.room <= 0:
+                await self._waiters().park()
+            else:
+                await self._wait_for_room(size)
 
     async def _wait_for_room(self, size: int) -> None:
         """Wait among all that wait for room on this connection; remembered here, for the stream may end first."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterable
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -19,7 +17,9 @@ from rsocket_trio.connection.recorded import (
     CaptureLike,
     recording_into,
 )
+from rsocket_trio.connection.serving import SSLContextLike, Terms, serve_by_workers, serve_here
 from rsocket_trio.limits import Limits
+from rsocket_trio.processes.naming import find_responder
 from rsocket_trio.responder import Responder
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
@@ -31,19 +31,20 @@ Where = str | trio.abc.Listener[Any]
 
 
 async def serve(
-    responder: Responder,
+    responder: Responder | str,
     uris: Where | Iterable[Where],
     *,
     dialects: Iterable[str] = ALL,
     resume: ResumeOptions | None = None,
     limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
-    ssl_context: ssl.SSLContext | None = None,
+    ssl_context: SSLContextLike | None = None,
     unix_mode: int | None = None,
     grace: float = GRACE,
     quirks: Iterable[str] = (),
     streamux: StreamuxOptions | None = None,
     capture: CaptureLike | None = None,
+    workers: int | None = None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on all URIs until cancelled; to be started with ``nursery.start``, which returns the bound URIs.
@@ -57,35 +58,36 @@ async def serve(
     transport was lost, and go on where they were. ``capture`` records the frames of all connections: a ``Capture``, or
     a directory, which the server then has a capture of its own for.
 
-    Raises ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect or a quirk that is none.
+    With ``workers`` so many processes serve the same addresses, and SIGHUP replaces them without refusing anybody. The
+    responder is named then, as in ``"app:responder"``, and imported by each; ``ssl_context`` is a function of a module,
+    ``capture`` a directory. Limits hold in each process by itself.
+
+    Raises ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect, a quirk or a responder's
+    name that is none, ``ImportError`` for a module that fails; ``ChildProcessError`` when workers end again and again.
     """
-    async with recording_into(capture) as recording:
-        server = Server(responder, dialects, limits, fragment_size, resume, quirks, streamux, recording)
-        listeners = await _open(uris, ssl_context, unix_mode)
-        async with AsyncExitStack() as stack:
-            for listener in listeners:
-                stack.push_async_callback(listener.aclose)
-            try:
-                async with server.sharing_timers(), trio.open_nursery() as nursery:
-                    for listener in listeners:
-                        nursery.start_soon(partial(listener.serve, server.accept, handler_nursery=nursery))
-                    task_status.started([listener.uri for listener in listeners])
-                    await server.run_until_cancelled(grace)
-            except BaseExceptionGroup as group:
-                leaf = only_leaf(group)
-                raise leaf from leaf.__cause__
-
-
-async def _open(
-    uris: Where | Iterable[Where], ssl_context: ssl.SSLContext | None, unix_mode: int | None
-) -> list[BoundListener | GivenListener]:
-    """A listener for each, in the order given."""
-    wanted: list[Where] = [uris] if isinstance(uris, str | trio.abc.Listener) else list(uris)
-    bound = iter(
-        await open_listeners(
-            [uri for uri in wanted if isinstance(uri, str)], ssl_context=ssl_context, unix_mode=unix_mode
-        )
+    terms = Terms(
+        dialects=tuple(dialects),
+        resume=resume,
+        limits=limits,
+        fragment_size=fragment_size,
+        ssl_context=ssl_context,
+        grace=grace,
+        quirks=tuple(quirks),
+        streamux=streamux,
+        capture=capture,
     )
+    wanted: list[Where] = [uris] if isinstance(uris, str | trio.abc.Listener) else list(uris)
+    if workers is not None:
+        await serve_by_workers(responder, wanted, terms, workers=workers, unix_mode=unix_mode, task_status=task_status)
+        return
+    found = find_responder(responder) if isinstance(responder, str) else responder
+    await serve_here(found, partial(_open, wanted, terms, unix_mode), terms, task_status=task_status)
+
+
+async def _open(wanted: list[Where], terms: Terms, unix_mode: int | None) -> list[BoundListener | GivenListener]:
+    """A listener for each, in the order given."""
+    named = [uri for uri in wanted if isinstance(uri, str)]
+    bound = iter(await open_listeners(named, ssl_context=terms.context(), unix_mode=unix_mode))
     return [next(bound) if isinstance(each, str) else GivenListener(each) for each in wanted]
 
 

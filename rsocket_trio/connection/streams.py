@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -69,6 +70,14 @@ class Outgoing:
         the connection is gone.
         """
         await self._sender.send(payload)
+
+    async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
+        """Send items in order, for less than so many calls of ``send`` cost.
+
+        Waits and raises as ``send`` does, before the item that it waits for or that can't be sent; those before it
+        were sent.
+        """
+        await self._sender.send_many(payloads)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
         """Send metadata that concerns this stream, in order with its items; it takes no credit.
@@ -244,6 +253,10 @@ class Channel(Incoming):
         gone.
         """
         await self._sending().send(payload)
+
+    async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
+        """Send items in order, for less than so many calls of ``send`` cost; as ``Outgoing.send_many``."""
+        await self._sending().send_many(payloads)
 
     async def wait_send_closed(self) -> None:
         """Wait until nothing more can be sent: completed by this side, cancelled or ended by the peer.

@@ -16,7 +16,15 @@ from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
 from rsocket_trio.transports.memory import MemoryListener, MemoryTransport, listen_memory
 from rsocket_trio.transports.reasons import HandshakeFailed, reason
-from rsocket_trio.transports.sockets import UnixListener, bind_tcp, bind_unix, peer_name, secure, server_tls
+from rsocket_trio.transports.sockets import (
+    SharedListener,
+    UnixListener,
+    bind_tcp,
+    bind_unix,
+    peer_name,
+    secure,
+    server_tls,
+)
 from rsocket_trio.transports.uris import Endpoint, parse_uri
 
 DEFAULT_BACKLOG = 1024
@@ -104,8 +112,20 @@ class AcceptedStream:
             await trio.aclose_forcefully(self._stream)
 
 
-AnyListener: TypeAlias = trio.SocketListener | UnixListener | MemoryListener
+AnyListener: TypeAlias = trio.SocketListener | UnixListener | SharedListener | MemoryListener
 Handler: TypeAlias = Callable[[Accepted | AcceptedStream], Awaitable[None]]
+
+
+@attrs.frozen
+class Inherited:
+    """What is bound and listens already, for another process: where, and by which descriptors."""
+
+    endpoint: Endpoint
+    descriptors: tuple[int, ...]
+
+    def listener(self, ssl_context: ssl.SSLContext | None) -> BoundListener:
+        """A listener in the process that was given the descriptors. The path of a Unix socket is not its to remove."""
+        return BoundListener(self.endpoint, [SharedListener(each) for each in self.descriptors], ssl_context)
 
 
 class BoundListener(trio.abc.AsyncResource):
@@ -125,6 +145,16 @@ class BoundListener(trio.abc.AsyncResource):
     def uri(self) -> str:
         """Where clients find it."""
         return str(self.endpoint)
+
+    def to_inherit(self) -> Inherited:
+        """What another process needs to accept here, too. Raises ``TypeError`` where only this one can."""
+        descriptors: list[int] = []
+        for listener in self._listeners:
+            if isinstance(listener, MemoryListener | SharedListener):
+                raise TypeError(f"{self.uri} is within one process")
+            sockets = listener.listener if isinstance(listener, UnixListener) else listener
+            descriptors.append(sockets.socket.fileno())
+        return Inherited(self.endpoint, tuple(descriptors))
 
     async def serve(
         self,

@@ -20,6 +20,16 @@ COMMON_PORT_TRIES = 16
 """How often a free port is looked for that several addresses share."""
 NO_SUCH_ADDRESS = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
+STEP_BACK = 0.005
+"""Seconds that a process which shares a listener leaves to the others after it got a connection."""
+ONE_LOST = frozenset(
+    {
+        *(errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.ENOPROTOOPT, errno.EHOSTDOWN),
+        *(errno.ENONET, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH),
+    }
+)
+"""Errors of accept that tell of one connection, as Linux's accept(2) says."""
+
 
 def peer_name(stream: trio.SocketStream) -> str:
     """``host:port`` of the other end; empty when it is gone already, or a Unix socket."""
@@ -119,6 +129,46 @@ class UnixListener(trio.abc.Listener[trio.SocketStream]):
             with suppress(OSError):
                 os.unlink(self.path)
         await self.listener.aclose()
+
+
+class SharedListener(trio.abc.Listener[trio.SocketStream]):
+    """A listener whose socket other processes accept from as well, so that connections come to all in turn.
+
+    All are woken by each connection, and among idle ones the system lets the same one win again and again. So whoever
+    got the last one lets the others go first. While connections wait in the queue nobody waits.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(False)
+        self._got_the_last = False
+
+    async def accept(self) -> trio.SocketStream:
+        """The next connection. What was accepted is never dropped by a cancel."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            if self._socket.fileno() < 0:
+                raise trio.ClosedResourceError
+            try:
+                accepted, _ = self._socket.accept()
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+                if self._got_the_last:
+                    self._got_the_last = False
+                    await trio.sleep(STEP_BACK)
+            except OSError as error:
+                if error.errno not in ONE_LOST:
+                    raise
+            else:
+                self._got_the_last = True
+                return trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+
+    async def aclose(self) -> None:
+        """Accept no more here. The socket listens for as long as any process has it."""
+        if self._socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+        await trio.lowlevel.checkpoint()
 
 
 def bind_unix(path: str, mode: int | None, backlog: int) -> UnixListener:

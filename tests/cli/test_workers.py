@@ -1,0 +1,385 @@
+"""``serve --workers``: several processes on one port, replaced without a word to clients, and none left at the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import stat
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+import trustme
+
+from rsocket_trio import Connection, ConnectionClosed, ConnectionLost, Rejected, open_connection
+from tests.cli.commands import Running, run, started
+
+APP = """
+import os
+import sys
+import time
+from pathlib import Path
+
+import trio
+from rsocket_trio import Responder
+
+if Path("deadly").exists():
+    os._exit(3)
+
+responder = Responder()
+generation = Path("generation").read_text()
+
+@responder.request_response
+async def who(request):
+    await trio.sleep(0.01)
+    return f"{generation} {os.getpid()}"
+
+@responder.request_response("block")
+def block(request):
+    print("blocked", file=sys.stderr, flush=True)
+    time.sleep(1000)
+
+@responder.request_channel
+async def echo(channel):
+    async for item in channel:
+        await channel.send(item)
+
+number = 5
+"""
+CONNECTIONS = 200
+CLIENTS = 8
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """A directory with the module ``app``."""
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "generation").write_text("1")
+    return tmp_path
+
+
+@asynccontextmanager
+async def serve(directory: Path, *arguments: str) -> AsyncIterator[tuple[Running, list[str]]]:
+    """The supervisor's process, and the URIs that it prints."""
+    async with started("serve", "app:responder", *arguments, cwd=directory) as server:
+        count = sum("://" in each for each in arguments)
+        lines = [await server.line() for _ in range(count)]
+        if not all(line.startswith("listening ") for line in lines):
+            pytest.fail(f"{lines}: {await server.line('stderr')}")
+        yield server, [line.removeprefix("listening ") for line in lines]
+
+
+async def ask(uri: str) -> tuple[str, int]:
+    """The generation and the process that a new connection comes to."""
+    async with open_connection(uri) as connection:
+        generation, pid = (await connection.request_response()).text.split()
+    return generation, int(pid)
+
+
+async def ask_until(uri: str, count: int, *, without: frozenset[int] = frozenset()) -> set[int]:
+    """Connect until so many processes have answered, beside those that are known."""
+    found: set[int] = set()
+    while len(found) < count:
+        found |= {(await ask(uri))[1]} - without
+    return found
+
+
+async def gone(pid_descriptor: int) -> None:
+    """Wait for the end of a process that is somebody else's child."""
+    try:
+        await trio.lowlevel.wait_readable(pid_descriptor)
+    finally:
+        os.close(pid_descriptor)
+
+
+async def until_it_drains(connection: Connection) -> None:
+    """Ask until the server takes no more requests: so it has got its signal."""
+    try:
+        while True:
+            await connection.request_response()
+    except Rejected:
+        return
+
+
+@asynccontextmanager
+async def blocked(server: Running, uri: str) -> AsyncIterator[None]:
+    """One worker does nothing but run a handler that does not end."""
+
+    async def ask_for_it() -> None:
+        try:
+            async with open_connection(uri) as connection:
+                await connection.request_response(route="block")
+        except (ConnectionLost, ConnectionClosed):
+            return
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask_for_it)
+        assert await server.line("stderr") == "blocked"
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# Restarting
+
+
+@attrs.define
+class Crowd:
+    """Clients that connect and ask, one after the other, and what they were answered."""
+
+    uri: str
+    answers: list[tuple[str, int]] = attrs.field(factory=list)
+    heard: trio.Condition = attrs.field(factory=trio.Condition)
+    enough: bool = False
+
+    async def keep_asking(self) -> None:
+        while not self.enough:
+            answer = await ask(self.uri)
+            async with self.heard:
+                self.answers.append(answer)
+                self.heard.notify_all()
+
+    async def until(self, generation: str, count: int) -> None:
+        """Wait until so many answered, and somebody of this generation."""
+        async with self.heard:
+            while len(self.answers) < count or generation not in {each for each, _ in self.answers}:
+                await self.heard.wait()
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "unix"])
+async def test_no_connection_is_refused_or_cut_while_workers_are_replaced_three_times(scheme: str, app: Path) -> None:
+    listen = "tcp://127.0.0.1:0" if scheme == "tcp" else f"unix://{app}/socket"
+    async with serve(app, "--listen", listen, "--workers", "2", "--grace", "60") as (server, (uri,)):
+        crowd = Crowd(uri)
+        async with open_connection(uri) as old, old.request_channel() as channel, trio.open_nursery() as nursery:
+            await channel.send(b"before")
+            assert (await anext(channel)).data == b"before"
+            for _ in range(CLIENTS):
+                nursery.start_soon(crowd.keep_asking)
+
+            for restart in (1, 2, 3):
+                await crowd.until(str(restart), restart * CONNECTIONS // 4)
+                (app / "generation").write_text(str(restart + 1))
+                server.process.send_signal(signal.SIGHUP)
+            await crowd.until("4", CONNECTIONS)
+            crowd.enough = True
+
+            await channel.send(b"after")
+            assert (await anext(channel)).data == b"after"
+            await channel.send_eof()
+            assert [item async for item in channel] == []
+
+        assert len(crowd.answers) >= CONNECTIONS
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.end() == (0, "")
+    assert [pid for _, pid in crowd.answers if lives(pid)] == []
+
+
+async def test_new_workers_that_do_not_start_leave_the_old_ones_in_place(app: Path) -> None:
+    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (server, (uri,)):
+        before = await ask(uri)
+        error = "ZeroDivisionError: division by zero"
+        (app / "app.py").write_text("1 / 0\n")
+        server.process.send_signal(signal.SIGHUP)
+
+        line = await server.line("stderr")
+        assert line.endswith("old ones go on: module 'app' failed while it was imported: app.py line 1: " + error)
+        assert await ask(uri) == before
+
+
+# Deaths
+
+
+async def test_a_worker_that_is_killed_is_replaced(app: Path) -> None:
+    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "2") as (server, (uri,)):
+        known = await ask_until(uri, 2)
+        victim = min(known)
+        os.kill(victim, signal.SIGKILL)
+
+        line = await server.line("stderr")
+        assert line.endswith(f"worker {victim} ended: SIGKILL; the next one is started in 0.1 seconds")
+        await ask_until(uri, 1, without=frozenset(known))
+
+
+async def test_a_worker_that_somebody_stops_finishes_and_is_replaced(app: Path) -> None:
+    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (server, (uri,)):
+        async with open_connection(uri) as connection, connection.request_channel() as channel:
+            await channel.send(b"before")
+            assert (await anext(channel)).data == b"before"
+            pid = int((await connection.request_response()).text.split()[1])
+            os.kill(pid, signal.SIGHUP)  # which is for the supervisor, and does nothing here
+            os.kill(pid, signal.SIGTERM)
+
+            await channel.send(b"after")
+            assert (await anext(channel)).data == b"after"
+            await channel.send_eof()
+            assert [item async for item in channel] == []
+
+        line = await server.line("stderr")
+        assert line.endswith(f"worker {pid} ended: exit code 0; the next one is started in 0.1 seconds")
+        await ask_until(uri, 1, without=frozenset({pid}))
+
+
+async def test_workers_that_die_again_and_again_end_the_server(app: Path) -> None:
+    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (server, (uri,)):
+        _, pid = await ask(uri)
+        (app / "deadly").touch()
+        os.kill(pid, signal.SIGKILL)
+        code, stderr = await server.end()
+
+    assert code == 1
+    assert "ended before it served: exit code 3; the next one is started in 0.8 seconds" in stderr
+    assert stderr.splitlines()[-1].startswith("rsocket-trio: workers end again and again: ")
+
+
+# Ends
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
+async def test_a_signal_lets_an_open_stream_finish_and_leaves_no_process(number: signal.Signals, app: Path) -> None:
+    path = app / "socket"
+    listen = ("--listen", f"unix://{path}", "--unix-mode", "600")
+    async with serve(app, *listen, "--workers", "2") as (server, (uri,)):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        workers = await ask_until(uri, 2)
+        async with open_connection(uri) as connection, connection.request_channel() as channel:
+            await channel.send(b"before")
+            assert (await anext(channel)).data == b"before"
+            server.process.send_signal(number)
+            await channel.send(b"after")
+            assert (await anext(channel)).data == b"after"
+            await channel.send_eof()
+            assert [item async for item in channel] == []
+        assert await server.end() == (0, "")
+    assert not path.exists()
+    assert not any(lives(pid) for pid in workers)
+
+
+async def test_a_worker_that_is_stuck_is_killed_after_the_grace_period(app: Path) -> None:
+    listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "1", "--grace", "0")
+    async with serve(app, *listen) as (server, (uri,)), blocked(server, uri):
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.end() == (0, "")
+
+
+async def test_a_second_ctrl_c_does_not_wait_for_the_grace_period(app: Path) -> None:
+    listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "1", "--grace", "1000")
+    async with (
+        serve(app, *listen) as (server, (uri,)),
+        open_connection(uri) as connection,
+        connection.request_channel() as channel,
+    ):
+        await channel.send(b"here")
+        await anext(channel)
+        pid = int((await connection.request_response()).text.split()[1])
+        worker = os.pidfd_open(pid)
+        server.process.send_signal(signal.SIGINT)
+        await until_it_drains(connection)
+        server.process.send_signal(signal.SIGINT)
+        assert await server.end() == (-signal.SIGINT, "")
+        await gone(worker)
+
+
+@pytest.mark.parametrize("stuck", [False, True], ids=["idle", "stuck in a handler"])
+async def test_workers_go_when_their_supervisor_is_killed(stuck: bool, app: Path) -> None:
+    listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "2", "--grace", "0")
+    async with serve(app, *listen) as (server, (uri,)), AsyncExitStack() as stack:
+        workers = [os.pidfd_open(pid) for pid in await ask_until(uri, 2)]
+        if stuck:
+            await stack.enter_async_context(blocked(server, uri))
+        server.process.kill()
+        for worker in workers:
+            await gone(worker)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=lambda number: number.name)
+async def test_workers_that_still_import_go_at_once(number: signal.Signals, app: Path) -> None:
+    (app / "app.py").write_text("import os, sys, time\nprint(os.getpid(), file=sys.stderr)\ntime.sleep(1000)\n")
+    async with started("serve", "app:responder", "--listen", "tcp://127.0.0.1:0", "--workers", "1", cwd=app) as server:
+        worker = os.pidfd_open(int(await server.line("stderr")))
+        server.process.send_signal(number)
+        assert await server.end() == (0 if number == signal.SIGTERM else -number, "")
+        await gone(worker)
+
+
+# Serving
+
+
+async def test_every_transport_is_served_and_printed_in_order(app: Path) -> None:
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(app / "ca.pem")
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(app / "both.pem")
+    context = ssl.create_default_context(cafile=app / "ca.pem")
+    wanted = ["tcp://127.0.0.1:0", "tls://127.0.0.1:0", f"unix://{app}/socket", "ws://127.0.0.1:0/a"]
+    wanted += ["wss://127.0.0.1:0/b"]
+    options = [word for uri in wanted for word in ("--listen", uri)]
+
+    async with serve(app, *options, "--workers", "2", "--cert", "both.pem") as (_, uris):
+        assert [uri.partition(":")[0] for uri in uris] == ["tcp", "tls", "unix", "ws", "wss"]
+        for uri in uris:
+            assert not uri.endswith(":0")
+            async with open_connection(uri, ssl_context=context if "s:" in uri else None) as connection:
+                assert (await connection.request_response()).text.startswith("1 ")
+
+
+async def test_workers_capture_into_one_directory(app: Path) -> None:
+    listen = ("--listen", "tcp://127.0.0.1:0", "--workers", "2", "--capture", "frames", "--capture-format", "jsonl")
+    async with serve(app, *listen) as (server, (uri,)):
+        await ask_until(uri, 2)
+        server.process.send_signal(signal.SIGTERM)
+        assert await server.end() == (0, "")
+    lines = [line for path in (app / "frames").rglob("*.jsonl") for line in path.read_text().splitlines()]
+    captures = {row["capture_id"] for row in map(json.loads, lines) if "capture_id" in row}
+    assert len(captures) == 2
+
+
+WRONG = {
+    "0 is not in the range x>=1": (2, ["--workers", "0"]),
+    "-1 is not in the range x>=1": (2, ["--workers", "-1"]),
+    "'two' is not a valid integer": (2, ["--workers", "two"]),
+    "resume needs one process": (2, ["--workers", "2", "--resume"]),
+    "memory:// is within one process": (2, ["--workers", "2", "--listen", "memory://here"]),
+    "tls://127.0.0.1:0 needs a certificate": (2, ["--workers", "2", "--listen", "tls://127.0.0.1:0"]),
+    "cannot listen on unix:///nowhere/at/all": (1, ["--workers", "2", "--listen", "unix:///nowhere/at/all"]),
+    "quirk 'odd'": (2, ["--workers", "2", "--quirk", "odd"]),
+    "no module named 'absent', here or among the installed ones": (2, ["absent:responder", "--workers", "2"]),
+    "app:number is an int, not a Responder": (2, ["app:number", "--workers", "2"]),
+    "MODULE:RESPONDER is needed": (2, ["app", "--workers", "2"]),
+    "failing.py line 1: ZeroDivisionError: division by zero": (1, ["failing:responder", "--workers", "2"]),
+    "ended before it served: exit code 3": (1, ["leaving:responder", "--workers", "2"]),
+}
+
+
+@pytest.mark.parametrize(("said", "code", "arguments"), [(said, *case) for said, case in WRONG.items()], ids=WRONG)
+async def test_what_workers_cannot_serve_is_one_line(said: str, code: int, arguments: list[str], app: Path) -> None:
+    (app / "failing.py").write_text("1 / 0\n")
+    (app / "leaving.py").write_text("import os\nos._exit(3)\n")
+    if arguments[0].startswith("-"):
+        arguments = ["app:responder", *arguments]
+    if "--listen" not in arguments:
+        arguments = [*arguments, "--listen", "tcp://127.0.0.1:0"]
+
+    result = await run("serve", *arguments, cwd=app)
+
+    assert said in result.stderr
+    assert (result.code, result.stdout, result.stderr.count("\n")) == (code, "", 1)
+
+
+async def test_an_address_in_use_is_one_line_also_between_servers_with_workers(app: Path) -> None:
+    async with serve(app, "--listen", "tcp://127.0.0.1:0", "--workers", "1") as (_, (uri,)):
+        result = await run("serve", "app:responder", "--workers", "1", "--listen", uri, cwd=app)
+
+    assert (result.code, result.stdout) == (1, "")
+    assert result.stderr == f"rsocket-trio: cannot listen on {uri}: address already in use\n"
