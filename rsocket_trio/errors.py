@@ -81,7 +81,7 @@ class CodedError(RSocketError):
     def received(cls, code: int, data: bytes) -> Self:
         """The error as it came from the peer: any code is taken as it is."""
         error = cls.__new__(cls)
-        error._say(data, code)
+        error._say(data[:DATA_LIMIT], code)
         return error
 
     @property

@@ -25,7 +25,7 @@ from rsocket_trio import (
     Unsupported,
     UnsupportedSetup,
 )
-from rsocket_trio.errors import CodedError, again, readable, stream_error
+from rsocket_trio.errors import DATA_LIMIT, CodedError, again, readable, stream_error
 
 CODES: dict[type[CodedError], int] = {
     InvalidSetup: 0x001,
@@ -115,3 +115,11 @@ def test_errors_can_be_sent_to_another_process(error: RSocketError) -> None:
 
     assert type(there) is type(error)
     assert vars(there) == vars(error)
+
+
+@pytest.mark.parametrize("kind", CODES, ids=lambda kind: kind.__name__)
+def test_of_what_a_peer_sent_the_first_64_kib_are_kept(kind: type[CodedError]) -> None:
+    said = b"x" * DATA_LIMIT
+
+    assert kind.received(kind.default_code, said + b"more").data == said
+    assert kind.received(kind.default_code, said).data == said

@@ -55,10 +55,10 @@ class Clock:
             return
         try:
             self._act(engine, now)
+            self.reset()
         except Exception as error:
             # A fault of ours costs this connection, and not all those that the same task looks after.
             engine.nursery.start_soon(_fail, error)
-        self.reset()
 
     def _act(self, engine: Engine, now: float) -> None:
         if engine.session.awaits_setup:

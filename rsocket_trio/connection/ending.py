@@ -37,6 +37,7 @@ def end(engine: Engine, error: RSocketError) -> None:
     if engine.ended is not None:
         return
     engine.ended = error
+    engine.clock.stop()
     engine.session.close(error)
     jobs: list[Job] = []
     for stream in engine.session.open_streams():
@@ -55,5 +56,4 @@ def end(engine: Engine, error: RSocketError) -> None:
         engine.detour.cancel()
     elif engine.link is not None:
         engine.link.stop()
-    engine.clock.stop()
     engine.tell_state()

@@ -126,20 +126,22 @@ class Engine:
             nursery.cancel_scope.shield = True
             self._nursery = nursery
             self._workers = Workers(self, nursery, context, self.session.limits.idle_workers)
-            if timers is None:
-                timers = Timers()
-                nursery.start_soon(timers.run)
-            self.clock.start(timers)
-            if self.session.client and not self.session.awaits_answer:
-                self.start_lease_policy()
-            self.link = Link(transport, self._outbox, self.hearing, first)
-            del transport, first
-            await self.link.run(nursery, context)
-            while self.is_suspended and self.ended is None:
-                await find_the_way_back(self, nursery, context)
-            if self.ended is None:
-                # Only a fault of ours can end a link without a word to the engine.
-                self.end(ConnectionLost("the link ended"))
+            try:
+                if timers is None:
+                    timers = Timers()
+                    nursery.start_soon(timers.run)
+                self.clock.start(timers)
+                if self.session.client and not self.session.awaits_answer:
+                    self.start_lease_policy()
+                self.link = Link(transport, self._outbox, self.hearing, first)
+                del transport, first
+                await self.link.run(nursery, context)
+                while self.is_suspended and self.ended is None:
+                    await find_the_way_back(self, nursery, context)
+            finally:
+                if self.ended is None:
+                    # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
+                    self.end(ConnectionLost("the connection failed on this side"))
             self.session.forget()  # whoever still refers to this connection need not keep what it sent
             with trio.move_on_after(AFTERLIFE):
                 await self._workers.outlast()
@@ -293,6 +295,8 @@ class Engine:
         self.clock.reset()
         self.settle()
         self.resume()
+        if self.is_suspended:
+            self.wake()  # nothing may be queued, but what was held has become streams
 
     def on_peer_draining(self) -> None:
         """The peer lets open streams finish and takes no new ones."""

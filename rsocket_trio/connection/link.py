@@ -223,7 +223,7 @@ class Link:
             self._paused = True
             await self._drained.park()
         self._paused = False
-        return True
+        return not self._lost
 
     async def _send(self) -> None:
         transport, outbox, rules = self._transport, self._outbox, self._rules
@@ -233,6 +233,9 @@ class Link:
                 if not frames:
                     if self._leaving or self._rests:
                         break
+                    if self._drained:
+                        # The store may have turned out to be full, and what reading pauses for to be another matter.
+                        self._drained.wake_all()
                     await self._wait_for_frames()
                     continue
                 self._writes += 1

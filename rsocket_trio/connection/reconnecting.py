@@ -137,6 +137,9 @@ class ReconnectingClient(Requests):
         try:
             with patience:
                 async with open_connection(self._uri, **terms) as connection:
+                    if patience.cancel_called:
+                        # It came about in the very turn in which the time was over: too late for this try.
+                        await trio.lowlevel.checkpoint()
                     patience.deadline, since = math.inf, trio.current_time()
                     connection.on_state(seen.add)
                     self._connection = connection

@@ -35,6 +35,7 @@ class RecordedTransport:
         self._recording = recording
         self._side = side
         self._is_open = True
+        self._broken: str | None = None
 
     def begin(self, dialect: str) -> None:
         """Frames of this dialect are about to pass."""
@@ -42,9 +43,9 @@ class RecordedTransport:
         self.recorder = self._recording.opened(Facts(self._side, dialect, handshake.transport, handshake.peer))
 
     def end(self, reason: str) -> None:
-        """No frame passes any more. The first reason holds."""
+        """No frame passes any more. The first reason holds, and before it that a write failed."""
         if self._is_open and self.recorder is not None:
-            self.recorder.closed(reason)
+            self.recorder.closed(self._broken or reason)
         self._is_open = False
 
     def give_up(self, reason: str) -> None:
@@ -78,7 +79,8 @@ class RecordedTransport:
         try:
             await self._transport.send(frames)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self.end(_broken(error))
+            # What the peer said before is still read: it is not the end yet.
+            self._broken = self._broken or _broken(error)
             raise
 
     async def receive(self) -> Sequence[bytes]:

@@ -150,6 +150,11 @@ class ServerRoad:
         self._arrival: Arrival | None = None
         self._waiting = Parking()
 
+    @property
+    def is_offered(self) -> bool:
+        """Whether a transport is here that the session has not taken yet."""
+        return self._arrival is not None
+
     def offer(self, arrival: Arrival) -> None:
         """The client is back, on this transport. One that was offered before and not taken is let go."""
         self.let_go()

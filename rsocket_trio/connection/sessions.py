@@ -34,8 +34,8 @@ class Resumable:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether it waits for its client, without a transport."""
-        return self._engine.is_suspended and not self.is_over
+        """Whether it waits for its client, without a transport and with none to come."""
+        return self._engine.is_suspended and not self._road.is_offered and not self.is_over
 
     @property
     def is_over(self) -> bool:
@@ -44,12 +44,13 @@ class Resumable:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that its client costs while it is away: what is to be sent (again), what was received and is not whole
-        or not read, and its open streams."""
+        """Bytes that its client costs while it is away: what is to be sent (again), what was received and is held, not
+        whole or not read, and its open streams."""
         session, resumption = self._session, self._session.continuity.resumption
         sent = session.outbox.size + session.outbox.reply_size
         kept = resumption.store.size if resumption is not None else 0
-        return sent + kept + session.table.reassembling + self._engine.stock.size + STREAM * len(session.table)
+        received = session.held_size + session.table.reassembling + self._engine.stock.size
+        return sent + kept + received + STREAM * len(session.table)
 
     @property
     def is_let_in(self) -> bool:
@@ -61,10 +62,17 @@ class Resumable:
         self._session.continuity.check(back)
 
     def adopt(self, back: Comeback, arrival: Arrival) -> None:
-        """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23)."""
-        self._engine.replace_link(ConnectionLost("the client came back on another transport"))
-        self._session.continuity.take(back, trio.current_time())
+        """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23).
+
+        Raises ``RejectedResume`` where whoever heard that the old one is lost ended the session.
+        """
+        # Offered first: the session does not wait for a client that is here.
         self._road.offer(arrival)
+        self._engine.replace_link(ConnectionLost("the client came back on another transport"))
+        if self.is_over:
+            self._road.let_go()
+            raise RejectedResume("unknown resume token")
+        self._session.continuity.take(back, trio.current_time())
 
     def watch(self, grown: Callable[[Resumable], object]) -> None:
         """Have a function called whenever something is queued while it waits for its client."""
@@ -182,5 +190,6 @@ class Sessions:
                 connection.lose(ConnectionLost(f"the client could not resume: {refusal}"))
             raise
         arrival = Arrival(transport, rest)
+        self._forget(connection)
         connection.adopt(back, arrival)
         return arrival

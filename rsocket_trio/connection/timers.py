@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import logging
 import math
 from itertools import count
 from typing import Protocol
 
 import trio
+
+logger = logging.getLogger("rsocket_trio")
 
 PORTION = 64
 """Deadlines that are told of in one go: where thousands come at once, others run in between."""
@@ -64,7 +67,11 @@ class Timers:
             with trio.CancelScope(deadline=deadline) as self._scope:
                 await trio.sleep_forever()
             for number, alarm in enumerate(self._take(trio.current_time()), 1):
-                alarm.ring(trio.current_time())
+                try:
+                    alarm.ring(trio.current_time())
+                except Exception:
+                    # Whoever rings looks after its own faults; what gets here must not silence all the others.
+                    logger.exception("a deadline could not be told of")
                 if number % PORTION == 0:
                     await trio.lowlevel.checkpoint()
 

@@ -13,8 +13,10 @@ EncodedFrame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
 
 
 LARGE = 256 * 1024
-"""Bytes that must be here before memory is asked for the rest."""
+"""A rest of fewer bytes is not asked for at once: that would save nothing."""
 LARGEST_AT_ONCE = 32 * 1024 * 1024
+AHEAD = 4
+"""How many times what has come may be asked for."""
 
 
 class Framing(Protocol):
@@ -40,8 +42,9 @@ class Framing(Protocol):
 class Gathering:
     """Bytes that belong together and come piece by piece: one buffer, which becomes the whole and is never joined.
 
-    It grows as they come. A large one is made as large as it will be once its first part is here: if it went on
-    growing it would be moved, and be in memory twice meanwhile.
+    It grows as they come. A large one is made as large as it will be once a quarter of it is here: if it went on
+    growing it would be moved, and be in memory twice meanwhile. Not before: what is asked for may be resident from the
+    start, and nobody is to hold more than four times what was sent.
     """
 
     __slots__ = ("_buffer",)
@@ -55,10 +58,10 @@ class Gathering:
         if buffer is None:
             buffer = self._buffer = io.BytesIO()
         buffer.write(chunk)
-        here = buffer.tell()
-        if here - len(chunk) < LARGE <= here and LARGE <= missing <= LARGEST_AT_ONCE:
-            # What is asked for as zeros becomes resident memory where it is written to, and not before.
-            self._buffer = io.BytesIO(bytes(here + missing))
+        here, before = buffer.tell(), buffer.tell() - len(chunk)
+        whole = here + missing
+        if LARGE <= missing <= LARGEST_AT_ONCE and before < whole / AHEAD <= here:
+            self._buffer = io.BytesIO(bytes(whole))
             self._buffer.write(buffer.getbuffer())
 
     def complete(self, chunk: bytes) -> bytes:

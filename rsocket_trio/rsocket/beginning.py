@@ -108,6 +108,11 @@ class ServerBeginning:
         """Whether enough is held for reading to pause."""
         return self._gate.is_full
 
+    @property
+    def held_size(self) -> int:
+        """Bytes that wait for the application to let their sender in."""
+        return self._gate.size
+
     def lets_through(self, data: bytes) -> bool:
         """Whether this frame is to be looked at now. The first is taken as the SETUP, and later ones may be held.
 

@@ -37,6 +37,11 @@ class Gate:
         """Whether enough is held for reading to pause."""
         return len(self._held) >= self._limits.held_frames or self._size >= self._limits.held_size
 
+    @property
+    def size(self) -> int:
+        """Bytes held."""
+        return self._size
+
     def lets_through(self, data: bytes) -> bool:
         """Whether this frame is to be looked at now; otherwise it is held."""
         if self._passes(data):

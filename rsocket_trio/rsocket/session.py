@@ -100,6 +100,11 @@ class Session(Standing):
         held = self.beginning.open(granted)
         return self._process(held, now) if held else []
 
+    @property
+    def held_size(self) -> int:
+        """Bytes that wait for the application to let the client in."""
+        return self.beginning.held_size if isinstance(self.beginning, ServerBeginning) else 0
+
     def refuse(self, error: SetupError) -> list[Event]:
         """The application refuses the SETUP; held requests are dropped."""
         if self.state is State.GATED:

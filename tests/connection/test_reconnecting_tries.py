@@ -16,6 +16,7 @@ from rsocket_trio import (
     connect_forever,
 )
 from rsocket_trio.connection.dialects import STREAMUX
+from rsocket_trio.connection.engine import Engine
 from rsocket_trio.transports.memory import listen_memory
 from tests.connection.pairs import settle
 from tests.connection.reconnecting import DELAYS, EXACT, URI, Told, service
@@ -102,3 +103,28 @@ async def test_a_try_that_is_not_answered_is_given_up(autojump_clock: MockClock)
     await mute.aclose()
 
     assert told.states == ["connecting", "connecting", "closed"]
+
+
+async def test_a_connection_in_the_very_turn_in_which_the_time_is_over_is_too_late(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    on_answered = Engine.on_answered
+    told = Told()
+
+    def answered_late(self: Engine) -> None:
+        on_answered(self)
+        if self.session.client and len(told.tries) == 1:
+            autojump_clock.jump(2)  # a turn that takes longer than the try may
+
+    monkeypatch.setattr(Engine, "on_answered", answered_late)
+    retry = Retry(first_delay=5, jitter=0, answer_seconds=2)
+    async with (
+        service(),
+        connect_forever(URI, dialect=STREAMUX, retry=retry, wait=False, on_state=told) as client,
+    ):
+        await trio.sleep(3)
+        assert told.states == ["connecting"]
+        with pytest.raises(ConnectionLost, match="no connection within 2 s"):
+            await client.ping()
+        await trio.sleep(5)
+        assert told.states == ["connecting", "connecting", "connected"]

@@ -18,9 +18,13 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.testing import SimulatedNetwork
+from tests.conformance.raw import ERROR, INVALID, RS10, Log, ask, keepalive, stream
+from tests.conformance.resuming import begin, server, with_options
 
 SLOW = Keepalive(interval=1000, max_lifetime=5000)
 """No beat comes by itself within a test."""
+HEADER = 6
+"""Bytes of a frame beside its data."""
 
 
 async def answered(
@@ -82,3 +86,23 @@ async def test_refusals_that_fill_the_store_hold_up_nothing(autojump_clock: Any,
     assert len(answers) + rejected == count
     assert rejected
     assert trio.current_time() < 100
+
+
+async def test_what_empties_the_store_is_read_although_more_answers_wait_than_may(autojump_clock: Any) -> None:
+    # The store is nearly full and asked for a sign already: the send task finds that nothing fits, and writes nothing.
+    options = with_options(store_bytes=1024)
+    limits = Limits(reply_frames=4)
+    async with server(RS10, Log().responder, options, limits=limits, fragment_size=1024) as harbour:
+        peer = await begin(harbour, RS10)
+        kept = 0
+        for stream_id, left in ((1, 500), (3, 10)):
+            await peer.send(ask(stream_id, bytes(options.store_bytes - left - kept - HEADER)))
+            kept += HEADER + len((await peer.receive()).body)
+        await peer.receive()  # asks how much came
+
+        await peer.send(*[stream(stream_id, 0) for stream_id in range(5, 17, 2)])
+        await peer.expect_silence(1)
+        await peer.send(keepalive(respond=False, position=kept))
+
+        refusals = [await peer.receive() for _ in range(6)]
+        assert {(refusal.type, refusal.error_code) for refusal in refusals} == {(ERROR, INVALID)}

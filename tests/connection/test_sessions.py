@@ -7,8 +7,11 @@ from typing import Any, cast
 import trio
 import trio.testing
 
-from rsocket_trio import ConnectionLost, ResumeOptions
+from rsocket_trio import ConnectionClosed, ConnectionLost, ResumeOptions
+from rsocket_trio.connection.resuming import Arrival
 from rsocket_trio.connection.sessions import Resumable, Sessions
+from rsocket_trio.rsocket.resumption import Comeback
+from rsocket_trio.transports.memory import memory_pair
 
 
 class Waiting:
@@ -23,6 +26,7 @@ class Waiting:
         self.looked_at = 0
         self.token: bytes | None = None
         self.lost: ConnectionLost | None = None
+        self.left: ConnectionClosed | None = None
 
     @property
     def kept_bytes(self) -> int:
@@ -31,6 +35,15 @@ class Waiting:
 
     def lose(self, error: ConnectionLost) -> None:
         self.lost = error
+
+    def leave(self, closed: ConnectionClosed) -> None:
+        self.left = closed
+
+    def check(self, back: Comeback) -> None:
+        """Its client may come back."""
+
+    def adopt(self, back: Comeback, arrival: Arrival) -> None:
+        self.is_suspended = False
 
 
 def as_resumable(session: Waiting) -> Resumable:
@@ -107,3 +120,17 @@ async def test_what_shrank_since_it_was_looked_at_costs_nobody_the_session() -> 
     await trio.testing.wait_all_tasks_blocked()
 
     assert first.lost is second.lost is None
+
+
+async def test_a_session_whose_client_is_back_is_not_ended_with_those_that_wait() -> None:
+    book = Sessions(ResumeOptions())
+    back, away = Waiting(), Waiting()
+    for token, session in ((b"back", back), (b"away", away)):
+        assert book.claim(as_resumable(session), token)
+        book.on_state(as_resumable(session))
+
+    book.resume(Comeback(b"back", (1, 0), 0), memory_pair()[0], ())
+    book.close()
+
+    assert (back.left, book.waiting) == (None, 1)
+    assert away.left is not None

@@ -6,6 +6,7 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -108,3 +109,29 @@ async def test_connections_that_come_and_go_leave_no_entries_for_deadlines_that_
             timers.set(bell, started + 90)
             timers.clear(bell)
         assert len(timers._heap) <= SLACK + 1
+
+
+class Fault:
+    """Fails to ring."""
+
+    due = math.inf
+
+    def ring(self, now: float) -> None:
+        raise KeyError("it could not ring")
+
+
+async def test_one_that_fails_silences_no_other_and_the_log_hears(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    async with running() as (timers, started):
+        fault = Fault()
+        bells = [Bell(timers, started) for _ in range(3)]
+        timers.set(bells[0], started + 1)
+        timers.set(fault, started + 1)
+        timers.set(bells[1], started + 1)
+        timers.set(bells[2], started + 2)
+        await trio.sleep(5)
+
+        assert [[round(at, 6) for at in bell.rang] for bell in bells] == [[1], [1], [2]]
+        assert len(timers) == 0
+    assert "it could not ring" in caplog.text

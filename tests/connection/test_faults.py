@@ -1,0 +1,159 @@
+"""A fault costs the connection that it happened on: it is heard of, and nothing of it is left to harm others."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from rsocket_trio import ConnectionLost, Keepalive, Responder, open_connection_over
+from rsocket_trio.connection.accepting import Server
+from rsocket_trio.connection.engine import Engine
+from rsocket_trio.connection.server import serve
+from tests.connection.pairs import settle
+from tests.connection.resuming import OPTIONS, Network
+
+LIFETIME = 3
+
+
+class Broken(trio.abc.Stream):
+    """A stream of somebody else's that raises what no stream may, once it is told to."""
+
+    def __init__(self, inner: trio.abc.Stream) -> None:
+        self._inner = inner
+        self._reading = trio.CancelScope()
+        self.is_faulty = False
+
+    def fail(self) -> None:
+        self.is_faulty = True
+        self._reading.cancel()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        with trio.CancelScope() as self._reading:
+            return await self._inner.receive_some(max_bytes)
+        raise OSError("a fault of the stream")
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> list[Server]:
+    """The servers that the test starts."""
+    started: list[Server] = []
+    begin = Server.__init__
+
+    def remember(self: Server, *args: object) -> None:
+        begin(self, *args)  # type: ignore[arg-type]
+        started.append(self)
+
+    monkeypatch.setattr(Server, "__init__", remember)
+    return started
+
+
+async def test_a_deadline_that_fails_ends_its_connection_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    servers: list[Server],
+    autojump_clock: MockClock,
+) -> None:
+    on_deadline = Engine.on_deadline
+
+    def fail(self: Engine, now: float) -> None:
+        if not self.session.client and self.connection.setup.payload.data == b"bad":
+            raise KeyError("a fault of ours")
+        on_deadline(self, now)
+
+    monkeypatch.setattr(Engine, "on_deadline", fail)
+    network = Network()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: serve(Responder(), [network], grace=0, task_status=task_status))
+        beating = Keepalive(interval=1, max_lifetime=LIFETIME)
+        silent = Keepalive(interval=1000, max_lifetime=LIFETIME)
+        async with (
+            open_connection_over(await network.connect(), setup=b"good", keepalive=beating) as good,
+            open_connection_over(await network.connect(), setup=b"bad", keepalive=silent) as bad,
+        ):
+            assert isinstance(await bad.wait_closed(), ConnectionLost)
+            await trio.sleep(10 * LIFETIME)
+            assert good.status == "open"
+            (server,) = servers
+            assert server.timers is not None
+            assert (len(server.connections), len(server.timers)) == (1, 1)
+        nursery.cancel_scope.cancel()
+    assert "a connection failed" in caplog.text
+    assert "a fault of ours" in caplog.text
+
+
+@pytest.mark.parametrize("resume", [None, OPTIONS])
+async def test_nothing_is_left_of_a_connection_whose_stream_raised_what_it_may_not(
+    resume: object, caplog: pytest.LogCaptureFixture, servers: list[Server], autojump_clock: MockClock
+) -> None:
+    there, here = trio.testing.memory_stream_pair()
+    broken = Broken(here)
+    network = Network()
+    network._send.send_nowait(broken)
+
+    async def connect() -> trio.abc.Stream:
+        await trio.lowlevel.checkpoint()
+        if broken.is_faulty:
+            raise OSError("the network is down")
+        return there
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(
+            lambda task_status: serve(Responder(), [network], grace=0, resume=resume, task_status=task_status)  # type: ignore[arg-type]
+        )
+        over = there if resume is None else connect
+        async with open_connection_over(
+            over,
+            keepalive=Keepalive(interval=1000, max_lifetime=LIFETIME),
+            resume=resume,  # type: ignore[arg-type]
+        ):
+            await settle()
+            (server,) = servers
+            assert server.timers is not None
+            assert (len(server.connections), len(server.timers)) == (1, 1)
+            broken.fail()
+            for seconds in (0.1, 10 * LIFETIME):
+                await trio.sleep(seconds)
+                assert (len(server.connections), len(server.timers)) == (0, 0)
+                if server.sessions is not None:
+                    assert (server.sessions.waiting, len(server.sessions)) == (0, 0)
+        nursery.cancel_scope.cancel()
+    assert "a fault of the stream" in caplog.text
+
+
+async def test_who_waits_outside_of_the_block_hears_of_a_fault_as_well(autojump_clock: MockClock) -> None:
+    _, here = trio.testing.memory_stream_pair()
+    broken = Broken(here)
+    heard: list[Exception] = []
+
+    async def fail() -> None:
+        async with open_connection_over(broken) as connection:
+
+            async def ask() -> None:
+                with pytest.raises(ConnectionLost, match="failed on this side"):
+                    await connection.request_response(b"x")
+
+            async def wait() -> None:
+                heard.append(await connection.wait_closed())
+
+            nursery.start_soon(ask)
+            nursery.start_soon(wait)
+            await settle()
+            broken.fail()
+            await trio.sleep_forever()
+
+    with trio.fail_after(1):
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(OSError, match="a fault of the stream"):
+                await fail()
+    assert [type(error) for error in heard] == [ConnectionLost]
