@@ -20,13 +20,12 @@ SLICE: Final = 32
 """Frames after which the thread lets go of the interpreter: the connections' thread would wait for it otherwise."""
 BREATH: Final = 0.0001
 """Seconds for which it does."""
+LAST_PART: Final = 0.2
+"""Part of the time for closing that completing the files gets when the rest was not enough to read what is left."""
 
 
 class Worker:
-    """Moves entries from the buffer through the tracker into files, until it is stopped or fails.
-
-    ``lost`` are frames that were taken from the buffer, or left in it, and are in no file.
-    """
+    """Moves entries from the buffer through the tracker into files, until it is stopped or fails."""
 
     def __init__(self, name: str, buffer: Buffer, tracker: Tracker, writers: Mapping[str, TableWriter]) -> None:
         self._name = name
@@ -37,9 +36,16 @@ class Worker:
         self._stopping = False
         self._flushes: list[threading.Event] = []
         self.error: Exception | None = None
-        self.lost = 0
+        self._left = 0
         self._handed = 0
         self._thread = threading.Thread(target=self._run, name=f"capture {name}", daemon=True)
+
+    @property
+    def lost(self) -> int:
+        """Frames that were taken from the buffer, or left in it, and will be in no file."""
+        if self.error is None:
+            return 0
+        return self._left + self._tracker.waiting + self._handed - self._writers["frames"].kept
 
     def start(self) -> None:
         """Start the thread."""
@@ -61,12 +67,14 @@ class Worker:
 
     def stop(self, timeout: float) -> None:
         """Let the thread write what is left, and end. It is left alone when that takes longer."""
+        # First, so that connections that go on do not add to what is left.
+        self._buffer.is_shut = True
         self._stopping = True
         self.wake()
-        self._thread.join(timeout)
-        self._buffer.is_shut = True
+        self._thread.join(timeout * (1 - LAST_PART))
         if self._thread.is_alive():
             self._fail(TimeoutError(f"writing what is left took more than {timeout:g} s"))
+            self._thread.join(timeout * LAST_PART)
 
     # In the thread
 
@@ -76,12 +84,11 @@ class Worker:
                 self._wake.wait(PAUSE)
                 self._wake.clear()
                 self._once()
-            self._buffer.is_shut = True
-            self._once()
-            if self.error is None:
-                self._tracker.finish(time.monotonic_ns(), "the capture ended first")
-                self._hand_over()
-                self._complete()
+            while len(self._buffer):
+                self._once()
+            self._tracker.finish(time.monotonic_ns(), "the capture ended first")
+            self._hand_over()
+            self._complete()
         except Exception as error:
             # Whatever it is, it must not reach a connection.
             self._fail(error)
@@ -94,7 +101,11 @@ class Worker:
     def _once(self) -> None:
         wanted = len(self._flushes)
         seen = 0
-        while (entry := self._buffer.take()) is not None:
+        # What comes meanwhile is for the next time: it may come faster than it is read.
+        for _ in range(len(self._buffer)):
+            entry = self._buffer.take()
+            if entry is None:
+                break  # given up from outside
             if len(entry.frames) <= SLICE:
                 self._tracker.see(entry)
             else:
@@ -105,8 +116,6 @@ class Worker:
                 time.sleep(BREATH)
             if self._tracker.waiting >= GROUP:
                 self._hand_over()
-            if self.error is not None:
-                return  # given up from outside
         self._hand_over()
         if wanted:
             self._complete()
@@ -137,8 +146,6 @@ class Worker:
             return
         self.error = error
         self._buffer.is_shut = True
-        left = 0
         while (entry := self._buffer.take()) is not None:
-            left += len(entry.frames)
-        self.lost = left + self._tracker.waiting + self._handed - self._writers["frames"].kept
+            self._left += len(entry.frames)
         logger.error("capture into %s failed, and records nothing more: %s", self._name, error)

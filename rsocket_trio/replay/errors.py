@@ -55,7 +55,7 @@ class NotStaged(ReplayError):
 
 
 class NotWritten(ReplayError):
-    """The disk took it not: nothing was written, and the same may be tried again."""
+    """The disk is full, and nothing was written; or it failed. The same may be tried again."""
 
     default_code = 0x321
 

@@ -93,7 +93,7 @@ class FileLog(ReplayableLog):
 
     async def open(self) -> None:
         if self._partitions and not self._closed:
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
             return
         async with self._opening:
             self._check_closed()
@@ -109,6 +109,10 @@ class FileLog(ReplayableLog):
     def size(self) -> int:
         """Bytes of all files."""
         return sum(segments.size for segments in self._partitions)
+
+    @property
+    def failure(self) -> OSError | None:
+        return next((segments.failure for segments in self._partitions if segments.failure is not None), None)
 
     def partitions(self) -> Sequence[int]:
         return range(self._count)

@@ -7,19 +7,18 @@ after a crash it is known which of them are there, and the others are appended.
 from __future__ import annotations
 
 import errno
-import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import attrs
 import trio
 
 from rsocket_trio.errors import RSocketError
+from rsocket_trio.replay.decisions import Decision, decision_of, entry, read_journal
 from rsocket_trio.replay.files import FileLog
 from rsocket_trio.replay.layer import SYSTEM, FileLayer
 from rsocket_trio.replay.ledger import STAGED_ATTEMPTS, STAGED_SECONDS, Ledger, Stage
@@ -35,17 +34,6 @@ JOURNAL_BYTES = 2**20
 
 class LedgerMismatch(RSocketError):
     """The log is not as the journal left it: it was written by somebody else, or replaced, or lost what was safe."""
-
-
-@attrs.frozen
-class Decision:
-    """A batch that is promoted: its attempts in order, and for each partition where its rows begin and end."""
-
-    sink: str
-    batch: int
-    attempts: list[str]
-    begins: dict[int, int]
-    ends: dict[int, int]
 
 
 class FileLedger(Ledger):
@@ -76,6 +64,7 @@ class FileLedger(Ledger):
         self._journal: Segments | None = None
         self._longest_journal = JOURNAL_BYTES
         self._is_ready = self._closed = False
+        self._undone: frozenset[str] = frozenset()
         super().__init__(log, staged_bytes=staged_bytes, staged_seconds=staged_seconds, staged_attempts=staged_attempts)
 
     def _own_log(self) -> ReplayableLog:
@@ -83,7 +72,7 @@ class FileLedger(Ledger):
 
     async def open(self) -> None:
         if self._is_ready:
-            await trio.lowlevel.checkpoint()
+            await trio.lowlevel.checkpoint_if_cancelled()
             return
         async with self._opening:
             if self._closed:
@@ -116,26 +105,40 @@ class FileLedger(Ledger):
 
     # Promotion: decided, done, noted
 
-    async def _promote(self, sink: str, batch: int, stages: Sequence[Stage]) -> None:
+    async def _promote(self, sink: str, batch: int, stages: Sequence[Stage], once: bool) -> None:
         journal = self._opened()
+        if (failure := self.log.failure) is not None:
+            # Nothing is decided that would have to begin where nobody knows what is there.
+            raise OSError(failure.errno, f"the log can't be written since a failure, open it anew: {failure}")
         rows: dict[int, int] = {}
         for stage in stages:
             target = self._target(stage.partition)
             rows[target] = rows.get(target, 0) + stage.rows
         begins = {partition: self.log.bounds(partition)[1] for partition in rows}
         ends = {partition: begins[partition] + rows[partition] for partition in rows}
-        decision = Decision(sink, batch, [stage.attempt for stage in stages], begins, ends)
+        decision = Decision(sink, batch, [stage.attempt for stage in stages], begins, ends, once)
         await trio.to_thread.run_sync(self._decide, decision)
         try:
             await self.log.append_all(self._chains(stages), at=begins)
         except (OSError, ValueError, RSocketError, trio.ClosedResourceError):
+            if self.log.failure is not None:
+                self._leave_undone(decision)
+                raise
             # Nothing is in the log, so nothing was decided. Should the journal not let go of it, it takes no more.
             await trio.to_thread.run_sync(journal.roll_back)
             raise
         except BaseException:
-            journal.give_up(OSError(errno.EIO, "interrupted while a batch was promoted"))
+            self._leave_undone(decision)
             raise
         await trio.to_thread.run_sync(self._note_done, decision)
+
+    def _leave_undone(self, decision: Decision) -> None:
+        """Nobody knows what of it is in the log: it stays decided, with its attempts, and opening does the rest."""
+        self._undone = frozenset(decision.attempts)
+        self._opened().give_up(OSError(errno.EIO, "a batch was half promoted: opening the ledger anew settles it"))
+
+    async def _drop(self, stages: Sequence[Stage]) -> int:
+        return await super()._drop([stage for stage in stages if stage.attempt not in self._undone])
 
     def _decide(self, decision: Decision) -> None:
         journal = self._opened()
@@ -154,16 +157,23 @@ class FileLedger(Ledger):
         with suppress(OSError):
             journal.begin()
             try:
-                journal.write([entry("done", {"sink": decision.sink, "batch": decision.batch})])
+                done = {"sink": decision.sink, "batch": decision.batch, "once": decision.once}
+                journal.write([entry("done", done)])
             except BaseException:
                 journal.roll_back()
                 raise
             journal.commit()
             if journal.size > self._longest_journal:
-                last = {**self._last, decision.sink: decision.batch}
-                journal.roll()
-                journal.trim(journal.append([entry("last", last)]))
-                self._longest_journal = max(JOURNAL_BYTES, 4 * journal.size)
+                self._sinks.remember(decision.sink, decision.batch, decision.once)
+                self._begin_journal_anew(journal)
+
+    def _begin_journal_anew(self, journal: Segments) -> None:
+        journal.roll()
+        journal.trim(journal.append([entry("last", self._sinks.lasting), entry("once", self._sinks.one_time)]))
+        self._longest_journal = max(JOURNAL_BYTES, 4 * journal.size)
+
+    async def _note_forgotten(self, sink: str) -> None:
+        await trio.to_thread.run_sync(self._opened().append, [entry("forgotten", sink)])
 
     async def _redo(self, decision: Decision) -> None:
         """Append what a decision promised and the log does not have."""
@@ -183,7 +193,7 @@ class FileLedger(Ledger):
         if missing:
             await self.log.append_all(missing)
         await trio.to_thread.run_sync(self._note_done, decision)
-        self._last[decision.sink] = decision.batch
+        self._sinks.remember(decision.sink, decision.batch, decision.once)
         await self._drop(stages)
 
     async def _check_there(self, promised: Iterable[Element], partition: int, begin: int, end: int) -> int:
@@ -212,10 +222,14 @@ class FileLedger(Ledger):
             if kind == "decided":
                 decision = decision_of(content)
             elif kind == "done":
-                self._last[content["sink"]] = content["batch"]
+                self._sinks.remember(content["sink"], content["batch"], content.get("once", False))
                 decision = None
+            elif kind == "forgotten":
+                self._sinks.forget(content)
+            elif kind == "once":
+                self._sinks.one_time = content
             else:
-                self._last = content
+                self._sinks.lasting = content
         for attempt, sealed in sealed_attempts(self._staged, self._layer):
             stage = FileStage(self, "", attempt, 0, epoch + sealed + self._seconds, self._staged, self._layer)
             try:
@@ -254,27 +268,6 @@ class Rest:
 
     def __iter__(self) -> Iterator[Element]:
         return islice(iter(self.elements), self.skipped, None)
-
-
-def entry(kind: str, content: object) -> Element:
-    """A record of the journal."""
-    return Element(json.dumps({kind: content}).encode())
-
-
-def read_journal(journal: Segments) -> Iterator[tuple[str, Any]]:
-    """The records of a journal, each with its kind."""
-    position = journal.earliest
-    while position < journal.latest:
-        for record in journal.read(position):
-            [(kind, content)] = json.loads(record.data).items()
-            yield kind, content
-            position = record.end
-
-
-def decision_of(content: dict[str, Any]) -> Decision:
-    """A decision as the journal has it."""
-    content |= {name: {int(key): number for key, number in content[name].items()} for name in ("begins", "ends")}
-    return Decision(**content)
 
 
 def remove_all(stages: Iterable[Stage]) -> None:

@@ -14,12 +14,12 @@ from rsocket_trio.replay.errors import NotStaged
 from rsocket_trio.replay.gate import Gate
 from rsocket_trio.replay.log import Element, ReplayableLog, check_element
 from rsocket_trio.replay.memory import OVERHEAD, MemoryLog
+from rsocket_trio.replay.sinks import Sinks
 from rsocket_trio.values import value
 
 STAGED_BYTES = 64 * 2**20
 STAGED_SECONDS = 3600.0
 STAGED_ATTEMPTS = 10_000
-SINKS = 10_000
 
 
 @value
@@ -106,7 +106,8 @@ class Ledger:
 
     ``log`` is where promoted rows go, a ``MemoryLog`` if none is given; nobody else should write to it. Attempts
     together hold at most ``staged_bytes``, there are at most ``staged_attempts``, and one that was not committed for
-    ``staged_seconds`` is dropped. Use it under ``async with``; a log that it made itself is opened and closed with it.
+    ``staged_seconds`` is dropped. It knows the last batch of 10,000 sinks, and refuses more until one is forgotten. Use
+    it under ``async with``; a log that it made itself is opened and closed with it.
     """
 
     def __init__(
@@ -123,7 +124,7 @@ class Ledger:
         self._seconds = staged_seconds
         self._most_attempts = staged_attempts
         self._stages: dict[str, Stage] = {}
-        self._last: dict[str, int] = {}
+        self._sinks = Sinks()
         self._gate = Gate()
         self.staged_bytes = 0
 
@@ -155,7 +156,12 @@ class Ledger:
 
     def last(self, sink: str) -> int | None:
         """The last batch of a sink that was promoted, None before the first."""
-        return self._last.get(sink)
+        return self._sinks.last(sink)
+
+    @property
+    def sinks(self) -> Mapping[str, int]:
+        """The last batch of each sink, without those that write but once."""
+        return dict(self._sinks.lasting)
 
     @property
     def staged(self) -> Sequence[str]:
@@ -191,28 +197,42 @@ class Ledger:
         with trio.CancelScope(shield=True):
             await self._drop([stage])
 
-    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int]) -> Commit:
+    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], *, once: bool = False) -> Commit:
         """Promote these attempts, each with its number of rows, as one batch: all or nothing, and once.
 
-        A batch that is not above the last of its sink promotes nothing, and its attempts are dropped. Once it has
-        begun to promote it can't be cancelled. Raises ``NotStaged``, ``Rejected`` for one sink too many, and what the
-        log raises; then nothing was promoted, and the same may be tried again.
+        A batch that is not above the last of its sink promotes nothing, and its attempts are dropped. ``once``: this
+        sink will never have another batch, and no other attempts, so that it may be forgotten after some thousand
+        others. Once it has begun to promote it can't be cancelled. Raises ``NotStaged``, ``Rejected`` for one sink too
+        many, and what the log raises; then nothing was promoted (or, after a failure of the disk, the next opening
+        settles it), and the same may be tried again.
         """
         await self.expire()
         async with self._gate.alone():
-            last = self._last.get(sink)
+            last = self.last(sink)
             if last is not None and batch <= last:
                 with trio.CancelScope(shield=True):
                     await self._drop(self._of_sink(sink, attempts))
                 return Commit(promoted=False, rows=0, last=last)
-            if last is None and len(self._last) >= SINKS:
-                raise Rejected(f"{SINKS} sinks have committed: that is the limit")
+            self._sinks.check_room(sink, once)
             stages = [self._checked(sink, attempt, rows) for attempt, rows in attempts.items()]
             with trio.CancelScope(shield=True):
-                await self._promote(sink, batch, stages)
-                self._last[sink] = batch
+                await self._promote(sink, batch, stages, once)
+                self._sinks.remember(sink, batch, once)
                 await self._drop(stages)
         return Commit(promoted=True, rows=sum(stage.rows for stage in stages), last=batch)
+
+    async def forget(self, sink: str) -> bool:
+        """Forget the last batch of a sink that will never be written to again; whether there was one.
+
+        Should it be written to all the same, its batches count anew from 0 on. Raises what the disk raises.
+        """
+        async with self._gate.alone():
+            if self.last(sink) is None:
+                return False
+            with trio.CancelScope(shield=True):
+                await self._note_forgotten(sink)
+                self._sinks.forget(sink)
+        return True
 
     async def abort(self, sink: str, attempts: Iterable[str]) -> int:
         """Drop attempts of a sink; how many there were."""
@@ -237,8 +257,11 @@ class Ledger:
     def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> Stage:
         return Stage(self, sink, attempt, partition, deadline)
 
-    async def _promote(self, sink: str, batch: int, stages: Sequence[Stage]) -> None:
+    async def _promote(self, sink: str, batch: int, stages: Sequence[Stage], once: bool) -> None:
         await self.log.append_all(self._chains(stages))
+
+    async def _note_forgotten(self, sink: str) -> None:
+        await trio.lowlevel.checkpoint()
 
     async def _remove(self, stages: Sequence[Stage]) -> None:
         await trio.lowlevel.checkpoint()

@@ -57,8 +57,8 @@ class ReplayableLog(ABC):
     """
 
     async def open(self) -> None:
-        """Make it ready. Does nothing the second time."""
-        await trio.lowlevel.checkpoint()
+        """Make it ready. Does nothing the second time, and lets nobody else run: every request asks for it."""
+        await trio.lowlevel.checkpoint_if_cancelled()
 
     @abstractmethod
     def partitions(self) -> Sequence[int]:
@@ -68,6 +68,11 @@ class ReplayableLog(ABC):
     def bounds(self, partition: int) -> tuple[int, int]:
         """The earliest position that can be read, and the next that will be written."""
 
+    @property
+    def failure(self) -> OSError | None:
+        """What failed so that nobody knows what the disk holds: no more is written until the log is opened anew."""
+        return None
+
     @abstractmethod
     async def append_all(
         self, elements: Mapping[int, Iterable[Element]], *, at: Mapping[int, int] | None = None
@@ -76,7 +81,8 @@ class ReplayableLog(ABC):
 
         Nothing is seen by readers before all of it is written. ``at`` are the positions where it must begin; if a
         partition's end is elsewhere, ``ValueError``. The iterables may be read in a thread, and more than once. When
-        cancelled, nothing was appended. Raises ``OSError`` where there is no room; then, too, nothing was appended.
+        cancelled, nothing was appended. Raises ``OSError`` where there is no room; then, too, nothing was appended,
+        unless ``failure`` says that this is not known.
         """
 
     @abstractmethod

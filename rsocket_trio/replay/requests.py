@@ -37,11 +37,12 @@ class StageRequest:
 
 @value
 class CommitRequest:
-    """Which attempts make up a batch, each with its number of rows, in order."""
+    """Which attempts make up a batch, each with its number of rows, in order; ``once``: the only one of its sink."""
 
     sink: str
     batch: int
     attempts: dict[str, int]
+    once: bool
 
 
 @value
@@ -88,7 +89,10 @@ def read_commit(data: bytes) -> CommitRequest:
         if name in attempts:
             raise Invalid(f"attempt {name} is named twice")
         attempts[name] = _whole(one, "rows")
-    return CommitRequest(_sink(said), _whole(said, "batch"), attempts)
+    once = said.get("once", False)
+    if not isinstance(once, bool):
+        raise Invalid("'once' is true or false")
+    return CommitRequest(_sink(said), _whole(said, "batch"), attempts, once)
 
 
 def read_abort(data: bytes) -> AbortRequest:

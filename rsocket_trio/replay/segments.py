@@ -105,6 +105,11 @@ class Segments:
         view = self._view
         return sum(segment.size for segment in view.segments[:-1]) + view.size
 
+    @property
+    def failure(self) -> OSError | None:
+        """Why nothing more is written: it is not known what is on the disk."""
+        return self._broken
+
     # Writing: begin, write, then commit or roll back
 
     def append(self, elements: Iterable[Element]) -> int:

@@ -12,11 +12,13 @@ import trio
 
 from rsocket_trio import Channel, Invalid, Payload, Responder
 from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.errors import RSocketError
 from rsocket_trio.replay.entries import Write, read_sink_payload
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.ledger import Ledger
 from rsocket_trio.replay.log import Element
 from rsocket_trio.replay.requests import read_abort, read_commit, read_stage
+from rsocket_trio.replay.segments import NO_ROOM
 
 WAITING_BYTES = 4 * 2**20
 """Bytes of a channel's elements that wait for those before them to be written."""
@@ -40,10 +42,21 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive, channel, queue)
             while writes := await queue.take():
-                with told_to_writers():
-                    await ledger.write(by_partition(writes))
-                for _ in writes:
-                    await channel.send(b"")
+                if len(writes) > 1 and await is_written(writes):
+                    await acknowledge(channel, len(writes))
+                    continue
+                # One may be at fault alone: those before it are written and acknowledged, so that it is known which.
+                for one in writes:
+                    with told_to_writers():
+                        await ledger.write(by_partition([one]))
+                    await acknowledge(channel, 1)
+
+    async def is_written(writes: list[Write]) -> bool:
+        try:
+            await ledger.write(by_partition(writes))
+        except (OSError, ValueError, RSocketError):
+            return False
+        return True
 
     async def stage(channel: Channel) -> None:
         await ledger.open()
@@ -64,7 +77,7 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
         await ledger.open()
         wanted = read_commit(request.data)
         with told_to_writers():
-            done = await ledger.commit(wanted.sink, wanted.batch, wanted.attempts)
+            done = await ledger.commit(wanted.sink, wanted.batch, wanted.attempts, once=wanted.once)
         return answer(promoted=done.promoted, rows=done.rows, last=done.last)
 
     async def abort(request: Payload) -> bytes:
@@ -79,6 +92,12 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     responder.request_channel(f"{route}.stage", initial_request_n=1024)(stage)
     responder.request_response(f"{route}.commit")(commit)
     responder.request_response(f"{route}.abort")(abort)
+
+
+async def acknowledge(channel: Channel, count: int) -> None:
+    """Say that so many elements are in the log."""
+    for _ in range(count):
+        await channel.send(b"")
 
 
 class Waiting:
@@ -143,7 +162,8 @@ def told_to_writers() -> Iterator[None]:
         yield
     except OSError as error:
         reason = errno.errorcode.get(error.errno or 0, "unknown error")
-        raise NotWritten(f"nothing was written: {reason}, {error.strerror or error}") from error
+        what = "nothing was written" if error.errno in NO_ROOM else "nobody knows what was written"
+        raise NotWritten(f"{what}: {reason}, {error.strerror or error}") from error
     except CorruptLog as error:
         raise DamagedPartition(f"what was staged is damaged: {error.reason}") from error
     except ValueError as error:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TypeAlias
 
+import attrs
 import trio
 
 from rsocket_trio import Invalid, Outgoing, Payload, Responder
 from rsocket_trio.replay.entries import source_payload
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition
-from rsocket_trio.replay.log import READ_BYTES, ReplayableLog
+from rsocket_trio.replay.log import READ_BYTES, Record, ReplayableLog
 from rsocket_trio.replay.requests import RangeRequest, read_ends, read_range
 
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
@@ -74,19 +75,31 @@ def add_source(
 
 async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, most: int) -> None:
     """Send the records of a range, and those to come where it has no end."""
-    partition, position, end = wanted.partition, wanted.start, wanted.end
+    partition, end = wanted.partition, wanted.end
+    place = Place(wanted.start)
     size = min(FIRST_BYTES, most)
-    while end is None or position < end:
-        before, began = position, trio.current_time()
-        for record in await log.read_some(partition, position, end, max_bytes=size):
-            await out.send(source_payload(record))
-            position = record.end
-        if position == before:
-            await log.wait_beyond(partition, position)
+    while end is None or place.position < end:
+        before, began = place.position, trio.current_time()
+        await out.send_many(place.pass_by(await log.read_some(partition, before, end, max_bytes=size)))
+        if place.position == before:
+            await log.wait_beyond(partition, before)
         elif trio.current_time() - began > SLOW:
             size = max(size // 2, min(FIRST_BYTES, most))
         else:
             size = min(size * 2, most)
+
+
+@attrs.define
+class Place:
+    """How far a reader was sent."""
+
+    position: int
+
+    def pass_by(self, records: Iterable[Record]) -> Iterator[Payload]:
+        """What is sent for these, decoded as it is taken: others run in between."""
+        for record in records:
+            self.position = record.position + record.count
+            yield source_payload(record)
 
 
 def said_bounds(log: ReplayableLog) -> bytes:

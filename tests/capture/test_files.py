@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 
 import rsocket_trio.capture.writers
 from rsocket_trio.capture import Capture
+from rsocket_trio.capture.buffer import Entry
 from rsocket_trio.capture.writers import GROUP, JsonPart, ParquetPart, TableWriter
 from rsocket_trio.mux.recording import Facts
 from tests.capture import golden
@@ -185,6 +187,60 @@ def test_flush_puts_all_that_was_seen_into_whole_files(tmp_path: Path) -> None:
     assert not capture.flush(), "nobody is left who could"
 
 
+def test_flush_and_close_end_while_connections_are_faster_than_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capture = Capture(tmp_path, format="jsonl")
+    recorder = capture.opened(Facts("client", "rsocket/1.0"))
+    tracker, sent = capture._worker._tracker, 1
+    see = tracker.see
+
+    def chased(entry: Entry) -> None:
+        nonlocal sent
+        recorder.sent([golden.GET_5])
+        sent += 1
+        see(entry)
+
+    monkeypatch.setattr(tracker, "see", chased)
+    recorder.sent([golden.SETUP])
+
+    assert capture.flush()
+    assert read(tmp_path, "frames")
+    capture.close()
+    assert capture.error is None
+    assert len(read(tmp_path, "frames")) + capture.dropped == sent
+
+
+def test_close_completes_what_was_read_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    capture = Capture(tmp_path, format="jsonl")
+    worker, given_up = capture._worker, threading.Event()
+    see, fail = worker._tracker.see, worker._fail
+
+    def slow(entry: Entry) -> None:
+        see(entry)
+        if entry.frames:
+            given_up.wait(30)
+
+    def giving_up(error: Exception) -> None:
+        fail(error)
+        given_up.set()
+
+    monkeypatch.setattr(worker._tracker, "see", slow)
+    monkeypatch.setattr(worker, "_fail", giving_up)
+    recorder = capture.opened(Facts("client", "rsocket/1.0"))
+    recorder.sent([golden.SETUP, golden.GET_5])
+    recorder.received([golden.ERROR_5])
+    capture.close(timeout=0.2)
+    worker._thread.join(30)
+
+    assert isinstance(capture.error, TimeoutError)
+    assert [row["seq"] for row in read(tmp_path, "frames")] == [0, 1]
+    assert capture.dropped == 1
+    assert len(caplog.records) == 1
+
+
 KILLED = """
 import sys, itertools
 from pathlib import Path
@@ -225,8 +281,6 @@ def test_a_process_that_is_killed_leaves_whole_files_only(format: str, tmp_path:
 def test_a_disk_that_does_not_answer_holds_up_close_no_longer_than_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import threading
-
     stuck, free = threading.Event(), threading.Event()
 
     def add(self: TableWriter, rows: object, now: float) -> None:

@@ -28,6 +28,7 @@ from rsocket_trio.replay import (
     NotStaged,
 )
 from rsocket_trio.replay import journal as journal_module
+from rsocket_trio.replay import sinks as sinks_module
 from rsocket_trio.replay.segments import Segments
 from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
 
@@ -179,6 +180,52 @@ async def test_plain_writes_and_commits_at_once_lose_nothing(kind: str, tmp_path
         assert (found.count(b"plain"), found.count(b"staged")) == (30, 100)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+async def test_one_sink_too_many_is_rejected_until_one_is_forgotten(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks_module, "SINKS", 2)
+    async with new_ledger(kind, tmp_path) as ledger:
+        await ledger.commit("a", 5, {})
+        await ledger.commit("b", 6, {})
+        await stage(ledger, "staged", [b"1"], sink="c")
+        with pytest.raises(Rejected, match="2 sinks have committed: that is the limit, until"):
+            await ledger.commit("c", 0, {"staged": 1})
+        assert (await ledger.commit("a", 6, {})).promoted
+        assert ledger.sinks == {"a": 6, "b": 6}
+
+        assert await ledger.forget("a")
+        assert not await ledger.forget("a")
+        assert (await ledger.commit("c", 0, {"staged": 1})).promoted
+        assert ledger.sinks == {"b": 6, "c": 0}
+    if kind == "files":
+        async with new_ledger(kind, tmp_path) as ledger:
+            assert ledger.sinks == {"b": 6, "c": 0}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_sinks_that_write_but_once_never_run_out(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sinks_module, "SINKS", 1)
+    monkeypatch.setattr(sinks_module, "ONE_TIME_SINKS", 3)
+    async with new_ledger(kind, tmp_path) as ledger:
+        await ledger.commit("stream", 7, {})
+        for number in range(10):
+            await stage(ledger, f"a{number}", [b"%d" % number], sink=f"job{number}")
+            assert (await ledger.commit(f"job{number}", 0, {f"a{number}": 1}, once=True)).promoted
+        # The writer that did not hear the answer.
+        assert not (await ledger.commit("job9", 0, {"a9": 1}, once=True)).promoted
+        # Nobody asks after so many others. Should one, nothing counts twice.
+        with pytest.raises(NotStaged):
+            await ledger.commit("job0", 0, {"a0": 1}, once=True)
+        assert [ledger.last(sink) for sink in ("stream", "job0", "job7")] == [7, None, 0]
+        assert await rows_of(ledger) == [b"%d" % number for number in range(10)]
+    if kind == "files":
+        async with new_ledger(kind, tmp_path) as ledger:
+            assert [ledger.last(sink) for sink in ("stream", "job0", "job7", "job9")] == [7, None, 0, 0]
+
+
 # On files: what survives
 
 
@@ -209,9 +256,14 @@ async def test_the_journal_begins_anew_before_it_is_long(tmp_path: Path, monkeyp
     async with new_ledger("files", tmp_path) as ledger:
         for number in range(100):
             await ledger.commit(f"sink{number % 3}", number, {})
+            if number < 3:
+                await ledger.commit(f"job{number}", 0, {}, once=True)
+        await ledger.forget("sink2")
         assert sum(path.stat().st_size for path in (tmp_path / "journal").iterdir()) < 3000
     async with new_ledger("files", tmp_path) as ledger:
-        assert [ledger.last(f"sink{number}") for number in range(3)] == [99, 97, 98]
+        assert [ledger.last(f"sink{number}") for number in range(3)] == [99, 97, None]
+        assert [ledger.last(f"job{number}") for number in range(3)] == [0, 0, 0]
+        assert ledger.sinks == {"sink0": 99, "sink1": 97}
 
 
 async def test_a_staged_file_that_is_damaged_is_told_and_promotes_nothing(tmp_path: Path) -> None:
@@ -284,6 +336,48 @@ async def test_a_disk_that_fails_under_the_journal_ends_the_commits(tmp_path: Pa
         assert await rows_of(ledger) == []
     async with FileLog(tmp_path / "log") as log, FileLedger(tmp_path, log) as ledger:
         assert (await ledger.commit("sink", 1, {"a": 1})).promoted
+
+
+@pytest.mark.parametrize("failing", [["sync"], ["sync", "truncate"], ["write", "truncate"]])
+async def test_a_log_that_fails_after_the_decision_gets_the_rows_once_when_it_is_opened_anew(
+    failing: list[str], tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    disk = BadDisk()
+    folder = tmp_path / "ledger"
+    async with FileLog(tmp_path / "log", layer=disk) as log, FileLedger(folder, log, staged_seconds=10) as ledger:
+        await stage(ledger, "a", [b"1", b"2"])
+        disk.failing = dict.fromkeys(failing, errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            await ledger.commit("sink", 0, {"a": 2})
+        disk.failing = {}
+        # Neither the writer's despair nor time may take away what was decided.
+        assert await ledger.abort("sink", ["a"]) == 0
+        await trio.sleep(20)
+        with pytest.raises(OSError, match="can't be written since a failure, open it anew"):
+            await ledger.commit("sink", 0, {"a": 2})
+
+    async with FileLog(tmp_path / "log") as log, FileLedger(folder, log) as ledger:
+        assert await rows_of(ledger) == [b"1", b"2"]
+        assert await ledger.commit("sink", 0, {"a": 2}) == Commit(promoted=False, rows=0, last=0)
+        assert list(ledger.staged) == []
+
+
+async def test_nothing_is_decided_once_the_log_has_failed(tmp_path: Path) -> None:
+    disk = BadDisk()
+    folder = tmp_path / "ledger"
+    async with FileLog(tmp_path / "log", layer=disk) as log, FileLedger(folder, log) as ledger:
+        await stage(ledger, "a", [b"staged"])
+        disk.failing = dict.fromkeys(["sync", "truncate"], errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            await ledger.write({0: [Element(b"plain")]})
+        disk.failing = {}
+        with pytest.raises(OSError, match="can't be written since a failure"):
+            await ledger.commit("sink", 0, {"a": 1})
+
+    async with FileLog(tmp_path / "log") as log, FileLedger(folder, log) as ledger:
+        assert await rows_of(ledger) == [b"plain"]
+        assert (await ledger.commit("sink", 0, {"a": 1})).promoted
+        assert await rows_of(ledger) == [b"plain", b"staged"]
 
 
 # Killed at any moment

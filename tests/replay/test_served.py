@@ -42,7 +42,7 @@ from rsocket_trio.replay import (
 )
 from rsocket_trio.replay.entries import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
 from rsocket_trio.testing import connected_pair
-from tests.replay.disks import FullDisk, QuickDisk
+from tests.replay.disks import BadDisk, FullDisk, QuickDisk
 
 PATIENCE = 20.0
 
@@ -413,6 +413,23 @@ async def send_numbers(channel: Channel, first: int, end: int) -> None:
     await channel.send_eof()
 
 
+async def test_an_element_that_can_not_be_written_takes_none_of_those_before_it_along() -> None:
+    ledger = Ledger(MemoryLog(limit_bytes=8000))
+    answers: list[Payload] = []
+    async with sink(ledger) as client:
+        async with client.request_channel(element(b"0"), route="rows") as channel:
+            await channel.send_many([element(row) for row in (b"1", b"2", bytes(9000), b"3", b"4")])
+            with pytest.raises(Invalid, match="bytes for a partition in memory: the limit is 8000"):
+                await collect(channel, answers)
+        assert [record.data for record in await rows_of(ledger.log)] == [b"0", b"1", b"2"]
+    assert len(answers) == 3
+
+
+async def collect(channel: Channel, answers: list[Payload]) -> None:
+    async for answer in channel:
+        answers.append(answer)
+
+
 async def test_a_channel_that_is_not_read_is_not_read_from_either() -> None:
     ledger = Ledger()
     async with sink(ledger) as client:
@@ -539,6 +556,7 @@ COMMANDS: list[tuple[str, Any]] = [
     ("commit", {"sink": "s", "batch": 1, "attempts": ["a"]}),
     ("commit", {"sink": "s", "batch": 1, "attempts": [{"attempt": "a"}]}),
     ("commit", {"sink": "s", "batch": 1, "attempts": [{"attempt": "a", "rows": 1}] * 2}),
+    ("commit", {"sink": "s", "batch": 1, "attempts": [], "once": 1}),
     ("abort", {"sink": "s"}),
     ("abort", {"sink": "s", "attempts": [1]}),
 ]
@@ -572,6 +590,26 @@ async def test_a_full_disk_is_told_to_every_writer(tmp_path: Path) -> None:
         disk.room = 2**40
         assert (await commit(client, 1, a=2))["promoted"]
     assert errno.ENOSPC == 28
+
+
+async def test_of_a_disk_that_fails_nobody_says_that_nothing_was_written(tmp_path: Path) -> None:
+    disk = BadDisk()
+    async with sink(FileLedger(tmp_path, layer=disk)) as client:
+        await staged(client, "a", [b"1"])
+        disk.failing = {"sync": errno.EIO}
+        with pytest.raises(ApplicationError, match="nobody knows what was written: EIO") as caught:
+            await commit(client, 1, a=1)
+        assert caught.value.code == 0x321
+
+
+async def test_a_sink_that_writes_but_once_says_so_with_its_commit() -> None:
+    ledger = Ledger()
+    async with sink(ledger) as client:
+        said = {"sink": "job", "batch": 0, "attempts": [], "once": True}
+        for promoted in (True, False):
+            told = await client.request_response(json.dumps(said), route="rows.commit")
+            assert json.loads(told.data) == {"promoted": promoted, "rows": 0, "last": 0}
+    assert (ledger.last("job"), ledger.sinks) == (0, {})
 
 
 async def test_what_a_log_can_not_hold_is_invalid() -> None:
