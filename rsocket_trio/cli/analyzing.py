@@ -118,7 +118,7 @@ def make_report(
             with aside(said), local_session(master, settings, size=size) as spark:
                 told = {answer.view: answer for answer in answers(spark, directory, server=server, paired=paired)}
         except (PySparkException, Py4JError) as error:
-            raise Failure(f"Spark failed: {first_line(str(error)) or last_line(said)}", FAILED) from error
+            raise Failure(f"Spark failed: {reason(str(error)) or last_line(said)}", FAILED) from error
     return render(told, title=title)
 
 
@@ -153,9 +153,13 @@ def aside(file: IO[bytes]) -> Iterator[None]:
         os.close(kept)
 
 
-def first_line(text: str) -> str:
-    """The first line that says something, fit for a terminal."""
-    return next((readable(line.strip())[:SAID] for line in text.splitlines() if line.strip()), "")
+def reason(text: str) -> str:
+    """What an error of Spark says, fit for a terminal: what Java threw if it did, and what caused that."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")] or lines
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    said = thrown[:1] + [cause for cause in causes if cause != thrown[0]][:1]
+    return "; caused by ".join(readable(line)[:SAID] for line in said)
 
 
 def last_line(file: IO[bytes]) -> str:

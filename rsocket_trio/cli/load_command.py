@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rsocket_trio.cli.analyzing import aside, first_line, last_line, setting
+from rsocket_trio.cli.analyzing import aside, last_line, reason, setting
 from rsocket_trio.cli.asking import OURS, credentials, keepalive_terms
 from rsocket_trio.cli.composing import compose
 from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
@@ -139,7 +139,7 @@ def make_load(said: dict[str, Any]) -> int:
                 check_slots(spark, plan.tasks)
                 summary = run_plan(spark, plan).summary
         except (PySparkException, Py4JError) as error:
-            raise Failure(f"Spark failed: {first_line(str(error)) or last_line(spoken)}", FAILED) from error
+            raise Failure(f"Spark failed: {reason(str(error)) or last_line(spoken)}", FAILED) from error
         except (LoadError, SlotsError) as error:
             raise Failure(str(error), FAILED) from error
     write_text(json.dumps(summary.to_dict()) if said["as_json"] else table(summary, per_second=not said["quiet"]))

@@ -11,8 +11,10 @@ import trio
 
 from rsocket_trio import Channel, Connection, Payload
 from rsocket_trio.errors import ConnectionLost, RSocketError, StreamError
-from rsocket_trio.spark.delivering import Delivery, Silence, SinkError, is_missing_route, passes
+from rsocket_trio.spark.connections import Pool
+from rsocket_trio.spark.delivering import Delivery, Pieces, Silence, SinkError, is_missing_route, passes
 from rsocket_trio.spark.elements import PIECE_BYTES, route_entry
+from rsocket_trio.spark.options import Options
 
 FLYING_BYTES = 16 * PIECE_BYTES
 """Bytes that may wait for their answers: where rows are large this is less than ``inFlight`` of them."""
@@ -137,7 +139,16 @@ class RequestRound(Round):
 
 
 class Acknowledged(Delivery):
-    """One channel: each row is an item, and each answer acknowledges the next one, in order."""
+    """One channel: each row is an item, and each answer acknowledges the next one, in order.
+
+    A server may take several items at once, and refuse them together: then nobody knows which one it meant. So these
+    are sent again one at a time, and only a row that is refused alone is skipped.
+    """
+
+    def __init__(self, pool: Pool, options: Options, pieces: Pieces) -> None:
+        super().__init__(pool, options, pieces)
+        self.suspects = 0
+        """How many of the next rows are sent one at a time."""
 
     async def send_over(self, connection: Connection) -> None:
         """One round."""
@@ -180,8 +191,11 @@ class ChannelRound(Round):
             return
         if passes(failure) or is_missing_route(failure) or not isinstance(failure, StreamError) or not self._sent:
             raise failure
-        # Acknowledgements come in order, so it was the first that has none.
+        if delivery.options.error_policy == "skip" and len(self._sent) > 1:
+            delivery.suspects = len(self._sent)
+            return
         delivery.skip(delivery.ready.popleft(), failure)
+        delivery.suspects = 0
 
     async def _converse(self, channel: Channel) -> None:
         async with trio.open_nursery() as nursery:
@@ -199,10 +213,10 @@ class ChannelRound(Round):
             nursery.cancel_scope.cancel()
 
     async def _send(self, channel: Channel) -> None:
-        options = self.delivery.options
-        while await self.delivery.fill():
-            while self.delivery.ready:
-                while len(self._sent) >= options.in_flight or self._size > FLYING_BYTES:
+        delivery = self.delivery
+        while await delivery.fill():
+            while delivery.ready:
+                while self._is_full():
                     await self._wait_for_some()
                 await channel.send(self._take())
         self._is_complete = True
@@ -216,6 +230,7 @@ class ChannelRound(Round):
                     raise ConnectionLost(f"{len(batch)} acknowledgements for {len(sent)} items")
                 for _ in batch:
                     self._size -= sent.popleft().size
+                delivery.suspects = max(delivery.suspects - len(batch), 0)
                 delivery.tries.succeeded()
                 self.silence.heard = trio.current_time()
                 self._acknowledged.set()
@@ -223,6 +238,10 @@ class ChannelRound(Round):
                 raise ConnectionLost(f"the server completed too early, {len(sent)} items are not acknowledged")
         except RSocketError as error:
             self.fail(error)
+
+    def _is_full(self) -> bool:
+        most = 1 if self.delivery.suspects else self.delivery.options.in_flight
+        return len(self._sent) >= most or self._size > FLYING_BYTES
 
     def _take(self) -> Payload:
         payload = self.delivery.ready.popleft()

@@ -7,6 +7,7 @@ not survive the fork by which Spark makes its workers.
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import threading
@@ -16,6 +17,8 @@ from typing import Generic, Protocol, TypeAlias, TypeVar
 import trio
 
 from rsocket_trio.spark.connections import Pool
+
+logger = logging.getLogger("rsocket_trio.spark")
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
@@ -90,6 +93,14 @@ Producer: TypeAlias = Callable[[Taker[T]], Awaitable[None]]
 """An async function that lays items on a conveyor until there are no more."""
 
 
+async def _guarded(function: Callable[[], Awaitable[None]]) -> None:
+    try:
+        await function()
+    except Exception:
+        # Everything else in the thread belongs to others: their tasks must not end with this one.
+        logger.exception("a task of the background thread failed")
+
+
 class Background:
     """The Trio thread of this process. Its methods are for other threads."""
 
@@ -124,8 +135,8 @@ class Background:
         return trio.from_thread.run(function, trio_token=self._token)
 
     def start(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Run an async function in the thread until it ends by itself; it must not raise."""
-        self._token.run_sync_soon(self._nursery.start_soon, function)
+        """Run an async function in the thread until it ends. What it raises is logged, and ends nothing else."""
+        self._token.run_sync_soon(self._nursery.start_soon, _guarded, function)
 
     def soon(self, function: Callable[[], object]) -> None:
         """Call a function in the thread, soon; it must not raise."""

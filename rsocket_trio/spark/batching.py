@@ -73,10 +73,22 @@ class Pending:
             for batch in decoded(chunk, self._schema):
                 yield from self._keep(batch, batch.num_rows, batch.nbytes)
             return
-        while (room := self._max_rows - self.rows) < chunk.rows:
+        size = chunk.size
+        while (room := self._room_for(chunk, size)) < chunk.rows:
             head, chunk = chunk.split(room)
+            size = chunk.size
             yield from self._keep(head, head.rows, head.size)
-        yield from self._keep(chunk, chunk.rows, chunk.size)
+        yield from self._keep(chunk, chunk.rows, size)
+
+    def _room_for(self, chunk: Chunk, size: int) -> int:
+        """How many rows of a chunk fill the batch: so many by number, or up to the one that reaches its bytes."""
+        rows, left = self._max_rows - self.rows, self._max_bytes - self._size
+        if size > left:
+            for number, one in enumerate(chunk.sizes(), 1):
+                left -= one
+                if left <= 0:
+                    return min(number, rows)
+        return rows
 
     def flush(self) -> pa.RecordBatch:
         """What waits, as one batch."""

@@ -8,7 +8,8 @@ import attrs
 
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA
 from rsocket_trio.spark.options import OptionError, Options, Use
-from rsocket_trio.spark.parsing import EARLIEST, LATEST
+from rsocket_trio.spark.parsing import EARLIEST, LATEST, route_name
+from rsocket_trio.spark.protocol import OFFSETS_ROUTE
 
 SOURCES = ("stream", "channel", "response")
 SINKS = ("response", "channel", "fnf")
@@ -103,6 +104,7 @@ def _read(options: Options) -> None:
     if options.request_data and options.request_data_base64:
         raise OptionError("options 'requestData' and 'requestDataBase64' exclude each other")
     if options.positions == "server":
+        _derived_route(options, OFFSETS_ROUTE)
         if options.interaction != "stream":
             raise OptionError(f"option 'interaction' of {options.interaction!r} does not go with positions=server")
         if options.request:
@@ -126,14 +128,23 @@ def _write(options: Options) -> None:
         raise OptionError("a sink needs composite metadata: leave out 'metadataMimeType'")
     if options.rows_per_request not in (None, 1) and options.payload == "raw":
         raise OptionError("option 'rowsPerRequest' needs payload=arrow: a raw row is a request")
-    if options.delivery != "exactlyOnce":
-        for name, given in (
-            ("stageRoute", options.stage_route),
-            ("commitRoute", options.commit_route),
-            ("abortRoute", options.abort_route),
-        ):
-            if given is not None:
-                raise OptionError(f"option {name!r} needs delivery=exactlyOnce")
+    for name, given, suffix in (
+        ("stageRoute", options.stage_route, ".stage"),
+        ("commitRoute", options.commit_route, ".commit"),
+        ("abortRoute", options.abort_route, ".abort"),
+    ):
+        if options.delivery == "exactlyOnce":
+            if given is None:
+                _derived_route(options, suffix)
+        elif given is not None:
+            raise OptionError(f"option {name!r} needs delivery=exactlyOnce")
+
+
+def _derived_route(options: Options, suffix: str) -> None:
+    try:
+        route_name(options.route + suffix)
+    except ValueError as error:
+        raise OptionError(f"option 'route' is too long: with {suffix!r} behind it, it {error}") from None
 
 
 CHECKS: dict[Use, tuple[Callable[[Options], None], ...]] = {

@@ -23,9 +23,10 @@ from rsocket_trio import (
     Keepalive,
     Payload,
     Rejected,
+    RejectedSetup,
     open_connection,
 )
-from rsocket_trio.errors import RSocketError, again
+from rsocket_trio.errors import RSocketError, SetupError, again
 from rsocket_trio.metadata import (
     AUTHENTICATION,
     Authentication,
@@ -42,7 +43,7 @@ from rsocket_trio.terms import Retry
 logger = logging.getLogger("rsocket_trio.spark")
 
 USABLE = "open"
-PASSING = (ConnectionLost, ConnectionClosed, Rejected, OSError, trio.TooSlowError)
+PASSING = (ConnectionLost, ConnectionClosed, Rejected, RejectedSetup, OSError, trio.TooSlowError)
 """What may be over when it is tried again: a server that is away, restarts or is full."""
 PASSING_FOR_READS = (*PASSING, Canceled)
 """The same and what a server says that gave up half-way: to read again does no harm."""
@@ -151,7 +152,8 @@ class Pool:
     async def connection(self, target: Target) -> AsyncIterator[Connection]:
         """A connection to the target for as long as the block, shared where the target allows it.
 
-        Raises ``ConnectionLost`` naming every URI that was tried and why it failed.
+        Raises ``ConnectionLost`` naming every URI that was tried and why it failed, and a ``SetupError`` where all
+        servers refused: ``RejectedSetup`` if one may have another opinion later.
         """
         if not target.reuse:
             async with self._open(target) as connection:
@@ -225,7 +227,8 @@ class Pool:
     async def _open(self, target: Target) -> AsyncIterator[Connection]:
         """A connection to the first URI that answers, beginning with the one that did last."""
         context = target.ssl_context()
-        problems = []
+        problems: list[str] = []
+        refusals: list[SetupError] = []
         first = self._first.get(target.uris, 0)
         for number in range(len(target.uris)):
             index = (first + number) % len(target.uris)
@@ -250,15 +253,19 @@ class Pool:
                         yield connection
             except trio.TooSlowError:
                 problem = f"{shown_uri(uri)}: no connection within {target.connect_timeout:g} s"
-            except (ConnectionLost, ConnectionClosed) as error:
+            except (ConnectionLost, ConnectionClosed, SetupError) as error:
                 if connected:
                     raise
+                if isinstance(error, SetupError):
+                    refusals.append(error)
                 problem = str(error).replace(uri, shown_uri(uri))
                 problem = problem if shown_uri(uri) in problem else f"{shown_uri(uri)}: {problem}"
             else:
                 return
             problems.append(problem)
-        raise ConnectionLost("; ".join(problems))
+        if len(refusals) < len(problems):
+            raise ConnectionLost("; ".join(problems))
+        raise next((one for one in refusals if isinstance(one, RejectedSetup)), refusals[0])
 
 
 class Tries:
@@ -269,14 +276,19 @@ class Tries:
         self._most = options.reconnect_max_attempts
         self._what = what
         self.number = 0
+        self.last: Exception | None = None
+        """Why the last try failed."""
 
     def succeeded(self) -> None:
         """Something came: the next failure is a first one."""
         self.number = 0
 
     async def failed(self, error: Exception) -> None:
-        """Wait before the next try. Raises ``ConnectionLost`` once there were enough."""
+        """Wait before the next try. Once there were enough raises ``ConnectionLost``, or the refusal of a server."""
+        self.last = error
         if self.number >= self._most:
+            if isinstance(error, SetupError):
+                raise again(error)
             raise ConnectionLost(f"{self._what}: given up after {self.number + 1} tries: {error}")
         delay = self._retry.delay(self.number, random.random())
         self.number += 1

@@ -24,6 +24,10 @@ from rsocket_trio.spark.records import Chunk
 logger = logging.getLogger("rsocket_trio.spark")
 
 
+OVERHEAD = 100
+"""Bytes that an element takes beside its data and metadata, about: empty ones fill a store, too."""
+
+
 class Store(ABC):
     """Elements by index, from ``begin`` up to, and without, ``end``."""
 
@@ -32,20 +36,21 @@ class Store(ABC):
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._sizes: deque[tuple[int, int]] = deque()
+        self._sizes: deque[tuple[int, int, int]] = deque()
         self._room = trio.Event()
         self.unread = 0
         """Bytes that no micro-batch has read."""
+        self._overhead = 0
 
     async def add(self, batch: list[Payload]) -> None:
         """Keep elements; when it returns they are safe, as far as this store promises that."""
         await self.write(batch)
-        self._count(sum([payload.size for payload in batch]))
+        self._count(len(batch), sum([payload.size for payload in batch]))
 
     async def wait_for_room(self) -> None:
         """Wait until less than the bound waits to be read."""
         await trio.lowlevel.checkpoint()
-        while self.unread >= self._max_bytes:
+        while self.unread + self._overhead >= self._max_bytes:
             self._room = trio.Event()
             await self._room.wait()
 
@@ -53,12 +58,20 @@ class Store(ABC):
         """Micro-batches have read everything below an index: that makes room, though it is still kept."""
         await trio.lowlevel.checkpoint()
         while self._sizes and self._sizes[0][0] <= index:
-            self.unread -= self._sizes.popleft()[1]
+            _, size, overhead = self._sizes.popleft()
+            self.unread -= size
+            self._overhead -= overhead
         self._room.set()
 
-    def _count(self, size: int) -> None:
-        self._sizes.append((self.end, size))
+    def _count(self, elements: int, size: int) -> None:
+        overhead = elements * OVERHEAD
+        self._sizes.append((self.end, size, overhead))
         self.unread += size
+        self._overhead += overhead
+
+    def _forget_sizes(self) -> None:
+        self._sizes.clear()
+        self.unread = self._overhead = 0
 
     @abstractmethod
     async def write(self, batch: list[Payload]) -> None:
@@ -111,7 +124,7 @@ class MemoryStore(Store):
             by = index - self.begin
             for chunk in self._chunks:
                 chunk.start += by
-            self._sizes = deque((end + by, size) for end, size in self._sizes)
+            self._sizes = deque((end + by, size, overhead) for end, size, overhead in self._sizes)
             self.begin += by
             self.end += by
 
@@ -183,6 +196,8 @@ class Intake:
         tries = Tries(options, f"reading {options.route}")
         target = target_of(options)
         while True:
+            # Before there is any credit: each subscription begins with some.
+            await self._store.wait_for_room()
             try:
                 async with (
                     self._pool.connection(target) as connection,

@@ -40,14 +40,23 @@ async def fetch_live(pool: Pool, options: Options, conveyor: Taker[Chunk]) -> No
     """Lay a live stream on the conveyor, up to its end, ``maxRows`` or ``maxDuration``.
 
     A connection that can't be made is tried again; one that breaks once rows have come is a ``DataLossError``, unless
-    that is accepted: then what came is all there is.
+    that is accepted: then what came is all there is. Raises ``ConnectionLost`` where the time is over and there never
+    was a connection.
     """
-    with trio.move_on_after(math.inf if options.max_duration is None else options.max_duration):
-        await _fetch_live(pool, options, conveyor)
-
-
-async def _fetch_live(pool: Pool, options: Options, conveyor: Taker[Chunk]) -> None:
     tries = Tries(options, f"reading {options.route}")
+    connected = trio.Event()
+    with trio.move_on_after(math.inf if options.max_duration is None else options.max_duration) as time:
+        await _fetch_live(pool, options, conveyor, tries, connected)
+    if time.cancelled_caught and not connected.is_set():
+        why = tries.last or "it was still being made"
+        raise ConnectionLost(
+            f"reading {options.route}: no connection within {options.max_duration:g} s (maxDuration): {why}"
+        )
+
+
+async def _fetch_live(
+    pool: Pool, options: Options, conveyor: Taker[Chunk], tries: Tries, connected: trio.Event
+) -> None:
     target = target_of(options)
     rows = 0
 
@@ -64,6 +73,7 @@ async def _fetch_live(pool: Pool, options: Options, conveyor: Taker[Chunk]) -> N
     while True:
         try:
             async with pool.connection(target) as connection:
+                connected.set()
                 if options.interaction == "response":
                     await take([await _ask(connection, options)])
                     return

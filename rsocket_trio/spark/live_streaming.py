@@ -6,6 +6,7 @@ process that Spark runs for the query on the driver.
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
@@ -24,11 +25,14 @@ from rsocket_trio.spark.records import Chunk
 from rsocket_trio.spark.streaming import StreamReader
 from rsocket_trio.spark.wal import WalPartition, WalStore
 
+logger = logging.getLogger("rsocket_trio.spark")
+
 
 class HeldStreamReader(StreamReader):
     """What live streams have in common: an intake that runs, a store that it fills."""
 
     _goal: int | None = None
+    _takes_what_came = False
 
     @property
     @abstractmethod
@@ -58,7 +62,10 @@ class HeldStreamReader(StreamReader):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Where the next micro-batch ends; ``start`` where there is nothing (worth while) to read."""
         begin = self._from_offset(start)
+        self._reach(begin)
         intake = self._intake
+        if self._takes_what_came and self._goal is None:
+            self._goal = self._what_came()
         self._background.run(partial(self._store.read_up_to, begin))
         # Before the end is looked at: what came before an error is read first.
         error = intake.error
@@ -82,12 +89,20 @@ class HeldStreamReader(StreamReader):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What has come is taken; where a volume is asked for, that is waited for, up to its delay."""
+        # Not yet: nothing may be added before it is known where the query goes on.
+        self._takes_what_came = True
+
+    def _what_came(self) -> int:
         options, intake = self._options, self._intake
         deadline = time.monotonic() + options.max_trigger_delay
         wanted = self._store.begin + (options.min_rows_per_trigger or 0)
         while self._store.end < wanted and not intake.is_over and time.monotonic() < deadline:
             time.sleep(0.01)
-        self._goal = self._store.end
+        return self._store.end
+
+    @abstractmethod
+    def _reach(self, index: int) -> None:
+        """The query goes on from an index, so nothing that comes may have one below."""
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The elements of a micro-batch."""
@@ -142,24 +157,18 @@ class MemoryStreamReader(HeldStreamReader):
         check_offset(offset, self._options.fingerprint)
         return int(offset["n"])
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The same; the first call says where an earlier process had come to."""
-        self._number(self._from_offset(start))
-        return super().latestOffset(start, limit)
-
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The same; a first call before any other is for a micro-batch of an earlier process."""
         if not self._is_numbered:
-            self._number(self._from_offset(end))
+            self._reach(self._from_offset(end))
         return super().partitions(start, end)
 
-    def _number(self, index: int) -> None:
+    def _reach(self, index: int) -> None:
+        """The first call says where an earlier process had come to."""
         if not self._is_numbered:
             self._is_numbered = True
             if index:
                 self._store.renumber(index)
-                if self._goal is not None:
-                    self._goal += index
 
 
 class WalStreamReader(HeldStreamReader):
@@ -181,3 +190,15 @@ class WalStreamReader(HeldStreamReader):
                 f"the checkpoint belongs to the log {offset.get('wal')!r}, option 'walDir' holds {self._store.id!r}"
             )
         return int(offset["index"])
+
+    def _reach(self, index: int) -> None:
+        """Raise ``DataLossError`` where the log ends before that: what comes would pass for read."""
+        store = self._store
+        if index <= store.end:
+            return
+        lost = f"the log in {self._options.wal_dir} ends at element {store.end}, the checkpoint is at {index}: it was "
+        lost += "deleted, or lost what its disk had not written (walSync=never)"
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{lost}; with failOnDataLoss=false it goes on with what comes from now on")
+        logger.warning("%s. It goes on with what comes from now on", lost)
+        store.begin_anew(index)

@@ -15,6 +15,7 @@ import attrs
 
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.mux.credit import MAX_REQUEST_N
+from rsocket_trio.replay.requests import LONGEST_SINK
 from rsocket_trio.spark.parsing import (
     Parser,
     Positions,
@@ -25,7 +26,9 @@ from rsocket_trio.spark.parsing import (
     milliseconds,
     number,
     read_positions,
+    route_name,
     seconds,
+    short,
     shown_uri,
     size,
     text,
@@ -110,7 +113,7 @@ class Options:
 
     # fmt: off
     uris: tuple[str, ...] = row("path", uris, None, Use.ANY, "`tcp://`, `tls://`, `ws://`, `wss://`, `unix://`; several with commas between them: the next is tried when one fails. Also `uri`", shown_default="required")
-    route: str = row("route", words, None, Use.ANY, "the route, in composite metadata", shown_default="required")
+    route: str = row("route", route_name, None, Use.ANY, "the route, in composite metadata", shown_default="required")
     interaction: str | None = row("interaction", choice("stream", "channel", "response", "fnf"), None, Use.ANY, "source: `stream`, `channel`, `response`; sink: `response`, `channel`, `fnf`", shown_default="stream; response")
     request_data: bytes = row("requestData", encoded, "", Use.READ, "data of the request, as text", shown_default="empty")
     request_data_base64: bytes = row("requestDataBase64", base64_bytes, "", Use.READ, "data of the request, as bytes", shown_default="empty")
@@ -128,13 +131,13 @@ class Options:
     payload: str = row("payload", choice("raw", "arrow"), "raw", Use.ANY, "`raw`: a row is a payload's bytes; `arrow`: each payload is an Arrow IPC stream")
     credit: int = row("credit", number(1, MAX_REQUEST_N), "2048", Use.READ, "payloads that the server may send ahead; refilled at half")
     batch_rows: int = row("batchRows", number(1, 10_000_000), "4096", Use.READ, "rows of a record batch, at most; an Arrow payload is never cut")
-    batch_bytes: int = row("batchBytes", size, "4 MiB", Use.READ, "bytes after which a record batch is handed on")
+    batch_bytes: int = row("batchBytes", size(2**30), "4 MiB", Use.READ, "bytes after which a record batch is handed on, up to 1 GiB")
     batch_max_delay: float = row("batchMaxDelayMs", milliseconds, "200", Use.READ, "milliseconds after which a record batch is handed on, full or not")
     positions: str | None = row("positions", choice("server", "wal", "none"), None, Use.READ, "where a read can be repeated from: the `server`, a log that is written ahead (`wal`, streams only), or not at all (`none`)", shown_default="none in batch; must be set in streams")
     starting_position: Positions | None = row("startingPosition", read_positions, None, Use.READ, "`earliest`, `latest`, or JSON such as `{\"0\": 1234}`: the first position; with `positions=server`", shown_default="earliest in batch; latest in streams")
     ending_position: Positions | None = row("endingPosition", read_positions, None, Use.BATCH_READ, "`latest`, or JSON: the position behind the last; with `positions=server`", shown_default="latest")
     max_rows_per_trigger: int | None = row("maxRowsPerTrigger", number(1), None, Use.STREAM_READ, "rows of a micro-batch, over all partitions", shown_default="100000 per partition")
-    max_bytes_per_trigger: int | None = row("maxBytesPerTrigger", size, None, Use.STREAM_READ, "bytes of a micro-batch; with `positions=server` by the average of a sample of its rows")
+    max_bytes_per_trigger: int | None = row("maxBytesPerTrigger", size(), None, Use.STREAM_READ, "bytes of a micro-batch; with `positions=server` by the average of a sample of its rows")
     min_rows_per_trigger: int | None = row("minRowsPerTrigger", number(1), None, Use.STREAM_READ, "wait for so many rows")
     max_trigger_delay: float = row("maxTriggerDelay", seconds, "15m", Use.STREAM_READ, "but no longer than this")
     min_partitions: int | None = row("minPartitions", number(1, 100_000), None, Use.READ, "split the ranges into at least so many tasks; with `positions=server` or `wal`", shown_default="the server's partitions")
@@ -142,17 +145,17 @@ class Options:
     max_duration: float | None = row("maxDuration", seconds, None, Use.BATCH_READ, "end the read of a live stream after this time; with `positions=none`")
     fail_on_data_loss: bool = row("failOnDataLoss", flag, "true", Use.READ, "fail where rows are gone that should be there; else count them in a warning and go on")
     wal_dir: str | None = row("walDir", words, None, Use.STREAM_READ, "directory of the log, on a file system that every executor sees; for `positions=wal`")
-    wal_max_bytes: int = row("walMaxBytes", size, "256 MiB", Use.STREAM_READ, "bytes of a live stream that may wait for Spark, in the log or in memory; then the producer waits")
+    wal_max_bytes: int = row("walMaxBytes", size(), "256 MiB", Use.STREAM_READ, "bytes of a live stream that may wait for Spark, in the log or in memory, and 100 more for each payload; then the producer waits")
     wal_sync: str = row("walSync", choice("batch", "always", "never"), "batch", Use.STREAM_READ, "when the log reaches the disk: per batch that came, per record, or when the system likes")
-    ack_route: str | None = row("ackRoute", words, None, Use.STREAM_READ, "route that hears of committed positions, one micro-batch late; with `positions=server`")
+    ack_route: str | None = row("ackRoute", route_name, None, Use.STREAM_READ, "route that hears of committed positions, one micro-batch late; with `positions=server`")
     delivery: str = row("delivery", choice("exactlyOnce", "atLeastOnce", "bestEffort"), "atLeastOnce", Use.WRITE, "what is promised when tasks or the query are repeated")
     in_flight: int = row("inFlight", number(1, 1_000_000), "256", Use.WRITE, "requests of a task that wait for their answers")
     rows_per_request: int | None = row("rowsPerRequest", number(1, 10_000_000), None, Use.WRITE, "rows of one request", shown_default="1; arrow: a record batch")
-    sink_id: str | None = row("sinkId", words, None, Use.WRITE, "what the server keeps its ledger by: another for each checkpoint; a batch write counts once under it", shown_default="id of the query")
+    sink_id: str | None = row("sinkId", short(LONGEST_SINK), None, Use.WRITE, "what the server keeps its ledger by: another for each checkpoint; a batch write counts once under it", shown_default="id of the query")
     error_policy: str = row("errorPolicy", choice("fail", "skip"), "fail", Use.WRITE, "`skip` counts rows that the server refused, and goes on")
-    stage_route: str | None = row("stageRoute", words, None, Use.WRITE, "for `exactlyOnce`", shown_default="route + `.stage`")
-    commit_route: str | None = row("commitRoute", words, None, Use.WRITE, "for `exactlyOnce`", shown_default="route + `.commit`")
-    abort_route: str | None = row("abortRoute", words, None, Use.WRITE, "for `exactlyOnce`", shown_default="route + `.abort`")
+    stage_route: str | None = row("stageRoute", route_name, None, Use.WRITE, "for `exactlyOnce`", shown_default="route + `.stage`")
+    commit_route: str | None = row("commitRoute", route_name, None, Use.WRITE, "for `exactlyOnce`", shown_default="route + `.commit`")
+    abort_route: str | None = row("abortRoute", route_name, None, Use.WRITE, "for `exactlyOnce`", shown_default="route + `.abort`")
     keepalive_interval: float = row("keepAliveInterval", seconds, "20s", Use.ANY, "how often a connection shows that it lives")
     keepalive_max_lifetime: float = row("keepAliveMaxLifetime", seconds, "90s", Use.ANY, "silence after which a connection is dead")
     connect_timeout: float = row("connectTimeout", seconds, "10s", Use.ANY, "for one try to connect")
@@ -216,7 +219,10 @@ def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
 
 def _parsed(known: Row, written: str) -> Any:
     try:
+        written.encode()
         return known.parse(written)
+    except UnicodeEncodeError as error:
+        problem = f"has at character {error.start} half of a surrogate pair, which is no text"
     except ValueError as error:
         problem = str(error)
     shown = REDACTED if known.secret else repr(shown_uri(written) if known.name == "path" else written)

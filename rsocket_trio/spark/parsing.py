@@ -11,14 +11,17 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, TypeAlias
 
+from rsocket_trio.metadata.routing import LONGEST_TAG
 from rsocket_trio.transports.uris import parse_uri
 
 Parser: TypeAlias = Callable[[str], Any]
 """From an option's text to its value; ``ValueError`` says what is wrong with it, without the option's name."""
 
 MAX_POSITION = 2**63 - 1
+NO_PASSWORDS = "user names and passwords do not belong into a URI (see option 'auth.type')"
 EARLIEST = "earliest"
 LATEST = "latest"
 
@@ -41,6 +44,25 @@ def words(written: str) -> str:
     if not written.strip():
         raise ValueError("is empty")
     return written
+
+
+def route_name(written: str) -> str:
+    """A route: anything but nothing, as long as it fits into its entry."""
+    length = len(words(written).encode())
+    if length > LONGEST_TAG:
+        raise ValueError(f"has {length} bytes, the limit is {LONGEST_TAG}")
+    return written
+
+
+def short(longest: int) -> Parser:
+    """A few words."""
+
+    def parse(written: str) -> str:
+        if len(words(written)) > longest:
+            raise ValueError(f"has {len(written)} characters, the limit is {longest}")
+        return written
+
+    return parse
 
 
 def encoded(written: str) -> bytes:
@@ -87,12 +109,16 @@ def number(low: int, high: int = MAX_POSITION) -> Parser:
     return parse
 
 
-def size(written: str) -> int:
+def size(high: int = MAX_POSITION) -> Parser:
     """Bytes: ``1048576``, ``64k``, ``4 MiB``. All units are powers of 1024."""
-    found = _SIZE.fullmatch(written.strip())
-    if found is None:
-        raise ValueError("is not a size such as 1048576, 64k or 4 MiB")
-    return between(int(float(found[1]) * _SIZES[found[2].lower()]), 1, MAX_POSITION)
+
+    def parse(written: str) -> int:
+        found = _SIZE.fullmatch(written.strip())
+        if found is None:
+            raise ValueError("is not a size such as 1048576, 64k or 4 MiB")
+        return between(int(Decimal(found[1]) * _SIZES[found[2].lower()]), 1, high)
+
+    return parse
 
 
 def seconds(written: str) -> float:
@@ -122,7 +148,9 @@ def uris(written: str) -> tuple[str, ...]:
         try:
             parse_uri(one)
         except ValueError as error:
-            raise ValueError(f"is wrong: {str(error).replace(one, shown_uri(one))}") from None
+            # Of a text with an @ nothing is quoted: a password may be anywhere in it, with commas and slashes as well.
+            said = NO_PASSWORDS if "@" in written else str(error).replace(one, shown_uri(one))
+            raise ValueError(f"is wrong: {said}") from None
     return found
 
 
@@ -140,26 +168,39 @@ def read_positions(written: str) -> Positions:
 
 def position_map(found: object) -> dict[int, int]:
     """Positions by partition, out of JSON. Raises ``ValueError`` naming what does not belong."""
-    if not isinstance(found, Mapping) or not found:
-        raise ValueError('must be an object such as {"0": 1234}')
     result: dict[int, int] = {}
-    for partition, position in found.items():
-        if not re.fullmatch(r"\d{1,9}", str(partition)):
-            raise ValueError(f"has a partition {partition!r} that is not a whole number")
+    for text, partition in partitions_of(found).items():
+        position = found[text]  # type: ignore[index]  # it was found to be a mapping
         if type(position) is not int or not 0 <= position <= MAX_POSITION:
             raise ValueError(f"has a position {position!r} of partition {partition} that is not a whole number")
-        result[int(partition)] = position
+        result[partition] = position
     return result
+
+
+def partitions_of(found: object) -> dict[Any, int]:
+    """The keys of what JSON says by partition, and the partitions that they name. Raises ``ValueError``."""
+    if not isinstance(found, Mapping) or not found:
+        raise ValueError('must be an object such as {"0": 1234}')
+    for key in found:
+        # One way to write each, so that none is named twice.
+        if not re.fullmatch(r"0|[1-9]\d{0,8}", str(key), re.ASCII):
+            raise ValueError(f"has a partition {key!r} that is not a whole number")
+    return {key: int(key) for key in found}
 
 
 def between(value: int, low: int, high: int) -> int:
     """The number, if it lies within its bounds."""
+    if value < low and high == MAX_POSITION:
+        raise ValueError(f"must be at least {low}")
     if not low <= value <= high:
-        raise ValueError(f"must be at least {low}" if high == MAX_POSITION else f"must be between {low} and {high}")
+        raise ValueError(f"must be between {low} and {high}")
     return value
 
 
 def shown_uri(uri: str) -> str:
-    """A URI without what may be secret: its query."""
+    """A URI without what may be secret: its query, and where it has an ``@`` anything but its scheme."""
+    if "@" in uri:
+        scheme = re.match(r"[\w+]+://", uri)
+        return f"{scheme[0]}..." if scheme else "..."
     head, mark, _ = uri.partition("?")
     return f"{head}?..." if mark else head

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from rsocket_trio.spark.parsing import EARLIEST, LATEST, Positions, position_map
+from rsocket_trio.spark.parsing import EARLIEST, LATEST, MAX_POSITION, Positions, partitions_of, position_map
 
 VERSION = 1
 
@@ -54,11 +54,14 @@ def parse_bounds(answer: bytes) -> dict[int, Bounds]:
     """What a server says about its partitions. Raises ``ValueError`` for what is no such answer."""
     try:
         found = json.loads(answer)
-        bounds = {int(partition): Bounds(int(one["earliest"]), int(one["latest"])) for partition, one in found.items()}
-    except (ValueError, TypeError, KeyError, AttributeError):
+        bounds = {
+            partition: Bounds(found[text]["earliest"], found[text]["latest"])
+            for text, partition in partitions_of(found).items()
+        }
+    except (ValueError, TypeError, KeyError):
         raise ValueError(f"not an answer about partitions: {answer[:200]!r}") from None
     for partition, one in bounds.items():
-        if partition < 0 or not 0 <= one.earliest <= one.latest:
+        if not (type(one.earliest) is type(one.latest) is int and 0 <= one.earliest <= one.latest <= MAX_POSITION):
             raise ValueError(f"partition {partition} from {one.earliest} to {one.latest}: not possible")
     if not bounds:
         raise ValueError("the server has no partitions")
@@ -68,20 +71,33 @@ def parse_bounds(answer: bytes) -> dict[int, Bounds]:
 # Offsets
 
 
-def to_offset(fingerprint: str, positions: Mapping[int, int]) -> dict[str, Any]:
-    """What Spark keeps of the positions: JSON, with its keys in order."""
-    return {
-        "v": VERSION,
-        "f": fingerprint,
-        "p": {str(partition): positions[partition] for partition in sorted(positions)},
-    }
+def to_offset(fingerprint: str, positions: Mapping[int, int], first: Mapping[int, int] | None = None) -> dict[str, Any]:
+    """What Spark keeps of the positions: JSON, with its keys in order.
+
+    The end of a query's first batch keeps where that begins, ``first``, as well.
+    """
+    offset = {"v": VERSION, "f": fingerprint, "p": _by_text(positions)}
+    return offset if first is None else offset | {"i": _by_text(first)}
+
+
+def _by_text(positions: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): positions[partition] for partition in sorted(positions)}
 
 
 def from_offset(offset: Mapping[str, Any], fingerprint: str) -> PositionMap:
     """The positions of an offset. Raises ``CheckpointError`` for one of another version or other options."""
+    return _positions(offset, fingerprint, "p")
+
+
+def first_of(offset: Mapping[str, Any], fingerprint: str) -> PositionMap | None:
+    """Where the batch begins that ends with an offset, for a query's first batch. Raises as ``from_offset`` does."""
+    return _positions(offset, fingerprint, "i") if "i" in offset else None
+
+
+def _positions(offset: Mapping[str, Any], fingerprint: str, key: str) -> PositionMap:
     check_offset(offset, fingerprint)
     try:
-        return position_map(offset["p"])
+        return position_map(offset[key])
     except (KeyError, ValueError) as error:
         raise CheckpointError(f"the checkpoint's offset {json.dumps(offset)} can't be read: {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,8 @@ from rsocket_trio.spark.replayed import ask_bounds, fetch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+logger = logging.getLogger("rsocket_trio.spark")
 
 
 class RangePartition(InputPartition):
@@ -96,10 +99,21 @@ class PushdownReader(BatchReader):
 
 
 def planned(options: Options, bounds: Mapping[int, Bounds]) -> list[Range]:
-    """The ranges that a batch read means. Raises ``DataLossError`` for what has expired, unless that is accepted."""
+    """The ranges that a batch read means.
+
+    Raises ``DataLossError`` for what has expired or is not there yet, unless that is accepted.
+    """
     start = resolve(options.starting_position or EARLIEST, bounds, "startingPosition")
     end = resolve(options.ending_position or LATEST, bounds, "endingPosition")
     for partition, one in bounds.items():
+        if start[partition] > one.latest:
+            problem = (
+                f"option 'startingPosition': position {start[partition]} of partition {partition} is not there yet, "
+                f"the latest is {one.latest}"
+            )
+            if options.fail_on_data_loss:
+                raise DataLossError(f"{problem}; with failOnDataLoss=false nothing of it is read")
+            logger.warning("%s: nothing of it is read (failOnDataLoss=false)", problem)
         if not options.fail_on_data_loss:
             start[partition] = max(start[partition], one.earliest)
             end[partition] = min(end[partition], one.latest)

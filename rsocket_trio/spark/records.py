@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import array
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import attrs
 import pyarrow as pa
@@ -47,10 +47,16 @@ class Chunk:
     @property
     def size(self) -> int:
         """Bytes of data and metadata."""
-        size = sum(map(len, self.datas))
-        if self.metadatas is not None:
-            size += sum([len(one) for one in self.metadatas if one is not None])
-        return size
+        return sum(self.sizes())
+
+    def sizes(self) -> Iterable[int]:
+        """The same for each element."""
+        if self.metadatas is None:
+            return map(len, self.datas)
+        return [
+            len(data) + (0 if metadata is None else len(metadata))
+            for data, metadata in zip(self.datas, self.metadatas, strict=True)
+        ]
 
     def split(self, rows: int) -> tuple[Chunk, Chunk]:
         """The first rows, and the others."""

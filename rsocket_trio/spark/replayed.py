@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import trio
 
 from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
+from rsocket_trio.errors import RSocketError
 from rsocket_trio.spark.background import Taker
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.cursor import Cursor
@@ -91,21 +92,29 @@ class Fetch:
             logger.warning("%s: %d rows were lost (failOnDataLoss=false)", self._what, cursor.lost)
 
     async def _read_on(self, connection: Connection) -> None:
-        """Read from the cursor's position until the server completes or the connection breaks."""
+        """Read from the cursor's position until the range is there, the server completes or the connection breaks.
+
+        Only a position that moves is progress: what a server repeats, or sends beyond the range, is not waited for.
+        """
         options, cursor, conveyor = self._options, self.cursor, self._conveyor
         weigh = Weights(options)
-        request = encode_range(cursor.partition, cursor.position, cursor.end)
+        began = cursor.position
+        request = encode_range(cursor.partition, began, cursor.end)
         async with connection.request_stream(request, route=options.route, initial_request_n=options.credit) as items:
             with trio.fail_after(options.read_timeout) as patience:
-                while batch := await items.receive_batch():
+                while not cursor.is_done and (batch := await items.receive_batch()):
+                    before = cursor.position
                     chunks = cursor.take(batch, now_us())
+                    if cursor.position == before:
+                        continue
                     self._tries.succeeded()
                     for chunk in chunks:
                         # Not a silence of the server's: how long this takes is up to Spark.
                         patience.deadline = float("inf")
                         await conveyor.put(chunk, weigh(chunk))
                     patience.deadline = trio.current_time() + options.read_timeout
-        if not cursor.is_done:
+        # A server that completes early may have more when it is asked again: one that then brings nothing has not.
+        if cursor.position == began:
             cursor.skip_to(cursor.end, f"the server completed at position {cursor.position}")
 
     async def _settle_loss(self, error: ApplicationError, connection: Connection) -> None:
@@ -140,11 +149,11 @@ class Weights:
 
 
 async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> None:
-    """Tell the server what was committed. It may hear of it late, or twice, or not at all: nothing is raised."""
+    """Tell the server what was committed. It may hear of it late, or twice, or not at all: that is a warning."""
     assert options.ack_route is not None
     try:
         with trio.fail_after(options.read_timeout):
             async with pool.connection(target_of(options)) as connection:
                 await connection.fire_and_forget(encode_ends(ends), route=options.ack_route)
-    except PASSING_FOR_READS as error:
+    except (RSocketError, OSError, trio.TooSlowError, ValueError) as error:
         logger.warning("the server was not told on %s what was committed: %s", options.ack_route, str(error))

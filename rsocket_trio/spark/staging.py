@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -69,9 +69,12 @@ class Staging(Delivery):
             self._orphans += [attempt for attempt, _ in self.report.attempts]
             raise
         finally:
-            if self._orphans:
-                with trio.move_on_after(GOODBYE, shield=True):
-                    await abort(self.pool, self.options, self._origin.sink, self._orphans)
+            with trio.move_on_after(GOODBYE, shield=True):
+                await self._abort_orphans()
+
+    async def _abort_orphans(self) -> None:
+        if self._orphans and await abort(self.pool, self.options, self._origin.sink, self._orphans):
+            self._orphans.clear()
 
     async def fill(self) -> bool:
         """Have a piece that was not staged; false when there is none any more."""
@@ -84,6 +87,8 @@ class Staging(Delivery):
 
     async def send_over(self, connection: Connection) -> None:
         """Stage attempts over this connection, until all is staged."""
+        # Before the same is staged anew: the server may have no room for both.
+        await self._abort_orphans()
         while await self.fill():
             attempt = str(uuid.uuid4())
             try:
@@ -130,20 +135,31 @@ class Staging(Delivery):
     async def _send(self, channel: Channel, piece: Piece, patience: trio.CancelScope) -> None:
         timeout = self.options.read_timeout
         patience.deadline = trio.current_time() + timeout
-        for payload in piece.payloads:
-            if not channel.room:
-                # A slow server is none that is gone.
-                patience.deadline = trio.current_time() + timeout
-            await channel.send(payload)
+
+        def payloads() -> Iterator[Payload]:
+            for payload in piece.payloads:
+                if not channel.room:
+                    # A slow server is none that is gone.
+                    patience.deadline = trio.current_time() + timeout
+                yield payload
+
+        await channel.send_many(payloads())
 
 
-async def commit(pool: Pool, options: Options, sink: str, batch: int, attempts: Sequence[tuple[str, int]]) -> bool:
+async def commit(
+    pool: Pool, options: Options, sink: str, batch: int, attempts: Sequence[tuple[str, int]], once: bool = False
+) -> bool:
     """Make these attempts, each with its number of rows, count as one batch. False where the batch counted before.
+
+    ``once``: the sink has no other batch, and the server may forget it some day.
 
     Raises ``SinkError`` when the server does not have them, or had a later batch of this sink already.
     """
     route = Routes.of(options).commit
-    said = {"sink": sink, "batch": batch, "attempts": [{"attempt": name, "rows": rows} for name, rows in attempts]}
+    named = [{"attempt": name, "rows": rows} for name, rows in attempts]
+    said: dict[str, Any] = {"sink": sink, "batch": batch, "attempts": named}
+    if once:
+        said["once"] = True
     try:
         told = await ask(pool, options, route, said)
     except RSocketError as error:
@@ -159,6 +175,12 @@ async def commit(pool: Pool, options: Options, sink: str, batch: int, attempts: 
     wanted = sum(number for _, number in attempts)
     if promoted and rows != wanted:
         raise SinkError(f"route {route!r} promoted {rows} rows of {wanted}")
+    # What was promoted is the last batch now, and what was not can only have been promoted before.
+    if last != batch and (promoted or last < batch):
+        raise SinkError(
+            f"route {route!r} says that it {'promoted' if promoted else 'had'} batch {batch} of sink {sink!r}, and yet "
+            f"that the last is {last}: it is not known whether the rows count"
+        )
     if not promoted and last > batch:
         raise SinkError(
             f"batch {batch} of sink {sink!r} was not written: the server has batch {last} of that sink already. "
@@ -167,8 +189,11 @@ async def commit(pool: Pool, options: Options, sink: str, batch: int, attempts: 
     return promoted
 
 
-async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]) -> None:
-    """Say that these attempts are wanted no more. They would expire: what goes wrong is a warning."""
+async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]) -> bool:
+    """Say that these attempts are wanted no more; whether that got through.
+
+    They would expire: what goes wrong is a warning.
+    """
     route = Routes.of(options).abort
     try:
         with trio.fail_after(GOODBYE):
@@ -177,6 +202,8 @@ async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]
                 await connection.request_response(said, route=route)
     except (RSocketError, *PASSING) as error:
         logger.warning("%d attempts of sink %s stay staged until they expire: %s", len(attempts), sink, str(error))
+        return False
+    return True
 
 
 async def ask(pool: Pool, options: Options, route: str, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ may be killed at any time. The tasks get a pickled copy each, that only reads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
@@ -26,6 +27,7 @@ from rsocket_trio.spark.ranges import (
     PositionMap,
     Range,
     advance,
+    first_of,
     from_offset,
     ranges_between,
     resolve,
@@ -36,6 +38,8 @@ from rsocket_trio.spark.reading import RangePartition
 from rsocket_trio.spark.records import Chunk
 from rsocket_trio.spark.replayed import acknowledge, fetch
 from rsocket_trio.spark.volume import Volume
+
+logger = logging.getLogger("rsocket_trio.spark")
 
 SAMPLE = 64
 """Rows of a partition that are read ahead to learn how large they are."""
@@ -76,6 +80,8 @@ class ServerStreamReader(StreamReader):
 
     _goal: Mapping[int, int] | None = None
     """Where a query that takes what is available ends."""
+    _first: Mapping[int, int] | None = None
+    """Where a query without a checkpoint began, in the process that was asked for that."""
 
     @cached_property
     def _heads(self) -> Heads:
@@ -97,6 +103,7 @@ class ServerStreamReader(StreamReader):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins."""
+        self._first = self._initial
         return to_offset(self._options.fingerprint, self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -107,34 +114,43 @@ class ServerStreamReader(StreamReader):
         """Where the next micro-batch ends; ``start`` where there is nothing (worth while) to read."""
         options, volume = self._options, self._volume
         begin = from_offset(start, options.fingerprint)
-        latest = self._goal if self._goal is not None else self._latest(begin)
+        bounds = self._heads.fresh()
+        if options.fail_on_data_loss:
+            check_not_gone(begin, bounds)
+        if replaced := replaced_in(begin, bounds, options.route):
+            # A micro-batch without rows: the next one begins there.
+            return to_offset(options.fingerprint, begin | replaced)
+        latest = self._goal if self._goal is not None else latest_of(bounds)
         everything = ranges_between(begin, advance(begin, latest, None))
         is_last_call = self._goal is not None
         rows = sum(one.size for one in everything)
         if not volume.is_worthwhile(rows, limit) and not (is_last_call and rows):
-            return to_offset(options.fingerprint, begin)
+            return start
         most = volume.max_rows(limit)
         max_bytes = volume.max_bytes(limit)
         if max_bytes is not None:
             by_bytes = self._rows_in(max_bytes, everything)
             most = by_bytes if most is None else min(most, by_bytes)
-        return to_offset(options.fingerprint, advance(begin, latest, most))
+        end = advance(begin, latest, most)
+        # Where the first batch is repeated Spark asks anew where the query begins: so it brings its own beginning.
+        return to_offset(options.fingerprint, end, begin if begin == self._first else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """How far the server is, for the query's progress."""
         known = self._heads.known
         if known is None:
             return None
-        return to_offset(self._options.fingerprint, {partition: one.latest for partition, one in known.items()})
+        return to_offset(self._options.fingerprint, latest_of(known))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """What is written from now on is left for another query."""
-        self._goal = {partition: one.latest for partition, one in self._heads.fresh().items()}
+        self._goal = latest_of(self._heads.fresh())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """The ranges of a micro-batch: the same for the same offsets and options."""
         options = self._options
-        begin, stop = from_offset(start, options.fingerprint), from_offset(end, options.fingerprint)
+        begin = first_of(end, options.fingerprint) or from_offset(start, options.fingerprint)
+        stop = from_offset(end, options.fingerprint)
         return [RangePartition(one) for one in split(ranges_between(begin, stop), options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -149,12 +165,6 @@ class ServerStreamReader(StreamReader):
         if options.ack_route is not None:
             ends = from_offset(end, options.fingerprint)
             self._background.start(partial(acknowledge, self._background.pool, options, ends))
-
-    def _latest(self, begin: PositionMap) -> dict[int, int]:
-        bounds = self._heads.fresh()
-        if self._options.fail_on_data_loss:
-            check_not_gone(begin, bounds)
-        return {partition: one.latest for partition, one in bounds.items()}
 
     def _rows_in(self, max_bytes: int, ranges: list[Range]) -> int:
         """About how many rows so many bytes are, by a sample from the beginning of each range."""
@@ -177,6 +187,26 @@ class Sample:
         self.rows += item.rows
         # Of an Arrow payload only some rows may be wanted.
         self.size += item.size if item.part is None else item.size * item.rows // item.part[2]
+
+
+def latest_of(bounds: Mapping[int, Bounds]) -> PositionMap:
+    """Where each partition ends."""
+    return {partition: one.latest for partition, one in bounds.items()}
+
+
+def replaced_in(begin: Mapping[int, int], bounds: Mapping[int, Bounds], route: str) -> PositionMap:
+    """Partitions that end below what a query has read of them: where they are to be read from now, with a warning."""
+    replaced: PositionMap = {}
+    for partition, position in begin.items():
+        there = bounds.get(partition)
+        if there is not None and position > there.latest:
+            replaced[partition] = there.earliest
+            logger.warning(
+                "%s: partition %d was read up to %d, but the server ends at %d: its log was replaced, and the %d rows "
+                "of the new one are read from position %d on (failOnDataLoss=false)",
+                *(route, partition, position, there.latest, there.latest - there.earliest, there.earliest),
+            )
+    return replaced
 
 
 def check_not_gone(begin: Mapping[int, int], bounds: Mapping[int, Bounds]) -> None:

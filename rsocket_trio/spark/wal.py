@@ -13,19 +13,22 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Final
 
 import trio
 from pyspark.sql.datasource import InputPartition
 
 from rsocket_trio import Payload
+from rsocket_trio.errors import readable
 from rsocket_trio.replay.errors import LogLocked
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import Element
-from rsocket_trio.replay.segments import Segments
+from rsocket_trio.replay.segments import SUFFIX, Segments
 from rsocket_trio.spark.held import Store
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, split
@@ -34,8 +37,13 @@ from rsocket_trio.spark.wal_files import RECEIVED_AT, chunks_between
 
 SEGMENT_BYTES = 8 * 2**20
 """Small ones, because a task reads a segment from its beginning, and because they are deleted whole."""
+IDENTITY: Final = {"id": str, "f": str, "epoch": int}
 LOCK_PATIENCE = 10.0
 """Seconds that a query waits for the process of the one before it to go."""
+
+
+class WalError(Exception):
+    """The log can't be written: names its directory and the reason. What it holds is whole."""
 
 
 class WalPartition(InputPartition):
@@ -67,34 +75,57 @@ class WalStore(Store):
         self._each = options.wal_sync == "always"
         self._directory = directory / "log"
         self._identity = directory / "wal.json"
+        self._sync = options.wal_sync != "never"
         self._lock = _locked(directory)
+        # Adding, releasing and closing run in threads of their own, and the files take one of them at a time.
+        self._turn = threading.Lock()
         try:
             self.id, self._epoch = self._claim(options.fingerprint)
-            self._segments = Segments(
-                self._directory, segment_bytes=SEGMENT_BYTES, sync=options.wal_sync != "never", partition=0
-            )
+            self._segments = self._opened()
         except BaseException:
             self._lock.release()
             raise
         self.truncated = self._segments.truncated
         self.begin, self.end = self._segments.earliest, self._segments.latest
         if self.end > self.begin:
-            self._count(self._segments.size)
+            self._count(self.end - self.begin, self._segments.size)
+
+    def _opened(self, first: int = 0) -> Segments:
+        return Segments(self._directory, segment_bytes=SEGMENT_BYTES, sync=self._sync, first=first, partition=0)
+
+    def begin_anew(self, index: int) -> None:
+        """Forget everything, and number what comes from an index on. Blocks; only while nothing is added."""
+        with self._turn:
+            self.check_epoch()
+            self._segments.close()
+            for path in sorted(self._directory.glob(f"*{SUFFIX}"), reverse=True):
+                path.unlink()
+            self._segments = self._opened(index)
+            self.begin = self.end = index
+            self._forget_sizes()
 
     async def write(self, batch: list[Payload]) -> None:
-        """Write elements, and wait for the disk. Raises ``OSError`` where there is no room."""
+        """Write elements, and wait for the disk. Raises ``WalError`` where there is no room."""
         received_at = RECEIVED_AT.pack(now_us())
         elements = [
             Element(payload.data, received_at if payload.metadata is None else received_at + b"\0" + payload.metadata)
             for payload in batch
         ]
         # Not abandoned when cancelled: the file must not be written behind the back of whoever closes it.
-        await trio.to_thread.run_sync(self._append, elements)
+        try:
+            await trio.to_thread.run_sync(self._append, elements)
+        except OSError as error:
+            # No OSError: that would be taken for a server that is away, and cost the credit of each further try.
+            raise WalError(
+                f"option 'walDir': {self._directory.parent} can't be written: {error.strerror or error}. What it holds "
+                "is read; start the query again when there is room"
+            ) from error
 
     def _append(self, elements: list[Element]) -> None:
-        for group in [[one] for one in elements] if self._each else [elements]:
-            self._segments.append(group)
-        self.end = self._segments.latest
+        with self._turn:
+            for group in [[one] for one in elements] if self._each else [elements]:
+                self._segments.append(group)
+            self.end = self._segments.latest
 
     def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
         """The elements between two indexes."""
@@ -106,24 +137,28 @@ class WalStore(Store):
         await trio.to_thread.run_sync(self._release, before)
 
     def _release(self, before: int) -> None:
-        self.check_epoch()
-        self._segments.trim(before)
-        self.begin = self._segments.earliest
+        with self._turn:
+            self.check_epoch()
+            self._segments.trim(before)
+            self.begin = self._segments.earliest
 
     async def aclose(self) -> None:
         """Close the files, and let others write."""
-        await trio.to_thread.run_sync(self._segments.close)
+        await trio.to_thread.run_sync(self._close)
         self._lock.release()
+
+    def _close(self) -> None:
+        with self._turn:
+            self._segments.close()
 
     def check_epoch(self) -> None:
         """Raise ``DataLossError`` if another process opened the log meanwhile: locks do not hold on every network."""
-        found = json.loads(self._identity.read_text())
-        if found["epoch"] != self._epoch:
+        if self._said()["epoch"] != self._epoch:
             raise DataLossError(f"{self._directory} was taken over by another query: two may not share a walDir")
 
     def _claim(self, fingerprint: str) -> tuple[str, int]:
         try:
-            found = json.loads(self._identity.read_text())
+            found = self._said()
         except FileNotFoundError:
             found = {"v": 1, "id": uuid.uuid4().hex, "f": fingerprint, "epoch": 0}
         if found["f"] != fingerprint:
@@ -133,6 +168,20 @@ class WalStore(Store):
         found["epoch"] += 1
         _replace(self._identity, json.dumps(found).encode())
         return found["id"], found["epoch"]
+
+    def _said(self) -> dict[str, Any]:
+        """What ``wal.json`` says. Raises ``CheckpointError`` where it says nothing that can be read."""
+        content = self._identity.read_bytes()
+        try:
+            found = json.loads(content)
+            if any(type(found[key]) is not kind for key, kind in IDENTITY.items()):
+                raise TypeError("of another type")
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise CheckpointError(
+                f"{self._identity} is damaged, so nobody knows which query the log beside it belongs to: it holds "
+                f"{readable(content[:100]) or 'nothing'}. Restore it, or choose another walDir and another checkpoint"
+            ) from error
+        return dict(found)
 
 
 def _locked(directory: Path) -> DirectoryLock:

@@ -79,7 +79,7 @@ class Writer:
             tuple(report.attempts),
         )
 
-    def _commit(self, messages: Iterable[WriterCommitMessage | None], batch: int) -> None:
+    def _commit(self, messages: Iterable[WriterCommitMessage | None], batch: int, once: bool = False) -> None:
         """Commit what tasks staged, if they did, and say what they skipped."""
         options = self._options
         written = told(messages)
@@ -89,7 +89,7 @@ class Writer:
             if sink is not None:
                 here = background()
                 attempts = [attempt for one in written for attempt in one.attempts]
-                if not here.run(partial(commit, here.pool, options, sink, batch, attempts)):
+                if not here.run(partial(commit, here.pool, options, sink, batch, attempts, once)):
                     logger.warning("batch %d of sink %s had been committed before: written once", batch, sink)
         skipped = sum(one.skipped for one in written)
         if skipped:
@@ -120,7 +120,7 @@ class BatchWriter(Writer, DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have succeeded."""
-        self._commit(messages, 0)
+        self._commit(messages, 0, once=self._options.sink_id is None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """A task has failed."""

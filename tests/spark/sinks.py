@@ -28,8 +28,9 @@ ROUTE = "orders"
 class Server:
     """A server in a thread. Its methods are for other threads."""
 
-    def __init__(self, responder: Responder, uri: str = "tcp://127.0.0.1:0") -> None:
+    def __init__(self, responder: Responder, uri: str = "tcp://127.0.0.1:0", **options: Any) -> None:
         self._responder = responder
+        self._options = options
         self._scope = trio.CancelScope()
         self._ready: queue.SimpleQueue[tuple[str, trio.lowlevel.TrioToken]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=trio.run, args=(self._main, uri))
@@ -39,7 +40,7 @@ class Server:
     async def _main(self, uri: str) -> None:
         with self._scope:
             async with trio.open_nursery() as nursery:
-                [bound] = await nursery.start(partial(serve, self._responder, [uri]))
+                [bound] = await nursery.start(partial(serve, self._responder, [uri], **self._options))
                 self._ready.put((bound, trio.lowlevel.current_trio_token()))
 
     def run(self, function: Callable[..., Awaitable[T]], *arguments: object) -> T:

@@ -73,6 +73,19 @@ def test_what_a_function_returns_or_raises_comes_back() -> None:
         background().run(fail)
 
 
+def test_what_a_started_function_raises_is_logged_and_ends_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise KeyError("nobody catches this")
+
+    here = background()
+    here.start(fail)
+    here.run(trio.testing.wait_all_tasks_blocked)
+
+    assert "nobody catches this" in caplog.text
+    assert background() is here
+    assert list(here.iterate(counting(3), 10)) == [0, 1, 2]  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("limit", [1, 3, 10_000])
 def test_items_come_in_order_and_then_the_end(limit: int) -> None:
     stream = background().iterate(counting(500), limit)  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ import trio
 import trustme
 from trio.testing import MockClock
 
-from rsocket_trio import Connection, ConnectionLost, Payload, RejectedSetup, Responder, Setup, serve
+from rsocket_trio import Connection, ConnectionLost, InvalidSetup, Payload, RejectedSetup, Responder, Setup, serve
+from rsocket_trio.errors import SetupError
 from rsocket_trio.metadata import AUTHENTICATION, decode_authentication, decode_composite
 from rsocket_trio.spark.connections import Tries, target_of
 from tests.spark.serving import URI, options, pool, served
@@ -102,6 +103,42 @@ async def test_the_next_uri_is_tried_and_remembered(autojump_clock: MockClock) -
             async with connections.connection(target) as connection:
                 assert await ask(connection) == "somebody"
             nursery.cancel_scope.cancel()
+
+
+async def test_the_next_uri_is_tried_where_a_server_refuses(autojump_clock: MockClock) -> None:
+    refusing = answering("full")
+
+    @refusing.setup
+    def refuse(setup: Setup, connection: Connection) -> None:
+        raise RejectedSetup("full, come back later")
+
+    target = target_of(options(path="memory://full,memory://somebody", reuseConnections="false"))
+    async with served(refusing, "memory://full") as connections, trio.open_nursery() as nursery:
+        with pytest.raises(ConnectionLost, match=r"memory://full: full, come back later; memory://somebody"):
+            async with connections.connection(target):
+                pass
+        await nursery.start(serve, answering("somebody"), ["memory://somebody"])
+        async with connections.connection(target) as connection:
+            assert await ask(connection) == "somebody"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_refusal_that_may_pass_is_told_before_one_that_does_not(autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        for uri, error in (("memory://old", InvalidSetup("too new")), ("memory://full", RejectedSetup("full"))):
+            responder = answering(uri)
+
+            def refuse(setup: Setup, connection: Connection, error: SetupError = error) -> None:
+                raise error
+
+            responder.setup(refuse)
+            await nursery.start(serve, responder, [uri])
+        async with pool() as connections:
+            for path, kind in (("memory://old,memory://full", RejectedSetup), ("memory://old", InvalidSetup)):
+                with pytest.raises(kind):
+                    async with connections.connection(target_of(options(path=path))):
+                        pass
+        nursery.cancel_scope.cancel()
 
 
 async def test_when_no_uri_answers_each_is_named_with_its_reason(autojump_clock: MockClock) -> None:

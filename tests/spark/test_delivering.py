@@ -279,6 +279,33 @@ async def test_refused_rows_are_skipped_and_counted_where_that_is_wanted(
     assert set(kept) == set(numbers(500)) - {b"0", b"7", b"8", b"499"}
 
 
+@pytest.mark.parametrize("refused", [{b"7"}, {b"0", b"8", b"9", b"499"}])
+async def test_of_rows_that_are_refused_together_only_those_are_skipped_that_are_refused_alone(
+    refused: set[bytes], autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+    kept: list[bytes] = []
+
+    @responder.request_channel(ROUTE)
+    async def take_in_groups(channel: Channel) -> None:
+        group = [channel.request.data]
+        while True:
+            await trio.sleep(0.01)
+            if refused & set(group):
+                raise ApplicationError(f"one of {len(group)} is wrong")
+            kept.extend(group)
+            for _ in group:
+                await channel.send(b"")
+            if not (group := [payload.data for payload in await channel.receive_batch()]):
+                return
+
+    async with served(responder) as connections:
+        report = await deliver_rows(connections, options(interaction="channel", errorPolicy="skip"), 500)
+
+    assert (report.skipped, report.problem) == (len(refused), "one of 1 is wrong")
+    assert kept == [row for row in numbers(500) if row not in refused]
+
+
 @pytest.mark.parametrize("interaction", ACKNOWLEDGED)
 async def test_a_server_that_is_full_is_asked_again(interaction: str, autojump_clock: MockClock) -> None:
     refused = {b"7"}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import pickle
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,13 +22,14 @@ from trio.testing import MockClock
 
 from rsocket_trio import ApplicationError, Channel, Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import LogLocked
+from rsocket_trio.replay.layer import FileLayer
 from rsocket_trio.spark import wal
 from rsocket_trio.spark.held import Intake, MemoryStore, check_held, within
 from rsocket_trio.spark.live_streaming import HeldStreamReader, MemoryStreamReader, WalStreamReader
 from rsocket_trio.spark.options import Options, Use, parse_options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range
 from rsocket_trio.spark.records import Chunk
-from rsocket_trio.spark.wal import WalStore
+from rsocket_trio.spark.wal import WalError, WalStore
 from rsocket_trio.spark.wal_files import chunks_between
 from tests.blocks import ROOT
 from tests.spark.serving import URI, options, served
@@ -305,6 +310,62 @@ async def test_committed_files_are_deleted_and_later_ones_stay(tmp_path: Path, m
     await log.aclose()
 
 
+def test_a_full_disk_ends_the_query_and_loses_nothing_that_was_acknowledged(
+    ticker: Ticker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = WalStreamReader(wanted(positions="wal", walDir=tmp_path), None)
+    at = reader.initialOffset()
+    ticker.wanted = 100
+    reader.latestOffset(at, ALL)
+    eventually(lambda: reader._store.end == 100)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileLayer, "write", full)
+        ticker.wanted = 10**9
+        eventually(lambda: reader._intake.error is not None)
+    # The next one would have lost the credit of another subscription.
+    assert ticker.subscribed == 1
+    # What is safe comes first, then why there is no more.
+    rows, at = plan(reader, at)
+    assert rows == ticks(0, 100)
+    with pytest.raises(WalError, match=r"option 'walDir': .* can't be written: No space left on device"):
+        reader.latestOffset(at, ALL)
+    reader.stop()
+
+    again = WalStreamReader(wanted(positions="wal", walDir=tmp_path), None)
+    assert again._store.end == 100
+    again.stop()
+
+
+async def test_what_comes_while_files_are_deleted_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = store(tmp_path)
+    await log.add(payloads(3))
+    deleting, added = threading.Event(), threading.Event()
+
+    class Disk(FileLayer):
+        def sync_directory(self, path: Path) -> None:
+            # In the thread that deletes, between the new file's header and its place in the log.
+            if not deleting.is_set():
+                deleting.set()
+                added.wait(0.2)
+            super().sync_directory(path)
+
+    monkeypatch.setattr(log._segments, "_layer", Disk())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(log.release, log.end)
+        await trio.to_thread.run_sync(deleting.wait, PATIENCE)
+        await log.add([Payload(b"meanwhile")])
+        added.set()
+
+    assert [chunk.datas for chunk in chunks_between(tmp_path / "log", 3, 4, 100)] == [[b"meanwhile"]]
+    await log.aclose()
+
+
 async def test_what_is_not_in_the_log_is_named(tmp_path: Path) -> None:
     log = store(tmp_path)
     await log.write(payloads(10))
@@ -376,6 +437,63 @@ def test_a_checkpoint_of_another_log_is_refused(ticker: Ticker, tmp_path: Path) 
     reader.stop()
 
 
+@pytest.fixture
+def query(ticker: Ticker, tmp_path: Path) -> Iterator[Callable[..., WalStreamReader]]:
+    """Makes readers of one log, as one process after the other does."""
+    readers: list[WalStreamReader] = []
+
+    def again(**more: object) -> WalStreamReader:
+        for reader in readers:
+            reader.stop()
+        readers[:] = [WalStreamReader(wanted(positions="wal", walDir=tmp_path, **more), None)]
+        return readers[0]
+
+    yield again
+    readers[0].stop()
+
+
+@pytest.mark.parametrize("trigger", ["now and then", "availableNow"])
+def test_a_log_that_ends_before_the_checkpoint_takes_nothing_new_for_read(
+    trigger: str,
+    query: Callable[..., WalStreamReader],
+    ticker: Ticker,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reader = query()
+    at = reader.initialOffset()
+    ticker.wanted = 30
+    reader.latestOffset(at, ALL)
+    eventually(lambda: reader._store.end == 30)
+    _, at = plan(reader, at)
+    reader.stop()
+    shutil.rmtree(tmp_path / "log")
+    ticker.wanted = 33
+
+    reader = query()
+    if trigger == "availableNow":
+        reader.prepareForTriggerAvailableNow()
+    with pytest.raises(DataLossError, match="ends at element 0, the checkpoint is at 30"):
+        reader.latestOffset(at, ALL)
+    assert reader._store.end == 0
+
+    lenient = query(failOnDataLoss="false")
+    lenient.latestOffset(at, ALL)
+    eventually(lambda: lenient._store.end == 33)
+    assert plan(lenient, at)[0] == ticks(30, 33)
+    assert "ends at element 0, the checkpoint is at 30" in caplog.text
+    assert query()._store.begin == 30
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"id": "x", "f": "y", "epoch": "z"}', "\xff"])
+async def test_a_damaged_identity_is_named(content: str, tmp_path: Path) -> None:
+    await store(tmp_path).aclose()
+    (tmp_path / "wal.json").write_text(content, "latin-1")
+
+    with pytest.raises(CheckpointError, match=r"wal\.json is damaged"):
+        store(tmp_path)
+
+
 WRITER = """
 import pathlib, sys, trio
 from tests.spark.test_live_streaming import payloads, store
@@ -423,7 +541,7 @@ def test_a_range_has_its_part_of_a_chunk(one: Range, kept: Chunk | None) -> None
 
 
 async def test_what_is_read_makes_room_and_what_is_committed_is_forgotten(autojump_clock: MockClock) -> None:
-    memory = MemoryStore(1000)
+    memory = MemoryStore(2000)
     await memory.add(payloads(5))
     await memory.add(payloads(5))
     assert memory.unread > 1000
@@ -437,6 +555,42 @@ async def test_what_is_read_makes_room_and_what_is_committed_is_forgotten(autoju
     await memory.release(7)
     assert (memory.begin, memory.end) == (5, 10)
     await memory.aclose()
+
+
+async def test_empty_elements_need_room_as_well(autojump_clock: MockClock) -> None:
+    memory = MemoryStore(1000)
+    await memory.add([Payload(b"")] * 9)
+    await memory.wait_for_room()
+    await memory.add([Payload(b"")])
+    with trio.move_on_after(10) as waiting:
+        await memory.wait_for_room()
+    assert waiting.cancelled_caught
+    assert memory.unread == 0
+
+    await memory.read_up_to(10)
+    await memory.wait_for_room()
+
+
+async def test_a_producer_that_comes_and_goes_gets_no_credit_without_room(autojump_clock: MockClock) -> None:
+    responder, subscribed = Responder(), []
+
+    @responder.request_stream("ticks")
+    async def flap(request: Payload, out: Outgoing) -> None:
+        subscribed.append(trio.current_time())
+        for _ in range(20):
+            await out.send(bytes(100))
+        raise Rejected("closing")
+
+    memory = MemoryStore(3000)
+    async with served(responder) as connections, trio.open_nursery() as nursery:
+        intake = Intake(connections, options(Use.STREAM_READ, route="ticks", positions="none", credit=50), memory)
+        nursery.start_soon(intake.run)
+        await trio.sleep(1000)
+        assert (len(subscribed), memory.end) == (1, 20)
+        await memory.read_up_to(20)
+        await trio.sleep(1000)
+        assert (len(subscribed), memory.end) == (2, 40)
+        nursery.cancel_scope.cancel()
 
 
 async def test_credit_is_granted_for_what_is_safe_only(autojump_clock: MockClock) -> None:

@@ -58,7 +58,7 @@ def test_what_nobody_gives_is_the_default() -> None:
     [
         ("batchBytes", "64k", "batch_bytes", 65536),
         ("batchBytes", "1.5 MiB", "batch_bytes", 1572864),
-        ("batchBytes", "2GB", "batch_bytes", 2 * 2**30),
+        ("batchBytes", "1GB", "batch_bytes", 2**30),
         ("batchMaxDelayMs", "50", "batch_max_delay", 0.05),
         ("keepAliveInterval", "500ms", "keepalive_interval", 0.5),
         ("keepAliveInterval", "3", "keepalive_interval", 3.0),
@@ -83,7 +83,9 @@ def test_texts_mean(name: str, text: str, field: str, value: object) -> None:
         ("credit", "0", "between 1 and 2147483647"),
         ("credit", "many", "not a whole number"),
         ("batchBytes", "4 MB or so", "not a size"),
-        ("batchBytes", "0", "at least 1"),
+        ("batchBytes", "0", "between 1 and 1073741824"),
+        ("batchBytes", "2GB", "between 1 and 1073741824"),
+        ("batchBytes", "9" * 400, "between 1 and 1073741824"),
         ("readTimeout", "soon", "not a time"),
         ("readTimeout", "0s", "between 1ms"),
         ("failOnDataLoss", "yes", "neither true nor false"),
@@ -95,16 +97,38 @@ def test_texts_mean(name: str, text: str, field: str, value: object) -> None:
         ("startingPosition", '{"0": -1}', "position -1 of partition 0"),
         ("startingPosition", '{"0": true}', "position True of partition 0"),
         ("startingPosition", '{"zero": 1}', "partition 'zero'"),
+        ("startingPosition", '{"0": 5, "00": 7}', "partition '00'"),
+        ("dataMimeType", "a\ud800", "has at character 1 half of a surrogate pair"),
         ("requestDataBase64", "%", "not base64"),
         ("path", "", "is empty"),
         ("path", "host:1", "not a URI"),
         ("path", "tcp://a:1,kafka://b:1", "unknown scheme"),
         ("route", " ", "is empty"),
+        ("route", "r" * 256, "has 256 bytes, the limit is 255"),
+        ("route", "\u00fc" * 128, "has 256 bytes"),
     ],
 )
 def test_what_can_not_be_is_refused_with_the_options_name(name: str, text: str, problem: str) -> None:
     with pytest.raises(OptionError, match=f"^option '{name}'.*{problem}"):
         parse_options({**BASE, name: text}, Use.BATCH_READ)
+
+
+@pytest.mark.parametrize(
+    ("use", "name", "text", "problem"),
+    [
+        (Use.STREAM_READ, "walMaxBytes", "0", "at least 1"),
+        (Use.STREAM_READ, "walMaxBytes", "9" * 400, "must be between 1 and 9223372036854775807"),
+        (Use.STREAM_READ, "walMaxBytes", "999999999999g", "must be between 1 and 9223372036854775807"),
+        (Use.STREAM_READ, "ackRoute", "r" * 256, "has 256 bytes"),
+        (Use.BATCH_WRITE, "stageRoute", "r" * 256, "has 256 bytes"),
+        (Use.BATCH_WRITE, "commitRoute", "r" * 256, "has 256 bytes"),
+        (Use.BATCH_WRITE, "abortRoute", "r" * 256, "has 256 bytes"),
+        (Use.BATCH_WRITE, "sinkId", "s" * 257, "has 257 characters, the limit is 256"),
+    ],
+)
+def test_what_is_too_long_or_too_large_is_named(use: Use, name: str, text: str, problem: str) -> None:
+    with pytest.raises(OptionError, match=f"^option '{name}'.*{problem}"):
+        parse_options({**BASE, name: text}, use)
 
 
 @pytest.mark.parametrize("missing", ["path", "route"])
@@ -183,6 +207,20 @@ def test_the_query_of_a_uri_is_not_shown() -> None:
     assert "hidden" not in repr(options)
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("tcp://ada:hidden@host:1", "tcp://other:1,ws://ada:hidden@host:1/x", "tcp://ada:hid,hidden@host:1"),
+        *("tcp://ada:hidden/x@host:1", "ws://ada:hidden?x@host:1", "hidden@host:1", "ada://ada:hidden@host:1"),
+    ],
+)
+def test_a_password_in_a_uri_is_refused_and_not_shown(path: str) -> None:
+    with pytest.raises(OptionError, match=r"user names and passwords do not belong into a URI.*'auth.type'") as caught:
+        parsed(path=path)
+
+    assert "hid" not in str(caught.value)
+
+
 def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
     same = [parsed(), parsed(path="tcp://other:1"), parsed(credit="7"), parsed(batchRows="9")]
     other = [parsed(route="b"), parsed(payload="arrow"), parsed(positions="server"), parsed(requestData="x")]
@@ -235,6 +273,8 @@ def test_the_fingerprint_is_that_of_the_rows_and_not_of_the_server() -> None:
         (Use.BATCH_READ, {"requestData": "x", "requestDataBase64": "eA=="}, "exclude each other"),
         (Use.BATCH_READ, {"metadataBase64": "eA==", "metadataMimeType": "text/plain"}, "needs composite metadata"),
         (Use.BATCH_WRITE, {"interaction": "stream"}, "is for sources"),
+        (Use.BATCH_READ, {"positions": "server", "route": "r" * 248}, "'route' is too long: with '.offsets' behind it"),
+        (Use.BATCH_WRITE, {"delivery": "exactlyOnce", "route": "r" * 250}, "'route' is too long: with '.stage' behind"),
     ],
 )
 def test_options_that_do_not_fit_together_are_refused(use: Use, given: dict[str, str], message: str) -> None:

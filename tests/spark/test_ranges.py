@@ -12,6 +12,7 @@ from rsocket_trio.spark.ranges import (
     CheckpointError,
     Range,
     advance,
+    first_of,
     from_offset,
     parse_bounds,
     ranges_between,
@@ -34,6 +35,9 @@ def test_a_servers_bounds_are_read_in_the_order_of_partitions() -> None:
     [
         *(b"", b"[]", b"{}", b'{"0": 1}', b'{"0": {"earliest": 1}}', b'{"a": {"earliest": 0, "latest": 1}}'),
         *(b'{"0": {"earliest": 2, "latest": 1}}', b'{"0": {"earliest": -1, "latest": 1}}', b"\xff"),
+        *(b'{"0": {"earliest": 0, "latest": Infinity}}', b'{"0": {"earliest": 0, "latest": 1e400}}'),
+        *(b'{"0": {"earliest": 0, "latest": 1.5}}', b'{"0": {"earliest": false, "latest": true}}'),
+        *(b'{"00": {"earliest": 0, "latest": 1}}', b'{"0": {"earliest": 0, "latest": 9223372036854775808}}'),
     ],
 )
 def test_what_is_no_answer_about_partitions_is_refused(answer: bytes) -> None:
@@ -50,6 +54,15 @@ def test_an_offset_is_read_back() -> None:
 
     assert json.dumps(offset) == '{"v": 1, "f": "print", "p": {"2": 7, "10": 3}}'
     assert from_offset(json.loads(json.dumps(offset)), "print") == positions
+
+
+def test_the_end_of_a_first_batch_says_where_it_begins() -> None:
+    offset = json.loads(json.dumps(to_offset("print", {0: 7}, {0: 3})))
+
+    assert offset == {"v": 1, "f": "print", "p": {"0": 7}, "i": {"0": 3}}
+    assert from_offset(offset, "print") == {0: 7}
+    assert first_of(offset, "print") == {0: 3}
+    assert first_of(to_offset("print", {0: 7}), "print") is None
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from rsocket_trio import Outgoing, Payload, Rejected, Responder
+from rsocket_trio import ConnectionLost, Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import MemoryLog, add_source
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.filters import Selection, selection_of
@@ -186,6 +186,16 @@ def test_a_live_stream_is_read_for_a_time(serving: Serving) -> None:
     assert column(read_all(reader), "data") == [b"only"]
 
 
+@pytest.mark.usefixtures("ends_background")
+@pytest.mark.parametrize(("time", "tries"), [("100ms", "no connection within 0.1 s"), ("5s", "given up after 1 tries")])
+def test_a_server_that_is_not_there_is_no_empty_stream(time: str, tries: str) -> None:
+    most = 5 if time == "100ms" else 0
+    reader = BatchReader(options(positions="none", maxDuration=time, reconnectMaxAttempts=most), None)
+
+    with pytest.raises(ConnectionLost, match=rf"reading log: {tries}.*memory://spark"):
+        read_all(reader)
+
+
 def test_a_single_answer_is_a_row(serving: Serving) -> None:
     serving(live())
     reader = BatchReader(options(route="one", positions="none", interaction="response", requestData="it"), None)
@@ -220,6 +230,17 @@ def test_positions_that_are_not_there_are_named_when_the_read_is_planned(given: 
         planned(options(**given), BOUNDS)
 
     assert planned(options(failOnDataLoss="false", **given), BOUNDS) == [Range(0, 5, 20), Range(1, 0, 7)]
+
+
+def test_a_start_that_is_not_there_yet_is_an_error_or_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DataLossError, match="position 21 of partition 0 is not there yet, the latest is 20;"):
+        planned(options(startingPosition='{"0": 21}'), BOUNDS)
+
+    assert planned(options(startingPosition='{"0": 20}'), BOUNDS) == [Range(1, 0, 7)]
+    assert caplog.text == ""
+    lenient = options(startingPosition='{"0": 21}', failOnDataLoss="false")
+    assert planned(lenient, BOUNDS) == [Range(1, 0, 7)]
+    assert "position 21 of partition 0 is not there yet" in caplog.text
 
 
 # Filters

@@ -187,6 +187,28 @@ def test_rows_are_handed_on_once_they_are_large_enough() -> None:
     assert batch.num_rows == 2
 
 
+@pytest.mark.parametrize("metadata", [None, bytes(10)])
+def test_rows_are_cut_at_their_bytes(metadata: bytes | None) -> None:
+    pending = Pending(options(batchBytes=100), 0, None)
+    size = 50 if metadata else 60
+    chunk = Chunk(0, [bytes(size)] * 7, [metadata] * 7 if metadata else None, 0)
+
+    full = list(pending.add(chunk))
+
+    assert [batch.column("position").to_pylist() for batch in full] == [[0, 1], [2, 3], [4, 5]]
+    assert pending.rows == 1
+    assert [batch.num_rows for batch in pending.add(Chunk(7, [bytes(500), b"", bytes(1)], None, 0))] == [2]
+    assert pending.flush().column("position").to_pylist() == [8, 9]
+
+
+def test_the_number_of_rows_holds_where_bytes_are_cut_as_well() -> None:
+    pending = Pending(options(batchBytes=100, batchRows=2), 0, None)
+
+    full = list(pending.add(Chunk(0, [bytes(30)] * 5, None, 0)))
+
+    assert [batch.num_rows for batch in full] == [2, 2]
+
+
 def test_arrow_payloads_are_joined_up_to_the_number_of_rows_and_never_cut() -> None:
     pending = Pending(options(batchRows=4, payload="arrow"), 0, SCHEMA)
     small, large = ipc(batch_of([1, 2])), ipc(batch_of(range(9)))

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import ApplicationError, ConnectionLost, Outgoing, Payload, Rejected, Responder, serve
+from rsocket_trio import (
+    ApplicationError,
+    Connection,
+    ConnectionLost,
+    InvalidSetup,
+    Outgoing,
+    Payload,
+    Rejected,
+    RejectedSetup,
+    Responder,
+    Setup,
+    serve,
+)
 from rsocket_trio.replay import Record, add_source
 from rsocket_trio.replay.entries import source_payload
 from rsocket_trio.spark.options import Use
@@ -32,6 +46,18 @@ async def test_a_range_is_read_once_and_in_order(start: int, end: int, autojump_
 
     assert found.positions == list(range(start, end))
     assert found.datas == [b"row %d" % number for number in range(start, end)]
+
+
+async def test_two_attempts_at_one_range_at_once_each_have_every_row(autojump_clock: MockClock) -> None:
+    attempts = Collected(), Collected()
+    async with served_log({0: 1000}) as (connections, _), pool() as others, trio.open_nursery() as nursery:
+        # Of one worker, as of two.
+        for found, from_where in zip(attempts, (connections, others), strict=True):
+            nursery.start_soon(fetch, from_where, options(credit=64), Range(0, 100, 900), found)
+        nursery.start_soon(fetch, connections, options(credit=64), Range(0, 100, 900), also := Collected())
+
+    for found in (*attempts, also):
+        assert found.positions == list(range(100, 900))
 
 
 async def test_ranges_of_a_worker_share_one_connection(autojump_clock: MockClock) -> None:
@@ -191,6 +217,91 @@ async def test_a_server_that_completes_early_lost_the_rest(autojump_clock: MockC
             await fetch(connections, options(), Range(0, 0, 5), Collected())
 
 
+@pytest.mark.parametrize("accepted", ["true", "false"])
+async def test_a_server_that_completes_early_is_asked_again_where_it_brought_something(
+    accepted: str, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+    asked: list[int] = []
+
+    @responder.request_stream("log")
+    async def five_at_a_time(request: Payload, out: Outgoing) -> None:
+        wanted = json.loads(request.data)
+        asked.append(wanted["from"])
+        for position in range(wanted["from"], min(wanted["from"] + 5, wanted["to"])):
+            await out.send(source_payload(Record(position, b"x")))
+
+    async with served(responder) as connections:
+        reading = Fetch(connections, options(failOnDataLoss=accepted), Range(0, 0, 12), found := Collected())
+        await reading.run()
+
+    assert found.positions == list(range(12))
+    assert asked == [0, 5, 10]
+    assert reading.cursor.lost == 0
+
+
+async def test_a_server_that_goes_on_behind_the_range_is_cancelled(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    cancelled = trio.Event()
+
+    @responder.request_stream("log")
+    async def endless(request: Payload, out: Outgoing) -> None:
+        position = 0
+        try:
+            while True:
+                await out.send(source_payload(Record(position, b"x")))
+                await trio.sleep(0.01)
+                position += 1
+        finally:
+            cancelled.set()
+
+    async with served(responder) as connections:
+        with trio.fail_after(1):
+            await fetch(connections, options(reconnectMaxAttempts=0), Range(0, 0, 10), found := Collected())
+            await cancelled.wait()
+
+    assert found.positions == list(range(10))
+
+
+async def test_a_server_that_sends_all_and_does_not_complete_costs_no_time(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_stream("log")
+    async def never_done(request: Payload, out: Outgoing) -> None:
+        for position in range(10):
+            await out.send(source_payload(Record(position, b"x")))
+        await trio.sleep_forever()
+
+    began = trio.current_time()
+    async with served(responder) as connections:
+        await fetch(connections, options(readTimeout="60s"), Range(0, 0, 10), found := Collected())
+        assert trio.current_time() - began < 1
+
+    assert found.positions == list(range(10))
+
+
+async def test_a_server_that_repeats_itself_is_given_up(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    asked = 0
+
+    @responder.request_stream("log")
+    async def repeating(request: Payload, out: Outgoing) -> None:
+        nonlocal asked
+        asked += 1
+        while True:
+            await out.send(source_payload(Record(0, b"x")))
+            await trio.sleep(0.1)
+
+    async with served(responder) as connections:
+        with trio.fail_after(100), pytest.raises(ConnectionLost, match="given up after 3 tries: nothing came for 3 s"):
+            await fetch(
+                connections, options(readTimeout="3s", reconnectMaxAttempts=2), Range(0, 0, 5), found := Collected()
+            )
+
+    assert found.positions == [0]
+    assert asked == 3
+
+
 async def test_an_error_of_the_application_is_no_outage(autojump_clock: MockClock) -> None:
     responder = Responder()
     tries = []
@@ -253,3 +364,50 @@ async def test_an_acknowledgement_that_fails_is_a_warning(
         await acknowledge(connections, options(Use.STREAM_READ, ackRoute="log.ack"), {0: 1})
 
     assert "was not told on log.ack" in caplog.text
+
+
+async def test_an_acknowledgement_that_is_refused_is_a_warning(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    responder = Responder()
+
+    @responder.setup
+    def refuse(setup: Setup, connection: Connection) -> None:
+        raise InvalidSetup("not you")
+
+    async with served(responder) as connections:
+        await acknowledge(connections, options(Use.STREAM_READ, ackRoute="log.ack"), {0: 1})
+
+    assert "was not told on log.ack what was committed: not you" in caplog.text
+
+
+async def test_an_acknowledgement_that_can_not_be_made_is_a_warning(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    too_long = attrs.evolve(options(Use.STREAM_READ), ack_route="x" * 300)
+    async with served_log({0: 1}) as (connections, _):
+        await acknowledge(connections, too_long, {0: 1})
+
+    assert "route of 300 bytes" in caplog.text
+
+
+async def test_a_server_that_refuses_connections_for_a_while_is_asked_again(autojump_clock: MockClock) -> None:
+    log = await filled({0: 3})
+    responder = Responder()
+    add_source(responder, "log", log)
+    refused = 0
+
+    @responder.setup
+    def refuse(setup: Setup, connection: Connection) -> None:
+        nonlocal refused
+        if refused < 3:
+            refused += 1
+            raise RejectedSetup("full, come back later")
+
+    async with served(responder) as connections:
+        assert await ask_bounds(connections, options()) == {0: Bounds(0, 3)}
+        refused = -100
+        with pytest.raises(RejectedSetup, match="come back later"):
+            await fetch(connections, options(reconnectMaxAttempts=2, setupData="new"), Range(0, 0, 3), Collected())
+
+    assert refused == -97

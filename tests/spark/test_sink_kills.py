@@ -22,6 +22,7 @@ import pytest
 import trio
 
 from rsocket_trio import open_connection
+from tests.spark.kills.processes import SOURCE_RUNNER, WORKER, kill_started
 from tests.spark.session import require_spark
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,11 @@ class Process:
             for line in lines:
                 self._lines.put(line.strip())
         self._lines.put(None)
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
 
     def tell(self, *words: object) -> None:
         """Say a line to it."""
@@ -179,6 +185,37 @@ def test_a_worker_killed_after_staging_repeats_nothing(session: Process, scratch
         session.reads("done write")
         assert (scratch / "died").exists()
         assert ledger(uri) == once(2000)
+
+
+@pytest.mark.parametrize(("module", "survives"), [(SOURCE_RUNNER, False), (WORKER, True)], ids=["source", "tasks"])
+def test_a_streaming_source_killed_in_the_middle_loses_and_repeats_nothing(
+    module: str, survives: bool, session: Process, tmp_path: Path
+) -> None:
+    batches, rows = 8, 2400
+    with server_of(tmp_path / "ledger", source_rows=rows) as (server, uri):
+
+        def job(partitions: int) -> tuple[str, str, dict[str, object]]:
+            checkpoint = str(tmp_path / "checkpoint")
+            return (
+                "stream",
+                uri,
+                {"checkpoint": checkpoint, "partitions": partitions, "rows_per_batch": rows // batches},
+            )
+
+        session.tell(*job(2))
+        # Wherever it is then: while it plans, reads, stages or commits.
+        for batch in (1, 3, 5) if survives else (3,):
+            server.reads(f"promoted {batch}")
+            assert kill_started(session.pid, module) >= 1
+        if not survives:
+            # Spark ends the query with that process: it has to be started again, here with other partitions.
+            session.reads("failed stream .*")
+            found = ledger(uri)
+            assert set(found.values()) == {1}
+            assert len(found) < rows
+            session.tell(*job(3))
+        session.reads("done stream")
+        assert ledger(uri) == once(rows)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Channel, Payload, Responder
+from rsocket_trio import Channel, Payload, Rejected, Responder
 from rsocket_trio.replay import Element
 from rsocket_trio.replay.entries import read_sink_payload
 from rsocket_trio.spark import staging
+from rsocket_trio.spark.connections import target_of
 from rsocket_trio.spark.delivering import SinkError
 from rsocket_trio.spark.staging import Routes, abort, commit
 from tests.spark.deliveries import ORIGIN, ROUTE, Flaky, deliver_rows, numbers, options, rows_in, sink_of
@@ -32,6 +33,46 @@ async def test_staged_rows_count_once_they_are_committed_and_in_order(autojump_c
     assert await rows_in(log, ORIGIN.partition) == numbers(1000)
     assert ledger.staged == []
     assert ledger.last(SINK) == 0
+
+
+async def test_two_attempts_of_one_task_at_once_count_once(autojump_clock: MockClock) -> None:
+    responder, ledger, log = sink_of()
+    reports = []
+    async with served(responder) as connections:
+
+        async def attempt() -> None:
+            reports.append(await deliver_rows(connections, ONCE, 1000))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(attempt)
+            nursery.start_soon(attempt)
+        assert len(ledger.staged) == 2
+        # As Spark does for a task that it ran twice: one of them may commit.
+        assert await commit(connections, ONCE, SINK, 0, reports[1].attempts)
+        assert await rows_in(log) == numbers(1000)
+        # The other one finds out late.
+        assert not await commit(connections, ONCE, SINK, 0, reports[0].attempts)
+
+    assert await rows_in(log) == numbers(1000)
+    assert ledger.staged == []
+
+
+async def test_one_name_is_staged_by_one_writer_at_a_time(autojump_clock: MockClock) -> None:
+    responder, ledger, _ = sink_of()
+    opening = json.dumps({"sink": SINK, "attempt": "the-same", "partition": 0}).encode()
+    async with served(responder) as connections, connections.connection(target_of(ONCE)) as connection:
+        route = Routes.of(ONCE).stage
+        async with connection.request_channel(opening, route=route) as first:
+            await first.send(b"1")
+            async with connection.request_channel(opening, route=route) as second:
+                with pytest.raises(Rejected, match="staged already"):
+                    await anext(second)
+            await first.send(b"2")
+            await first.send_eof()
+            answers = [json.loads(payload.data) async for payload in first]
+
+    assert answers == [{"rows": 2, "elements": 2}]
+    assert ledger.staged == ["the-same"]
 
 
 async def test_a_task_stages_attempts_of_limited_size(
@@ -72,7 +113,8 @@ async def test_a_server_that_is_away_for_a_while_gets_each_row_once(
 
 
 async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped(autojump_clock: MockClock) -> None:
-    responder, ledger, log = sink_of()
+    # There is room for these rows once.
+    responder, ledger, log = sink_of(staged_bytes=15_000)
     lost = True
 
     @responder.request_channel("losing.stage")
@@ -91,6 +133,7 @@ async def test_an_attempt_whose_confirmation_was_lost_is_staged_anew_and_dropped
     chosen = options(delivery="exactlyOnce", stageRoute="losing.stage", readTimeout="5s")
     async with served(responder) as connections:
         report = await deliver_rows(connections, chosen, 50)
+        assert not lost
         assert [rows for _, rows in report.attempts] == [50]
         assert ledger.staged == [name for name, _ in report.attempts]
         await commit(connections, chosen, SINK, 0, report.attempts)
@@ -253,7 +296,10 @@ async def test_a_confirmation_that_does_not_fit_is_an_error(
     [
         (b"[]", "no JSON object"),
         (b"{}", "answered a commit with {}"),
-        (b'{"promoted": true, "rows": 3, "last": 0}', "promoted 3 rows of 4"),
+        (b'{"promoted": true, "rows": 3, "last": 5}', "promoted 3 rows of 4"),
+        (b'{"promoted": true, "rows": 4, "last": 6}', "promoted batch 5.*the last is 6: it is not known whether"),
+        (b'{"promoted": true, "rows": 4, "last": 4}', "promoted batch 5.*the last is 4"),
+        (b'{"promoted": false, "rows": 0, "last": 4}', "had batch 5.*the last is 4: it is not known whether"),
     ],
 )
 async def test_an_answer_to_a_commit_that_does_not_fit_is_an_error(
@@ -263,7 +309,7 @@ async def test_an_answer_to_a_commit_that_does_not_fit_is_an_error(
     responder.request_response(f"{ROUTE}.commit")(lambda request: answer)
     async with served(responder) as connections:
         with pytest.raises(SinkError, match=problem):
-            await commit(connections, ONCE, SINK, 0, [("a", 4)])
+            await commit(connections, ONCE, SINK, 5, [("a", 4)])
 
 
 def test_the_routes_can_be_named() -> None:

@@ -225,6 +225,62 @@ def test_what_the_server_lacks_ends_a_query_unless_that_is_accepted(
     assert all(one.partition == 0 for one in lenient.plan())
 
 
+def test_a_log_that_was_replaced_is_read_from_its_earliest_where_that_is_accepted(
+    log: MemoryLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def trim() -> None:
+        await log.trim(0, 10)
+
+    background().run(trim)
+    query = Query(given(failOnDataLoss="false"))
+    query.at["p"] = {"0": 500, "1": 50}
+
+    assert query.plan() == []
+    assert "partition 0 was read up to 500, but the server ends at 100" in caplog.text
+    assert "the 90 rows of the new one are read from position 10 on" in caplog.text
+    assert query.plan() == [Range(0, 10, 100)]
+    assert query.plan() == []
+    assert caplog.text.count("was replaced") == 1
+
+
+def test_a_log_that_was_replaced_is_noticed_where_a_query_takes_what_is_available(log: MemoryLog) -> None:
+    query = Query(given(failOnDataLoss="false"))
+    query.at["p"] = {"0": 100, "1": 77}
+    query.reader.prepareForTriggerAvailableNow()
+
+    assert query.plan() == []
+    assert query.plan() == [Range(1, 0, 50)]
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_first_batch_that_was_not_committed_is_planned_the_same_by_another_process(
+    start: str, log: MemoryLog
+) -> None:
+    before = Query(given(startingPosition=start))
+    began, limit = before.at, before.limit
+    append(log, 0, 5)
+    planned = before.plan()
+    assert planned
+
+    async def trim() -> None:
+        await log.trim(0, 103)
+        await log.trim(1, 7)
+
+    background().run(trim)
+    append(log, 1, 5)
+    after = Query(given(startingPosition=start))
+    assert after.at != began
+    again = after.reader.partitions(after.at, before.at)
+    assert [one.range for one in again if isinstance(one, RangePartition)] == planned
+    # What was trimmed meanwhile is missed.
+    with pytest.raises(DataLossError, match="expired"):
+        list(after.reader.read(again[0]))
+
+    after.at, after.limit = before.at, limit
+    assert after.plan() == [Range(1, 50, 55)]
+    assert "i" not in after.at
+
+
 # A server that is away
 
 

@@ -94,6 +94,8 @@ def test_each_batch_write_is_a_sink_of_its_own_and_one_that_is_named_counts_once
             writer = batch_writer(server.uri, delivery="exactlyOnce", sinkId="nightly")
             writer.commit([writer.write(batches(10))])
         assert len(server.rows()) == 30
+        # Of the others only the newest are remembered.
+        assert server.ledger.sinks == {"nightly": 0}
 
     assert "batch 0 of sink nightly had been committed before" in caplog.text
 

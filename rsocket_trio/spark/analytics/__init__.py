@@ -26,6 +26,7 @@ from rsocket_trio.spark.analytics.requests import (
 )
 from rsocket_trio.spark.analytics.traffic import (
     bytes_after_cancel,
+    cancelled_streams,
     capture_health,
     connection_seconds,
     connection_timeline,
@@ -44,6 +45,7 @@ __all__ = [
     "Unreadable",
     "bytes_after_cancel",
     "cancellations",
+    "cancelled_streams",
     "capture_health",
     "client_server",
     "client_server_streams",

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SHARED: Final = (
-    *("routes", "latency_histogram", "stalled_streams", "connection_seconds", "error_minutes", "frame_sizes"),
+    *("routes", "latency_histogram", "stalled_streams", "connection_seconds", "cancelled_streams"),
+    *("error_minutes", "frame_sizes"),
 )
 """Kept in memory: each is read by others, and much smaller than what it is made of."""
 
@@ -72,6 +73,8 @@ def answers(
     for name in SHARED if paired else ("interactions", *SHARED):
         spark.catalog.cacheTable(name)
     try:
+        # Not only when it is joined: where Spark knows how small it is, it need not sort the frames out by stream.
+        spark.table("cancelled_streams").count()
         roles = {row.role for row in spark.sql("SELECT DISTINCT role FROM latency_histogram").collect()}
         one_sided = server is None and len(roles) < 2
         for asked in ASKED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +29,8 @@ SPARK_TYPES: Final = {
     "timestamp": "timestamp",
     "list<int64>": "array<bigint>",
 }
+PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
+"""What Hadoop does not take for itself in a path."""
 
 
 @attrs.frozen
@@ -110,5 +113,5 @@ def _read(spark: SparkSession, table: str, files: Files) -> DataFrame:
 
 
 def _absolute(paths: Iterable[Path]) -> list[str]:
-    """Java knows no other directory than the one that it was started in."""
-    return [str(path.absolute()) for path in paths]
+    """Java knows no other directory than the one that it was started in, and takes some characters for patterns."""
+    return [PATTERN.sub(r"\\\g<0>", str(path.absolute())) for path in paths]

@@ -20,7 +20,11 @@ CONNECTION_SECONDS: Final = Query(
     SELECT capture_id, conn_id, $second_of_ts AS second, route_id, count(*) AS frames,
            CAST(sum(frame_bytes) AS BIGINT) AS bytes,
            count(CASE WHEN frame_name = 'KEEPALIVE' THEN 1 END) AS keepalives,
-           CAST(sum(drop_count) AS BIGINT) AS drops
+           CAST(sum(drop_count) AS BIGINT) AS drops, max(CASE side WHEN 'client' THEN 1 ELSE 0 END) AS of_client,
+           max(seq) AS last_seq,
+           count(interaction) AS requests, count(CASE WHEN stream_id IS NULL THEN 1 END) AS unreadable,
+           min(unix_micros(ts) - mono_ns $div 1000) AS least_ahead_us,
+           max(unix_micros(ts) - mono_ns $div 1000) AS most_ahead_us
     FROM {frames}
     GROUP BY capture_id, conn_id, $by_second_of_ts, route_id
     """,
@@ -90,18 +94,25 @@ CONNECTION_TIMELINE: Final = Query(
 )
 
 # One number for the three columns that name a stream: what is sent between tasks is a third of what it would be.
-# The hint, which only Spark reads, spares it to sort all payloads for the sake of the few streams that were cancelled.
+CANCELLED_STREAMS: Final = Query(
+    "cancelled_streams",
+    ("frames",),
+    """
+    SELECT xxhash64(capture_id, conn_id, stream_id) AS stream, min(seq) AS cancel_seq, min(mono_ns) AS cancel_ns,
+           max(CASE WHEN dir = 'out' THEN 1 ELSE 0 END) AS went_out, max(route_id) AS route_id
+    FROM {frames} WHERE frame_name = 'CANCEL' AND stream_id <> 0
+    GROUP BY xxhash64(capture_id, conn_id, stream_id)
+    """,
+)
+
 BYTES_AFTER_CANCEL: Final = Query(
     "bytes_after_cancel",
-    ("frames", "routes"),
+    ("cancelled_streams", "frames", "routes"),
     """
     WITH cancelled AS (
-        SELECT xxhash64(capture_id, conn_id, stream_id) AS stream, min(seq) AS cancel_seq, min(mono_ns) AS cancel_ns,
-               max(CASE WHEN dir = 'out' THEN 1 ELSE 0 END) AS went_out, max(route_id) AS route_id
-        FROM {frames} WHERE frame_name = 'CANCEL' AND stream_id <> 0
-        GROUP BY xxhash64(capture_id, conn_id, stream_id)
+        SELECT * FROM {cancelled_streams}
     ), late AS (
-        SELECT /*+ SHUFFLE_HASH(cancelled) */ sent.stream, count(*) AS frames,
+        SELECT sent.stream, count(*) AS frames,
                CAST(sum(frame_bytes) AS BIGINT) AS bytes,
                CAST(max(mono_ns - cancel_ns) AS BIGINT) AS ns
         FROM (
@@ -196,27 +207,26 @@ STREAM_RATE: Final = Query(
 
 CAPTURE_HEALTH: Final = Query(
     "capture_health",
-    ("frames", "interactions"),
+    ("connection_seconds", "interactions"),
     """
     WITH seen AS (
-        SELECT capture_id, conn_id, side, count(*) AS frames, max(seq) + 1 - count(*) AS missing,
-               CAST(sum(drop_count) AS BIGINT) AS drops, count(interaction) AS requests,
-               count(CASE WHEN stream_id IS NULL THEN 1 END) AS unreadable,
-               min(unix_micros(ts) - mono_ns $div 1000) AS least,
-               max(unix_micros(ts) - mono_ns $div 1000) AS most
-        FROM {frames} GROUP BY capture_id, conn_id, side
+        SELECT capture_id, conn_id, max(of_client) AS of_client, sum(frames) AS frames,
+               max(last_seq) + 1 - sum(frames) AS missing, sum(drops) AS drops, sum(requests) AS requests,
+               sum(unreadable) AS unreadable, min(least_ahead_us) AS least, max(most_ahead_us) AS most
+        FROM {connection_seconds} GROUP BY capture_id, conn_id
     ), ended AS (
         SELECT capture_id, conn_id, count(*) AS interactions, count(CASE WHEN outcome = 'unknown' THEN 1 END) AS unknown
         FROM {interactions} GROUP BY capture_id, conn_id
     )
-    SELECT seen.capture_id, side, count(*) AS connections, CAST(sum(frames) AS BIGINT) AS frames,
+    SELECT seen.capture_id, CASE of_client WHEN 1 THEN 'client' ELSE 'server' END AS side, count(*) AS connections,
+           CAST(sum(frames) AS BIGINT) AS frames,
            CAST(sum(drops) AS BIGINT) AS drops, CAST(sum(missing) AS BIGINT) AS missing_rows,
            CAST(sum(unreadable) AS BIGINT) AS unreadable, CAST(sum(requests) AS BIGINT) AS requests,
            CAST(sum(coalesce(interactions, 0)) AS BIGINT) AS interactions,
            CAST(sum(abs(requests - coalesce(interactions, 0))) AS BIGINT) AS unpaired,
            CAST(sum(coalesce(unknown, 0)) AS BIGINT) AS unknown_outcomes, max(most) - min(least) AS clock_drift_us
     FROM seen LEFT JOIN ended ON seen.capture_id = ended.capture_id AND seen.conn_id = ended.conn_id
-    GROUP BY seen.capture_id, side
+    GROUP BY seen.capture_id, of_client
     """,
 )
 
@@ -242,12 +252,20 @@ def connection_timeline(connections: DataFrame, frames: DataFrame) -> DataFrame:
     return CONNECTION_TIMELINE(connections, connection_seconds(frames))
 
 
+def cancelled_streams(frames: DataFrame) -> DataFrame:
+    """The first CANCEL of each stream: its number in the connection, its time, and whether the capturing side sent it.
+
+    ``stream`` is a hash of what names a stream.
+    """
+    return CANCELLED_STREAMS(frames)
+
+
 def bytes_after_cancel(frames: DataFrame, routes: DataFrame) -> DataFrame:
     """What still came from the other side of a stream after the first CANCEL, by route: payloads and errors.
 
     ``cancel_dir`` is ``out`` where the side that captures cancelled.
     """
-    return BYTES_AFTER_CANCEL(frames, routes)
+    return BYTES_AFTER_CANCEL(cancelled_streams(frames), frames, routes)
 
 
 def error_minutes(frames: DataFrame) -> DataFrame:
@@ -287,10 +305,10 @@ def capture_health(frames: DataFrame, interactions: DataFrame) -> DataFrame:
     ``missing_rows`` are numbers of ``seq`` that no row has; ``clock_drift_us`` is how far the time of day moved against
     the monotonic clock.
     """
-    return CAPTURE_HEALTH(frames, interactions)
+    return CAPTURE_HEALTH(connection_seconds(frames), interactions)
 
 
 QUERIES: Final = (
-    *(CONNECTION_SECONDS, FAN_IN, CONNECTION_TIMELINE, BYTES_AFTER_CANCEL, ERROR_MINUTES, ERRORS),
+    *(CONNECTION_SECONDS, FAN_IN, CONNECTION_TIMELINE, CANCELLED_STREAMS, BYTES_AFTER_CANCEL, ERROR_MINUTES, ERRORS),
     *(FRAME_SIZES, FRAGMENTATION, STREAM_RATE, CAPTURE_HEALTH),
 )

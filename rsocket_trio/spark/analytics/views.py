@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 QUERIES: Final[tuple[Query, ...]] = (
     *(requests.ROUTES, requests.LATENCY_HISTOGRAM, requests.RED, requests.ROUTE_LATENCY, requests.LATENCY_HEATMAP),
     *(requests.CREDIT_STALLS, requests.STALLED_STREAMS, traffic.CONNECTION_SECONDS, requests.STARVED),
-    *(requests.CANCELLATIONS, traffic.BYTES_AFTER_CANCEL, requests.LEASES, traffic.ERROR_MINUTES, traffic.ERRORS),
+    *(requests.CANCELLATIONS, traffic.CANCELLED_STREAMS, traffic.BYTES_AFTER_CANCEL, requests.LEASES),
+    *(traffic.ERROR_MINUTES, traffic.ERRORS),
     *(traffic.CONNECTION_TIMELINE, traffic.FAN_IN, traffic.FRAME_SIZES, traffic.FRAGMENTATION, traffic.STREAM_RATE),
     *(requests.CLIENT_SERVER_STREAMS, requests.CLIENT_SERVER, traffic.CAPTURE_HEALTH),
 )

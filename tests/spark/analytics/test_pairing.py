@@ -13,10 +13,10 @@ import trio
 from rsocket_trio import Responder, open_connection, serve
 from rsocket_trio.capture import Capture
 from rsocket_trio.capture.schema import TABLES
-from rsocket_trio.spark.analytics import connections_of, name_frames, pair, read_capture
+from rsocket_trio.spark.analytics import connections_of, pair, read_capture
 from rsocket_trio.spark.analytics.dialect import for_duckdb
 from rsocket_trio.spark.analytics.pairing import PAIR
-from rsocket_trio.spark.analytics.synthetic import make_capture
+from rsocket_trio.spark.analytics.synthetic import write_capture
 from rsocket_trio.spark.analytics.views import create_duckdb_views
 from tests.spark.analytics.traces import paired, random_trace
 from tests.spark.analytics.writing import Cells, write_parquet
@@ -91,10 +91,14 @@ def test_duckdb_pairs_by_the_same_text(traces: tuple[Path, list[list[Cells]]]) -
     assert by_stream(rows) == expected
 
 
-def test_what_the_generator_says_is_what_a_pairing_finds(spark: SparkSession) -> None:
-    made = make_capture(spark, 600)
+def test_what_the_generator_says_is_what_a_pairing_finds(spark: SparkSession, tmp_path: Path) -> None:
+    streams = write_capture(tmp_path, 2700)
 
-    assert by_stream(read(pair(name_frames(made["frames"])))) == by_stream(read(made["interactions"]))
+    made = read_capture(spark, tmp_path)
+
+    expected = by_stream(read(made.interactions))
+    assert len(expected) == streams
+    assert by_stream(read(pair(made.frames))) == expected
 
 
 async def test_what_a_capture_paired_itself_is_found_again(spark: SparkSession, tmp_path: Path) -> None:

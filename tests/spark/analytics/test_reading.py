@@ -40,6 +40,17 @@ def test_both_formats_give_the_same_rows(spark: SparkSession, tmp_path: Path) ->
     assert [bytes(row.trace_id) for row in lines.frames.filter("trace_id IS NOT NULL").collect()] == [TRACE]
 
 
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_a_directory_may_have_any_name(
+    write: Callable[[Path, dict[str, list[Any]]], Path], spark: SparkSession, tmp_path: Path
+) -> None:
+    directory = write(tmp_path / "cap [x]{y,z}*a?%41 \\b", dict(TABLES_BY_HAND))
+
+    capture = read_capture(spark, directory)
+
+    assert (capture.frames.count(), capture.connections.count()) == (len(FRAMES), len(CONNECTIONS))
+
+
 def test_files_of_both_formats_in_one_directory_are_one_table(spark: SparkSession, tmp_path: Path) -> None:
     write_jsonl(tmp_path, {"frames": FRAMES[:5], "interactions": [], "connections": []})
     for table in TABLES:

@@ -20,7 +20,7 @@ from rsocket_trio.spark.analytics.report import as_script, cell, render
 from tests.blocks import ROOT
 from tests.spark.analytics.browser import look_at, require_browser
 from tests.spark.analytics.handwritten import FRAMES, HOSTILE, TABLES_BY_HAND
-from tests.spark.analytics.writing import write_jsonl
+from tests.spark.analytics.writing import write_jsonl, write_parquet
 from tests.spark.session import require_spark
 
 PATIENCE = 300.0
@@ -200,6 +200,38 @@ def test_a_broken_capture_is_named_before_spark_starts(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="line 1 is no JSON, it may be half written"):
         make(tmp_path)
+
+
+def test_a_page_of_parquet_that_is_damaged_is_named_with_its_file(tmp_path: Path) -> None:
+    require_spark()
+    write_parquet(tmp_path, dict(TABLES_BY_HAND))
+    path = next(tmp_path.rglob("frames/*/*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 3] = bytes(len(content) // 3 - 4)
+    path.write_bytes(content)
+
+    done = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"))
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"Encountered error while reading file file://{path}" in done.stderr
+    assert "; caused by org.apache.parquet." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\nno such column\n  at line 1\n", "no such column"),
+        (
+            "calling o1.count.\n: A: job\n\tat x\nCaused by: A: job\n\tat y\nCaused by: B: disk\n",
+            "A: job; caused by B: disk",
+        ),
+        ("", ""),
+    ],
+)
+def test_of_an_error_of_spark_what_java_threw_is_told_and_why(text: str, said: str) -> None:
+    from rsocket_trio.cli.analyzing import reason
+
+    assert reason(text) == said
 
 
 def test_frames_of_others_need_no_other_table(tmp_path: Path) -> None:

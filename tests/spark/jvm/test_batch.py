@@ -91,6 +91,14 @@ def test_what_is_wrong_is_said_when_the_read_is_planned(
         load(spark, server, **options).collect()
 
 
+@pytest.mark.parametrize("positions", ["server", "none"])
+def test_a_server_that_is_not_there_is_named(positions: str, spark: SparkSession) -> None:
+    reader = spark.read.format("rsocket").options(route="log", positions=positions, reconnectMaxAttempts=0)
+
+    with pytest.raises(PySparkException, match=r"(?s)tcp://127.0.0.1:1.*refused"):
+        reader.load("tcp://127.0.0.1:1").collect()
+
+
 def test_no_secret_is_in_plans_and_errors(
     spark: SparkSession, server: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:

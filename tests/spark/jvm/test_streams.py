@@ -138,6 +138,8 @@ def test_a_checkpoint_of_other_options_is_refused(queries: Queries, server: Serv
         ({"positions": None, "startingPosition": None}, "option 'positions' must be set for readStream"),
         ({"positions": "wal", "startingPosition": None}, "option 'walDir' is missing"),
         ({"route": "nowhere"}, "no request_response handler for route 'nowhere.offsets'"),
+        ({"startingPosition": '{"0": 5000}'}, "option 'startingPosition': position 5000 of partition 0 is not there"),
+        ({"startingPosition": '{"7": 0}'}, "'startingPosition' names partition 7"),
     ],
 )
 def test_what_is_wrong_is_said_when_the_query_starts(
@@ -146,6 +148,16 @@ def test_what_is_wrong_is_said_when_the_query_starts(
     query = queries.start(server.uri, Sink(), **options)
 
     with pytest.raises(PySparkException, match=message):
+        query.awaitTermination(int(PATIENCE))
+
+
+def test_a_position_that_expired_ends_the_query_and_is_named(queries: Queries, server: Server) -> None:
+    queries.run(server.uri, Sink(), maxRowsPerTrigger=400, startingPosition='{"0": 900, "1": 900}')
+    server.ask("append 0 500")
+    server.ask("trim 0 1200")
+
+    query = queries.start(server.uri, Sink(), now=True)
+    with pytest.raises(PySparkException, match=r"position 1000 of partition 0 has expired: the earliest is 1\d\d\d"):
         query.awaitTermination(int(PATIENCE))
 
 

@@ -146,6 +146,15 @@ def test_what_cant_be_is_said_clearly_and_without_secrets(
     assert "s3cret" not in str(caught.value)
 
 
+@pytest.mark.parametrize("delivery", ["atLeastOnce", "exactlyOnce"])
+def test_a_server_that_is_not_there_is_named(delivery: str, spark: SparkSession) -> None:
+    register(spark)
+    frame = spark.range(0, 4, 1, 1).selectExpr(NUMBERS)
+
+    with pytest.raises(PySparkException, match=r"tcp://127.0.0.1:1.*refused"):
+        write(frame, "tcp://127.0.0.1:1", delivery=delivery, reconnectMaxAttempts=0)
+
+
 def test_a_stream_arrives_once_over_a_restart(spark: SparkSession, sink: Sink, tmp_path: Path) -> None:
     folder = tmp_path / "in"
 

@@ -56,8 +56,8 @@ class Watched(FileLedger):
         stage.keep = count  # type: ignore[method-assign]
         return stage
 
-    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int]) -> Commit:
-        done = await super().commit(sink, batch, attempts)
+    async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], *, once: bool = False) -> Commit:
+        done = await super().commit(sink, batch, attempts, once=once)
         if done.promoted:
             say("promoted", batch)
             if batch == self._hold:
