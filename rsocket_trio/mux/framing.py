@@ -40,22 +40,27 @@ class Framing(Protocol):
 
 
 class Gathering:
-    """Bytes that belong together and come piece by piece: one buffer, which becomes the whole and is never joined.
+    """Bytes that belong together and come piece by piece.
 
-    It grows as they come. A large one is made as large as it will be once a quarter of it is here: if it went on
+    A few are pieces that are joined at the end, which leaves no holes in memory. Many are one buffer that grows as they
+    come, becomes the whole and is never joined. It is made as large as it will be once a quarter is here: if it went on
     growing it would be moved, and be in memory twice meanwhile. Not before: what is asked for may be resident from the
     start, and nobody is to hold more than four times what was sent.
     """
 
-    __slots__ = ("_buffer",)
+    __slots__ = ("_buffer", "_pieces")
 
     def __init__(self) -> None:
         self._buffer: io.BytesIO | None = None
+        self._pieces: list[bytes] = []
 
     def add(self, chunk: bytes, missing: int) -> None:
         """Keep a piece, behind which so many bytes are still to come."""
         buffer = self._buffer
         if buffer is None:
+            if missing < LARGE:
+                self._pieces.append(chunk)
+                return
             buffer = self._buffer = io.BytesIO()
         buffer.write(chunk)
         here, before = buffer.tell(), buffer.tell() - len(chunk)
@@ -67,10 +72,15 @@ class Gathering:
     def complete(self, chunk: bytes) -> bytes:
         """All pieces and this last one, as one; none is kept."""
         buffer, self._buffer = self._buffer, None
-        if buffer is None:
+        if buffer is not None:
+            buffer.write(chunk)
+            return buffer.getvalue()
+        pieces = self._pieces
+        if not pieces:
             return chunk
-        buffer.write(chunk)
-        return buffer.getvalue()
+        self._pieces = []
+        pieces.append(chunk)
+        return b"".join(pieces)
 
 
 class _LengthPrefixed:

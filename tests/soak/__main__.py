@@ -105,7 +105,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="how long (30)")
     parser.add_argument("--connections", type=int, default=500, help="half of them resume (500)")
     parser.add_argument("--streams", type=int, default=10_000, help="in flight at once, in sum (10,000)")
-    parser.add_argument("--rate", type=float, default=2_500.0, help="items a second, in sum, about (2,500)")
+    parser.add_argument("--rate", type=float, default=1_000.0, help="items a second, in sum, about (1,000)")
     parser.add_argument("--seed", type=int, default=1, help="what chance begins with (1)")
     asked = parser.parse_args()
     logging.getLogger("rsocket_trio").setLevel(logging.CRITICAL)

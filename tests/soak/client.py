@@ -45,7 +45,7 @@ class Size:
     connections: int = 500
     streams: int = 10_000
     """In flight, in sum."""
-    rate: float = 2_500.0
+    rate: float = 1_000.0
     """Items a second, in sum, about."""
     fate: float = 60.0
     """Seconds after which something befalls a connection, on average."""
