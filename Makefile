@@ -1,6 +1,6 @@
 # make demo    a chat server and its clients, talking over real frames
 # make test    everything that must hold: lint, format, types, tests
-# make bench   the benchmarks
+# make bench   the benchmarks, beside all peers, about an hour: writes docs/performance.md anew
 # make fuzz    mutated bytes by the million, for about half an hour: RUNS=20000 makes it a minute or two
 # make gate    what is too long for make test: attacks and load in full, resumption and simulation in some minutes;
 #              make -k gate goes on after what fails
@@ -24,8 +24,9 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed
 	$(BIN)/mypy
 	$(BIN)/pytest
 
-bench: $(VENV)/.dev
-	$(BIN)/python -m benchmarks
+bench: $(VENV)/.bench $(JS)/node_modules/.installed
+	$(BIN)/python -m benchmarks --json benchmarks/result.json
+	$(BIN)/python -m benchmarks.report
 
 RUNS ?= 2000000
 
@@ -92,6 +93,14 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 
 $(VENV)/.fuzz: pyproject.toml $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
+	@touch $@
+
+# A peer that can't be installed is left out, and the report names it.
+$(VENV)/.bench: pyproject.toml $(VENV)/.dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[bench]' || \
+	  for one in grpcio grpclib purerpc matplotlib; do \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check $$one || echo "$$one is left out"; \
+	  done
 	@touch $@
 
 # Without npm the tests against the JavaScript peers are skipped, or fail where CI is set, and say so.

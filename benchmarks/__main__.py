@@ -1,76 +1,66 @@
-"""``python -m benchmarks [WORKLOAD ...] [--repeat N] [--json FILE]``: the table of ratios."""
+"""``python -m benchmarks [WHAT ...] [--repeat N] [--json FILE]``: measure everything, or what is named."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
-import platform
-import statistics
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks import dialects, harness, latency, memory, oob, resume
-from benchmarks.workloads import BY_NAME, WORKLOADS
+from benchmarks import analytics, comparing, dialects, latency, machine, memory, micro, oob, resume, scaling, spark
+from benchmarks.libraries import OURS, THEIRS
+from benchmarks.workloads import BY_NAME
 
 
 def main() -> int:
-    """Run what was asked for, everything by default."""
-    extra = ("latency", "memory", "dialects", "oob", "resume")
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="this library against rsocket-py")
-    parser.add_argument("what", nargs="*", metavar="WORKLOAD", help=f"{', '.join([*BY_NAME, *extra])}; all by default")
+    """Run what was asked for; everything by default."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="this library beside its peers")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"{', '.join([*BY_NAME, *further(5)])}; all by default")
     parser.add_argument("--repeat", type=int, default=5, help="interleaved repetitions (5)")
-    parser.add_argument("--json", type=Path, help="write every figure to this file")
+    parser.add_argument("--frames", type=int, default=analytics.FRAMES, help="of the capture for analytics (10000000)")
+    parser.add_argument("--json", type=Path, help="write every figure to this file; what it has of other runs stays")
     asked = parser.parse_args()
-    unknown = set(asked.what) - set(BY_NAME) - set(extra)
-    if unknown:
+    parts = further(asked.repeat, asked.frames)
+    if unknown := set(asked.what) - set(BY_NAME) - set(parts):
         parser.error(f"no workload {', '.join(sorted(unknown))}")
-    chosen = asked.what or [*BY_NAME, *extra]
-    libraries = ["trio", "asyncio"]
-    if importlib.util.find_spec("rsocket") is None:
-        print("rsocket-py is missing: no ratios (pip install 'rsocket-trio[interop]')")
-        libraries = ["trio"]
-    print(f"{platform.machine()}, Python {platform.python_version()}, {asked.repeat} repetitions, medians")
-    results: dict[str, object] = {}
-    names = [workload.name for workload in WORKLOADS if workload.name in chosen]
-    if names:
-        results.update(measure(names, libraries, asked.repeat))
-    if "latency" in chosen:
-        results["latency"] = latency.main()
-    if "memory" in chosen:
-        results["memory"] = memory.main(libraries)
-    if "dialects" in chosen:
-        results["dialects"] = dialects.main(asked.repeat)
-    if "oob" in chosen:
-        results["oob"] = oob.main()
-    if "resume" in chosen:
-        results["resume"] = resume.main(asked.repeat)
-    if asked.json is not None:
-        asked.json.write_text(json.dumps(results, indent=2) + "\n")
+    chosen = asked.what or [*BY_NAME, *parts]
+    figures: dict[str, Any] = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else {}
+    figures["machine"] = machine.describe()
+    figures["repeat"] = asked.repeat
+    if names := [name for name in BY_NAME if name in chosen]:
+        found = comparing.compare(names, asked.repeat)
+        figures["libraries"] = found["libraries"]
+        figures.setdefault("workloads", {}).update(found["workloads"])
+        save(figures, asked.json)
+    for name, part in parts.items():
+        if name in chosen:
+            figures[name] = part()
+            save(figures, asked.json)
     return 0
 
 
-def measure(names: list[str], libraries: list[str], repeat: int) -> dict[str, object]:
-    """Run each workload ``repeat`` times, the libraries in turn, and print medians and ratios."""
-    print(f"{'workload':38} {'CPU s':>16} {'wall s':>16}   {'CPU':>6} {'wall':>6}")
-    figures: dict[str, object] = {}
-    for name in names:
-        costs: dict[str, list[harness.Cost]] = {library: [] for library in libraries}
-        for _ in range(repeat):
-            for library in libraries:
-                costs[library].append(harness.run(library, name))
-        cpu = {library: statistics.median(cost.cpu for cost in runs) for library, runs in costs.items()}
-        wall = {library: statistics.median(cost.wall for cost in runs) for library, runs in costs.items()}
-        line = f"{BY_NAME[name].what:38} {cpu['trio']:16.2f} {wall['trio']:16.2f}"
-        if "asyncio" in libraries:
-            line = (
-                f"{BY_NAME[name].what:38} {cpu['trio']:6.2f} : {cpu['asyncio']:6.2f}  {wall['trio']:6.2f} : "
-                f"{wall['asyncio']:6.2f}   {cpu['asyncio'] / cpu['trio']:5.1f}x {wall['asyncio'] / wall['trio']:5.1f}x"
-            )
-        print(line, flush=True)
-        figures[name] = {
-            library: [{"cpu": cost.cpu, "wall": cost.wall} for cost in runs] for library, runs in costs.items()
-        }
-    return figures
+def further(repeat: int, frames: int = analytics.FRAMES) -> dict[str, Callable[[], Any]]:
+    """What is measured beside the workloads."""
+    return {
+        "websocket": partial(comparing.over_websocket, repeat),
+        "memory": partial(memory.main, [library.name for library in (OURS, THEIRS) if not library.missing()]),
+        "latency": latency.main,
+        "scaling": partial(scaling.main, min(repeat, 3)),
+        "dialects": partial(dialects.main, repeat),
+        "resume": partial(resume.main, repeat),
+        "oob": oob.main,
+        "micro": micro.main,
+        "analytics": partial(analytics.main, frames),
+        "spark": spark.main,
+    }
+
+
+def save(figures: dict[str, Any], file: Path | None) -> None:
+    """Write what there is so far: a run takes long, and may be ended."""
+    if file is not None:
+        file.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import ROOT, TICKS
+from benchmarks.descendants import cpu_of_tree, peak_memory
+from benchmarks.harness import ROOT
 
 FRAMES = 10_000_000
 LONGEST = 1200
@@ -26,13 +28,11 @@ LONGEST = 1200
 
 def write(directory: str, frames: int) -> dict[str, Any]:
     """Make the capture."""
-    from rsocket_trio.spark.analytics.sessions import local_session
     from rsocket_trio.spark.analytics.synthetic import write_capture
 
-    with local_session() as spark:
-        begun = time.perf_counter()
-        streams = write_capture(spark, directory, frames)
-        spent = time.perf_counter() - begun
+    begun = time.perf_counter()
+    streams = write_capture(directory, frames)
+    spent = time.perf_counter() - begun
     size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet"))
     return {"seconds": spent, "streams": streams, "bytes": size}
 
@@ -52,8 +52,7 @@ def in_spark(directory: str) -> dict[str, Any]:
             now = time.perf_counter()
             tables[answer.view], last = now - last, now
             sums[answer.view] = digest(answer.rows)
-        memory = sum(_resident(child) for child in _descendants())
-        cpu = sum(_cpu(child) for child in _descendants())
+        memory, cpu = peak_memory(os.getpid()), cpu_of_tree(os.getpid())
     return {
         "session": ready - begun,
         "seconds": last - begun,
@@ -110,28 +109,6 @@ def digest(rows: Any) -> list[float]:
             elif isinstance(cell, datetime):
                 total += cell.timestamp() % 86400
     return [len(rows), float(f"{total:.9g}") if math.isfinite(total) else 0.0]
-
-
-def _descendants() -> list[int]:
-    found, waiting = [], [int(Path("/proc/self").resolve().name)]
-    while waiting:
-        process = waiting.pop()
-        found.append(process)
-        for task in Path(f"/proc/{process}/task").glob("*/children"):
-            waiting += map(int, task.read_text().split())
-    return found
-
-
-def _resident(process: int) -> int:
-    for line in Path(f"/proc/{process}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def _cpu(process: int) -> float:
-    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def main(frames: int = FRAMES) -> dict[str, Any]:

@@ -4,40 +4,67 @@ from __future__ import annotations
 
 import json
 import os
+import statistics
 import subprocess
-import sys
-from collections.abc import Iterator
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Timer
+from typing import TypeAlias
 
 import attrs
 
-ROOT = Path(__file__).resolve().parent.parent
+from benchmarks import libraries
+from benchmarks.libraries import BY_LIBRARY, NODE_MODULES, Library
+from benchmarks.workloads import BY_NAME
+
+ROOT = libraries.ROOT
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 LONGEST = 300
 """Seconds after which a run is given up."""
 
+Process: TypeAlias = "subprocess.Popen[str]"
+
 
 @attrs.frozen
 class Cost:
-    """What one run took: seconds on the wall, and CPU seconds of client and server together."""
+    """What one run took: seconds on the wall, CPU seconds of both processes, and waits by percentile in ms."""
 
     wall: float
-    cpu: float
+    client_cpu: float
+    server_cpu: float
+    waits: dict[str, float]
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of client and server together."""
+        return self.client_cpu + self.server_cpu
+
+
+def middle(figures: Iterable[float]) -> float:
+    """Their median."""
+    return statistics.median(figures)
+
+
+def cpu_of(process: int) -> float:
+    """CPU seconds that a process has used, in user and kernel mode, all threads, those that ended included."""
+    # The clock that clock_getcpuclockid(3) names: Linux makes it of the process's number, and of 2 for "scheduled".
+    return time.clock_gettime((~process << 3) | 2)
 
 
 @attrs.define
 class Server:
     """A server process and the port that it listens on."""
 
-    process: subprocess.Popen[str]
+    process: Process
     port: int
 
     def cpu(self) -> float:
         """CPU seconds that it has used, all threads."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
+        return cpu_of(self.process.pid)
 
     def resident(self) -> int:
         """Bytes of resident memory."""
@@ -45,24 +72,55 @@ class Server:
 
 
 @contextmanager
+def started(command: list[str], longest: float = LONGEST) -> Iterator[tuple[Process, Path]]:
+    """A process for as long as the block, or ``longest`` seconds; with the file that its errors go to."""
+    with tempfile.NamedTemporaryFile("w+", suffix=".log") as errors:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "NODE_PATH": str(NODE_MODULES)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        limit = Timer(longest, process.kill)
+        limit.daemon = True
+        limit.start()
+        try:
+            yield process, Path(errors.name)
+        finally:
+            limit.cancel()
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
+
+
+def line_of(process: Process, errors: Path) -> str:
+    """The next line that a process prints; raises ``RuntimeError`` with its last words when there is none."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        last = errors.read_text().strip().splitlines()[-3:]
+        raise RuntimeError(f"{process.args!r}: {last}")
+    return line
+
+
+def tell(process: Process) -> None:
+    """Let a client that waits go on."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+@contextmanager
 def server(library: str, scheme: str = "tcp", *more: str) -> Iterator[Server]:
     """A server of this library for as long as the block, told ``more`` where it understands that."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"benchmarks.peers.{library}_server", scheme, *more],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        yield Server(process, int(process.stdout.readline().split("/")[0]))
-    finally:
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+    of = BY_LIBRARY.get(library) or Library(library, library, "", "")
+    with started(of.command("server", scheme, *more)) as (process, errors):
+        yield Server(process, int(line_of(process, errors).split("/")[0]))
 
 
 def run(
@@ -74,21 +132,19 @@ def run(
     to_server: tuple[str, ...] = (),
     to_client: tuple[str, ...] = (),
 ) -> Cost:
-    """One run of one workload, with a fresh server; both may be told more."""
+    """One run of one workload, with a fresh server; both may be told more.
+
+    What is counted begins when the client has connected and had one answer, and ends with its last answer.
+    """
+    of = BY_LIBRARY[library]
     with server(library, scheme, *to_server) as peer:
-        before = peer.cpu()
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", f"benchmarks.peers.{library}_client"),
-                *(scheme, str(peer.port), workload, dialect, *to_client),
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST,
-            check=False,
-        )
-        if done.returncode:
-            raise RuntimeError(f"{library} {workload}: {done.stderr.strip().splitlines()[-1:]}")
-        spent = json.loads(done.stdout)
-        return Cost(spent["wall"], spent["cpu"] + peer.cpu() - before)
+        command = of.command("client", scheme, str(peer.port), workload, dialect, *to_client)
+        if of.is_node:
+            command.append(json.dumps(attrs.asdict(BY_NAME[workload])))  # it can't import the table
+        with started(command) as (client, errors):
+            assert line_of(client, errors) == "ready\n"
+            before = cpu_of(client.pid), peer.cpu()
+            tell(client)
+            said = json.loads(line_of(client, errors))
+            client_cpu, server_cpu = cpu_of(client.pid) - before[0], peer.cpu() - before[1]
+    return Cost(said["wall"], client_cpu, server_cpu, said["waits"])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import statistics
-
 from benchmarks import harness
-from benchmarks.workloads import BY_NAME
+from benchmarks.comparing import Runs, interleaved
 
 MEASURED = ("stream", "bulk", "rr1", "rr64", "large")
 OFF, OFFERED, ON = "off", "offered", "on"
@@ -17,22 +15,14 @@ TOLD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """What the server and the client are told."""
 
 
-def main(repeat: int) -> dict[str, dict[str, float]]:
-    """Print and return medians of CPU seconds, by workload and by how much of resumption there is."""
-    figures: dict[str, dict[str, float]] = {}
-    for workload in MEASURED:
-        costs: dict[str, list[float]] = {name: [] for name in TOLD}
-        for _ in range(repeat):
-            for name, (to_server, to_client) in TOLD.items():
-                costs[name].append(harness.run("trio", workload, to_server=to_server, to_client=to_client).cpu)
-        figures[workload] = medians = {name: statistics.median(runs) for name, runs in costs.items()}
-        off = medians[OFF]
-        print(
-            f"{BY_NAME[workload].what:38} without resumption {off:.2f} CPU s; "
-            f"offered {medians[OFFERED] / off:.2f}x, on {medians[ON] / off:.2f}x",
-            flush=True,
-        )
-    return figures
+def main(repeat: int) -> Runs:
+    """Print and return what each workload cost, by how much of resumption there was."""
+
+    def run(workload: str, way: str) -> harness.Cost:
+        to_server, to_client = TOLD[way]
+        return harness.run("trio", workload, to_server=to_server, to_client=to_client)
+
+    return interleaved({workload: [*TOLD] for workload in MEASURED}, repeat, run)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""The server of the workloads, with rsocket-py on asyncio. Prints its port, serves until its standard input ends."""
+"""The server of the workloads, with rsocket-py on asyncio; over WebSocket with aiohttp.
+
+Prints its port, serves until its standard input ends.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from rsocket.rsocket_server import RSocketServer
 from rsocket.streams.stream_from_async_generator import StreamFromAsyncGenerator
 from rsocket.transports.tcp import TransportTCP
 
-from benchmarks.workloads import CREDIT
+from benchmarks.workloads import CREDIT, REFILL, WRITE
+
+KEPT: list[Any] = []
+"""Servers: nothing else refers to them."""
 
 
 class Echo(DefaultPublisher, DefaultSubscriber, DefaultSubscription):
@@ -39,9 +45,9 @@ class Echo(DefaultPublisher, DefaultSubscriber, DefaultSubscription):
     def on_next(self, value: Any, is_complete: bool = False) -> None:
         self._out.on_next(value, is_complete)
         self._taken += 1
-        if self._taken >= CREDIT // 2:
+        if self._taken >= REFILL:
             self._taken = 0
-            self.subscription.request(CREDIT // 2)
+            self.subscription.request(REFILL)
 
     def on_complete(self) -> None:
         self._out.on_complete()
@@ -73,12 +79,33 @@ class Handler(BaseRequestHandler):
 
 
 async def main() -> None:
+    port = await (over_websocket() if sys.argv[1] == "ws" else over_tcp())
+    print(port, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+async def over_tcp() -> int:
     def session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        RSocketServer(TransportTCP(reader, writer, read_buffer_size=65536), handler_factory=Handler)
+        RSocketServer(TransportTCP(reader, writer, read_buffer_size=WRITE), handler_factory=Handler)
 
     server = await asyncio.start_server(session, "127.0.0.1", 0)
-    print(server.sockets[0].getsockname()[1], flush=True)
-    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    port: int = server.sockets[0].getsockname()[1]
+    await server.start_serving()
+    KEPT.append(server)
+    return port
+
+
+async def over_websocket() -> int:
+    from aiohttp import web
+    from rsocket.transports.aiohttp_websocket import websocket_handler_factory
+
+    app = web.Application()
+    app.add_routes([web.get("/", websocket_handler_factory(handler_factory=Handler))])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port: int = runner.addresses[0][1]
+    return port
 
 
 if __name__ == "__main__":

@@ -1,0 +1,139 @@
+"""The sections of the report that compare runs of the workloads: libraries, dialects, ways to resume."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks import dialects, resume
+from benchmarks.harness import middle
+from benchmarks.libraries import BY_LIBRARY, FLOOR, LIBRARIES, OURS, THEIRS
+from benchmarks.markdown import NO, YES, command, cpu, met, spread, table
+from benchmarks.workloads import BY_NAME
+
+PEERS = (("rr64", "grpcio", 10), ("rr64", "js", 1), ("stream", "js", 1), ("bulk", "js", 1), ("channel", "js", 1))
+"""Of which workload, which peer has to take so many times our CPU seconds."""
+
+
+def workloads(figures: dict[str, Any]) -> list[str]:
+    """Ours against rsocket-py and the floor, then everyone."""
+    against, all_of_them, waits = [], [], []
+    shown = [library for library in LIBRARIES if library is not OURS]
+    for name, workload in BY_NAME.items():
+        runs = figures["workloads"].get(name)
+        if not runs:
+            continue
+        ours = middle(cpu(runs, OURS.name))
+        what = f"{workload.label} {workload.what}"
+        row = [what, str(workload.count), spread(cpu(runs, OURS.name))]
+        if theirs := cpu(runs, THEIRS.name):
+            ratio = middle(theirs) / ours
+            bars = f"{workload.must:g}", f"{workload.aim:g}", met(ratio, workload.must, workload.aim)
+            row += [spread(theirs), f"**{ratio:.2f}**", *bars]
+        else:
+            row += ["-"] * 5
+        floor = cpu(runs, FLOOR.name)
+        against.append([*row, f"{ours / middle(floor):.1f}" if floor else "-"])
+        others = [cpu(runs, library.name) for library in shown]
+        all_of_them.append([what, *(f"{middle(one) / ours:.2f}" if one else "-" for one in others)])
+        for library in LIBRARIES:
+            cuts = [run["waits"] for run in runs.get(library.name, []) if run["waits"]]
+            if cuts:
+                cells = [f"{middle(one[cut] for one in cuts):.2f}" for cut in cuts[0]]
+                waits.append([f"{workload.label} {library.title}", *cells])
+    return [
+        "## Against rsocket-py, and to the floor",
+        (
+            "How many times our CPU seconds rsocket-py takes (it reads 64 KiB at once), and how many times the floor's "
+            "we take. The floor is Trio with a pooled task and a cancel scope for each request, credit as an integer, "
+            "and nothing else: no errors, no limits, no cancellation on the wire."
+        ),
+        table(
+            [
+                "workload",
+                "operations",
+                "ours, CPU s",
+                "rsocket-py, CPU s",
+                "ratio",
+                "must",
+                "aim",
+                "met",
+                "over the floor",
+            ],
+            against,
+        ),
+        command(*BY_NAME),
+        "## Everyone",
+        (
+            "How many times our CPU seconds each takes. The gRPC libraries carry bytes as they are, without protobuf; "
+            "their streams have HTTP/2's flow control in place of credit. rsocket-js has TCP_NODELAY set."
+        ),
+        table(["workload", *(library.title for library in shown)], all_of_them),
+        "What two of them have to take, at least:",
+        table(["", "ratio", "must", "met"], peers(figures["workloads"])),
+        command(*BY_NAME),
+        "## How long one operation waits",
+        "Milliseconds that so many percent of the operations did not exceed, medians of the repetitions.",
+        table(["", "p50", "p90", "p99", "p99.9"], waits),
+        command("rr1", "rr64", "large", "connect"),
+    ]
+
+
+def peers(workloads: dict[str, Any]) -> list[list[str]]:
+    """How many times our CPU seconds those peers take that have a bar of their own."""
+    rows = []
+    for name, library, bar in PEERS:
+        if theirs := cpu(workloads.get(name, {}), library):
+            ratio = middle(theirs) / middle(cpu(workloads[name], OURS.name))
+            what = f"{BY_NAME[name].label} {BY_LIBRARY[library].title}"
+            rows.append([what, f"{ratio:.2f}", f"{bar}", YES if ratio >= bar else NO])
+    return rows
+
+
+def websocket(figures: dict[str, Any]) -> list[str]:
+    """Ours over trio-websocket against rsocket-py over aiohttp."""
+    rows = []
+    for name, runs in figures["websocket"].items():
+        ours, theirs = cpu(runs, OURS.name), cpu(runs, THEIRS.name)
+        cells = [spread(theirs), f"**{middle(theirs) / middle(ours):.1f}**"] if theirs else ["-", "-"]
+        rows.append([f"{BY_NAME[name].label} {BY_NAME[name].what}", spread(ours), *cells])
+    return [
+        "## Over WebSocket",
+        "Ours runs over trio-websocket, rsocket-py over aiohttp.",
+        table(["workload", "ours, CPU s", "rsocket-py, CPU s", "ratio"], rows),
+        command("websocket"),
+    ]
+
+
+def other_dialects(figures: dict[str, Any]) -> list[str]:
+    """What the others cost beside 1.0."""
+    yardstick = dialects.YARDSTICK
+    others = [name for name in next(iter(figures["dialects"].values())) if name != yardstick]
+    rows = []
+    for name, runs in figures["dialects"].items():
+        ours = middle(cpu(runs, yardstick))
+        cells = [f"{middle(cpu(runs, other)) / ours:.2f}" if other in runs else "-" for other in others]
+        rows.append([f"{BY_NAME[name].label} {BY_NAME[name].what}", spread(cpu(runs, yardstick)), *cells])
+    return [
+        "## The other dialects",
+        f"How many times the CPU seconds of `{yardstick}` each takes. Streamux has no streams.",
+        table(["workload", f"{yardstick}, CPU s", *others], rows),
+        command("dialects"),
+    ]
+
+
+def resumption(figures: dict[str, Any]) -> list[str]:
+    """What resumption costs."""
+    rows = []
+    for name, runs in figures["resume"].items():
+        off = middle(cpu(runs, resume.OFF))
+        cells = [f"{middle(cpu(runs, way)) / off:.2f}" for way in (resume.OFFERED, resume.ON)]
+        rows.append([f"{BY_NAME[name].label} {BY_NAME[name].what}", spread(cpu(runs, resume.OFF)), *cells])
+    return [
+        "## Resumption",
+        (
+            "How many times the CPU seconds without it are taken where a server offers it, and where a client asks for "
+            "it as well."
+        ),
+        table(["workload", "without, CPU s", "offered", "on"], rows),
+        command("resume"),
+    ]

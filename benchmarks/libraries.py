@@ -1,0 +1,79 @@
+"""Who is measured, on which workloads, and what each needs."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import attrs
+
+from benchmarks.workloads import BY_NAME
+
+ROOT = Path(__file__).resolve().parent.parent
+NODE_MODULES = ROOT / "tests" / "interop" / "node_modules"
+EVERY = frozenset(BY_NAME)
+
+
+@attrs.frozen
+class Library:
+    """A library with a server and a client in ``peers/``; ``module`` has to be importable, or is npm's."""
+
+    name: str
+    title: str
+    module: str
+    package: str
+    workloads: frozenset[str] = EVERY
+    is_node: bool = False
+
+    def missing(self) -> str | None:
+        """Why it can't be measured here, or ``None``."""
+        if not self.is_node:
+            found = importlib.util.find_spec(self.module)
+            return None if found else f"{self.package} is not installed (pip install '.[bench]')"
+        if shutil.which("node") is None:
+            return "node is not installed"
+        found_there = (NODE_MODULES / self.module).is_dir()
+        return None if found_there else f"{self.package} is not installed (npm install, in tests/interop)"
+
+    def version(self) -> str:
+        """The version that is measured."""
+        if self.is_node:
+            of_package = json.loads((NODE_MODULES / self.module / "package.json").read_text())["version"]
+            return f"{of_package} on Node {node_version()}"
+        return importlib.metadata.version(self.package)
+
+    def command(self, role: str, *arguments: str) -> list[str]:
+        """How its server or client is started."""
+        if self.is_node:
+            return ["node", str(ROOT / "benchmarks" / "peers" / f"{self.name}_{role}.js"), *arguments]
+        return [sys.executable, "-m", f"benchmarks.peers.{self.name}_{role}", *arguments]
+
+
+# fmt: off
+OURS    = Library("trio",    "rsocket_trio",     "rsocket_trio", "rsocket-trio")
+THEIRS  = Library("asyncio", "rsocket-py",       "rsocket",      "rsocket")
+FLOOR   = Library("floor",   "floor (Trio)",     "trio",         "trio")
+LIBRARIES = (
+    OURS,
+    THEIRS,
+    Library("grpcio",        "grpcio aio",       "grpc",         "grpcio"),
+    Library("grpclib",       "grpclib",          "grpclib",      "grpclib"),
+    Library("purerpc",       "purerpc",          "purerpc",      "purerpc"),
+    Library("js",            "rsocket-js",       "rsocket-core", "rsocket-core",
+            frozenset({"rr64", "stream", "bulk", "channel"}), is_node=True),
+    FLOOR,
+)
+# fmt: on
+BY_LIBRARY = {library.name: library for library in LIBRARIES}
+
+
+@cache
+def node_version() -> str:
+    """What ``node --version`` says."""
+    return subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,31 @@
+"""On what was it measured?"""
+
+from __future__ import annotations
+
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+
+
+def describe() -> dict[str, object]:
+    """Processor, memory, system and versions, as the report says them."""
+    return {
+        "processor": _field("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "date": datetime.now(UTC).date().isoformat(),
+        "load": list(os.getloadavg()),
+    }
+
+
+def _field(path: str, name: str) -> str | None:
+    if not Path(path).exists():
+        return None
+    for line in Path(path).read_text().splitlines():
+        key, _, of_key = line.partition(":")
+        if key.strip() == name:
+            return of_key.strip()
+    return None

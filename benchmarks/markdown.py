@@ -1,0 +1,37 @@
+"""How the report writes tables, figures and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.harness import middle
+
+YES, NO = "yes", "**missed**"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; all columns but the first are numbers."""
+    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def command(*words: str) -> str:
+    """What measures the table above it."""
+    return f"Measured by `python -m benchmarks {' '.join(words)}`."
+
+
+def spread(costs: Sequence[float]) -> str:
+    """The median, and how far the others lie from it, in about three digits."""
+    digits = 3 if max(costs) < 1 else 2 if max(costs) < 10 else 1
+    return f"{middle(costs):.{digits}f} ({min(costs):.{digits}f} to {max(costs):.{digits}f})"
+
+
+def met(ratio: float, must: float, aim: float) -> str:
+    """How a ratio stands to what it must and what it should be."""
+    return "aim" if ratio >= aim else "must" if ratio >= must else NO
+
+
+def cpu(runs: dict[str, list[dict[str, Any]]], name: str) -> list[float]:
+    """CPU seconds of one column."""
+    return [run["cpu"] for run in runs.get(name, [])]

@@ -1,0 +1,78 @@
+"""``python -m benchmarks.report result.json [pipeline.json] [--out PAGE]``: the page of what was measured.
+
+The page and its plots are made from the results and from nothing else: the same results give the same page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import sections
+from benchmarks.libraries import ROOT
+from benchmarks.pipelined import pipeline
+
+PAGE = ROOT / "docs" / "performance.md"
+RESULT = ROOT / "benchmarks" / "result.json"
+PIPELINE = ROOT / "benchmarks" / "pipeline.json"
+FOLDER = "performance"
+"""Where the plots stand, beside the page."""
+INTRODUCTION = """\
+# Performance
+
+This page is generated: `make bench` measures on your machine and writes it anew, `python -m benchmarks.report
+result.json` writes it from results that there are.
+
+**Ratios are what counts.** All libraries of a table were measured in the same run, in turn, repetition by repetition,
+and whoever came first in one came last in the next: what the machine did, it did to all of them. Seconds say what the
+machine was; on another they are others, and the ratios stay about the same.
+
+Client and server are two processes that talk over loopback TCP, `rsocket/1.0` unless a table says otherwise. CPU
+seconds are those of both together, user and kernel, all threads, as the operating system counts them, from when the
+connection stands and has answered once. A cell is the median; in brackets the least and the most.
+"""
+
+
+def page(figures: dict[str, Any], plots: Sequence[str] = ()) -> str:
+    """The whole page as Markdown. ``plots`` are the names of the plots that exist beside it."""
+    written = [INTRODUCTION.rstrip("\n"), *sections.machine(figures)]
+    for name, section in sections.SECTIONS.items():
+        if name in figures:
+            written += section(figures)
+            written += [f"![{plot}]({FOLDER}/{plot}.svg)" for plot in sections.PLOTTED.get(name, ()) if plot in plots]
+    return "\n\n".join([*written, *pipeline(figures)]) + "\n"
+
+
+def read(files: Iterable[Path]) -> dict[str, Any]:
+    """The results of several files as one."""
+    figures: dict[str, Any] = {}
+    for file in files:
+        figures.update(json.loads(file.read_text()))
+    return figures
+
+
+def main() -> None:
+    """Write the page and its plots."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description="write docs/performance.md")
+    parser.add_argument("results", nargs="*", type=Path, help="benchmarks/result.json and pipeline.json by default")
+    parser.add_argument("--out", type=Path, default=PAGE)
+    asked = parser.parse_args()
+    figures = read(asked.results or [file for file in (RESULT, PIPELINE) if file.exists()])
+    drawn: list[str] = []
+    if importlib.util.find_spec("matplotlib") is None:
+        print("matplotlib is not installed, so there are no plots (pip install '.[bench]')")
+    else:
+        from benchmarks import plots
+
+        folder = asked.out.parent / FOLDER
+        folder.mkdir(exist_ok=True)
+        drawn = plots.draw(figures, folder)
+    asked.out.write_text(page(figures, drawn))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""The row that benchmarks of Spark send."""
+
+ROW = b"twenty-eight bytes of a row."

@@ -1,0 +1,146 @@
+"""The other sections of the report, and the order of all: each turns its part of the results into Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks import latency, oob
+from benchmarks.compared import other_dialects, resumption, websocket, workloads
+from benchmarks.harness import middle
+from benchmarks.libraries import OURS, THEIRS
+from benchmarks.markdown import NO, YES, command, met, spread, table
+
+MEMORY = {"connection": ("idle connection", 500, 18, 14), "stream": ("open stream", 5_000, 5, 4)}
+"""What is counted, how many of it, and KiB that one must and should stay within."""
+SCALED = 0.8
+"""The part of the throughput of one connection that many at once have to reach."""
+FLAT = 1.25
+"""How many times the CPU of a request beside one open stream it may take beside more."""
+PLOTTED = {"workloads": ("ratios", "latency"), "scaling": ("scaling",)}
+"""Which plots stand below which section."""
+
+
+def machine(figures: dict[str, Any]) -> list[str]:
+    """The machine and the versions."""
+    of = figures["machine"]
+    lines = [
+        (
+            f"{of['processor']}, {of['cores']} cores, {of['memory_gib']} GiB; {of['system']}; {of['python']}; "
+            f"{of['date']}; {figures['repeat']} repetitions; load average {of['load'][0]:.1f} before the run."
+        )
+    ]
+    measured = figures.get("libraries", {})
+    there = [f"{one['title']} {one['version']}" for one in measured.values() if not one["missing"]]
+    if there:
+        lines.append(f"Libraries: {', '.join(there)}.")
+    lines += [f"Missing: {one['title']}, because {one['missing']}." for one in measured.values() if one["missing"]]
+    return ["## The machine", *lines]
+
+
+def memory(figures: dict[str, Any]) -> list[str]:
+    """What the server keeps."""
+    ours, theirs = figures["memory"][OURS.name], figures["memory"].get(THEIRS.name)
+    grown = ours["pause"] / 2**20
+    rows = []
+    for name, (what, count, must, aim) in MEMORY.items():
+        size = ours[name] / 1024
+        others = f"{theirs[name] / 1024:.1f}" if theirs else "-"
+        bars = f"{must}", f"{aim}", met(-size, -must, -aim)
+        rows.append([f"W8 {what} ({count:,} of them)", f"{size:.1f}", others, *bars])
+    return [
+        "## Memory",
+        "KiB of resident memory that one more costs the server.",
+        table(["", "ours", "rsocket-py", "must", "aim", "met"], rows),
+        f"A reader that stops for 10 s while 1 GiB waits for it makes the server grow by {grown:.1f} MiB.",
+        command("memory"),
+    ]
+
+
+def beside_bulk(figures: dict[str, Any]) -> list[str]:
+    """A small request beside large ones."""
+    of = figures["latency"]
+    row = [f"{of[cut]:.1f}" for cut in ("p50", "p99", "max")]
+    return [
+        "## A small request beside a large transfer",
+        (
+            f"Milliseconds that a request of 64 B takes while payloads of {latency.BULK >> 20} MiB go out and come "
+            f"back on the same connection; p99 has to stay below {latency.BAR:g} ms."
+        ),
+        table(
+            ["", "p50", "p99", "worst", "met"],
+            [["64 B request", *row, YES if of["p99"] < latency.BAR else NO]],
+        ),
+        command("latency"),
+    ]
+
+
+def scaling(figures: dict[str, Any]) -> list[str]:
+    """Many connections, many streams."""
+    of = figures["scaling"]
+    rows = []
+    for name, what in (
+        ("connections_64", "connections, 64 in flight on each"),
+        ("connections_1", "connections, 1 in flight on each"),
+        ("streams", "open streams beside the requests"),
+    ):
+        first = next(iter(of[name].values()))
+        for count, runs in of[name].items():
+            rates, costs = [run["rate"] for run in runs], [run["cpu"] for run in runs]
+            share = middle(rates) / middle(run["rate"] for run in first)
+            more = middle(costs) / middle(run["cpu"] for run in first)
+            verdict = {"streams": more <= FLAT, "connections_64": share >= SCALED}.get(name)
+            cells = [f"{middle(rates):,.0f}", f"{share:.0%}", spread(costs)]
+            rows.append([f"{int(count):,} {what}", *cells, "" if verdict is None else YES if verdict else NO])
+    return [
+        "## Many connections, many streams",
+        (
+            f"Requests a second and CPU microseconds of each, both ends together. A thousand connections at once have "
+            f"to reach {SCALED:.0%} of what one does; beside open streams a request has to cost the same."
+        ),
+        table(["", "requests/s", "of the first", "CPU us a request", "met"], rows),
+        command("scaling"),
+    ]
+
+
+def streamux(figures: dict[str, Any]) -> list[str]:
+    """The urgent messages of Streamux."""
+    rows = [
+        [f"{what}, {way}", *(f"{of[cut]:.1f}" for cut in ("p50", "p99", "worst"))]
+        for way, parts in figures["oob"].items()
+        for what, of in parts.items()
+        if what != "bulk"
+    ]
+    return [
+        "## Streamux beside a message of 256 MiB",
+        (
+            f"Milliseconds of pings and cancels while the message goes out, and what its handler does with it; p99 has "
+            f"to stay below {oob.BAR:g} ms."
+        ),
+        table(["", "p50", "p99", "worst"], rows),
+        command("oob"),
+    ]
+
+
+def pieces(figures: dict[str, Any]) -> list[str]:
+    """The pieces of the hot path."""
+    rows = [[name, f"{cost:,.0f}"] for name, cost in figures["micro"].items()]
+    return [
+        "## The pieces",
+        "Nanoseconds of CPU, the best of several rounds: rules without tasks or sockets, items of 64 B.",
+        table(["", "ns"], rows),
+        command("micro"),
+    ]
+
+
+SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
+    "workloads": workloads,
+    "websocket": websocket,
+    "memory": memory,
+    "latency": beside_bulk,
+    "scaling": scaling,
+    "dialects": other_dialects,
+    "resume": resumption,
+    "oob": streamux,
+    "micro": pieces,
+}

@@ -1,0 +1,240 @@
+"""How many rows a second go through the Spark source and sink, beside Spark's own sources and a plain Python one?
+
+``python -m benchmarks.spark server|jobs`` is one process of these, as ``main`` runs them: the server says its URI, the
+jobs print one JSON line. Server and Spark share the machine, as they do in every figure here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from benchmarks.descendants import cpu_of_tree
+from benchmarks.harness import ROOT, cpu_of, line_of, started
+from benchmarks.rows import ROW
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SMALL_ROWS = 500_000
+"""Rows of 28 bytes that one raw read takes."""
+ARROW_ROWS = 5_000_000
+PIECE = 5000
+"""Rows of one Arrow payload."""
+WRITTEN = {"response": 60_000, "channel": 120_000, "exactlyOnce": 200_000, "bestEffort": 200_000, "arrow": 3_000_000}
+"""Rows that each kind of write writes."""
+REPEAT = 3
+LONGEST = 120
+"""Seconds of one streaming query at most."""
+LONGEST_RUN = 1200
+"""Seconds of everything."""
+SINK_BYTES = 2**28
+"""Bytes of rows that the sink's log keeps."""
+
+
+# The server
+
+
+async def serve_rows() -> None:
+    """Serve the routes until stdin ends."""
+    import pyarrow as pa
+    import trio
+
+    from rsocket_trio import Responder, serve
+    from rsocket_trio.replay import Element, Ledger, MemoryLog, add_sink, add_source
+
+    batch = pa.RecordBatch.from_pydict({"id": pa.array(range(PIECE)), "data": [ROW] * PIECE})
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+    piece = stream.getvalue().to_pybytes()
+    log, arrow = (MemoryLog(2, limit_bytes=2**30) for _ in range(2))
+    for partition in range(2):
+        for _ in range(0, SMALL_ROWS, 10_000):
+            await log.append_all({partition: [Element(ROW)] * 10_000})
+        for _ in range(0, ARROW_ROWS, PIECE):
+            await arrow.append(piece, partition=partition, count=PIECE)
+    responder = Responder()
+    add_source(responder, "raw", log)
+    add_source(responder, "arrow", arrow)
+    add_sink(responder, "sink", Ledger(MemoryLog(2, limit_bytes=SINK_BYTES), staged_bytes=2**30))
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
+        print(uri, flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read)
+        nursery.cancel_scope.cancel()
+
+
+# The jobs
+
+
+@attrs.frozen
+class Job:
+    """One thing that is measured: ``run`` does it once, and moves ``rows`` rows; ``of`` is what is compared."""
+
+    name: str
+    of: str
+    rows: int
+    run: Callable[[], object]
+
+
+def jobs(spark: SparkSession, uri: str) -> Iterator[Job]:
+    """Everything that is measured but the floor of a micro-batch."""
+    yield from reads(spark, uri)
+    yield from streams(spark, uri)
+    yield from writes(spark, uri)
+
+
+def reads(spark: SparkSession, uri: str) -> Iterator[Job]:
+    """Batch reads, one partition and two, each into a sink that does nothing."""
+    for partitions in (1, 2):
+        for route, rows, options in (("raw", SMALL_ROWS, {}), ("arrow", ARROW_ROWS, {"payload": "arrow"})):
+            reader = spark.read.format("rsocket").options(route=route, positions="server", **options)
+            # The other partition is left out by beginning at its end.
+            start = json.dumps({str(one): rows for one in range(partitions, 2)})
+            reader = reader.option("startingPosition", start) if partitions == 1 else reader
+            frame = (reader.schema("id BIGINT, data BINARY") if options else reader).load(uri)
+            yield Job(f"read {route}", f"{partitions} partitions", rows * partitions, partial(drain, frame))
+        tuples = spark.read.format("tuples").options(rows=SMALL_ROWS, partitions=partitions).load()
+        yield Job("read tuples", f"{partitions} partitions", SMALL_ROWS * partitions, partial(drain, tuples))
+        own = spark.range(0, ARROW_ROWS * partitions, 1, partitions).selectExpr("id", f"X'{ROW.hex()}' AS data")
+        yield Job("read range", f"{partitions} partitions", ARROW_ROWS * partitions, partial(drain, own))
+
+
+def streams(spark: SparkSession, uri: str) -> Iterator[Job]:
+    """Streaming queries that take what is available in five micro-batches."""
+    for route, rows, options in (("raw", SMALL_ROWS, {}), ("arrow", ARROW_ROWS, {"payload": "arrow"})):
+        reader = spark.readStream.format("rsocket").options(route=route, positions="server", **options)
+        reader = reader.option("startingPosition", "earliest").option("maxRowsPerTrigger", 2 * rows // 5)
+        frame = (reader.schema("id BIGINT, data BINARY") if options else reader).load(uri)
+        yield Job(f"stream {route}", "2 partitions", rows * 2, partial(run_query, frame, available=True))
+
+
+def writes(spark: SparkSession, uri: str) -> Iterator[Job]:
+    """Batch writes by two tasks."""
+    kinds: dict[str, dict[str, str]] = {
+        "response": {"interaction": "response"},
+        "channel": {"interaction": "channel"},
+        "exactlyOnce": {"delivery": "exactlyOnce"},
+        "bestEffort": {"interaction": "fnf", "delivery": "bestEffort"},
+        "arrow": {"payload": "arrow"},
+        "arrow exactlyOnce": {"payload": "arrow", "delivery": "exactlyOnce"},
+    }
+    for kind, options in kinds.items():
+        rows = WRITTEN[kind.split()[0]]
+        frame = spark.range(0, rows, 1, 2).selectExpr(f"X'{ROW.hex()}' AS data")
+        writer = frame.write.format("rsocket").mode("append").options(route="sink", **options)
+        yield Job(f"write {kind}", "2 partitions", rows, partial(writer.save, uri))
+    frame = spark.range(0, SMALL_ROWS, 1, 2).selectExpr(f"X'{ROW.hex()}' AS data")
+    rows_alone = frame.write.format("tuples").mode("append")
+    own = spark.range(0, ARROW_ROWS, 1, 2)
+    yield Job("write rows in Python", "2 partitions", SMALL_ROWS, rows_alone.save)
+    yield Job("write noop", "2 partitions", ARROW_ROWS, partial(drain, own))
+
+
+def drain(frame: DataFrame) -> None:
+    """Read everything, and do nothing with it."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def run_query(frame: DataFrame, *, available: bool) -> list[int]:
+    """Run a query into a sink that does nothing, as it is available or for some micro-batches; ms of each of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        writer = frame.writeStream.format("noop").option("checkpointLocation", folder)
+        query = (writer.trigger(availableNow=True) if available else writer).start()
+        try:
+            if available:
+                query.awaitTermination(LONGEST)
+            else:
+                deadline = time.monotonic() + LONGEST
+                while len(query.recentProgress) < 12 and time.monotonic() < deadline:
+                    query.awaitTermination(1)
+            return [int(progress["batchDuration"]) for progress in query.recentProgress]
+        finally:
+            query.stop()
+
+
+def floors(spark: SparkSession, uri: str) -> dict[str, float]:
+    """Milliseconds of a micro-batch that has next to nothing to do: ours, and Spark's own source."""
+    reader = spark.readStream.format("rsocket").options(route="raw", positions="server", startingPosition="earliest")
+    ours = reader.option("maxRowsPerTrigger", 2).load(uri)
+    own = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).option("numPartitions", 2).load()
+    # The first two start what the others use.
+    return {
+        name: statistics.median(run_query(frame, available=False)[2:])
+        for name, frame in (("rsocket", ours), ("rate", own))
+    }
+
+
+def run_jobs(uri: str, server: int) -> dict[str, Any]:
+    """Run every job, each once to warm up and then ``REPEAT`` times."""
+    from rsocket_trio.spark import ensure_java, register
+
+    ensure_java()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = str(ROOT)
+    from pyspark.sql import SparkSession
+
+    from benchmarks.tuples import TupleSource
+
+    builder = SparkSession.builder.master("local[2]").appName("benchmarks")
+    settings = {"bindAddress": "127.0.0.1", "host": "127.0.0.1", "memory": "2g"}
+    for key, value in settings.items():
+        builder = builder.config(f"spark.driver.{key}", value)
+    spark = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF").getOrCreate()
+    found: list[dict[str, Any]] = []
+    try:
+        register(spark)
+        spark.dataSource.register(TupleSource)
+        for job in jobs(spark, uri):
+            job.run()
+            seconds, cpu = [], []
+            for _ in range(REPEAT):
+                before, begun = cpu_of(server) + cpu_of_tree(os.getpid()), time.perf_counter()
+                job.run()
+                seconds.append(time.perf_counter() - begun)
+                cpu.append(cpu_of(server) + cpu_of_tree(os.getpid()) - before)
+            found.append({"job": job.name, "of": job.of, "rows": job.rows, "seconds": seconds, "cpu": cpu})
+        return {"jobs": found, "floor_ms": floors(spark, uri)}
+    finally:
+        spark.stop()
+
+
+def main() -> dict[str, Any]:
+    """Print and return the figures."""
+    command = [sys.executable, "-m", "benchmarks.spark"]
+    before = os.getloadavg()[0]
+    with started([*command, "server"], LONGEST_RUN) as (server, errors):
+        uri = line_of(server, errors).strip()
+        with started([*command, "jobs", uri, str(server.pid)], LONGEST_RUN) as (spark, said):
+            figures: dict[str, Any] = json.loads(line_of(spark, said))
+    figures["load"] = [before, os.getloadavg()[0]]
+    figures["python"], figures["cores"] = platform.python_version(), os.cpu_count()
+    print(f"{'job':24} {'of':14} {'rows':>9} {'rows/s':>10} {'best':>10}  CPU us/row")
+    for job in figures["jobs"]:
+        speed, best = (job["rows"] / choose(job["seconds"]) for choose in (statistics.median, min))
+        cpu = statistics.median(job["cpu"]) / job["rows"] * 1e6
+        print(f"{job['job']:24} {job['of']:14} {job['rows']:9} {speed:10.0f} {best:10.0f}  {cpu:10.2f}")
+    for name, floor in figures["floor_ms"].items():
+        print(f"micro-batch of 2 rows, {name:8} {floor:8.0f} ms")
+    print(f"load {figures['load'][0]:.1f} before, {figures['load'][1]:.1f} after")
+    return figures
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "server":
+        import trio
+
+        trio.run(serve_rows)
+    else:
+        print(json.dumps(run_jobs(sys.argv[2], int(sys.argv[3]))))

@@ -1,0 +1,42 @@
+"""What a run costs is read from outside, of both processes; what a peer says last is what an error shows."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import pytest
+
+from benchmarks import harness
+from benchmarks.libraries import BY_LIBRARY
+
+WORK = "large"
+"""The workload that ends soonest."""
+
+
+@pytest.mark.parametrize("library", ["trio", "asyncio", "floor"])
+def test_a_run_counts_what_both_processes_used(library: str) -> None:
+    if why := BY_LIBRARY[library].missing():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(why)
+
+    cost = harness.run(library, WORK)
+
+    assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
+    assert cost.cpu == cost.client_cpu + cost.server_cpu
+    assert list(cost.waits) == ["50", "90", "99", "99.9"]
+    assert 0 < cost.waits["50"] <= cost.waits["99.9"]
+
+
+def test_the_clock_of_a_process_is_the_one_that_it_sees_itself() -> None:
+    before = time.process_time()
+    seen = harness.cpu_of(os.getpid())
+
+    assert before <= seen <= time.process_time()
+
+
+def test_a_peer_that_ends_too_soon_is_named_with_its_last_words() -> None:
+    program = [sys.executable, "-c", "raise SystemExit('no such workload')"]
+
+    with harness.started(program) as (process, errors), pytest.raises(RuntimeError, match="no such workload"):
+        harness.line_of(process, errors)

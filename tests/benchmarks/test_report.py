@@ -1,0 +1,102 @@
+"""The page of what was measured says what the results say, and names what is missing or too slow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import report
+from benchmarks.libraries import BY_LIBRARY, LIBRARIES, OURS, ROOT, THEIRS
+from benchmarks.workloads import BY_NAME, WORKLOADS, Workload
+
+MACHINE = {
+    "processor": "A processor",
+    "cores": 2,
+    "memory_gib": 16,
+    "system": "Linux 6",
+    "python": "CPython 3.11.7",
+    "date": "2026-01-02",
+    "load": [0.0, 0.0, 0.0],
+}
+
+
+def results(ratio: float, workload: Workload = WORKLOADS[1]) -> dict[str, Any]:
+    """Of one workload, in which rsocket-py takes so many times our CPU seconds."""
+    cost = {"wall": 1.0, "client_cpu": 0.5, "server_cpu": 0.5, "waits": {"50": 1.5, "99": 2.5}}
+    runs = {OURS.name: [{**cost, "cpu": 1.0}], THEIRS.name: [{**cost, "cpu": ratio}]}
+    libraries = {one.name: {"title": one.title, "version": "1", "missing": None} for one in LIBRARIES}
+    return {"machine": MACHINE, "repeat": 1, "libraries": libraries, "workloads": {workload.name: runs}}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+@pytest.mark.parametrize(
+    ("share", "says"),
+    [(1.01, "| aim |"), (0.99, "| must |")],
+    ids=["above what it should be", "below it"],
+)
+def test_a_ratio_is_held_against_what_it_should_be(workload: Workload, share: float, says: str) -> None:
+    row = row_of(report.page(results(workload.aim * share, workload)), workload)
+
+    assert says in row
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
+def test_a_ratio_below_what_it_must_be_is_named(workload: Workload) -> None:
+    row = row_of(report.page(results(workload.must * 0.99, workload)), workload)
+
+    assert "| **missed** |" in row
+
+
+def test_the_median_is_said_with_the_least_and_the_most() -> None:
+    figures = results(4)
+    figures["workloads"]["rr64"][THEIRS.name] = [{"cpu": cost, "waits": {}, "wall": 1.0} for cost in (3.0, 9.0, 4.0)]
+
+    row = row_of(report.page(figures), BY_NAME["rr64"])
+
+    assert "| 4.00 (3.00 to 9.00) | **4.00** |" in row
+
+
+def test_a_library_that_is_missing_is_named_with_its_reason() -> None:
+    figures = results(4)
+    figures["libraries"]["purerpc"] |= {"version": None, "missing": "it is not installed"}
+
+    text = report.page(figures)
+
+    assert "Missing: purerpc, because it is not installed." in text
+    assert "purerpc 1" not in text
+
+
+def test_tables_of_the_pipeline_are_shown_as_they_are() -> None:
+    part = {
+        "title": "Reads",
+        "text": "How fast.",
+        "columns": ["", "rows/s"],
+        "rows": [["raw", 12]],
+        "command": "python x",
+    }
+
+    text = report.page({**results(4), "pipeline": [part]})
+
+    assert "### Reads\n\nHow fast.\n\n|  | rows/s |\n| --- | --: |\n| raw | 12 |\n\nMeasured by `python x`." in text
+
+
+def test_the_page_in_the_documentation_is_the_one_of_the_results_beside_it() -> None:
+    if not report.RESULT.exists():
+        pytest.skip("nothing was measured yet: make bench")
+    files = [file for file in (report.RESULT, report.PIPELINE) if file.exists()]
+    plots = [file.stem for file in sorted((report.PAGE.parent / report.FOLDER).glob("*.svg"))]
+
+    assert report.page(report.read(files), plots) == report.PAGE.read_text()
+
+
+def test_every_library_has_a_server_and_a_client() -> None:
+    for library in BY_LIBRARY.values():
+        for role in ("server", "client"):
+            suffix = "js" if library.is_node else "py"
+            assert (ROOT / "benchmarks" / "peers" / f"{library.name}_{role}.{suffix}").is_file()
+
+
+def row_of(text: str, workload: Workload) -> str:
+    """The first row of a workload."""
+    return next(line for line in text.splitlines() if line.startswith(f"| {workload.label} "))

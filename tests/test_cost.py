@@ -1,0 +1,194 @@
+"""What an operation costs, counted instead of timed: a lost optimisation shows here, on any machine and at any load.
+
+Client and server run in one Trio loop over a pair of memory streams, in a fixed order, so that two runs of the same
+code count the same. Counting starts when the connection has done such work before: connecting and the first workers are
+not in it. Both ends are.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import cache
+from pathlib import Path
+from types import FrameType
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+import rsocket_trio
+from rsocket_trio import Channel, Connection, Payload, Responder, open_connection_over, serve_stream
+from rsocket_trio.testing import simulate
+
+OURS = str(Path(rsocket_trio.__file__).parent)
+WRITTEN = re.compile(r"<attrs generated .* rsocket_trio\.")
+"""How attrs names the files of what it writes for us."""
+ITEM = bytes(64)
+CREDIT = 256
+AT_ONCE = 64
+FIRST, COUNTED = 128, 1_024
+"""Operations before the counting starts, and those that are counted."""
+responder = Responder()
+
+
+@responder.request_response
+async def echo(request: Payload) -> Payload:
+    return request
+
+
+@responder.request_stream
+async def items(request: Payload) -> AsyncIterator[bytes]:
+    for _ in range(int(request.data)):
+        yield ITEM
+
+
+@responder.request_channel
+async def echo_all(channel: Channel) -> None:
+    async for item in channel:
+        await channel.send(item)
+
+
+class Counted(trio.abc.HalfCloseableStream):
+    """A stream that counts how often it is written to and read from."""
+
+    def __init__(self, stream: trio.abc.HalfCloseableStream, counts: Counter[str]) -> None:
+        self._stream = stream
+        self._counts = counts
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self._counts["writes"] += 1
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        data = await self._stream.receive_some(max_bytes)
+        self._counts["reads"] += 1
+        return data
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class Steps(trio.abc.Instrument):
+    """Counts how often the scheduler lets a task run."""
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._counts["steps"] += 1
+
+
+async def one_at_a_time(connection: Connection, count: int) -> None:
+    for _ in range(count):
+        await connection.request_response(ITEM)
+
+
+async def many_at_once(connection: Connection, count: int) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(AT_ONCE):
+            nursery.start_soon(one_at_a_time, connection, count // AT_ONCE)
+
+
+async def stream(connection: Connection, count: int) -> None:
+    async with connection.request_stream(str(count), initial_request_n=CREDIT) as received:
+        assert len([item async for item in received]) == count
+
+
+async def channel(connection: Connection, count: int) -> None:
+    async with connection.request_channel() as both, trio.open_nursery() as nursery:
+
+        async def send() -> None:
+            for _ in range(count):
+                await both.send(ITEM)
+            await both.send_eof()
+
+        nursery.start_soon(send)
+        assert len([item async for item in both]) == count
+
+
+Work = Callable[[Connection, int], Awaitable[None]]
+
+
+@attrs.frozen
+class Bound:
+    """What a thousand operations may cost: a little above what they do."""
+
+    work: Work
+    writes: int
+    reads: int
+    steps: int
+    """How often the scheduler lets a task run."""
+    calls: int
+    """Calls of our own functions, resumed coroutines and generators included."""
+
+
+# fmt: off
+BOUNDS = (
+    #     work           writes  reads  steps   calls
+    Bound(one_at_a_time, 2_000,  2_000, 14_100, 200_000),
+    Bound(many_at_once,  140,    110,   2_750,  93_000),
+    Bound(stream,        19,     18,    140,    36_200),
+    Bound(channel,       35,     33,    260,    75_000),
+)
+# fmt: on
+COUNTS = [field.name for field in attrs.fields(Bound)[1:]]
+
+
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.work.__name__)
+def test_a_thousand_operations_cost_no_more_than_they_did(bound: Bound, count: str) -> None:
+    costs = measured(bound.work)
+
+    assert costs[count] <= getattr(bound, count), f"{count}: {costs[count]:.0f} a thousand"
+
+
+def test_the_same_work_counts_the_same() -> None:
+    assert simulate(counted, stream) == simulate(counted, stream)
+
+
+@cache
+def is_ours(file: str) -> bool:
+    return file.startswith(OURS) or WRITTEN.match(file) is not None
+
+
+@cache
+def measured(work: Work) -> dict[str, float]:
+    """What a thousand operations cost."""
+    counts = simulate(counted, work)
+    return {name: counts[name] / COUNTED * 1000 for name in COUNTS}
+
+
+async def counted(work: Work) -> Counter[str]:
+    """What the work costs both ends of a connection that has done some before."""
+    counts: Counter[str] = Counter()
+
+    def on_call(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and is_ours(frame.f_code.co_filename):
+            counts["calls"] += 1
+
+    here, there = (Counted(end, counts) for end in trio.testing.memory_stream_pair())
+    steps = Steps(counts)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_stream, responder, there)
+        async with open_connection_over(here) as connection:
+            await work(connection, FIRST)
+            counts.clear()
+            trio.lowlevel.add_instrument(steps)
+            before = sys.getprofile()
+            sys.setprofile(on_call)
+            try:
+                await work(connection, COUNTED)
+            finally:
+                sys.setprofile(before)
+                trio.lowlevel.remove_instrument(steps)
+            return Counter(counts)
