@@ -68,8 +68,13 @@ async def serve_in_processes(
 def _hangups() -> Iterator[AsyncIterator[int]]:
     """SIGHUPs; none where signals are somebody else's."""
     if threading.current_thread() is threading.main_thread():
-        with trio.open_signal_receiver(signal.SIGHUP) as hangups:
-            yield hangups
+        # One that was not acted on when all ends is given to whoever handled it before: nobody, lest it end the process.
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            with trio.open_signal_receiver(signal.SIGHUP) as hangups:
+                yield hangups
+        finally:
+            signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)
     else:
         nobody, hangups_of_nobody = trio.open_memory_channel[int](0)
         with nobody, hangups_of_nobody:
