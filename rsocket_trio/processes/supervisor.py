@@ -68,7 +68,7 @@ async def serve_in_processes(
 def _hangups() -> Iterator[AsyncIterator[int]]:
     """SIGHUPs; none where signals are somebody else's."""
     if threading.current_thread() is threading.main_thread():
-        # One that was not acted on when all ends is given to whoever handled it before: nobody, lest it end the process.
+        # One that was not acted on in the end goes to whoever handled it before: nobody, lest it end the process.
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             with trio.open_signal_receiver(signal.SIGHUP) as hangups:
