@@ -74,6 +74,12 @@ async def serve(directory: Path, *arguments: str) -> AsyncIterator[tuple[Running
         yield server, [line.removeprefix("listening ") for line in lines]
 
 
+def become(app: Path, generation: str) -> None:
+    """Have workers that start from now on be of this generation; none finds the file empty."""
+    (app / "next").write_text(generation)
+    (app / "next").replace(app / "generation")
+
+
 async def ask(uri: str) -> tuple[str, int]:
     """The generation and the process that a new connection comes to."""
     async with open_connection(uri) as connection:
@@ -171,7 +177,7 @@ async def test_no_connection_is_refused_or_cut_while_workers_are_replaced_three_
 
             for restart in (1, 2, 3):
                 await crowd.until(str(restart), restart * CONNECTIONS // 4)
-                (app / "generation").write_text(str(restart + 1))
+                become(app, str(restart + 1))
                 server.process.send_signal(signal.SIGHUP)
             await crowd.until("4", CONNECTIONS)
             crowd.enough = True
