@@ -66,7 +66,7 @@ async def serve(
     name that is none, ``ImportError`` for a module that fails; ``ChildProcessError`` when workers end again and again.
     """
     terms = Terms(
-        dialects=tuple(dialects),
+        dialects=(dialects,) if isinstance(dialects, str) else tuple(dialects),
         resume=resume,
         limits=limits,
         fragment_size=fragment_size,

@@ -12,10 +12,10 @@ EncodedFrame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
 """A frame without its prefix, possibly in pieces: a large body is not copied before the one join."""
 
 
-LARGE = 256 * 1024
-"""A rest of fewer bytes is not asked for at once: that would save nothing."""
+SMALL = 16 * 1024
+"""Bytes below which pieces are joined at the end: nothing is saved by making room for them."""
 LARGEST_AT_ONCE = 32 * 1024 * 1024
-AHEAD = 4
+AHEAD = 8
 """How many times what has come may be asked for."""
 
 
@@ -42,36 +42,35 @@ class Framing(Protocol):
 class Gathering:
     """Bytes that belong together and come piece by piece.
 
-    A few are pieces that are joined at the end, which leaves no holes in memory. Many are one buffer that grows as they
-    come, becomes the whole and is never joined. It is made as large as it will be once a quarter is here: if it went on
-    growing it would be moved, and be in memory twice meanwhile. Not before: what is asked for may be resident from the
-    start, and nobody is to hold more than four times what was sent.
+    They are pieces until an eighth is here, and from then on one buffer, which is made as large as it will be and
+    becomes the whole: if it grew it would be moved, be in memory twice meanwhile, and leave holes. Not before: what is
+    asked for may be resident from the start, and nobody is to hold more than eight times what was sent.
     """
 
-    __slots__ = ("_buffer", "_pieces")
+    __slots__ = ("_buffer", "_here", "_pieces")
 
     def __init__(self) -> None:
         self._buffer: io.BytesIO | None = None
         self._pieces: list[bytes] = []
+        self._here = 0
 
     def add(self, chunk: bytes, missing: int) -> None:
         """Keep a piece, behind which so many bytes are still to come."""
-        buffer = self._buffer
-        if buffer is None:
-            if missing < LARGE:
-                self._pieces.append(chunk)
-                return
-            buffer = self._buffer = io.BytesIO()
-        buffer.write(chunk)
-        here, before = buffer.tell(), buffer.tell() - len(chunk)
-        whole = here + missing
-        if LARGE <= missing <= LARGEST_AT_ONCE and before < whole / AHEAD <= here:
+        if self._buffer is not None:
+            self._buffer.write(chunk)
+            return
+        pieces = self._pieces
+        pieces.append(chunk)
+        self._here += len(chunk)
+        whole = self._here + missing
+        if SMALL <= whole <= LARGEST_AT_ONCE and self._here * AHEAD >= whole:
             self._buffer = io.BytesIO(bytes(whole))
-            self._buffer.write(buffer.getbuffer())
+            self._buffer.writelines(pieces)
+            pieces.clear()
 
     def complete(self, chunk: bytes) -> bytes:
         """All pieces and this last one, as one; none is kept."""
-        buffer, self._buffer = self._buffer, None
+        buffer, self._buffer, self._here = self._buffer, None, 0
         if buffer is not None:
             buffer.write(chunk)
             return buffer.getvalue()
