@@ -245,7 +245,9 @@ class Pool:
                         keepalive=target.keepalive,
                         ssl_context=context,
                     ) as connection:
-                        # A server that refuses, or a proxy with nobody behind it, shows here.
+                        # A server that refuses, or a proxy with nobody behind it, shows here. A server answers the
+                        # first ping while it still considers who asks: a refusal comes before the second answer.
+                        await connection.ping()
                         await connection.ping()
                         deadline.deadline = math.inf
                         connected = True
@@ -255,6 +257,8 @@ class Pool:
                 problem = f"{shown_uri(uri)}: no connection within {target.connect_timeout:g} s"
             except (ConnectionLost, ConnectionClosed, SetupError) as error:
                 if connected:
+                    if isinstance(error, SetupError):
+                        self._first[target.uris] = (index + 1) % len(target.uris)  # it took its time: try another next
                     raise
                 if isinstance(error, SetupError):
                     refusals.append(error)
