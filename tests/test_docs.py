@@ -31,6 +31,7 @@ from rsocket_trio.errors import CodedError
 from rsocket_trio.responder import FORMS
 from rsocket_trio.transports.uris import SCHEMES
 from tests.blocks import ROOT, Block, anchors, blocks, links, page, slug, with_free_ports
+from tests.missing import give_up
 
 PATIENCE = 20.0
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
@@ -132,7 +133,7 @@ def as_here(words: list[str]) -> list[str]:
         return [sys.executable, *words[1:]]
     found = shutil.which(words[0], path=Path(sys.executable).parent)
     if found is None:
-        pytest.skip(f"{words[0]} is not installed")
+        give_up(f"{words[0]} is not installed")
     return [found, *words[1:]]
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -19,8 +18,9 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import attrs
-import pytest
 import trio
+
+from tests.missing import require
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent.parent
@@ -50,12 +50,7 @@ def pattern(size: int) -> bytes:
 
 def require_peer(kind: Kind) -> None:
     """Skip the test, or fail it where ``CI`` is set, if this kind of peer cannot run here."""
-    missing = missing_for(kind)
-    if missing is None:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"{missing}, and CI is set", pytrace=False)
-    pytest.skip(missing)
+    require(missing_for(kind))
 
 
 def missing_for(kind: Kind) -> str | None:

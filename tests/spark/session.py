@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.blocks import ROOT
+from tests.missing import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,12 +24,7 @@ FAST_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss2m"
 
 def require_spark() -> None:
     """Skip the test, or fail it where ``CI`` is set, if Spark cannot run here."""
-    missing = missing_for_spark()
-    if missing is None:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(f"{missing}, and CI is set", pytrace=False)
-    pytest.skip(missing)
+    require(missing_for_spark())
 
 
 def missing_for_spark() -> str | None:

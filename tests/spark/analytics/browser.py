@@ -9,9 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.blocks import ROOT
+from tests.missing import require
 
 INTEROP = ROOT / "tests" / "interop"
 SCRIPT = INTEROP / "js" / "report.mjs"
@@ -32,11 +31,8 @@ def require_browser() -> str | None:
         missing = "puppeteer is missing: npm install in tests/interop"
     elif system is None and not (packages / "@sparticuz" / "chromium").is_dir():
         missing = "there is no Chromium: npm install in tests/interop"
-    if missing is None:
-        return None if (packages / "@sparticuz" / "chromium").is_dir() else system
-    if os.environ.get("CI"):
-        pytest.fail(f"{missing}, and CI is set", pytrace=False)
-    pytest.skip(missing)
+    require(missing)
+    return None if (packages / "@sparticuz" / "chromium").is_dir() else system
 
 
 def look_at(page: Path, screenshot: Path, profile: Path) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import duckdb
 import pytest
 
 from rsocket_trio.cli.analyzing import analyze
@@ -45,7 +46,6 @@ def test_every_option_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("sql", SQL, ids=range(len(SQL)))
 def test_the_sql_of_the_page_runs_in_both_engines(spark: SparkSession, by_hand: Path, sql: str) -> None:
-    duckdb = pytest.importorskip("duckdb", reason="duckdb is missing: pip install 'rsocket-trio[dev]'")
     analytics.create_views(spark, by_hand)
     rows = spark.sql(sql).collect()
     with duckdb.connect() as connection:
@@ -57,7 +57,6 @@ def test_the_sql_of_the_page_runs_in_both_engines(spark: SparkSession, by_hand: 
 def test_the_code_of_the_page_runs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("duckdb", reason="duckdb is missing: pip install 'rsocket-trio[dev]'")
     write_parquet(tmp_path / "frames", TABLES_BY_HAND)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

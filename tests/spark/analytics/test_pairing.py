@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import duckdb
 import pytest
 import trio
 
@@ -79,7 +80,6 @@ def test_pairing_quickly_leaves_out_what_needs_the_order(
 
 
 def test_duckdb_pairs_by_the_same_text(traces: tuple[Path, list[list[Cells]]]) -> None:
-    duckdb = pytest.importorskip("duckdb", reason="duckdb is missing: pip install 'rsocket-trio[dev]'")
     directory, made = traces
     expected = by_stream(row for trace in made for row in paired(trace))
     with duckdb.connect() as connection:
