@@ -203,7 +203,9 @@ def run_jobs(uri: str, server: int) -> dict[str, Any]:
                 before, begun = cpu_of(server) + cpu_of_tree(os.getpid()), time.perf_counter()
                 job.run()
                 seconds.append(time.perf_counter() - begun)
-                cpu.append(cpu_of(server) + cpu_of_tree(os.getpid()) - before)
+                used = cpu_of(server) + cpu_of_tree(os.getpid()) - before
+                if used > 0:  # else somebody ended whom nobody waited for, and took what it had used with it
+                    cpu.append(used)
             found.append({"job": job.name, "of": job.of, "rows": job.rows, "seconds": seconds, "cpu": cpu})
         return {"jobs": found, "floor_ms": floors(spark, uri)}
     finally:

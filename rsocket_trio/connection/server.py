@@ -72,7 +72,7 @@ async def serve(
         fragment_size=fragment_size,
         ssl_context=ssl_context,
         grace=grace,
-        quirks=tuple(quirks),
+        quirks=quirks if isinstance(quirks, str) else tuple(quirks),
         streamux=streamux,
         capture=capture,
     )

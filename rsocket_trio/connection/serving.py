@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ class Terms:
     fragment_size: int = FRAGMENT_SIZE
     ssl_context: SSLContextLike | None = None
     grace: float = GRACE
-    quirks: tuple[str, ...] = ()
+    quirks: Iterable[str] = ()
     streamux: StreamuxOptions | None = None
     capture: CaptureLike | None = None
 

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
+import trio
 
-from rsocket_trio import Keepalive, Lease, Limits, Payload, Rejected, Responder, open_connection, serve
+from rsocket_trio import (
+    ConnectionLost,
+    InvalidSetup,
+    Keepalive,
+    Lease,
+    Limits,
+    Payload,
+    Rejected,
+    RejectedSetup,
+    Responder,
+    UnsupportedSetup,
+    open_connection,
+    serve,
+)
 from tests.connection.pairs import connected_pair
 
 NOWHERE = "memory://nobody-listens-here"
+
+
+def echo() -> Responder:
+    responder = Responder()
+
+    @responder.request_response
+    def answer(request: Payload) -> Payload:
+        return request
+
+    return responder
 
 
 @pytest.mark.parametrize(
@@ -30,6 +55,22 @@ async def test_a_header_that_would_break_the_handshake_is_refused() -> None:
     with pytest.raises(ValueError, match="can't be said in HTTP"):
         async with open_connection("ws://127.0.0.1:1/", headers=[("a", "b\r\nX: y")]):
             raise AssertionError("nothing was dialled")
+
+
+async def test_a_server_takes_one_dialect_as_a_word_and_serves_no_other() -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, echo(), "memory://one-word", dialects="rsocket/1.0"))
+        async with open_connection("memory://one-word") as connection:
+            assert (await connection.request_response(b"here")).data == b"here"
+        with pytest.raises((ConnectionLost, RejectedSetup, UnsupportedSetup, InvalidSetup)):
+            async with open_connection("memory://one-word", dialect="reactivesocket/0.2") as connection:
+                await connection.request_response(b"not here")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_server_refuses_quirks_that_are_one_text() -> None:
+    with pytest.raises(TypeError, match="quirks are several names, not one text: 'client_ids_odd'"):
+        await serve(Responder(), NOWHERE, quirks="client_ids_odd")
 
 
 async def test_a_server_refuses_limits_of_the_wrong_kind() -> None:
