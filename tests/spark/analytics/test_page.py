@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import duckdb
 import pytest
 
 from rsocket_trio.cli.analyzing import analyze
@@ -46,6 +45,8 @@ def test_every_option_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("sql", SQL, ids=range(len(SQL)))
 def test_the_sql_of_the_page_runs_in_both_engines(spark: SparkSession, by_hand: Path, sql: str) -> None:
+    import duckdb  # where it is used: at its interpreter's end it complains of what pytest still holds
+
     analytics.create_views(spark, by_hand)
     rows = spark.sql(sql).collect()
     with duckdb.connect() as connection:

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pytest
 import trio
 
@@ -80,6 +79,8 @@ def test_pairing_quickly_leaves_out_what_needs_the_order(
 
 
 def test_duckdb_pairs_by_the_same_text(traces: tuple[Path, list[list[Cells]]]) -> None:
+    import duckdb  # where it is used: at its interpreter's end it complains of what pytest still holds
+
     directory, made = traces
     expected = by_stream(row for trace in made for row in paired(trace))
     with duckdb.connect() as connection:

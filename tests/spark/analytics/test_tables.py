@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pytest
 
 from rsocket_trio.spark.analytics.answers import ASKED, Answer
@@ -179,6 +178,8 @@ def test_health_counts_what_is_not_there(told: Mapping[str, Answer]) -> None:
 
 
 def test_duckdb_gives_the_same_answers_to_the_same_text(by_hand: Path, told: Mapping[str, Answer]) -> None:
+    import duckdb  # where it is used: at its interpreter's end it complains of what pytest still holds
+
     with duckdb.connect() as connection:
         connection.execute("SET TimeZone = 'UTC'")
         assert create_duckdb_views(connection, by_hand) == VIEWS
