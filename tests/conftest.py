@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 import sys
 import time
 import weakref
@@ -33,6 +34,12 @@ PATIENCE = 1.0
 
 _alive: list[weakref.ref[Any]] = []
 _watched: set[str] = set()
+
+
+def pytest_configure() -> None:
+    # What a shell starts in the background ignores Ctrl-C, and so would every program that a test interrupts.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
