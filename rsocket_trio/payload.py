@@ -101,6 +101,8 @@ def as_bytes(content: BytesLike) -> bytes:
 
 def as_payload(content: PayloadLike) -> Payload:
     """A payload of what a user gave. Raises ``TypeError`` for what is none."""
+    if type(content) is bytes:
+        return Payload(content)
     if isinstance(content, Payload):
         return content
     if isinstance(content, bytes | bytearray | memoryview | str):

@@ -27,6 +27,7 @@ from rsocket_trio.mux.events import (
     Event,
     ExtensionReceived,
     ItemReceived,
+    ItemsReceived,
     LeaseReceived,
     MetadataPushed,
     PeerDraining,
@@ -74,6 +75,11 @@ class Dispatcher:
         owner = event.stream.owner
         if owner is not None:
             owner.on_item(event.payload, event.complete)
+
+    def _on_items(self, event: ItemsReceived) -> None:
+        owner = event.stream.owner
+        if owner is not None:
+            owner.on_items(event.payloads)
 
     def _on_complete(self, event: StreamCompleted) -> None:
         owner = event.stream.owner
@@ -301,6 +307,7 @@ class Dispatcher:
 
 ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {
     ItemReceived: Dispatcher._on_item,
+    ItemsReceived: Dispatcher._on_items,
     RequestReceived: Dispatcher._on_request,
     CreditGranted: Dispatcher._on_credit,
     StreamCompleted: Dispatcher._on_complete,

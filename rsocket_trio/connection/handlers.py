@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rsocket_trio.connection.sending import Sender
@@ -77,6 +77,10 @@ class Job(Owner):
             self.channel.on_item(payload, complete)
             if complete:
                 self.on_eof()
+
+    def on_items(self, payloads: Sequence[Payload]) -> None:
+        if self.channel is not None:
+            self.channel.on_items(payloads)
 
     def on_complete(self) -> None:
         if self.channel is not None:

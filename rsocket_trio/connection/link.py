@@ -67,7 +67,8 @@ class Rules(Protocol):
 class Link:
     """One transport's two tasks. The receive task calls synchronous code only; the send task is the only writer.
 
-    The send task begins with the first thing to send, and goes when there was nothing for long: ``rest``.
+    The send task begins with the first thing to send, and goes when there was nothing for long: ``rest``. While it
+    ``is_awake`` it finds by itself what is put into the outbox.
     """
 
     __slots__ = (
@@ -90,6 +91,7 @@ class Link:
         "_transport",
         "_writer",
         "_writes",
+        "is_awake",
     )
 
     def __init__(self, transport: Transport, outbox: Outbox, rules: Rules, first: Sequence[bytes] = ()) -> None:
@@ -106,6 +108,7 @@ class Link:
         self._nursery: trio.Nursery | None = None
         self._context: contextvars.Context | None = None
         self._sending = False
+        self.is_awake = False
         self._rests = False
         self._writes = 0
         self._reads = self._progress_seen = 0
@@ -117,11 +120,12 @@ class Link:
         writer = self._writer
         if writer is not None:
             self._writer = None
+            self.is_awake = True
             trio.lowlevel.reschedule(writer)
         elif self._sending or self._lost or self._broken is not None:
             return
         elif self._nursery is not None and self._context is not None:
-            self._sending = True
+            self._sending = self.is_awake = True
             self._context.run(self._nursery.start_soon, self._send)
 
     def rest(self) -> None:
@@ -247,11 +251,12 @@ class Link:
             self._broken = error
             self._reading.deadline = trio.current_time() + LAST_WORDS
         finally:
-            self._sending = self._rests = False
+            self._sending = self._rests = self.is_awake = False
             self._drained.wake_all()
 
     async def _wait_for_frames(self) -> None:
         self._writer = trio.lowlevel.current_task()
+        self.is_awake = False
         await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
 
     def _abort_wait(self, _: object) -> trio.lowlevel.Abort:

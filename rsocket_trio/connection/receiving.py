@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -31,14 +31,16 @@ class Stock:
 
     Above the limit no new credit is granted; those who go without are remembered until readers caught up. Where there
     is no credit each item counts ``overhead`` bytes more, and reading pauses until readers have made room for half of
-    the limit, unless messages have a budget each. ``readings`` counts how often something was taken.
+    the limit, unless messages have a budget each. ``readings`` counts how often something was taken, ``is_awaited``
+    says that somebody waits for there to be less.
     """
 
-    __slots__ = ("_limit", "_pauses", "_relieve", "_starved", "overhead", "readings", "size")
+    __slots__ = ("_limit", "_pauses", "_relieve", "_starved", "is_awaited", "overhead", "readings", "size")
 
     def __init__(self, limit: int, *, counts_items: bool = False, pauses: bool = False) -> None:
         self._limit = limit
         self._pauses = pauses
+        self.is_awaited = False
         self._starved: dict[Inbox, None] = {}
         self._relieve: Callable[[], None] | None = None
         self.overhead = ITEM if counts_items else 0
@@ -51,6 +53,7 @@ class Stock:
             self._relieve = None
             return False
         self._relieve = relieve
+        self.is_awaited = True
         return True
 
     @property
@@ -61,17 +64,24 @@ class Stock:
     def starve(self, inbox: Inbox) -> None:
         """An inbox has to wait for its credit."""
         self._starved[inbox] = None
+        self.is_awaited = True
 
     def taken(self, size: int) -> None:
         """Bytes were read, or dropped: grant what was withheld, if there is room again."""
         self.size -= size
         self.readings += 1
+        if self.is_awaited:
+            self.tell()
+
+    def tell(self) -> None:
+        """There is less now: those who wait for that may be right."""
         if self._relieve is not None and self.size <= self._limit // 2:
             self._relieve()
         if self._starved and self.size <= self._limit:
             starved, self._starved = self._starved, {}
             for inbox in starved:
                 inbox.top_up()
+        self.is_awaited = self._relieve is not None or bool(self._starved)
 
     def clear(self) -> None:
         """The connection is over: nobody gets credit."""
@@ -124,6 +134,13 @@ class Inbox:
             self._ended = True
         self._wake()
 
+    def put_all(self, payloads: Sequence[Payload]) -> None:
+        """Items came together, none of them with metadata."""
+        self._items.extend(payloads)
+        stock = self._stock
+        stock.size += sum([len(payload.data) for payload in payloads]) + len(payloads) * stock.overhead
+        self._wake()
+
     def end(self, error: RSocketError | None) -> None:
         """Nothing more comes; what came before can still be read."""
         if self._ended:
@@ -158,12 +175,17 @@ class Inbox:
             await self._wait()
         payload = items.popleft()
         self._breath -= 1
-        metadata, stock = payload.metadata, self._stock
-        stock.taken(stock.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0))
-        window = self._window
-        if window is not None and window.use():
-            self._breath = 0
-            self.top_up()
+        metadata, stock, window = payload.metadata, self._stock, self._window
+        # What follows is Stock.taken and Window.use: calls count, here.
+        stock.size -= stock.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0)
+        stock.readings += 1
+        if stock.is_awaited:
+            stock.tell()
+        if window is not None:
+            window.used += 1
+            if window.used >= window.half:
+                self._breath = 0
+                self.top_up()
         return payload
 
     async def get_all(self) -> list[Payload]:
@@ -264,6 +286,11 @@ class BudgetedInbox(Inbox):
             self._wake()
         else:
             super().put(payload, complete)
+
+    def put_all(self, payloads: Sequence[Payload]) -> None:
+        """Items came together."""
+        for payload in payloads:
+            self.put(payload, False)
 
     async def get(self) -> Payload:
         """The next item."""

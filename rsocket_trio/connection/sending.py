@@ -23,11 +23,13 @@ BREATH = 128
 class Sender:
     """Sends items on one stream. Several tasks may send; each waits its turn."""
 
-    __slots__ = ("_engine", "_parking", "_sent", "_stream", "_wants_room", "completed", "error")
+    __slots__ = ("_engine", "_has_room", "_parking", "_put", "_sent", "_stream", "_wants_room", "completed", "error")
 
     def __init__(self, engine: Engine, stream: StreamState) -> None:
         self._engine = engine
         self._stream = stream
+        self._put = engine.session.commands.send_item
+        self._has_room = engine.session.outbox.has_room
         self._parking: Parking | None = None
         self._wants_room: set[trio.lowlevel.Task] | None = None
         self._sent = 0
@@ -42,15 +44,14 @@ class Sender:
     async def send(self, payload: PayloadLike) -> None:
         """Send one item, waiting for credit and room. A send that is cancelled has sent nothing."""
         item = payload if type(payload) is Payload else as_payload(payload)
-        stream = self._stream
-        engine = self._engine
+        stream, engine = self._stream, self._engine
         self._sent += 1
         if self._sent % BREATH:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
         size = len(item.data) if item.metadata is None else item.size
-        while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
+        while stream.room <= 0 or not stream.open & SENDING or not self._has_room(size):
             # A handler that was woken for room and cancelled before it ran hears of the cancel.
             await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
@@ -59,12 +60,15 @@ class Sender:
                 await self._waiters().park()
             else:
                 await self._wait_for_room(size)
-        engine.send_item(stream, item)
+        self._put(stream, item)
+        link = engine.link
+        if link is None or not link.is_awake or engine.is_suspended:
+            engine.wake()
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order. What was sent stays sent when a later one is cancelled, or can't be sent."""
         stream, engine = self._stream, self._engine
-        put, has_room = engine.session.commands.send_item, engine.has_room
+        put, has_room = self._put, self._has_room
         await trio.lowlevel.checkpoint()
         breath = BREATH
         try:
@@ -118,8 +122,8 @@ class Sender:
 
     async def _wait_to_send(self, size: int) -> None:
         """Wait for credit and room."""
-        stream, engine = self._stream, self._engine
-        while stream.room <= 0 or not stream.open & SENDING or not engine.has_room(size):
+        stream = self._stream
+        while stream.room <= 0 or not stream.open & SENDING or not self._has_room(size):
             await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
             if stream.room <= 0:

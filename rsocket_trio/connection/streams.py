@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
@@ -28,6 +28,11 @@ class Owner:
 
     def on_item(self, payload: Payload, complete: bool) -> None:
         """An item came; with ``complete`` it was the last."""
+
+    def on_items(self, payloads: Sequence[Payload]) -> None:
+        """Items came together, none of them the last."""
+        for payload in payloads:
+            self.on_item(payload, False)
 
     def on_push(self, push: MetadataPush) -> bool:
         """Metadata for this stream was pushed; whether anybody will read it."""
@@ -139,12 +144,10 @@ class Incoming(Owner):
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Payload:
+    def __anext__(self) -> Coroutine[Any, Any, Payload]:
+        # No coroutine of its own: there is one for every item.
         inbox = self._inbox
-        if inbox is None:
-            self._opened()
-            raise StopAsyncIteration
-        return await inbox.get()
+        return self._opened()[1].get() if inbox is None else inbox.get()
 
     async def receive_batch(self) -> list[Payload]:
         """Everything that has come and was not read, at least one item: waits for it. An empty list is the end.
@@ -170,6 +173,9 @@ class Incoming(Owner):
 
     def on_item(self, payload: Payload, complete: bool) -> None:
         self._opened()[1].put(payload, complete)
+
+    def on_items(self, payloads: Sequence[Payload]) -> None:
+        self._opened()[1].put_all(payloads)
 
     def on_complete(self) -> None:
         self._opened()[1].end(None)
@@ -202,8 +208,8 @@ class IncomingWithPushes(Incoming):
 
     __slots__ = ()
 
-    async def __anext__(self) -> Payload | MetadataPush:  # type: ignore[override]  # who asked for pushes gets them
-        return await super().__anext__()
+    def __anext__(self) -> Coroutine[Any, Any, Payload | MetadataPush]:  # type: ignore[override]  # who asked gets them
+        return super().__anext__()
 
     async def receive_batch(self) -> list[Payload | MetadataPush]:  # type: ignore[override]
         """Everything that has come, pushes in their places among it. An empty list is the end."""

@@ -9,23 +9,24 @@ MAX_REQUEST_N = 2**31 - 1
 class Window:
     """Tops credit up when half of it was used, so that the peer never waits for a reader that keeps up.
 
-    ``size`` is the credit that a stream starts with, in items.
+    ``size`` is the credit that a stream starts with, in items; ``used`` is how many were read since the last time, and
+    ``half`` when that is enough.
     """
 
-    __slots__ = ("_half", "_used")
+    __slots__ = ("half", "used")
 
     def __init__(self, size: int) -> None:
-        self._half = max(1, size // 2)
-        self._used = 0
+        self.half = max(1, size // 2)
+        self.used = 0
 
     def use(self, items: int = 1) -> bool:
         """So many items were taken by their reader: whether it is time to top up."""
-        self._used += items
-        return self._used >= self._half
+        self.used += items
+        return self.used >= self.half
 
     def refill(self) -> int:
         """What to grant now: one for each item used since the last time. It may be nought."""
-        used, self._used = self._used, 0
+        used, self.used = self.used, 0
         return used
 
 

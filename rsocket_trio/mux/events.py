@@ -48,6 +48,14 @@ class ItemReceived:
 
 
 @value
+class ItemsReceived:
+    """Some items of one stream that came together; none is its last."""
+
+    stream: StreamState
+    payloads: list[Payload]
+
+
+@value
 class StreamCompleted:
     """The peer sends nothing more on this stream."""
 
@@ -157,6 +165,7 @@ Event: TypeAlias = (
     | SetupAccepted
     | RequestReceived
     | ItemReceived
+    | ItemsReceived
     | StreamCompleted
     | StreamFailed
     | StreamCancelled

@@ -149,11 +149,12 @@ class _LengthPrefixed:
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """The bytes of all frames with their prefixes, joined once. ``LocalProtocolError`` if one is too large."""
         parts: list[bytes | memoryview] = []
+        largest, counted, prefix = self.largest, self.counted, self.prefix
         for frame in frames:
             length = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
-            if length > self.largest:
-                raise LocalProtocolError(f"frame of {length} bytes, limit {self.largest}")
-            parts.append((length + self.counted).to_bytes(self.prefix, "big"))
+            if length > largest:
+                raise LocalProtocolError(f"frame of {length} bytes, limit {largest}")
+            parts.append((length + counted).to_bytes(prefix, "big"))
             if isinstance(frame, bytes):
                 parts.append(frame)
             else:

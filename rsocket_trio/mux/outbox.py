@@ -272,6 +272,9 @@ class Outbox:
                 size = len(entry)
                 if (total and total + size > limit) or (room is not None and total + size > room):
                     break
+                if lane.rest and room is None and len(turns) == 1 and size <= SMALL and total + size <= limit:
+                    total = self._take_run(lane, frames, total, limit)
+                    continue
                 frames.append(entry)
                 if size <= SMALL:
                     self.small_size -= size
@@ -321,6 +324,19 @@ class Outbox:
             total += len(reply)
             self.reply_size -= len(reply)
         del self._replies[:taken]
+        return total
+
+    def _take_run(self, lane: Lane, frames: list[EncodedFrame], total: int, limit: int) -> int:
+        """Take small entries of the only lane that waits, all but the last one. Returns the bytes taken in all."""
+        rest, entry, before = lane.rest, lane.head, total
+        assert rest is not None
+        while rest and type(entry) is bytes and (size := len(entry)) <= SMALL and total + size <= limit:
+            frames.append(entry)
+            total += size
+            entry = rest.popleft()
+        lane.head = entry
+        lane.left = True
+        self.small_size -= total - before
         return total
 
     def _take_part(self, lane: Lane, source: Bulk, frames: list[EncodedFrame], size: int) -> None:

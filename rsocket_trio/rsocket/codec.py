@@ -11,6 +11,7 @@ import attrs
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, RequestFrame
+from rsocket_trio.rsocket.plain import plain_items
 from rsocket_trio.values import value
 
 UINT31_MAX: Final = 2**31 - 1
@@ -91,6 +92,8 @@ class HeaderLayout:
     """Type number, flags and stream id of a frame. Lets ``struct.error`` out when it is too short."""
     add_flags: Callable[[bytes, int], bytes]
     """The same frame with more flags set."""
+    stream_id: slice
+    """Where the stream id stands: at the beginning of the header, or at its end."""
     size: int = attrs.field(default=attrs.Factory(lambda self: self.minimum, takes_self=True))
     """Bytes of the header, where some type is smaller than that without its stream id."""
     flags_end: int = attrs.field(default=attrs.Factory(lambda self: self.size, takes_self=True))
@@ -102,7 +105,7 @@ class Codec:
 
     ``rows`` are in the order of their numbers, ``minimum`` is the size of the smallest frame in bytes, ``largest``
     that of the largest, ``header_size`` that of the header of a stream's frames, ``ignore_flag`` the bit that lets a
-    receiver skip what it does not understand.
+    receiver skip what it does not understand; ``plain`` is how items are written that have nothing but data.
     """
 
     def __init__(self, header: HeaderLayout, rows: Iterable[Row]) -> None:
@@ -118,6 +121,7 @@ class Codec:
         self._by_kind: dict[object, Row] = {row.interaction or row.frame: row for row in self.rows}
         self._decoders = {row.number: row.decode for row in self.rows}
         self._encoders: dict[object, Encoder] = {kind: row.encode for kind, row in self._by_kind.items()}
+        self.plain = plain_items(self, header.stream_id)
 
     def replacing(self, *rows: Row) -> Self:
         """A neighbouring draft's codec: the same table, with these rows in the place of those with their numbers."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from rsocket_trio.errors import RemoteProtocolError, stream_error
@@ -10,6 +12,7 @@ from rsocket_trio.mux.events import (
     CreditGranted,
     Event,
     ItemReceived,
+    ItemsReceived,
     RequestReceived,
     SendingCancelled,
     StreamCancelled,
@@ -43,6 +46,7 @@ from rsocket_trio.rsocket.frames import (
 )
 from rsocket_trio.rsocket.lease import CancelBudget, Permits
 from rsocket_trio.rsocket.outbound import Outbound
+from rsocket_trio.rsocket.plain import PlainItems
 from rsocket_trio.rsocket.streams import RESPONDERS_HALVES, Stream, StreamTable
 
 REJECTED = 0x202
@@ -133,6 +137,45 @@ class Inbound:
             self.ignored += 1  # RS10-UNX-12, ALL-RCT-14, RS01-FRAG-04
             return
         self._take(stream, frame)
+
+    def take_plain(self, plain: PlainItems, kind: bytes, frames: Sequence[bytes], index: int) -> int:
+        """Take the items that begin at ``index`` and have nothing but data, as far as they are of one stream.
+
+        Returns how many frames that were. It is 0 when the first one is in any way unusual, a fault among that: then
+        it has to be decoded like every other frame.
+        """
+        data = frames[index]
+        stream_id = int.from_bytes(data[plain.stream_id], "big")
+        table = self._table
+        stream = table.mine.get(stream_id) or table.theirs.get(stream_id)
+        if (
+            stream is None
+            or stream.granted <= 0
+            or not stream.open & RECEIVING
+            or stream.request is not None
+            or stream.assembly is not None
+            or (self._dialect.request_repeats and not stream.requester)
+        ):
+            return 0
+        size = plain.size
+        if kind == plain.last or stream.interaction is Interaction.REQUEST_RESPONSE:
+            if len(data) == size:
+                return 0  # some dialects take an empty one that completes for no item
+            self._item(stream, Payload(data[size:]), complete=True)
+            return 1
+        head = data[:size]
+        payloads = [Payload(data[size:])]
+        for data in frames[index + 1 : index + stream.granted]:
+            if not data.startswith(head):
+                break
+            payloads.append(Payload(data[size:]))
+        taken = len(payloads)
+        stream.granted -= taken
+        if taken == 1:
+            self.events.append(ItemReceived(stream, payloads[0], False))
+        else:
+            self.events.append(ItemsReceived(stream, payloads))
+        return taken
 
     def _take(self, stream: Stream, frame: PayloadFrame) -> None:
         complete = frame.complete

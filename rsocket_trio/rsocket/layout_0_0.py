@@ -93,6 +93,7 @@ HEADER_0_0: Final = HeaderLayout(
     largest=LARGEST_FRAME_32,
     split=split_header,
     add_flags=add_flags,
+    stream_id=slice(4, 12),
     size=BODY,
     flags_end=2,
 )

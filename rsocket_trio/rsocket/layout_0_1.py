@@ -84,6 +84,7 @@ HEADER_0_1: Final = HeaderLayout(
     largest=LARGEST_FRAME_32,
     split=split_header,
     add_flags=add_flags,
+    stream_id=slice(4, 8),
     flags_end=4,
 )
 

@@ -66,6 +66,7 @@ HEADER_24: Final = HeaderLayout(
     largest=LARGEST_FRAME,
     split=split_header,
     add_flags=add_flags,
+    stream_id=slice(0, 4),
 )
 """The header of every layout whose frames have a 24-bit length."""
 

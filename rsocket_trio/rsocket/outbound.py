@@ -53,6 +53,8 @@ class Outbound:
         "_header",
         "_lone_size",
         "_outbox",
+        "_plain",
+        "_plain_size",
         "_table",
         "_whole_size",
         "resumption",
@@ -71,6 +73,8 @@ class Outbound:
         self._whole_size = min(whole_size, dialect.codec.largest)
         self.resumption: Resumption | None = None
         self._lone_size = lone_size(dialect, fragment_size)
+        self._plain = dialect.codec.plain
+        self._plain_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
 
     def open(
         self,
@@ -132,10 +136,21 @@ class Outbound:
             applied(SEND_NEXT, stream.open)
         if stream.room <= 0:
             raise LocalProtocolError(f"no credit left on stream {stream.id}")
+        is_plain = payload.metadata is None
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
             self._check_extras(payload)
+            is_plain = False
         stream.room -= 1
         stream.item_sent = True
+        if is_plain and 0 < len(payload.data) <= self._plain_size:
+            head = stream.item_head
+            if complete or head is None:
+                head = self._plain_head(stream, complete)
+            if head:
+                self._outbox.put(stream, head + payload.data)
+                if complete:
+                    self._complete(stream)
+                return
         if complete and self._hides(stream, payload):
             self._put(stream, self._item_frame(stream, payload, next_=True, complete=False), payload, 0)
             self.send_complete(stream)
@@ -233,6 +248,17 @@ class Outbound:
         while 0 < room < len(data) and data[room] & 0xC0 == 0x80:
             room -= 1
         return ErrorFrame(stream_id, code, data[:room])
+
+    def _plain_head(self, stream: Stream, complete: bool) -> bytes:
+        """What stands before an item's data if there is nothing else to say: nothing where items are requests."""
+        plain = self._plain
+        if plain is None or (stream.requester and self._dialect.channel_items_are_requests):
+            head = b""
+        else:
+            head = plain.head(stream.id, plain.last if complete else plain.item)
+        if not complete:
+            stream.item_head = head
+        return head
 
     def _item_frame(
         self, stream: Stream, payload: Payload, *, next_: bool, complete: bool

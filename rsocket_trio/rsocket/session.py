@@ -219,9 +219,18 @@ class Session(Standing):
         inbound, control = self.inbound, self.control
         inbound.now = now
         codec = self.dialect.codec
-        decode = codec.decode
+        decode, plain = codec.decode, codec.plain
+        index, count = 0, len(frames)
+        is_open = self.state is State.OPEN and control.established
         try:
-            for whole in frames:
+            while index < count:
+                whole = frames[index]
+                if is_open and plain is not None and (kind := whole[plain.kind]) in (plain.item, plain.last):
+                    taken = inbound.take_plain(plain, kind, frames, index)
+                    if taken:
+                        index += taken
+                        continue
+                index += 1
                 data = whole if len(whole) <= DATA_LIMIT else codec.shortened(whole, DATA_LIMIT)
                 if self.state is not State.OPEN and (self.beginning is None or not self.beginning.lets_through(data)):
                     continue
@@ -237,6 +246,7 @@ class Session(Standing):
                     control.receive(frame)
                 if not control.established:
                     control.established = control.shows_acceptance(frame)
+                is_open = self.state is State.OPEN and control.established
         except RemoteProtocolError as error:
             self._fail(error)
         except EndedByPeer as end:

@@ -36,7 +36,8 @@ class Stream(Lane):
 
     ``open`` are its open halves, ``room`` the items that may be sent, ``granted`` the items that the peer may still
     send. ``request`` is the request frame whose fragments still arrive, ``assembly`` any payload that does.
-    ``owner`` belongs to the connection.
+    ``item_head`` is what stands before the data of an item that has nothing else, once one was sent: empty where there
+    is no such thing. ``owner`` belongs to the connection.
     """
 
     __slots__ = (
@@ -45,6 +46,7 @@ class Stream(Lane):
         "granted",
         "id",
         "interaction",
+        "item_head",
         "item_sent",
         "open",
         "owner",
@@ -67,6 +69,7 @@ class Stream(Lane):
         self.room = 0
         self.granted = 0
         self.item_sent = False
+        self.item_head: bytes | None = None
         self.owner: Any = None
         self.assembly: Assembly | None = None
         self.request: RequestFrame | None = None

@@ -36,7 +36,7 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.streams import Stream
-from tests.rsocket.pairs import SessionPair
+from tests.rsocket.pairs import SessionPair, one_by_one
 
 SINGLE: Final = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 CHANNEL: Final = Interaction.REQUEST_CHANNEL
@@ -167,7 +167,7 @@ class Machine(RuleBasedStateMachine):
         sender, receiver = self.sessions[side], self.sessions[1 - side]
         frames, self.wires[sender] = self.wires[sender][:count], self.wires[sender][count:]
         if frames:
-            for event in receiver.receive(frames, self.pair.now):
+            for event in one_by_one(receiver.receive(frames, self.pair.now)):
                 self.happened(receiver, event)
 
     @rule(side=st.integers(0, 1))

@@ -35,7 +35,7 @@ from rsocket_trio.rsocket.extension_payloads import Resumable, entry_of
 from rsocket_trio.rsocket.resumption import LAST_POSITION, Comeback, Resumption, comeback, is_tracked
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import Keepalive, Lease, ResumeOptions
-from tests.rsocket.pairs import client_terms
+from tests.rsocket.pairs import client_terms, one_by_one
 
 DIALECTS = [RSOCKET_1_0, REACTIVESOCKET_0_2, RSOCKET_2_0_DRAFT]
 each = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
@@ -101,7 +101,7 @@ class ResumablePair:
         receiver = self.other(side)
         if frames:
             self.tracked[receiver] += [frame for frame in frames if is_tracked(frame)]
-            for event in receiver.receive(frames, self.now):
+            for event in one_by_one(receiver.receive(frames, self.now)):
                 self.saw[receiver].append(event)
                 self.react(receiver, event)
 

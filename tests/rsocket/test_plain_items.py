@@ -1,0 +1,106 @@
+"""Items that have nothing but data are read and written without frame values, and mean what they mean as those."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Final
+
+import pytest
+
+from rsocket_trio.mux.events import CreditGranted, Event, ItemReceived, ItemsReceived, RequestReceived, SessionEnded
+from rsocket_trio.mux.framing import whole
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.frames import PayloadFrame
+from rsocket_trio.rsocket.streams import Stream
+from tests.fuzz.conversations import Talk
+from tests.fuzz.spoken import NAMES
+from tests.rsocket.pairs import SessionPair, one_by_one
+
+RUNS: Final = 400
+DIALECTS: Final = pytest.mark.parametrize("dialect", NAMES.values(), ids=NAMES)
+
+
+def streaming(dialect: Dialect, initial_n: int = 10) -> tuple[SessionPair, Stream, Stream]:
+    """A stream, as its requester and its responder have it."""
+    pair = SessionPair(dialect)
+    asked = pair.client.commands.open(Interaction.REQUEST_STREAM, Payload(b"all"), initial_n)
+    request = pair.exchange()[1][0]
+    assert isinstance(request, RequestReceived)
+    assert isinstance(request.stream, Stream)
+    return pair, asked, request.stream
+
+
+@DIALECTS
+def test_they_are_written_as_their_frames_are(dialect: Dialect) -> None:
+    pair, _, answering = streaming(dialect)
+    codec = dialect.codec
+
+    pair.server.commands.send_item(answering, Payload(b"a"))
+    pair.server.commands.send_item(answering, Payload(b"b"), complete=True)
+
+    assert [whole(frame) for frame in pair.server.outbox.take()] == [
+        codec.encode(PayloadFrame(answering.id, Payload(b"a"), True, False, False)),
+        codec.encode(PayloadFrame(answering.id, Payload(b"b"), True, True, False)),
+    ]
+
+
+@DIALECTS
+def test_those_of_one_read_come_together(dialect: Dialect) -> None:
+    pair, asked, answering = streaming(dialect)
+    pair.server.commands.send_item(answering, Payload(b"first"))  # shows that the server lets the client in
+    assert pair.exchange()[0] == [ItemReceived(asked, Payload(b"first"), False)]
+    for data in (b"a", b"b", b"c"):
+        pair.server.commands.send_item(answering, Payload(data))
+
+    frames = [whole(frame) for frame in pair.server.outbox.take()]
+
+    assert pair.client.receive(frames, 0.0) == [ItemsReceived(asked, [Payload(b"a"), Payload(b"b"), Payload(b"c")])]
+
+
+@DIALECTS
+def test_no_more_of_them_are_taken_than_were_granted(dialect: Dialect) -> None:
+    pair, asked, answering = streaming(dialect, 2)
+    answering.room = 3
+    for data in (b"a", b"b", b"c"):
+        pair.server.commands.send_item(answering, Payload(data))
+
+    events = [*one_by_one(pair.client.receive([whole(frame) for frame in pair.server.outbox.take()], 0.0))]
+
+    assert events[:2] == [ItemReceived(asked, Payload(data), False) for data in (b"a", b"b")]
+    assert "more items than were granted" in str(events[2])
+
+
+@DIALECTS
+def test_conversations_mean_the_same_without_them(dialect: Dialect, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = [heard(dialect, seed) for seed in range(RUNS)]
+    monkeypatch.setattr(dialect.codec, "plain", None)
+
+    assert quick == [heard(dialect, seed) for seed in range(RUNS)]
+    assert sum(line.startswith("ItemReceived") for lines, _ in quick for line in lines) > RUNS // 10
+
+
+def heard(dialect: Dialect, seed: int) -> tuple[list[str], list[bytes]]:
+    """What a session reports in a conversation, and what it is told."""
+    told: list[str] = []
+
+    class Recorded(Talk):
+        def saw(self, events: list[Event]) -> None:
+            told.extend(map(said, one_by_one(events)))
+            super().saw(events)
+
+    talk = Recorded(dialect, Random(seed))
+    talk.run()
+    return told, talk.received
+
+
+def said(event: Event) -> str:
+    """An event in words that don't depend on when one looks: a stream changes."""
+    stream = getattr(event, "stream", None)
+    if stream is None or isinstance(event, SessionEnded):
+        return type(event).__name__
+    more = (
+        "" if isinstance(event, CreditGranted) else [str(getattr(event, name, "")) for name in ("payload", "complete")]
+    )
+    return f"{type(event).__name__} {stream.id} {more}"
