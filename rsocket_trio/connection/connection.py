@@ -94,7 +94,7 @@ class Connection:
         such interaction. Waits for a permit where leases were agreed.
         """
         engine = self._engine
-        request = self._request(payload, route)
+        request = as_payload(payload) if route is None else self._request(payload, route)
         extensions = as_entries(entries) if entries else ()
         stream = await engine.opening.open(Interaction.REQUEST_RESPONSE, request, None, extensions)
         stream.owner = Reply(trio.lowlevel.current_task())
@@ -104,9 +104,8 @@ class Connection:
             engine.cancel_stream(stream)
             return trio.lowlevel.Abort.SUCCEEDED
 
-        result = await trio.lowlevel.wait_task_rescheduled(abort)
-        assert isinstance(result, Payload)
-        return result
+        answer: Payload = await trio.lowlevel.wait_task_rescheduled(abort)
+        return answer
 
     @overload
     def request_stream(

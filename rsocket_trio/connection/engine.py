@@ -46,6 +46,7 @@ AFTERLIFE = 1.0
 class Engine:
     """Drives one session: the tasks, the waiting, the end.
 
+    ``has_room`` says whether so many bytes may be put into the outbox now.
     ``connection`` is the user's view of it, ``ended`` why nothing goes on any more, ``stock`` what was received and
     not read, ``faults`` what the log heard of, ``opening`` what new requests wait for, ``changes`` where tasks wait
     for whatever is said once: the answer to SETUP, the end of the last stream, the end of all.
@@ -64,6 +65,7 @@ class Engine:
         "detour",
         "ended",
         "faults",
+        "has_room",
         "hearing",
         "is_suspended",
         "link",
@@ -96,6 +98,7 @@ class Engine:
         self.pings: dict[trio.Event, None] = {}
         self._commands = session.commands
         self._outbox = session.outbox
+        self.has_room = session.outbox.has_room
         self._dispatcher = Dispatcher(self)
         self.opening = Opening(self)
         self.hearing = Hearing(self)
@@ -197,10 +200,6 @@ class Engine:
             await self.changes.park()
         return again(self.ended)
 
-    def has_room(self, size: int) -> bool:
-        """Whether so many bytes may be put into the outbox now."""
-        return self._outbox.has_room(size)
-
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered the SETUP. Raises its refusal, or why no answer came."""
         while self.session.awaits_answer and self.ended is None:
@@ -254,11 +253,12 @@ class Engine:
 
     def wake(self) -> None:
         """Let the send task run: something was queued."""
+        link = self.link
         if self.is_suspended:
             if self.on_growth is not None:
                 self.on_growth()
-        elif self.link is not None:
-            self.link.wake()
+        elif link is not None and not link.is_awake:
+            link.wake()
 
     def resume(self) -> None:
         """What reading paused for may be over."""

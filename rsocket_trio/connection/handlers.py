@@ -138,11 +138,6 @@ async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[Payloa
 
 async def _respond(job: Job) -> None:
     reply = as_payload(await job.handler.function(job.payload))
-    await deliver(job, reply)
-
-
-async def deliver(job: Job, reply: Payload) -> None:
-    """Send the one answer of a request/response, once there is room for it."""
     engine, stream = job.engine, job.stream
     size = reply.size
     while stream.open & SENDING and not engine.has_room(size):

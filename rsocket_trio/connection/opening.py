@@ -42,23 +42,16 @@ class Opening:
     ) -> StreamState:
         """Open a stream, waiting for what it takes. Nothing waits after it was opened."""
         session, engine = self._session, self._engine
-        cost = session.cost(entries) if entries else 1
-        session.check_request(interaction, payload)  # at once: nothing of this is a matter of time
-        size = payload.size
         await trio.lowlevel.checkpoint_if_cancelled()
-        if (
-            engine.ended is not None
-            or session.draining
-            or session.permits is not None
-            or session.is_full
-            or self._handed
-            or not self._outbox.has_room(size)
-        ):
-            stream: StreamState = await self._in_turn(
+        size = payload.size
+        if engine.ended is None and session.opens_at_once and not self._handed and self._outbox.has_room(size):
+            stream: StreamState = self._commands.open(interaction, payload, initial_n, entries=entries)
+        else:
+            cost = session.cost(entries) if entries else 1
+            session.check_request(interaction, payload)  # now: nothing of this is a matter of time
+            stream = await self._in_turn(
                 size, cost, lambda: self._commands.open(interaction, payload, initial_n, entries=entries)
             )
-        else:
-            stream = self._commands.open(interaction, payload, initial_n, entries=entries)
         engine.wake()
         return stream
 

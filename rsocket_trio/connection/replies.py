@@ -19,15 +19,14 @@ class Reply(Owner):
         self._task: trio.lowlevel.Task | None = task
 
     def on_item(self, payload: Payload, complete: bool) -> None:
-        self._answer(outcome.Value(payload))
-
-    def on_complete(self) -> None:
-        self._answer(outcome.Value(Payload()))
-
-    def on_error(self, error: RSocketError) -> None:
-        self._answer(outcome.Error(error))
-
-    def _answer(self, result: outcome.Outcome[Payload]) -> None:
         task, self._task = self._task, None
         if task is not None:
-            trio.lowlevel.reschedule(task, result)
+            trio.lowlevel.reschedule(task, outcome.Value(payload))
+
+    def on_complete(self) -> None:
+        self.on_item(Payload(), True)
+
+    def on_error(self, error: RSocketError) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task, outcome.Error(error))

@@ -19,13 +19,19 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """One task and the job that it has."""
+    """One task and the job that it has, or ``idle``: those that wait for one."""
 
-    __slots__ = ("job", "task")
+    __slots__ = ("idle", "job", "task")
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, idle: list[Worker]) -> None:
         self.job: Job | None = job
+        self.idle = idle
         self.task: trio.lowlevel.Task | None = None
+
+    def leave(self, _: object) -> trio.lowlevel.Abort:
+        """Wait no more: called by Trio when the task is cancelled."""
+        self.idle.remove(self)
+        return trio.lowlevel.Abort.SUCCEEDED
 
 
 CREW = 32
@@ -86,7 +92,7 @@ class Workers:
             trio.lowlevel.reschedule(task)
         elif self._coming < CREW:
             self._coming += 1
-            self.context.copy().run(self._nursery.start_soon, self._work, Worker(job))
+            self.context.copy().run(self._nursery.start_soon, self._work, Worker(job, self._idle))
         elif isinstance(self._line, deque):
             self._line.append(job)
         else:
@@ -94,11 +100,11 @@ class Workers:
 
     def dismiss(self) -> None:
         """Let the tasks go that wait for a job."""
-        idle, self._idle = self._idle, []
-        for worker in idle:
+        for worker in self._idle:
             assert worker.task is not None
             self._coming += 1
             trio.lowlevel.reschedule(worker.task)
+        self._idle.clear()
 
     def linger(self, job: Job) -> None:
         """A handler's stream is over before the handler is: it goes on counting as a stream."""
@@ -157,6 +163,7 @@ class Workers:
         while (job := worker.job) is not None:
             function = job.handler.function
             scope = trio.CancelScope()
+            was_cancelled = False
             try:
                 with scope:
                     while job is not None:
@@ -170,14 +177,15 @@ class Workers:
                         finally:
                             # Forgotten before this task parks, so that a late CANCEL can't hit the next job.
                             worker.job = job.scope = None
+                            was_cancelled = job.cancelled
                             self._forget(job)
                             job = None  # a task that waits keeps no request alive
-                        if not scope.cancel_called:
+                        if not was_cancelled:
                             job = await self._next_job(worker)
             except Exception as error:
                 # What a handler raised beside being cancelled: its stream is over, so only the log can hear of it.
                 self._engine.faults.of_handler(function, error)
-            if scope.cancel_called:
+            if was_cancelled:
                 await self._next_job(worker)
 
     async def _next_job(self, worker: Worker) -> Job | None:
@@ -188,13 +196,8 @@ class Workers:
             # The new context holds from the next step on.
             await trio.lowlevel.cancel_shielded_checkpoint()
         elif len(self._idle) < self._idle_limit:
-
-            def abort(_: object) -> trio.lowlevel.Abort:
-                self._idle.remove(worker)
-                return trio.lowlevel.Abort.SUCCEEDED
-
             self._idle.append(worker)
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await trio.lowlevel.wait_task_rescheduled(worker.leave)
             self._begin()
         return worker.job
 

@@ -192,8 +192,9 @@ class Outbox:
             lane.head = entry
             if not lane.in_turn:
                 lane.in_turn = True
-                if isinstance(self._turns, deque):
-                    self._turns.append(lane)
+                turns = self._turns
+                if type(turns) is deque:
+                    turns.append(lane)
                 else:
                     self._turns = deque((lane,))
         elif lane.rest is None:

@@ -160,6 +160,11 @@ class Session(Protocol):
         ...
 
     @property
+    def opens_at_once(self) -> bool:
+        """Whether a new request needs neither permit nor patience, and is not refused."""
+        ...
+
+    @property
     def is_full(self) -> bool:
         """Whether a new request has to wait until one in flight is over."""
         ...

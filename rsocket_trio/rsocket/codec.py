@@ -105,7 +105,8 @@ class Codec:
 
     ``rows`` are in the order of their numbers, ``minimum`` is the size of the smallest frame in bytes, ``largest``
     that of the largest, ``header_size`` that of the header of a stream's frames, ``ignore_flag`` the bit that lets a
-    receiver skip what it does not understand; ``plain`` is how items are written that have nothing but data.
+    receiver skip what it does not understand; ``encoders`` are what writes each interaction's requests and each other
+    kind of frame, and looks at no size; ``plain`` is how items are written that have nothing but data.
     """
 
     def __init__(self, header: HeaderLayout, rows: Iterable[Row]) -> None:
@@ -120,7 +121,7 @@ class Codec:
         self._by_number = {row.number: row for row in self.rows}
         self._by_kind: dict[object, Row] = {row.interaction or row.frame: row for row in self.rows}
         self._decoders = {row.number: row.decode for row in self.rows}
-        self._encoders: dict[object, Encoder] = {kind: row.encode for kind, row in self._by_kind.items()}
+        self.encoders: dict[object, Encoder] = {kind: row.encode for kind, row in self._by_kind.items()}
         self.plain = plain_items(self, header.stream_id)
 
     def replacing(self, *rows: Row) -> Self:
@@ -166,7 +167,7 @@ class Codec:
         """
         kind: object = frame.interaction if type(frame) is RequestFrame else type(frame)
         try:
-            encode = self._encoders[kind]
+            encode = self.encoders[kind]
         except KeyError:
             raise LocalProtocolError(f"no frame of this dialect says {_kind_name(kind)}") from None
         parts = encode(frame)

@@ -161,7 +161,9 @@ class Inbound:
         if kind == plain.last or stream.interaction is Interaction.REQUEST_RESPONSE:
             if len(data) == size:
                 return 0  # some dialects take an empty one that completes for no item
-            self._item(stream, Payload(data[size:]), complete=True)
+            stream.granted -= 1
+            self.events.append(ItemReceived(stream, Payload(data[size:]), True))
+            self._close_receiving(stream)
             return 1
         head = data[:size]
         payloads = [Payload(data[size:])]
@@ -358,6 +360,8 @@ class Inbound:
             # RS02-SEQ-04: the responder's COMPLETE ends a channel on both sides.
             self._outbox.discard(stream)
             stream.open = applied(RECEIVE_LAST_WORD, stream.open)
+        elif stream.open == RECEIVING:
+            stream.open = NEITHER
         else:
             stream.open = applied(RECEIVE_COMPLETE, stream.open)
         if stream.open == NEITHER:

@@ -163,7 +163,8 @@ def request_row(number: int, name: str, interaction: Interaction) -> Row:
     """A request that asks for one item or none."""
 
     def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
-        return RequestFrame(stream_id, interaction, payload_at(data, BODY, flags), None, flags & FOLLOWS != 0)
+        payload = payload_at(data, BODY, flags) if flags & METADATA else Payload(data[BODY:])
+        return RequestFrame(stream_id, interaction, payload, None, flags & FOLLOWS != 0)
 
     def encode(frame: RequestFrame) -> Parts:
         stream_id, payload = frame.stream_id, frame.payload

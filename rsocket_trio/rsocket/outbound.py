@@ -35,6 +35,7 @@ from rsocket_trio.rsocket.frames import (
 )
 from rsocket_trio.rsocket.granting import CreditGrant
 from rsocket_trio.rsocket.layout_2_0_draft import mime_fields
+from rsocket_trio.rsocket.plain import PlainItems
 from rsocket_trio.rsocket.resumption import Resumption
 from rsocket_trio.rsocket.streams import Stream, StreamTable
 
@@ -49,6 +50,7 @@ class Outbound:
         "_codec",
         "_dialect",
         "_encode",
+        "_encoders",
         "_fragment_size",
         "_header",
         "_lone_size",
@@ -66,6 +68,7 @@ class Outbound:
         self._dialect = dialect
         self._codec = dialect.codec
         self._encode = dialect.codec.encode
+        self._encoders = dialect.codec.encoders
         self._header = dialect.codec.header_size
         self._table = table
         self._outbox = outbox
@@ -142,14 +145,17 @@ class Outbound:
             is_plain = False
         stream.room -= 1
         stream.item_sent = True
-        if is_plain and 0 < len(payload.data) <= self._plain_size:
+        plain = self._plain
+        if plain is not None and is_plain and 0 < len(payload.data) <= self._plain_size:
+            if complete and not (stream.requester and self._dialect.channel_items_are_requests):
+                self._outbox.put(stream, plain.head(stream.id, plain.last) + payload.data)
+                self._complete(stream)
+                return
             head = stream.item_head
-            if complete or head is None:
-                head = self._plain_head(stream, complete)
-            if head:
+            if head is None:
+                head = self._plain_head(stream, plain)
+            if head and not complete:
                 self._outbox.put(stream, head + payload.data)
-                if complete:
-                    self._complete(stream)
                 return
         if complete and self._hides(stream, payload):
             self._put(stream, self._item_frame(stream, payload, next_=True, complete=False), payload, 0)
@@ -249,15 +255,10 @@ class Outbound:
             room -= 1
         return ErrorFrame(stream_id, code, data[:room])
 
-    def _plain_head(self, stream: Stream, complete: bool) -> bytes:
+    def _plain_head(self, stream: Stream, plain: PlainItems) -> bytes:
         """What stands before an item's data if there is nothing else to say: nothing where items are requests."""
-        plain = self._plain
-        if plain is None or (stream.requester and self._dialect.channel_items_are_requests):
-            head = b""
-        else:
-            head = plain.head(stream.id, plain.last if complete else plain.item)
-        if not complete:
-            stream.item_head = head
+        is_request = stream.requester and self._dialect.channel_items_are_requests
+        stream.item_head = head = b"" if is_request else plain.head(stream.id, plain.item)
         return head
 
     def _item_frame(
@@ -302,7 +303,9 @@ class Outbound:
             parts = head(self._dialect, frame, payload, payload.metadata), data
             self._outbox.put(stream, Source(iter((parts,)), size))
         else:
-            self._outbox.put(stream, self._encode(frame))
+            # Its size is known to be allowed: the codec need not look again.
+            before, body = self._encoders[frame.interaction if type(frame) is RequestFrame else PayloadFrame](frame)
+            self._outbox.put(stream, before + body)
 
     def _check_size(self, frame: RequestFrame | PayloadFrame, size: int) -> None:
         if size > self._whole_size:

@@ -19,7 +19,7 @@ class PlainItems:
     """Items without metadata, in one frame each: a stream id, type and flags that are always the same, and the data.
 
     ``item`` are the bytes of type and flags of such an item, ``last`` of one that completes; ``kind`` and
-    ``stream_id`` are where both stand, ``size`` is the bytes of the header.
+    ``stream_id`` are where both stand, ``size`` is the bytes of the header, ``width`` those of the stream id.
     """
 
     size: int
@@ -27,12 +27,13 @@ class PlainItems:
     stream_id: slice
     item: bytes
     last: bytes
+    width: int
+    id_first: bool
 
     def head(self, stream_id: int, kind: bytes) -> bytes:
         """What stands before the data."""
-        place = self.stream_id
-        number = stream_id.to_bytes(place.stop - place.start, "big")
-        return kind + number if place.start else number + kind
+        number = stream_id.to_bytes(self.width, "big")
+        return number + kind if self.id_first else kind + number
 
 
 def plain_items(codec: Codec, stream_id: slice) -> PlainItems | None:
@@ -44,4 +45,5 @@ def plain_items(codec: Codec, stream_id: slice) -> PlainItems | None:
         )
     except LocalProtocolError:
         return None
-    return PlainItems(codec.header_size, kind, stream_id, item[kind], last[kind])
+    width = stream_id.stop - stream_id.start
+    return PlainItems(codec.header_size, kind, stream_id, item[kind], last[kind], width, not stream_id.start)

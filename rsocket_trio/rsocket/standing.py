@@ -108,6 +108,11 @@ class Standing:
         return self.inbound.draining
 
     @property
+    def opens_at_once(self) -> bool:
+        """Whether a new request needs no permit, and is not refused."""
+        return self.control.permits is None and not self.inbound.draining
+
+    @property
     def awaits_setup(self) -> bool:
         """Whether this is a server that no SETUP has reached."""
         return self.state is State.NEW

@@ -181,6 +181,11 @@ class Session:
         return self.table.is_quiet
 
     @property
+    def opens_at_once(self) -> bool:
+        """Whether a new request need not wait for an id, and is not refused."""
+        return not self.inbound.draining and not self.table.is_full
+
+    @property
     def is_full(self) -> bool:
         """Whether a new request has to wait for an id (SMX-FLD-07)."""
         return self.table.is_full
