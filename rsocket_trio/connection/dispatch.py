@@ -136,10 +136,12 @@ class Dispatcher:
             stream.owner = job
             if stream.interaction is Interaction.REQUEST_CHANNEL:
                 job.accept_channel()
-        self._start(job)
+        engine.workers.start(job)
 
     def _find(self, interaction: Interaction, payload: Payload) -> Handler:
         engine = self._engine
+        if not payload.metadata:
+            return engine.responder.find(interaction, None)
         try:
             limit = engine.session.limits.metadata_entries
             mime = engine.connection.setup.metadata_mime
@@ -172,16 +174,13 @@ class Dispatcher:
         # The outbox is full: the answer waits in a task, and the receive task does not.
         job = Job(engine, stream, Handler(late, Kind.ASYNC), payload)
         stream.owner = job
-        self._start(job)
+        workers.start(job)
 
     def _fail_request(self, stream: StreamState, handler: Handler, payload: Payload, error: Exception) -> None:
         if stream.interaction is Interaction.FIRE_AND_FORGET:
             self._engine.faults.of_handler(handler.function, error)
         else:
             Job(self._engine, stream, handler, payload).fail(error)
-
-    def _start(self, job: Job) -> None:
-        self._engine.workers.start(job)
 
     # The connection
 
@@ -265,7 +264,7 @@ class Dispatcher:
         stream = Stream(0, Interaction.FIRE_AND_FORGET, 0, requester=False)
         job = Job(engine, stream, handler, event.metadata)
         engine.workers.outlive(job)
-        self._start(job)
+        engine.workers.start(job)
 
     def _on_stream_push(self, event: StreamMetadataPushed) -> None:
         owner = event.stream.owner

@@ -139,7 +139,7 @@ async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[Payloa
 async def _respond(job: Job) -> None:
     reply = as_payload(await job.handler.function(job.payload))
     engine, stream = job.engine, job.stream
-    size = reply.size
+    size = len(reply.data) if reply.metadata is None else reply.size
     while stream.open & SENDING and not engine.has_room(size):
         await engine.opening.wait_for_room(size)
     if stream.open & SENDING:

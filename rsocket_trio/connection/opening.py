@@ -41,18 +41,38 @@ class Opening:
         self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...] = ()
     ) -> StreamState:
         """Open a stream, waiting for what it takes. Nothing waits after it was opened."""
-        session, engine = self._session, self._engine
         await trio.lowlevel.checkpoint_if_cancelled()
-        size = payload.size
-        if engine.ended is None and session.opens_at_once and not self._handed and self._outbox.has_room(size):
-            stream: StreamState = self._commands.open(interaction, payload, initial_n, entries=entries)
-        else:
-            cost = session.cost(entries) if entries else 1
-            session.check_request(interaction, payload)  # now: nothing of this is a matter of time
-            stream = await self._in_turn(
-                size, cost, lambda: self._commands.open(interaction, payload, initial_n, entries=entries)
-            )
+        stream = self.at_once(interaction, payload, initial_n, entries)
+        return await self.in_turn(interaction, payload, initial_n, entries) if stream is None else stream
+
+    def at_once(
+        self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...]
+    ) -> StreamState | None:
+        """Open a stream, if nothing has to be waited for."""
+        engine = self._engine
+        size = len(payload.data) if payload.metadata is None else payload.size
+        if (
+            engine.ended is not None
+            or self._handed
+            or not self._session.opens_at_once
+            or not self._outbox.has_room(size)
+        ):
+            return None
+        stream: StreamState = self._commands.open(interaction, payload, initial_n, entries=entries)
         engine.wake()
+        return stream
+
+    async def in_turn(
+        self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...]
+    ) -> StreamState:
+        """Open a stream behind those who wait longer."""
+        session = self._session
+        cost = session.cost(entries) if entries else 1
+        session.check_request(interaction, payload)  # now: nothing of this is a matter of time
+        stream: StreamState = await self._in_turn(
+            payload.size, cost, lambda: self._commands.open(interaction, payload, initial_n, entries=entries)
+        )
+        self._engine.wake()
         return stream
 
     async def ping(self, token: Any) -> None:

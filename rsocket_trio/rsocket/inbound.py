@@ -35,7 +35,6 @@ from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extension_terms import cost_of, misdirected
-from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -128,7 +127,9 @@ class Inbound:
             return
         if answered:
             self._table.theirs[stream_id] = stream
-        self._begin(stream, frame.payload, frame.complete, frame.extensions)
+        if frame.complete:
+            stream.open &= ~RECEIVING
+        self.events.append(RequestReceived(stream, frame.payload, not stream.open & RECEIVING, frame.extensions))
 
     def on_payload(self, frame: PayloadFrame) -> None:
         """An item, a fragment of one or of a request, or the end of the peer's half."""
@@ -301,12 +302,10 @@ class Inbound:
         request, stream.request = stream.request, None
         if stream.interaction is Interaction.FIRE_AND_FORGET:
             self._table.end(stream)
-        self._begin(stream, joined, complete, () if request is None else request.extensions)
-
-    def _begin(self, stream: Stream, payload: Payload, complete: bool, entries: tuple[Entry, ...]) -> None:
         if complete:
             stream.open &= ~RECEIVING
-        self.events.append(RequestReceived(stream, payload, not stream.open & RECEIVING, entries))
+        entries = () if request is None else request.extensions
+        self.events.append(RequestReceived(stream, joined, not stream.open & RECEIVING, entries))
 
     def _continue_item(self, stream: Stream, payload: Payload, *, follows: bool, complete: bool) -> None:
         if stream.assembly is None and stream.granted <= 0:
