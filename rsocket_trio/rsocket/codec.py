@@ -11,7 +11,7 @@ import attrs
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, RequestFrame
-from rsocket_trio.rsocket.plain import plain_items
+from rsocket_trio.rsocket.plain import plain_frames
 from rsocket_trio.values import value
 
 UINT31_MAX: Final = 2**31 - 1
@@ -106,7 +106,7 @@ class Codec:
     ``rows`` are in the order of their numbers, ``minimum`` is the size of the smallest frame in bytes, ``largest``
     that of the largest, ``header_size`` that of the header of a stream's frames, ``ignore_flag`` the bit that lets a
     receiver skip what it does not understand; ``encoders`` are what writes each interaction's requests and each other
-    kind of frame, and looks at no size; ``plain`` is how items are written that have nothing but data.
+    kind of frame, and looks at no size; ``plain`` is how frames are written that have nothing but data.
     """
 
     def __init__(self, header: HeaderLayout, rows: Iterable[Row]) -> None:
@@ -122,7 +122,7 @@ class Codec:
         self._by_kind: dict[object, Row] = {row.interaction or row.frame: row for row in self.rows}
         self._decoders = {row.number: row.decode for row in self.rows}
         self.encoders: dict[object, Encoder] = {kind: row.encode for kind, row in self._by_kind.items()}
-        self.plain = plain_items(self, header.stream_id)
+        self.plain = plain_frames(self, header)
 
     def replacing(self, *rows: Row) -> Self:
         """A neighbouring draft's codec: the same table, with these rows in the place of those with their numbers."""

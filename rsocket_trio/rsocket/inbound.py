@@ -45,7 +45,7 @@ from rsocket_trio.rsocket.frames import (
 )
 from rsocket_trio.rsocket.lease import CancelBudget, Permits
 from rsocket_trio.rsocket.outbound import Outbound
-from rsocket_trio.rsocket.plain import PlainItems
+from rsocket_trio.rsocket.plain import Plain
 from rsocket_trio.rsocket.streams import RESPONDERS_HALVES, Stream, StreamTable
 
 REJECTED = 0x202
@@ -139,18 +139,27 @@ class Inbound:
             return
         self._take(stream, frame)
 
-    def take_plain(self, plain: PlainItems, kind: bytes, frames: Sequence[bytes], index: int) -> int:
-        """Take the items that begin at ``index`` and have nothing but data, as far as they are of one stream.
+    def take_plain(self, plain: Plain, frames: Sequence[bytes], index: int) -> int:
+        """Take a request that has nothing but data, or such items of one stream as far as they follow one another.
 
-        Returns how many frames that were. It is 0 when the first one is in any way unusual, a fault among that: then
-        it has to be decoded like every other frame.
+        Returns how many frames from ``index`` on that were. It is 0 when the first one is in any way unusual, a fault
+        among that: then it has to be decoded like every other frame.
         """
         data = frames[index]
+        size = plain.size
+        kind = data[plain.kind]
         stream_id = int.from_bytes(data[plain.stream_id], "big")
+        if kind != plain.item and kind != plain.last:
+            interaction = plain.requests.get(kind)
+            if interaction is None or stream_id > plain.last_id or len(data) < size:
+                return 0
+            self.on_request(RequestFrame(stream_id, interaction, Payload(data[size:])))
+            return 1
         table = self._table
         stream = table.mine.get(stream_id) or table.theirs.get(stream_id)
         if (
             stream is None
+            or len(data) <= size  # cut off; or empty, which where it completes is no item in some dialects
             or stream.granted <= 0
             or not stream.open & RECEIVING
             or stream.request is not None
@@ -158,10 +167,7 @@ class Inbound:
             or (self._dialect.request_repeats and not stream.requester)
         ):
             return 0
-        size = plain.size
         if kind == plain.last or stream.interaction is Interaction.REQUEST_RESPONSE:
-            if len(data) == size:
-                return 0  # some dialects take an empty one that completes for no item
             stream.granted -= 1
             self.events.append(ItemReceived(stream, Payload(data[size:]), True))
             self._close_receiving(stream)

@@ -35,7 +35,7 @@ from rsocket_trio.rsocket.frames import (
 )
 from rsocket_trio.rsocket.granting import CreditGrant
 from rsocket_trio.rsocket.layout_2_0_draft import mime_fields
-from rsocket_trio.rsocket.plain import PlainItems
+from rsocket_trio.rsocket.plain import Plain
 from rsocket_trio.rsocket.resumption import Resumption
 from rsocket_trio.rsocket.streams import Stream, StreamTable
 
@@ -99,14 +99,19 @@ class Outbound:
                 raise Unsupported(f"{self._dialect.name} has no extension entries")
             fixed += len(encode_block(entries, AT_STREAM))
             self._check_room(fixed, payload)
+        plain = self._plain if payload.metadata is None and len(payload.data) <= self._plain_size else None
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
             self._check_extras(payload)
+            plain = None
         stream = self._table.new(interaction)
         if self.resumption is not None:
             self.resumption.opened(stream.id, entries)
         stream.granted = 1 if initial_n is None else initial_n
         if complete:
             stream.open &= ~SENDING
+        if plain is not None and not entries and interaction in plain.asking:
+            self._outbox.put(stream, plain.head(stream.id, plain.asking[interaction]) + payload.data)
+            return stream
         request = RequestFrame(stream.id, interaction, payload, initial_n, False, complete, entries)
         try:
             self._put(stream, request, payload, fixed)
@@ -139,14 +144,13 @@ class Outbound:
             applied(SEND_NEXT, stream.open)
         if stream.room <= 0:
             raise LocalProtocolError(f"no credit left on stream {stream.id}")
-        is_plain = payload.metadata is None
+        plain = self._plain if payload.metadata is None and 0 < len(payload.data) <= self._plain_size else None
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
             self._check_extras(payload)
-            is_plain = False
+            plain = None
         stream.room -= 1
         stream.item_sent = True
-        plain = self._plain
-        if plain is not None and is_plain and 0 < len(payload.data) <= self._plain_size:
+        if plain is not None:
             if complete and not (stream.requester and self._dialect.channel_items_are_requests):
                 self._outbox.put(stream, plain.head(stream.id, plain.last) + payload.data)
                 self._complete(stream)
@@ -255,7 +259,7 @@ class Outbound:
             room -= 1
         return ErrorFrame(stream_id, code, data[:room])
 
-    def _plain_head(self, stream: Stream, plain: PlainItems) -> bytes:
+    def _plain_head(self, stream: Stream, plain: Plain) -> bytes:
         """What stands before an item's data if there is nothing else to say: nothing where items are requests."""
         is_request = stream.requester and self._dialect.channel_items_are_requests
         stream.item_head = head = b"" if is_request else plain.head(stream.id, plain.item)

@@ -1,34 +1,44 @@
-"""How does a layout write an item that has nothing but data? Most items have not, and these need no frame values."""
+"""How does a layout write items and requests that have nothing but data? Most do not, and need no frame values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
+from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.frames import PayloadFrame
+from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
 
 if TYPE_CHECKING:
-    from rsocket_trio.rsocket.codec import Codec
+    from rsocket_trio.rsocket.codec import Codec, HeaderLayout
+
+ITEM, LAST = PayloadFrame(1, Payload(b"1"), True, False, False), PayloadFrame(1, Payload(b"1"), True, True, False)
+UNCOUNTED = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 
 
 @attrs.frozen
-class PlainItems:
-    """Items without metadata, in one frame each: a stream id, type and flags that are always the same, and the data.
+class Plain:
+    """Frames of a stream id, type and flags that are always the same, and data: no metadata, no numbers, no fragments.
 
-    ``item`` are the bytes of type and flags of such an item, ``last`` of one that completes; ``kind`` and
-    ``stream_id`` are where both stand, ``size`` is the bytes of the header, ``width`` those of the stream id.
+    ``item`` are the bytes of type and flags of an item, ``last`` of one that completes, ``requests`` those of requests
+    that say no number; ``kind`` and ``stream_id`` are where both stand, ``size`` is the bytes of the header, ``width``
+    those of the stream id, and ``last_id`` how far that may go.
     """
 
     size: int
     kind: slice
     stream_id: slice
-    item: bytes
-    last: bytes
     width: int
     id_first: bool
+    last_id: int
+    item: bytes
+    last: bytes
+    requests: Mapping[bytes, Interaction]
+    asking: Mapping[Interaction, bytes]
+    """The same the other way round."""
 
     def head(self, stream_id: int, kind: bytes) -> bytes:
         """What stands before the data."""
@@ -36,14 +46,26 @@ class PlainItems:
         return number + kind if self.id_first else kind + number
 
 
-def plain_items(codec: Codec, stream_id: slice) -> PlainItems | None:
-    """How a codec's own encoder writes them; ``None`` where it writes none."""
-    kind = slice(0, stream_id.start) if stream_id.start else slice(stream_id.stop, codec.header_size)
+def plain_frames(codec: Codec, header: HeaderLayout) -> Plain | None:
+    """How a codec's own encoders write them; ``None`` where it writes no items."""
+    place = header.stream_id
+    kind = slice(0, place.start) if place.start else slice(place.stop, header.size)
+    asking: dict[Interaction, bytes] = {}
     try:
-        item, last = (
-            codec.encode_parts(PayloadFrame(1, Payload(b"1"), True, complete, False))[0] for complete in (False, True)
-        )
+        item, last = (codec.encode_parts(frame)[0][kind] for frame in (ITEM, LAST))
+        for interaction in UNCOUNTED:
+            asking[interaction] = codec.encode_parts(RequestFrame(1, interaction, ITEM.payload))[0][kind]
     except LocalProtocolError:
         return None
-    width = stream_id.stop - stream_id.start
-    return PlainItems(codec.header_size, kind, stream_id, item[kind], last[kind], width, not stream_id.start)
+    return Plain(
+        size=header.size,
+        kind=kind,
+        stream_id=place,
+        width=place.stop - place.start,
+        id_first=not place.start,
+        last_id=header.last_id,
+        item=item,
+        last=last,
+        requests={written: interaction for interaction, written in asking.items()},
+        asking=asking,
+    )

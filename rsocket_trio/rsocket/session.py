@@ -225,8 +225,8 @@ class Session(Standing):
         try:
             while index < count:
                 whole = frames[index]
-                if is_open and plain is not None and (kind := whole[plain.kind]) in (plain.item, plain.last):
-                    taken = inbound.take_plain(plain, kind, frames, index)
+                if is_open and plain is not None:
+                    taken = inbound.take_plain(plain, frames, index)
                     if taken:
                         index += taken
                         continue

@@ -1,4 +1,4 @@
-"""Items that have nothing but data are read and written without frame values, and mean what they mean as those."""
+"""Frames that have nothing but data are read and written without frame values, and mean what they mean as those."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.frames import PayloadFrame
+from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
 from rsocket_trio.rsocket.streams import Stream
 from tests.fuzz.conversations import Talk
 from tests.fuzz.spoken import NAMES
@@ -43,6 +43,18 @@ def test_they_are_written_as_their_frames_are(dialect: Dialect) -> None:
     assert [whole(frame) for frame in pair.server.outbox.take()] == [
         codec.encode(PayloadFrame(answering.id, Payload(b"a"), True, False, False)),
         codec.encode(PayloadFrame(answering.id, Payload(b"b"), True, True, False)),
+    ]
+
+
+@DIALECTS
+@pytest.mark.parametrize("interaction", [Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET])
+def test_requests_are_written_as_their_frames_are(dialect: Dialect, interaction: Interaction) -> None:
+    pair = SessionPair(dialect)
+
+    stream = pair.client.commands.open(interaction, Payload(b"a"))
+
+    assert [whole(frame) for frame in pair.client.outbox.take()] == [
+        dialect.codec.encode(RequestFrame(stream.id, interaction, Payload(b"a")))
     ]
 
 
@@ -104,3 +116,23 @@ def said(event: Event) -> str:
         "" if isinstance(event, CreditGranted) else [str(getattr(event, name, "")) for name in ("payload", "complete")]
     )
     return f"{type(event).__name__} {stream.id} {more}"
+
+
+@DIALECTS
+def test_one_that_is_cut_within_its_header_is_none(dialect: Dialect) -> None:
+    pair, asked, answering = streaming(dialect)
+    pair.server.commands.send_item(answering, Payload(b"first"))
+    pair.exchange()
+    codec = dialect.codec
+    item = codec.encode(PayloadFrame(answering.id, Payload(b"a"), True, False, False))
+    request = codec.encode(RequestFrame(answering.id + 2, Interaction.REQUEST_RESPONSE, Payload(b"a")))
+
+    for size in range(1, codec.header_size):
+        for cut in (item[:size], request[:size]):
+            fresh, _, theirs = streaming(dialect)
+            fresh.server.commands.send_item(theirs, Payload(b"first"))
+            fresh.exchange()
+            for session in (fresh.client, fresh.server):
+                events = session.receive([cut], 0.0)
+                assert not any(isinstance(event, ItemReceived | RequestReceived) for event in events)
+    assert asked.granted == 9
