@@ -45,7 +45,9 @@ def readable(data: bytes | str) -> str:
     """What a peer sent as text, fit for a message: decoded with replacement, escaped, at most 1 KiB."""
     if isinstance(data, bytes):
         data = data[: 4 * TEXT_LIMIT].decode("utf-8", "replace")
-    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in data[:TEXT_LIMIT])
+    text = data[:TEXT_LIMIT]
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     # Three dots more than the limit would break the promise, so they take the place of text.
     if len(text) > TEXT_LIMIT or len(data) > TEXT_LIMIT:
         return text[: TEXT_LIMIT - 3] + "..."

@@ -80,6 +80,10 @@ class WatchedTransport:
         """Say that nothing more is sent, and wait for the peer to do the same."""
         await self._transport.finish(code)
 
+    def cut(self) -> bool:
+        """Close at once, if that takes no waiting."""
+        return self._transport.cut()
+
     async def aclose(self) -> None:
         """Close at once."""
         await self._transport.aclose()

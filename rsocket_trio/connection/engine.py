@@ -146,8 +146,9 @@ class Engine:
                     # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
                     self.end(ConnectionLost("the connection failed on this side"))
             self.session.forget()  # whoever still refers to this connection need not keep what it sent
-            with trio.move_on_after(AFTERLIFE):
-                await self._workers.outlast()
+            if self._workers.outlives:
+                with trio.move_on_after(AFTERLIFE):
+                    await self._workers.outlast()
             await self._workers.give_up()
             nursery.cancel_scope.cancel()
 

@@ -177,10 +177,11 @@ class Link:
                     await self._say_goodbye()
         finally:
             self._lost = True
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING):
-                await self._transport.aclose()
-                # A write that was on its way ends with the transport.
-                await self._wait_sent()
+            if not self._transport.cut() or self._sending:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING):
+                    await self._transport.aclose()
+                    # A write that was on its way ends with the transport.
+                    await self._wait_sent()
 
     async def _receive(self) -> None:
         transport, rules = self._transport, self._rules

@@ -104,6 +104,11 @@ class RecordedTransport:
         self.end("closed by this side")
         await self._transport.finish(code)
 
+    def cut(self) -> bool:
+        """Close at once, if that takes no waiting."""
+        self.end("closed by this side")
+        return self._transport.cut()
+
     async def aclose(self) -> None:
         """Close at once."""
         self.end("closed by this side")

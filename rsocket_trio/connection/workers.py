@@ -135,9 +135,14 @@ class Workers:
             self._ending = True
             self._nursery.start_soon(self._end_in_portions, rest, error)
 
+    @property
+    def outlives(self) -> bool:
+        """Whether handlers that answer nobody are at work, or others have still to be cancelled."""
+        return bool(self._afterlife) or self._ending
+
     async def outlast(self) -> None:
         """Wait for the handlers that answer nobody, and until all others were cancelled."""
-        while self._afterlife or self._ending:
+        while self.outlives:
             await self._done.park()
 
     async def give_up(self) -> None:

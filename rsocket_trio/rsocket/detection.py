@@ -47,6 +47,18 @@ class _Signature:
 
     dialect: Dialect
     drawn: str
+    size: int = attrs.field(init=False)
+    """Bytes that the frame must have, its length prefix included."""
+    clues: tuple[tuple[int, int, int, bool], ...] = attrs.field(init=False)
+    """Index, mask and value of each byte that matters, and whether it is to have that value or not."""
+
+    @size.default
+    def _size(self) -> int:
+        return len(self.drawn.split())
+
+    @clues.default
+    def _clues(self) -> tuple[tuple[int, int, int, bool], ...]:
+        return tuple(_clues(self.drawn))
 
     def framed(self, message: bytes) -> bytes:
         """DET-09: a message is its frame; with the prefix that it would have elsewhere the same bytes decide."""
@@ -59,19 +71,6 @@ class _Signature:
         if self.dialect.framing == "u32":
             return int.from_bytes(data[:4], "big") if len(data) >= 4 else None
         return 3 + int.from_bytes(data[:3], "big") if len(data) >= 3 else None
-
-    @property
-    def size(self) -> int:
-        """Bytes that the frame must have, its length prefix included."""
-        return len(self.drawn.split())
-
-    @property
-    def clues(self) -> Iterator[tuple[int, int, int, bool]]:
-        """Index, mask and value of each byte that matters, and whether it is to have that value or not."""
-        for index, token in enumerate(self.drawn.split()):
-            if token != "--":
-                wanted, _, mask = token.removeprefix("!").partition("/")
-                yield index, int(mask or "FF", 16), int(wanted, 16), token[0] != "!"
 
     def compare(self, data: bytes, *, message: bool, ended: bool) -> _Standing:
         if message:
@@ -88,6 +87,13 @@ class _Signature:
         if not missing:
             return _Standing.FITS
         return _Standing.REFUTED if ended else _Standing.OPEN
+
+
+def _clues(drawn: str) -> Iterator[tuple[int, int, int, bool]]:
+    for index, token in enumerate(drawn.split()):
+        if token != "--":
+            wanted, _, mask = token.removeprefix("!").partition("/")
+            yield index, int(mask or "FF", 16), int(wanted, 16), token[0] != "!"
 
 
 # In the order in which they are tried. The type is the upper six bits of its byte; a length of 32 bits begins with 0.

@@ -71,6 +71,10 @@ class Transport(Protocol):
         """
         ...
 
+    def cut(self) -> bool:
+        """Close at once, if that takes no waiting: whether it did. Else it takes ``aclose``."""
+        ...
+
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
         ...

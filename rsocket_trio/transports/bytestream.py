@@ -115,6 +115,13 @@ class ByteStreamTransport:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
+    def cut(self) -> bool:
+        """Close at once, which needs no waiting where there is nothing between this and the socket."""
+        if isinstance(self._stream, trio.SocketStream):
+            self._stream.socket.close()
+            return True
+        return False
+
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
         # A polite TLS close writes, and a write to a peer that does not read hangs. finish() is the polite way.

@@ -66,7 +66,7 @@ async def _connect(
     else:
         stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
         peer = peer_name(stream)
-    stack.push_async_callback(trio.aclose_forcefully, stream)
+    stack.callback(stream.socket.close)
     handshake = Handshake(transport=endpoint.scheme, peer=peer)
     if endpoint.uses_tls:
         context = ssl.create_default_context() if ssl_context is None else ssl_context

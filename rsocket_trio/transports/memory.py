@@ -73,6 +73,11 @@ class MemoryTransport(trio.abc.AsyncResource):
         except trio.ClosedResourceError:
             pass
 
+    def cut(self) -> bool:
+        """Close both directions at once."""
+        self.close()
+        return True
+
     async def aclose(self) -> None:
         """Close both directions at once."""
         self.close()

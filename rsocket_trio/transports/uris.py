@@ -68,7 +68,7 @@ def parse_uri(uri: str) -> Endpoint:
         raise ValueError(f"{uri!r}: not a URI like tcp://host:port")
     if scheme is None:
         raise ValueError(f"{uri!r}: unknown scheme {written!r}, known are {', '.join(SCHEMES)}")
-    if any(char.isspace() or not char.isprintable() for char in rest):
+    if " " in rest or not rest.isprintable():
         raise ValueError(f"{uri!r}: has spaces or control characters")
     if scheme == "memory":
         if not rest or "/" in rest:

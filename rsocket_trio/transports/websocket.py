@@ -106,6 +106,10 @@ class WebSocketTransport:
             while await self._stream.receive_some():
                 pass
 
+    def cut(self) -> bool:
+        """Closing takes waiting."""
+        return False
+
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
         await trio.aclose_forcefully(self._stream)

@@ -173,6 +173,9 @@ class Overheard(Transport):
     async def finish(self, code: int = 1000) -> None:
         await self._transport.finish(code)
 
+    def cut(self) -> bool:
+        return self._transport.cut()
+
     async def aclose(self) -> None:
         await self._transport.aclose()
 
