@@ -91,6 +91,7 @@ class Link:
         "_transport",
         "_writer",
         "_writes",
+        "_writing",
         "is_awake",
     )
 
@@ -109,6 +110,7 @@ class Link:
         self._context: contextvars.Context | None = None
         self._sending = False
         self.is_awake = False
+        self._writing = False
         self._rests = False
         self._writes = 0
         self._reads = self._progress_seen = 0
@@ -177,7 +179,9 @@ class Link:
                     await self._say_goodbye()
         finally:
             self._lost = True
-            if not self._transport.cut() or self._sending:
+            if self._transport.cut() and not self._writing:
+                self.wake()  # a send task that does not write has only to see that this is the end
+            else:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING):
                     await self._transport.aclose()
                     # A write that was on its way ends with the transport.
@@ -244,7 +248,9 @@ class Link:
                     await self._wait_for_frames()
                     continue
                 self._writes += 1
+                self._writing = True
                 await transport.send(frames)
+                self._writing = False
                 rules.on_written()
                 if self._drained:
                     self._drained.wake_all()
@@ -252,7 +258,7 @@ class Link:
             self._broken = error
             self._reading.deadline = trio.current_time() + LAST_WORDS
         finally:
-            self._sending = self._rests = self.is_awake = False
+            self._sending = self._rests = self._writing = self.is_awake = False
             self._drained.wake_all()
 
     async def _wait_for_frames(self) -> None:
@@ -284,10 +290,10 @@ class Link:
                 return
 
     async def _wait_sent(self) -> None:
-        """Wait until there is no send task."""
-        if self._sending or self._outbox:
+        """Wait until the send task has nothing to do."""
+        if self._outbox:
             self.wake()
-        while self._sending:
+        while self.is_awake:
             await self._drained.park()
 
 

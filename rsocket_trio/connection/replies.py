@@ -33,6 +33,7 @@ class Reply(Owner):
         return trio.lowlevel.Abort.SUCCEEDED
 
     def on_item(self, payload: Payload, complete: bool) -> None:
+        self._stream.owner = None  # nothing more comes, and two that refer to each other would wait for the collector
         task, self._task = self._task, None
         if task is not None:
             trio.lowlevel.reschedule(task, outcome.Value(payload))
@@ -41,6 +42,7 @@ class Reply(Owner):
         self.on_item(Payload(), True)
 
     def on_error(self, error: RSocketError) -> None:
+        self._stream.owner = None
         task, self._task = self._task, None
         if task is not None:
             trio.lowlevel.reschedule(task, outcome.Error(error))
