@@ -75,6 +75,8 @@ def all_with_quirks(dialects: Sequence[Dialect], names: Iterable[str]) -> list[D
     if isinstance(names, str):
         raise TypeError(f"quirks are several names, not one text: {names!r}")
     wanted = frozenset(names)
+    if not wanted:
+        return list(dialects)
     known = {name for dialect in dialects for name in known_quirks(dialect)}
     for name in sorted(wanted - known):
         spoken = ", ".join(dialect.name for dialect in dialects)
