@@ -69,6 +69,7 @@ def fragments(
     first = True
     extensions = frame.extensions if isinstance(frame, RequestFrame) else ()
     opening = EMPTY
+    middle: bytes | None = None
     metadata_header = dialect.metadata_header
     first_room = room - fixed
     if dialect.mime_fields:
@@ -76,12 +77,19 @@ def fragments(
         opening = Payload(data_mime=payload.data_mime, metadata_mime=payload.metadata_mime)
         first_room = max(first_room - len(mime_fields("", payload)[1]), metadata_header)
     for piece in pieces(payload, first_room, later_room, metadata_header):
+        if middle is not None and piece.follows:
+            yield middle, piece.data
+            continue
         complete = frame.complete and not piece.follows
         part: RequestFrame | PayloadFrame
-        if isinstance(frame, RequestFrame) and (first or repeats):
+        is_request = isinstance(frame, RequestFrame) and (first or repeats)
+        if isinstance(frame, RequestFrame) and is_request:
             flags = piece.follows, complete
             part = RequestFrame(frame.stream_id, frame.interaction, opening, initial_n, *flags, extensions)
         else:
             part = PayloadFrame(frame.stream_id, opening, True, complete, piece.follows)
+        before = head(dialect, part, payload, None if piece.metadata is None else bytes(piece.metadata))
+        if piece.metadata is None and not first and not is_request:
+            middle = before  # all those up to the last begin alike
         first, initial_n, opening, extensions = False, later_n, EMPTY, ()
-        yield head(dialect, part, payload, None if piece.metadata is None else bytes(piece.metadata)), piece.data
+        yield before, piece.data

@@ -11,7 +11,9 @@ from rsocket_trio.mux.framing import EncodedFrame, Framing, NoFraming
 from rsocket_trio.transports.base import Handshake
 
 READ_SIZE = 65536
-"""Bytes that one read may bring."""
+"""Bytes that one read brings at most while nothing is known of the frames."""
+BULK_READ_SIZE = 4 * READ_SIZE
+"""Bytes that one read may bring of large frames."""
 FIRST_READ_SIZE = 16384
 LEAST_READ_SIZE = 4096
 CROWD = 256
@@ -138,7 +140,7 @@ def _next_read_size(size: int, frames: int) -> int:
     if frames > CROWD:
         return max(size // 2, LEAST_READ_SIZE)
     if frames < FEW:
-        return min(size * 2, READ_SIZE)
+        return min(size * 2, BULK_READ_SIZE)
     return size
 
 
