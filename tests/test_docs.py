@@ -363,6 +363,7 @@ INNER = {
     "resumable",
     "discard",
     "on_item",
+    "on_items",
     "on_complete",
     "on_error",
     "on_cancel",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 
 import trio
@@ -39,6 +39,7 @@ FRAGMENT_SIZE = 65536
 NO_SETUP = Payload()
 KEEPALIVE = Keepalive(interval=20, max_lifetime=90)
 LIMITS = Limits()
+NO_RECORDING = nullcontext()
 
 
 @asynccontextmanager
@@ -92,7 +93,7 @@ async def open_connection(
     parse_uri(uri)
     headers = tuple(headers)
     dial: Dial = partial(open_transport, uri, ssl_context=ssl_context, headers=headers, limits=limits)
-    async with recording_into(capture) as recording:
+    async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
         dial = recorded_dial(dial, recording, end.name)
         async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
             yield connection
@@ -129,7 +130,7 @@ async def open_connection_over(
     if resume is not None and not callable(stream):
         raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
     dial: Dial = partial(_connected, stream)
-    async with recording_into(capture) as recording:
+    async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
         dial = recorded_dial(dial, recording, end.name)
         async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
             yield connection

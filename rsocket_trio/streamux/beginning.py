@@ -6,7 +6,7 @@ import math
 
 from rsocket_trio.errors import NegotiationFailed
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event, ItemReceived, RequestReceived
+from rsocket_trio.mux.events import Event, ItemReceived, ItemsReceived, RequestReceived
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate, quick_terms
 
@@ -73,17 +73,18 @@ class Beginning:
 class Gate:
     """What is held until a server's application lets its client in."""
 
-    __slots__ = ("_held", "_limits", "_size")
+    __slots__ = ("_count", "_held", "_limits", "_size")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._held: list[Event] = []
+        self._count = 0
         self._size = 0
 
     @property
     def is_full(self) -> bool:
         """Whether enough is held for reading to pause."""
-        return len(self._held) >= self._limits.held_frames or self._size >= self._limits.held_size
+        return self._count >= self._limits.held_frames or self._size >= self._limits.held_size
 
     def passed(self, events: list[Event]) -> list[Event]:
         """Those that concern no request of the client's; the others are held."""
@@ -94,8 +95,12 @@ class Gate:
                 told.append(event)
                 continue
             self._held.append(event)
+            self._count += 1
             if isinstance(event, RequestReceived | ItemReceived):
                 self._size += event.payload.size
+            elif isinstance(event, ItemsReceived):
+                self._count += len(event.payloads) - 1
+                self._size += sum(payload.size for payload in event.payloads)
         return told
 
     def open(self) -> list[Event]:

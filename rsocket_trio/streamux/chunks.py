@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol, TypeAlias
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame, Gathering
@@ -106,17 +106,34 @@ class Consumer(Protocol):
         ...
 
 
+OnRun: TypeAlias = Callable[[int, int, list[bytes]], None]
+"""Who takes the payloads of several chunks that have the same request id and the same two bits."""
+
+
 class ChunkReader:
     """Cuts what a byte stream delivers into chunks, however the stream was cut on its way.
 
     A length that was announced is a number and nothing else until its bytes are here. Chunks with a payload of more
-    than ``limit`` bytes are an error.
+    than ``limit`` bytes are an error. ``on_run`` takes whole chunks, one behind the other, whose headers are the same;
+    without it they are handed on one by one.
     """
 
-    __slots__ = ("_bits", "_consumer", "_gathering", "_id", "_layout", "_length", "_limit", "_missing", "_rest")
+    __slots__ = (
+        "_bits",
+        "_consumer",
+        "_gathering",
+        "_id",
+        "_layout",
+        "_length",
+        "_limit",
+        "_missing",
+        "_on_run",
+        "_rest",
+    )
 
-    def __init__(self, layout: HeaderLayout, limit: int, consumer: Consumer) -> None:
+    def __init__(self, layout: HeaderLayout, limit: int, consumer: Consumer, on_run: OnRun | None = None) -> None:
         self._layout = layout
+        self._on_run = on_run
         self._limit = limit
         self._consumer = consumer
         self._rest = b""  # a header that is not complete
@@ -148,9 +165,10 @@ class ChunkReader:
             self._rest = b""
         layout, limit, take, size = self._layout, self._limit, self._consumer.on_chunk, len(data)
         header_size, id_shift, length_mask, used = layout.size, layout.id_shift, layout.length_mask, layout._used
-        from_bytes = int.from_bytes
+        from_bytes, on_run = int.from_bytes, self._on_run
         while (body := start + header_size) <= size:
-            number = from_bytes(data[start:body], "little")
+            header = data[start:body]
+            number = from_bytes(header, "little")
             if number >> used:
                 layout.check(number)
             length = number >> 2 & length_mask
@@ -161,7 +179,16 @@ class ChunkReader:
                 self._begin(number >> id_shift, number & 3, length)
                 self._keep(data[body:])
                 return
-            take(number >> id_shift, number & 3, data[body:start])
+            payload = data[body:start]
+            step = header_size + length
+            if on_run is not None and length and start + step <= size and data.startswith(header, start):
+                payloads = [payload]
+                while start + step <= size and data.startswith(header, start):
+                    payloads.append(data[start + header_size : start + step])
+                    start += step
+                on_run(number >> id_shift, number & 3, payloads)
+            else:
+                take(number >> id_shift, number & 3, payload)
         self._rest = data[start:]
 
     def _begin(self, request_id: int, bits: int, length: int) -> None:

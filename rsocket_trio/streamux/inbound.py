@@ -9,6 +9,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     Event,
     ItemReceived,
+    ItemsReceived,
     PeerFault,
     Pong,
     RequestReceived,
@@ -67,6 +68,20 @@ class Inbound:
             self._on_response(request_id, bits & TERMINATION, payload)
         else:
             self._on_request(request_id, bits & TERMINATION, payload)
+
+    def on_run(self, request_id: int, bits: int, payloads: list[bytes]) -> None:
+        """Whole chunks with the same header came: items of a channel, as a rule."""
+        exchange = (self._table.mine if bits & RESPONSE else self._table.theirs).get(request_id)
+        if (
+            type(exchange) is Exchange
+            and exchange.interaction is Interaction.REQUEST_CHANNEL
+            and not bits & TERMINATION
+            and (exchange.left if bits & RESPONSE else exchange.open & RECEIVING)
+        ):
+            self.events.append(ItemsReceived(exchange, [Payload(payload) for payload in payloads]))
+            return
+        for payload in payloads:
+            self.on_chunk(request_id, bits, payload)
 
     def wants(self, request_id: int, length: int, bits: int) -> bool:
         """Whether the payload of a chunk that begins here is kept; a chunk that nothing explains is told at once."""

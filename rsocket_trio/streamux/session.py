@@ -315,7 +315,7 @@ class Session:
         self.inbound.full = min(terms.length_cap, self._fragment_size)
         self.table.agree(terms.id_cap, self.options.in_flight, self._randbelow)
         self.commands.agree(terms, layout)
-        self._reader = ChunkReader(layout, self.limits.frame_size, self.inbound)
+        self._reader = ChunkReader(layout, self.limits.frame_size, self.inbound, self.inbound.on_run)
 
     # Ends
 

@@ -14,7 +14,7 @@ from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
 from rsocket_trio.transports.memory import connect_memory
 from rsocket_trio.transports.reasons import reason
-from rsocket_trio.transports.sockets import peer_name, secure
+from rsocket_trio.transports.sockets import open_tcp, peer_name, secure
 from rsocket_trio.transports.uris import Endpoint, parse_uri
 
 
@@ -64,7 +64,7 @@ async def _connect(
         stream = await trio.open_unix_socket(endpoint.path)
         peer = endpoint.path
     else:
-        stream = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        stream = await open_tcp(endpoint.host, endpoint.port)
         peer = peer_name(stream)
     stack.callback(stream.socket.close)
     handshake = Handshake(transport=endpoint.scheme, peer=peer)

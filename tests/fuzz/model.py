@@ -36,7 +36,8 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.streams import Stream
-from tests.rsocket.pairs import SessionPair, one_by_one
+from tests.events import one_by_one
+from tests.rsocket.pairs import SessionPair
 
 SINGLE: Final = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 CHANNEL: Final = Interaction.REQUEST_CHANNEL

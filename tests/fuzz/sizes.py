@@ -13,7 +13,8 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.streams import Stream
-from tests.rsocket.pairs import SessionPair, one_by_one
+from tests.events import one_by_one
+from tests.rsocket.pairs import SessionPair
 from tests.rsocket.test_vectors import FILES
 
 SIZES: Final = (0, 1, 63, 64, 65, 65_535, MIB, LARGEST_FRAME, LARGEST_FRAME + 1, 45_000_000)

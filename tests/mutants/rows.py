@@ -33,16 +33,16 @@ MUTANTS = (
     # Credit
     Mutant(
         "top up one item late",
-        "mux/credit.py",
-        "return self._used >= self._half",
-        "return self._used > self._half",
+        "connection/receiving.py",
+        "if window.used >= window.half:",
+        "if window.used > window.half:",
         CREDIT,
     ),
     Mutant(
         "grant what was used once more",
         "mux/credit.py",
-        "used, self._used = self._used, 0",
-        "used = self._used",
+        "used, self.used = self.used, 0",
+        "used = self.used",
         CREDIT,
     ),
     Mutant(
@@ -55,7 +55,14 @@ MUTANTS = (
     Mutant(
         "receiving takes no credit",
         "rsocket/inbound.py",
-        "stream.granted -= 1",
+        "stream.granted -= 1\n        if stream.interaction",
+        "stream.granted -= 0\n        if stream.interaction",
+        STREAMS,
+    ),
+    Mutant(
+        "receiving many at once takes no credit",
+        "rsocket/inbound.py",
+        "stream.granted -= taken",
         "stream.granted -= 0",
         STREAMS,
     ),

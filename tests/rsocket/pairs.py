@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event, ItemReceived, ItemsReceived, SessionEnded, SetupReceived
+from rsocket_trio.mux.events import Event, SessionEnded, SetupReceived
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
@@ -13,16 +11,7 @@ from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.setup import ClientTerms
 from rsocket_trio.terms import Keepalive
-
-
-def one_by_one(events: Iterable[Event]) -> Iterator[Event]:
-    """The same events, each with one item: how many a session tells of at once is its own matter."""
-    for event in events:
-        if isinstance(event, ItemsReceived):
-            assert event.payloads
-            yield from (ItemReceived(event.stream, payload, False) for payload in event.payloads)
-        else:
-            yield event
+from tests.events import one_by_one
 
 
 def client_terms(*, lease: bool = False, keepalive: Keepalive | None = None) -> ClientTerms:

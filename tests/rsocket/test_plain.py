@@ -14,9 +14,10 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
 from rsocket_trio.rsocket.streams import Stream
+from tests.events import one_by_one
 from tests.fuzz.conversations import Talk
 from tests.fuzz.spoken import NAMES
-from tests.rsocket.pairs import SessionPair, one_by_one
+from tests.rsocket.pairs import SessionPair
 
 RUNS: Final = 400
 DIALECTS: Final = pytest.mark.parametrize("dialect", NAMES.values(), ids=NAMES)

@@ -35,7 +35,8 @@ from rsocket_trio.rsocket.extension_payloads import Resumable, entry_of
 from rsocket_trio.rsocket.resumption import LAST_POSITION, Comeback, Resumption, comeback, is_tracked
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import Keepalive, Lease, ResumeOptions
-from tests.rsocket.pairs import client_terms, one_by_one
+from tests.events import one_by_one
+from tests.rsocket.pairs import client_terms
 
 DIALECTS = [RSOCKET_1_0, REACTIVESOCKET_0_2, RSOCKET_2_0_DRAFT]
 each = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)

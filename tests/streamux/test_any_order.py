@@ -15,6 +15,7 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, HeaderLayout
 from rsocket_trio.streamux.negotiation import Terms
 from rsocket_trio.streamux.session import Session
+from tests.events import one_by_one
 from tests.streamux.pairs import WHOLE, of_widths
 
 clause = pytest.mark.clause
@@ -76,7 +77,7 @@ def received(
     )
     borders = [0, *cuts, len(data)]
     pieces = [data[start:end] for start, end in pairwise(borders)]
-    events = [event for piece in pieces for event in session.receive([piece], 0)]
+    events = [event for piece in pieces for event in one_by_one(session.receive([piece], 0))]
     assert not session.is_mid_frame
     assert session.error is None
     assert session.table.joining == 0

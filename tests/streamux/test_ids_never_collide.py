@@ -22,6 +22,7 @@ from rsocket_trio.mux.halves import RECEIVING, SENDING
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.exchanges import Exchange
 from rsocket_trio.streamux.session import Session
+from tests.events import one_by_one
 from tests.streamux.pairs import CHANNEL, WHOLE, Chunk, SessionPair
 
 DATA = st.binary(min_size=1, max_size=40)
@@ -153,7 +154,7 @@ class TwoSessions(RuleBasedStateMachine):
             self.believe(self.sides[other], self.pair.deliver(sender))
 
     def believe(self, belief: Belief, events: list[Event]) -> None:
-        for event in events:
+        for event in one_by_one(events):
             if isinstance(event, RequestReceived):
                 exchange = event.stream
                 assert isinstance(exchange, Exchange)
