@@ -11,6 +11,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JS := tests/interop
+# What measures time or memory has the machine to itself.
+ALONE := tests/attacks tests/reliability tests/soak tests/connection/test_footprint.py
 
 .DELETE_ON_ERROR:
 .PHONY: demo test bench fuzz gate gate-attacks gate-load gate-resume gate-simulation gate-mutants soak clean
@@ -22,7 +24,8 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadgroup $(ALONE:%=--ignore=%)
+	$(BIN)/pytest $(ALONE)
 
 bench: $(VENV)/.bench $(JS)/node_modules/.installed
 	$(BIN)/python -m benchmarks --json benchmarks/result.json

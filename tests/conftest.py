@@ -42,6 +42,19 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, each file is one's, and so is everything that needs the one Spark
+    session: that begins first, because it takes longest."""
+    if not config.pluginmanager.hasplugin("xdist"):
+        return
+    for item in items:
+        path = item.path.relative_to(config.rootpath)
+        group = "spark" if path.parts[:2] == ("tests", "spark") else str(path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    if config.getoption("numprocesses", None) or "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: item.path.relative_to(config.rootpath).parts[:2] != ("tests", "spark"))
+
+
 def pytest_collection_finish() -> None:
     set_aside()
 
