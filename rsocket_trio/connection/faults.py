@@ -49,4 +49,5 @@ class Faults:
 
     def lost(self, error: BaseException) -> None:
         """The connection ended without agreement."""
-        logger.info("%s: %s", repr(self.connection), str(error))
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s: %s", repr(self.connection), str(error))

@@ -493,7 +493,7 @@ async def test_a_refusal_raises_in_every_waiting_and_later_call(
         ({"strict": True}, Unsupported),
         ({"fragment_size": 63}, ValueError),
         ({"fragment_size": 2**24}, ValueError),
-        ({"resume": object()}, TypeError),
+        ({"resume": Ellipsis}, TypeError),
         ({"quirks": ["none"]}, ValueError),
         ({"data_mime": "x" * 256}, ValueError),
         ({"setup": Payload(bytes(2**24))}, ValueError),
