@@ -135,10 +135,10 @@ class Bound:
 # fmt: off
 BOUNDS = (
     #     work           writes  reads  steps   calls
-    Bound(one_at_a_time, 2_000,  2_000, 14_100, 200_000),
-    Bound(many_at_once,  140,    110,   2_750,  93_000),
-    Bound(stream,        19,     18,    140,    36_200),
-    Bound(channel,       35,     33,    260,    75_000),
+    Bound(one_at_a_time, 2_000,  2_000, 14_100, 168_000),
+    Bound(many_at_once,  140,    110,   2_750,  59_500),
+    Bound(stream,        19,     18,    140,    10_700),
+    Bound(channel,       35,     33,    260,    21_300),
 )
 # fmt: on
 COUNTS = [field.name for field in attrs.fields(Bound)[1:]]

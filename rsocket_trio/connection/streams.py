@@ -67,14 +67,14 @@ class Outgoing:
         """How many items the peer's credit allows right now, without waiting."""
         return self._sender.room
 
-    async def send(self, payload: PayloadLike) -> None:
+    def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
         """Send one item.
 
         Waits for the peer's credit and for room in the connection's outbox; when cancelled meanwhile, nothing was
         sent. Raises ``Canceled`` after the peer cancelled this half, ``ConnectionLost`` or ``ConnectionClosed`` when
         the connection is gone.
         """
-        await self._sender.send(payload)
+        return self._sender.send(payload)
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order, for less than so many calls of ``send`` cost.
@@ -251,14 +251,16 @@ class Channel(Incoming):
         """How many items the peer's credit allows right now, without waiting."""
         return self._sending().room
 
-    async def send(self, payload: PayloadLike) -> None:
+    def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
         """Send one item, waiting for the peer's credit and for room in the connection's outbox.
 
         When cancelled meanwhile, nothing was sent. Raises ``Canceled`` after the peer cancelled this half,
         ``LocalProtocolError`` after ``send_eof``, ``ConnectionLost`` or ``ConnectionClosed`` when the connection is
         gone.
         """
-        await self._sending().send(payload)
+        # No coroutine of its own: there is one for every item.
+        sender = self._sender
+        return self._sending().send(payload) if sender is None else sender.send(payload)
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order, for less than so many calls of ``send`` cost; as ``Outgoing.send_many``."""
