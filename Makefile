@@ -24,7 +24,7 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadgroup $(ALONE:%=--ignore=%)
+	$(BIN)/pytest -n 2 --dist loadscope $(ALONE:%=--ignore=%)
 	$(BIN)/pytest $(ALONE)
 
 bench: $(VENV)/.bench $(JS)/node_modules/.installed

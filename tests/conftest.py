@@ -29,6 +29,7 @@ WATCHED = (
 STREAMS = (("rsocket_trio.rsocket.streams", "Stream"), ("rsocket_trio.streamux.exchanges", "Exchange"))
 """Too many and too small for weak references: they are looked for where a connection was made."""
 DESCRIPTORS = Path("/proc/self/fd")
+SPARK = "tests/spark/"
 PATIENCE = 1.0
 """Seconds of real time in which a system task may still end after the test."""
 
@@ -42,17 +43,23 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Where several processes share the tests, each file is one's, and so is everything that needs the one Spark
-    session: that begins first, because it takes longest."""
-    if not config.pluginmanager.hasplugin("xdist"):
-        return
-    for item in items:
-        path = item.path.relative_to(config.rootpath)
-        group = "spark" if path.parts[:2] == ("tests", "spark") else str(path)
-        item.add_marker(pytest.mark.xdist_group(group))
-    if config.getoption("numprocesses", None) or "PYTEST_XDIST_WORKER" in os.environ:
-        items.sort(key=lambda item: item.path.relative_to(config.rootpath).parts[:2] != ("tests", "spark"))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Where several processes share the tests, a file is one's, and so is all that shares the one Spark session."""
+    # Here, so that the tests run where nothing shares them.
+    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+        def _split_scope(self, nodeid: str) -> str:
+            return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+
+    config.option.loadscopereorder = False  # what takes longest comes first
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
 
 
 def pytest_collection_finish() -> None:
