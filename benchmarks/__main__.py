@@ -9,7 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import analytics, comparing, dialects, latency, machine, memory, micro, oob, resume, scaling, spark
+from benchmarks import (
+    analytics,
+    comparing,
+    dialects,
+    latency,
+    machine,
+    memory,
+    micro,
+    oob,
+    resume,
+    scaling,
+    spark,
+    workers,
+)
 from benchmarks.libraries import OURS, THEIRS
 from benchmarks.workloads import BY_NAME
 
@@ -51,6 +64,7 @@ def further(repeat: int, frames: int = analytics.FRAMES) -> dict[str, Callable[[
         "dialects": partial(dialects.main, repeat),
         "resume": partial(resume.main, repeat),
         "oob": oob.main,
+        "workers": partial(workers.main, min(repeat, 3)),
         "micro": micro.main,
         "analytics": partial(analytics.main, frames),
         "spark": spark.main,

@@ -122,6 +122,28 @@ def streamux(figures: dict[str, Any]) -> list[str]:
     ]
 
 
+def processes(figures: dict[str, Any]) -> list[str]:
+    """Several processes on one address."""
+    of = figures["workers"]
+    rates = {int(number): middle(found) for number, found in of["rates"].items()}
+    one = next(iter(rates.values()))
+    rows = [[f"{number}", f"{rate:,.0f}", f"{rate / one:.2f}x"] for number, rate in rates.items()]
+    restart = of["restart"]
+    return [
+        "## Several processes on one address",
+        (
+            "Requests a second that take about a millisecond of Python each, by the number of workers; the client runs "
+            "on the same machine."
+        ),
+        table(["workers", "requests/s", "of one"], rows),
+        (
+            f"While all workers were replaced {restart['restarts']} times, {restart['connections']:,} new connections "
+            f"asked one request each: {restart['failed']} failed, and the longest took {restart['longest']:.0f} ms."
+        ),
+        command("workers"),
+    ]
+
+
 def pieces(figures: dict[str, Any]) -> list[str]:
     """The pieces of the hot path."""
     rows = [[name, f"{cost:,.0f}"] for name, cost in figures["micro"].items()]
@@ -142,5 +164,6 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "dialects": other_dialects,
     "resume": resumption,
     "oob": streamux,
+    "workers": processes,
     "micro": pieces,
 }

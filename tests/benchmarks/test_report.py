@@ -98,3 +98,13 @@ def test_every_library_has_a_server_and_a_client() -> None:
 def row_of(text: str, workload: Workload) -> str:
     """The first row of a workload."""
     return next(line for line in text.splitlines() if line.startswith(f"| {workload.label} "))
+
+
+def test_what_workers_bring_is_said_as_a_ratio_with_what_a_restart_did() -> None:
+    restart = {"restarts": 3, "connections": 1_200, "failed": 2, "longest": 12.4}
+    figures = {"machine": MACHINE, "repeat": 1, "workers": {"rates": {"1": [400.0], "2": [700.0]}, "restart": restart}}
+
+    page = report.page(figures)
+
+    assert "| 2 | 700 | 1.75x |" in page
+    assert "1,200 new connections asked one request each: 2 failed, and the longest took 12 ms" in page
