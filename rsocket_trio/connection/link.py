@@ -179,9 +179,9 @@ class Link:
                     await self._say_goodbye()
         finally:
             self._lost = True
-            if self._transport.cut() and not self._writing:
-                self.wake()  # a send task that does not write has only to see that this is the end
-            else:
+            done = self._transport.cut() and not self._writing
+            self.wake()  # a send task that does not write has only to see that this is the end
+            if not done:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING):
                     await self._transport.aclose()
                     # A write that was on its way ends with the transport.

@@ -145,9 +145,10 @@ class Incoming(Owner):
         return self
 
     def __anext__(self) -> Coroutine[Any, Any, Payload]:
-        # No coroutine of its own: there is one for every item.
+        # No coroutine of its own: there is one for every item. Nothing may be raised here: the interpreter's
+        # ``anext(items, default)`` crashes then.
         inbox = self._inbox
-        return self._opened()[1].get() if inbox is None else inbox.get()
+        return self._not_opened() if inbox is None else inbox.get()
 
     async def receive_batch(self) -> list[Payload]:
         """Everything that has come and was not read, at least one item: waits for it. An empty list is the end.
@@ -196,6 +197,9 @@ class Incoming(Owner):
 
     def _leave(self, stream: StreamState, *, clean: bool) -> None:
         self._engine.cancel_stream(stream)
+
+    async def _not_opened(self) -> Payload:
+        return await self._opened()[1].get()
 
     def _opened(self) -> tuple[StreamState, Inbox]:
         if self._stream is None or self._inbox is None:

@@ -30,6 +30,11 @@ class Framing(Protocol):
         """Whether a part of a frame is here and the rest is not."""
         ...
 
+    @property
+    def missing(self) -> int:
+        """Bytes that are still to come of the frame that began, as far as it said."""
+        ...
+
     def feed(self, chunk: bytes) -> list[bytes]:
         """The frames that this chunk completes, without their prefixes. Look at ``error`` afterwards."""
         ...
@@ -89,7 +94,7 @@ class _LengthPrefixed:
     bytes are here.
     """
 
-    __slots__ = ("_first", "_gathering", "_later_max", "_max", "_missing", "_rest", "_smallest", "error")
+    __slots__ = ("_first", "_gathering", "_later_max", "_max", "_rest", "_smallest", "error", "missing")
 
     prefix: ClassVar[int]
     """Bytes of the length."""
@@ -106,12 +111,12 @@ class _LengthPrefixed:
         self._smallest = smallest
         self._rest = b""  # a prefix that is not complete
         self._gathering = Gathering()  # a frame that is not complete
-        self._missing = 0  # bytes of that frame that are to come
+        self.missing = 0  # bytes of that frame that are to come
 
     @property
     def mid_frame(self) -> bool:
         """Whether a part of a frame is here and the rest is not."""
-        return self._missing > 0 or len(self._rest) > 0
+        return self.missing > 0 or len(self._rest) > 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The frames that this chunk completes, without their prefixes. Look at ``error`` afterwards."""
@@ -119,11 +124,11 @@ class _LengthPrefixed:
         if self.error is not None:
             return frames
         offset = 0
-        if self._missing:
-            if len(chunk) < self._missing:
+        if self.missing:
+            if len(chunk) < self.missing:
                 self._gather(chunk)
                 return frames
-            offset = self._missing
+            offset = self.missing
             frames.append(self._complete(chunk))
         elif self._rest:
             chunk = self._rest + chunk
@@ -139,7 +144,7 @@ class _LengthPrefixed:
                 self._max = largest = self._later_max
             offset = start + length
             if offset > size:
-                self._missing = length
+                self.missing = length
                 self._gather(chunk[start:])
                 return frames
             frames.append(chunk[start:offset])
@@ -163,13 +168,13 @@ class _LengthPrefixed:
 
     def _gather(self, chunk: bytes) -> None:
         """Keep a chunk that does not complete the frame it belongs to."""
-        self._missing -= len(chunk)
-        self._gathering.add(chunk, self._missing)
+        self.missing -= len(chunk)
+        self._gathering.add(chunk, self.missing)
 
     def _complete(self, chunk: bytes) -> bytes:
         """The frame that the beginning of this chunk completes: joined once, whatever it was cut into."""
-        frame = self._gathering.complete(chunk[: self._missing])
-        self._missing = 0
+        frame = self._gathering.complete(chunk[: self.missing])
+        self.missing = 0
         return frame
 
     def _refusal(self, length: int) -> RemoteProtocolError:
@@ -215,6 +220,7 @@ class NoFraming:
     __slots__ = ("_max", "error")
 
     mid_frame = False
+    missing = 0
 
     def __init__(self, max_frame: int = Framing24.largest) -> None:
         self.error: RemoteProtocolError | None = None
@@ -240,6 +246,7 @@ class Unframed:
     __slots__ = ()
 
     mid_frame = False
+    missing = 0
     error: RemoteProtocolError | None = None
 
     def feed(self, chunk: bytes) -> list[bytes]:

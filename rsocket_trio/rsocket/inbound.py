@@ -174,10 +174,11 @@ class Inbound:
             return 1
         head = data[:size]
         payloads = [Payload(data[size:])]
-        for data in frames[index + 1 : index + stream.granted]:
-            if not data.startswith(head):
-                break
+        end = min(len(frames), index + stream.granted)
+        index += 1
+        while index < end and (data := frames[index]).startswith(head):
             payloads.append(Payload(data[size:]))
+            index += 1
         taken = len(payloads)
         stream.granted -= taken
         if taken == 1:

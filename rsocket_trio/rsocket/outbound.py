@@ -109,7 +109,7 @@ class Outbound:
         stream.granted = 1 if initial_n is None else initial_n
         if complete:
             stream.open &= ~SENDING
-        if plain is not None and not entries and interaction in plain.asking:
+        if plain is not None and initial_n is None and not entries and interaction in plain.asking:
             self._outbox.put(stream, plain.head(stream.id, plain.asking[interaction]) + payload.data)
             return stream
         request = RequestFrame(stream.id, interaction, payload, initial_n, False, complete, entries)

@@ -11,9 +11,9 @@ from rsocket_trio.mux.framing import EncodedFrame, Framing, NoFraming
 from rsocket_trio.transports.base import Handshake
 
 READ_SIZE = 65536
-"""Bytes that one read brings at most while nothing is known of the frames."""
-BULK_READ_SIZE = 4 * READ_SIZE
-"""Bytes that one read may bring of large frames."""
+"""Bytes that one read may bring, beside what is missing of a frame."""
+MORE = 3 * READ_SIZE
+"""Bytes of that frame that may come in the same read: it is one, so no more happens at once for them."""
 FIRST_READ_SIZE = 16384
 LEAST_READ_SIZE = 4096
 CROWD = 256
@@ -88,7 +88,10 @@ class ByteStreamTransport:
             if not self._ended and framing.error is None:
                 # Spelled out: a coroutine on the way to the read costs every idle connection 230 bytes.
                 try:
-                    chunk = bytes(await self._stream.receive_some(self._read_size))
+                    size, missing = self._read_size, framing.missing
+                    if missing > LEAST_READ_SIZE:
+                        size += min(missing, MORE)
+                    chunk = bytes(await self._stream.receive_some(size))
                 except trio.BrokenResourceError as exc:
                     self._check_end(exc)
                     chunk = b""
@@ -140,7 +143,7 @@ def _next_read_size(size: int, frames: int) -> int:
     if frames > CROWD:
         return max(size // 2, LEAST_READ_SIZE)
     if frames < FEW:
-        return min(size * 2, BULK_READ_SIZE)
+        return min(size * 2, READ_SIZE)
     return size
 
 

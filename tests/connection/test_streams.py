@@ -54,6 +54,14 @@ async def test_credit_is_topped_up_at_half(initial: int, autojump_clock: MockClo
     assert sum(pair.client_said.credit) in range(600 - initial, 600 + 1)
 
 
+async def test_a_stream_that_was_not_opened_says_so_to_whoever_reads(autojump_clock: MockClock) -> None:
+    async with connected_pair(counting()) as pair:
+        with pytest.raises(LocalProtocolError, match="use it under 'async with'"):
+            await anext(pair.client.request_stream(b"1"))
+        with pytest.raises(LocalProtocolError, match="use it under 'async with'"):
+            await anext(pair.client.request_stream(b"1"), None)
+
+
 async def test_without_refill_the_credit_is_the_users(autojump_clock: MockClock) -> None:
     async with (
         connected_pair(counting()) as pair,

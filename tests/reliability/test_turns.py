@@ -118,11 +118,12 @@ async def test_reads_become_smaller_in_a_crowd_of_frames() -> None:
 
 
 async def test_reads_become_larger_for_large_frames() -> None:
-    asked = await read_all(raw.prefixed(*[raw.ask(1, bytes(16_384))] * 40))
+    frame = raw.prefixed(raw.ask(1, bytes(16_384)))
+    asked = await read_all(frame * 40)
 
     assert asked[0] == FIRST_READ_SIZE
-    assert asked[-1] == READ_SIZE
-    assert asked == sorted(asked)
+    assert READ_SIZE <= asked[-1] <= READ_SIZE + len(frame)
+    assert max(asked) <= READ_SIZE + len(frame)
 
 
 async def test_reads_that_are_not_full_change_nothing() -> None:

@@ -11,7 +11,8 @@ import trio.testing
 
 from rsocket_trio.connection.link import Link
 from rsocket_trio.errors import ConnectionLost, RejectedResume, RemoteProtocolError
-from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.framing import EncodedFrame
+from rsocket_trio.mux.outbox import Lane, Outbox
 from rsocket_trio.mux.retaining import RetainingOutbox
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
@@ -38,14 +39,21 @@ class Rules:
         raise AssertionError
 
     def on_written(self) -> None:
-        raise AssertionError
+        pass
 
 
 class Ready(ByteStreamTransport):
     """A transport over which one frame comes when it is told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cuts: bool = True) -> None:
         self.comes = trio.Event()
+        self.sent: list[EncodedFrame] = []
+        self._cuts = cuts
+        self._stream = trio.testing.memory_stream_pair()[0]
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        self.sent += frames
+        await trio.lowlevel.checkpoint()
 
     async def receive(self) -> list[bytes]:
         await self.comes.wait()
@@ -55,7 +63,7 @@ class Ready(ByteStreamTransport):
         await trio.lowlevel.checkpoint()
 
     def cut(self) -> bool:
-        return True
+        return self._cuts
 
 
 @pytest.mark.parametrize("given_up", [True, False])
@@ -74,6 +82,23 @@ async def test_frames_that_were_ready_when_a_link_was_given_up_are_not_counted(g
             link.stop()
 
     assert bool(rules.came) is not given_up
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+async def test_the_send_task_of_a_link_that_was_given_up_ends(cuts: bool) -> None:
+    transport, outbox = Ready(cuts=cuts), Outbox(1000, lambda lane: None)
+    link = Link(transport, outbox, Rules())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.run, nursery, contextvars.copy_context())
+        outbox.put(Lane(), b"frame")
+        await trio.testing.wait_all_tasks_blocked()
+        assert transport.sent == [b"frame"]
+        assert len(nursery.child_tasks) == 2
+
+        link.abandon()
+        await trio.testing.wait_all_tasks_blocked()
+
+        assert len(nursery.child_tasks) == 0
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
@@ -12,6 +12,7 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
 from rsocket_trio.rsocket.streams import Stream
 from tests.events import one_by_one
@@ -117,6 +118,34 @@ def said(event: Event) -> str:
         "" if isinstance(event, CreditGranted) else [str(getattr(event, name, "")) for name in ("payload", "complete")]
     )
     return f"{type(event).__name__} {stream.id} {more}"
+
+
+class Looked(list[bytes]):
+    """Frames, and how often one of them was looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        assert isinstance(index, int), "a part of them is copied"
+        self.looks += 1
+        return super().__getitem__(index)
+
+
+def test_those_of_two_streams_in_turn_are_looked_at_a_few_times_each() -> None:
+    pair = SessionPair()
+    streams = [pair.client.commands.open(Interaction.REQUEST_STREAM, Payload(b"all"), 2**31 - 1) for _ in range(2)]
+    for event in pair.exchange()[1]:
+        assert isinstance(event, RequestReceived)
+        assert isinstance(event.stream, Stream)
+        pair.server.commands.send_item(event.stream, Payload(b"first"))
+    pair.exchange()
+    encode = RSOCKET_1_0.codec.encode
+    frames = Looked([encode(PayloadFrame(stream.id, Payload(b"1"), True, False, False)) for stream in streams] * 500)
+
+    events = pair.client.receive(frames, 0.0)
+
+    assert len(events) == len(frames)
+    assert frames.looks <= 4 * len(frames)
 
 
 @DIALECTS

@@ -22,6 +22,7 @@ class CountingStream(trio.abc.Stream):
         self.writes: list[bytes] = []
         self.chunks = list(chunks)
         self.reads = 0
+        self.asked: list[int | None] = []
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         self.writes.append(bytes(data))
@@ -31,6 +32,7 @@ class CountingStream(trio.abc.Stream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         self.reads += 1
+        self.asked.append(max_bytes)
         return self.chunks.pop(0) if self.chunks else b""
 
     async def aclose(self) -> None:
@@ -65,6 +67,16 @@ async def test_one_read_hands_out_all_its_frames() -> None:
 
     assert await over(stream).receive() == [b"frame one", b"frame two"]
     assert stream.reads == 1
+
+
+async def test_a_read_may_bring_the_rest_of_one_frame_beside_all_else() -> None:
+    large = (1_000_000).to_bytes(3, "big") + bytes(1_000_000)
+    stream = CountingStream(large[:20_000], large[20_000:200_000], large[200_000:])
+
+    assert [len(frame) for frame in await over(stream).receive()] == [1_000_000]
+
+    first = 16_384
+    assert stream.asked == [first, 2 * first + 3 * 65_536, 4 * first + 3 * 65_536]
 
 
 async def test_receive_reads_on_until_a_frame_is_whole() -> None:
