@@ -12,8 +12,10 @@ EncodedFrame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
 """A frame without its prefix, possibly in pieces: a large body is not copied before the one join."""
 
 
-SMALL = 16 * 1024
-"""Bytes below which pieces are joined at the end: nothing is saved by making room for them."""
+SMALL = 1024 * 1024
+"""Bytes below which pieces are joined at the end: that takes no time that anybody would notice."""
+PIECES = 64
+"""How many there may be: each costs 40 bytes, and a peer chooses how small they are."""
 LARGEST_AT_ONCE = 32 * 1024 * 1024
 AHEAD = 8
 """How many times what has come may be asked for."""
@@ -47,9 +49,10 @@ class Framing(Protocol):
 class Gathering:
     """Bytes that belong together and come piece by piece.
 
-    They are pieces until an eighth is here, and from then on one buffer, which is made as large as it will be and
-    becomes the whole: if it grew it would be moved, be in memory twice meanwhile, and leave holes. Not before: what is
-    asked for may be resident from the start, and nobody is to hold more than eight times what was sent.
+    They are pieces, and joined at the end, or when they are many. A large whole is one buffer from when an eighth is
+    here, which is made as large as it will be and becomes the whole: if it grew it would be moved, be in memory twice
+    meanwhile, and leave holes. Not before: what is asked for may be resident from the start, and nobody is to hold more
+    than eight times what was sent.
     """
 
     __slots__ = ("_buffer", "_here", "_pieces")
@@ -68,10 +71,12 @@ class Gathering:
         pieces.append(chunk)
         self._here += len(chunk)
         whole = self._here + missing
-        if SMALL <= whole <= LARGEST_AT_ONCE and self._here * AHEAD >= whole:
+        if SMALL < whole <= LARGEST_AT_ONCE and self._here * AHEAD >= whole:
             self._buffer = io.BytesIO(bytes(whole))
             self._buffer.writelines(pieces)
             pieces.clear()
+        elif len(pieces) == PIECES:
+            pieces[:] = (b"".join(pieces),)
 
     def complete(self, chunk: bytes) -> bytes:
         """All pieces and this last one, as one; none is kept."""
