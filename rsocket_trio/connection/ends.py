@@ -19,7 +19,7 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
 from rsocket_trio.rsocket.fragmenting import checked_fragment_size
-from rsocket_trio.rsocket.frames import ErrorFrame
+from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
 from rsocket_trio.rsocket.quirks import all_with_quirks, with_quirks
 from rsocket_trio.rsocket.resumption import TOKEN_SIZE, Comeback, comeback
 from rsocket_trio.rsocket.session import Session as RSocketSession
@@ -106,6 +106,8 @@ class RSocketClient:
     fragment_size: int
     responder: Responder | None
     resume: ResumeOptions | None
+    said: tuple[SetupFrame, bytes]
+    """The SETUP, as it is where no session may be resumed."""
 
     @property
     def name(self) -> str:
@@ -118,9 +120,11 @@ class RSocketClient:
 
     def begin(self, now: float) -> Begun:
         """Send the SETUP."""
-        dialect, responder, terms = self.dialect, self.responder, self.terms
+        dialect, responder, terms, said = self.dialect, self.responder, self.terms, self.said
         if self.resume is not None:
             terms = attrs.evolve(terms, resume_token=new_token())
+            frame = setup_frame(dialect, numbered(dialect, terms))
+            said = frame, dialect.codec.encode(frame)
         session = RSocketSession(
             dialect,
             client=True,
@@ -130,8 +134,9 @@ class RSocketClient:
             resume=self.resume,
         )
         own_policy = responder is not None and responder.lease_policy is not None
-        session.start_client(numbered(dialect, terms), now, own_policy=own_policy)
-        setup = described(dialect, stated(dialect, setup_frame(dialect, terms)))
+        session.start_client(numbered(dialect, terms), now, own_policy=own_policy, said=said)
+        written = setup_frame(dialect, terms) if dialect.mime_fields else said[0]
+        setup = described(dialect, stated(dialect, written))
         return Begun(session, setup, session if self.resume is not None else None)
 
 
@@ -251,13 +256,14 @@ def client_end(
     if terms.strict and not record.strict:
         raise Unsupported(f"{record.name} has no strict flag")
     try:
-        record.codec.encode(setup_frame(record, numbered(record, terms)))
+        frame = setup_frame(record, numbered(record, terms))
+        said = frame, record.codec.encode(frame)
     except Exception as error:
         raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
     if resume is not None and not record.resumes:
         raise Unsupported(f"{record.name} has no resumption")
     size = _checked_size(fragment_size, record.codec.largest, resume)
-    return RSocketClient(record, terms, limits, size, responder, resume)
+    return RSocketClient(record, terms, limits, size, responder, resume, said)
 
 
 def server_ends(

@@ -10,7 +10,7 @@ from rsocket_trio.mux.events import SetupAccepted, SetupReceived
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extension_terms import check_grants, grants
 from rsocket_trio.rsocket.extensions import Entry
-from rsocket_trio.rsocket.frames import ErrorFrame, KeepaliveFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import ErrorFrame, KeepaliveFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.gate import Gate
 from rsocket_trio.rsocket.keepalive import KeepaliveTimer
 from rsocket_trio.rsocket.setup import ClientTerms, admit, described, setup_frame
@@ -39,11 +39,15 @@ class ClientBeginning:
         self._terms = terms
         self._own_policy = own_policy
 
-    def start(self, now: float) -> None:
+    def start(self, now: float, said: tuple[SetupFrame, bytes] | None = None) -> None:
         """Send SETUP. Raises ``LocalProtocolError`` for terms that the dialect can't say."""
         session, terms = self._session, self._terms
-        frame = setup_frame(session.dialect, terms)
-        session.outbox.put_signal(session.dialect.codec.encode(frame))
+        if said is None:
+            frame = setup_frame(session.dialect, terms)
+            encoded = session.dialect.codec.encode(frame)
+        else:
+            frame, encoded = said
+        session.outbox.put_signal(encoded)
         if terms.resume_token is not None and not session.dialect.entries:
             session.continuity.begin_client(terms.resume_token, terms)
         if frame.ack:

@@ -26,7 +26,7 @@ from rsocket_trio.rsocket.control import Control, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.entry_control import EntryControl
 from rsocket_trio.rsocket.extensions import Entry
-from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame, RequestNFrame
+from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame, RequestNFrame, SetupFrame
 from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
 from rsocket_trio.rsocket.outbound import Outbound
@@ -82,12 +82,15 @@ class Session(Standing):
 
     # What the connection says
 
-    def start_client(self, terms: ClientTerms, now: float, *, own_policy: bool = False) -> None:
+    def start_client(
+        self, terms: ClientTerms, now: float, *, own_policy: bool = False, said: tuple[SetupFrame, bytes] | None = None
+    ) -> None:
         """Send SETUP, and with leases our own first LEASE, unless the application has a policy for that.
 
+        ``said`` is the SETUP of these terms, for those who have made it already to see whether it can be said.
         Raises ``LocalProtocolError`` for terms that the dialect can't say.
         """
-        ClientBeginning(self, terms, own_policy=own_policy).start(now)
+        ClientBeginning(self, terms, own_policy=own_policy).start(now, said)
 
     def start_server(self, *, grants_leases: bool) -> None:
         """Wait for SETUP."""

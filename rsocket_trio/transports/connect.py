@@ -39,6 +39,16 @@ async def open_transport(
             raise ValueError(f"header {name!r}: {text!r} can't be said in HTTP")
     if headers and not endpoint.is_websocket:
         raise ValueError(f"{uri!r}: only ws and wss have a handshake that carries headers")
+    if endpoint.scheme in ("tcp", "unix"):
+        try:
+            stream, handshake = await _dial(endpoint)
+        except OSError as exc:
+            raise ConnectionLost(f"{uri}: {reason(exc)}") from exc
+        try:
+            yield ByteStreamTransport(stream, handshake)
+        finally:
+            stream.socket.close()
+        return
     async with AsyncExitStack() as stack:
         try:
             transport = await _connect(stack, endpoint, ssl_context, headers, limits or Limits())
@@ -54,20 +64,14 @@ async def _connect(
     headers: tuple[tuple[str, str], ...],
     limits: Limits,
 ) -> Transport:
-    """The connected transport; the stack closes it."""
+    """The connected transport that needs more than a socket; the stack closes it."""
     if endpoint.scheme == "memory":
         memory = await connect_memory(endpoint.host)
         stack.push_async_callback(memory.aclose)
         return memory
     stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]
-    if endpoint.scheme == "unix":
-        stream = await trio.open_unix_socket(endpoint.path)
-        peer = endpoint.path
-    else:
-        stream = await open_tcp(endpoint.host, endpoint.port)
-        peer = peer_name(stream)
+    stream, handshake = await _dial(endpoint)
     stack.callback(stream.socket.close)
-    handshake = Handshake(transport=endpoint.scheme, peer=peer)
     if endpoint.uses_tls:
         context = ssl.create_default_context() if ssl_context is None else ssl_context
         stream = trio.SSLStream(stream, context, server_hostname=endpoint.host, https_compatible=True)
@@ -80,3 +84,11 @@ async def _connect(
             open_websocket(stream, endpoint, handshake, headers=headers, max_message=limits.frame_size)
         )
     return ByteStreamTransport(stream, handshake)
+
+
+async def _dial(endpoint: Endpoint) -> tuple[trio.SocketStream, Handshake]:
+    """A socket that is connected, and whom to. Raises ``OSError``."""
+    if endpoint.scheme == "unix":
+        return await trio.open_unix_socket(endpoint.path), Handshake(transport="unix", peer=endpoint.path)
+    stream = await open_tcp(endpoint.host, endpoint.port)
+    return stream, Handshake(transport=endpoint.scheme, peer=peer_name(stream))
