@@ -239,3 +239,30 @@ async def test_an_address_in_use_is_one_line(app: Path) -> None:
 
     assert (result.code, result.stdout) == (1, "")
     assert result.stderr == f"rsocket-trio: cannot listen on {uri}: address already in use\n"
+
+
+COLLECTOR = """
+import gc
+from rsocket_trio import Responder
+
+responder = Responder()
+{wish}
+
+@responder.request_response
+def thresholds(request):
+    return str(gc.get_threshold())
+"""
+
+
+@pytest.mark.parametrize(
+    ("wish", "found"),
+    [("", "(10000, 10, 10)"), ("gc.set_threshold(500, 5, 5)", "(500, 5, 5)")],
+    ids=["none", "its own"],
+)
+@pytest.mark.parametrize("more", [(), ("--workers", "1")], ids=["alone", "worker"])
+async def test_the_collector_looks_less_often_unless_the_application_has_a_wish(
+    wish: str, found: str, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "app.py").write_text(COLLECTOR.format(wish=wish))
+    async with serve(tmp_path, "tcp://127.0.0.1:0", *more) as (_, uris), open_connection(uris[0]) as connection:
+        assert (await connection.request_response(b"")).text == found
