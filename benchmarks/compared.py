@@ -90,7 +90,7 @@ def peers(workloads: dict[str, Any]) -> list[list[str]]:
 
 
 def websocket(figures: dict[str, Any]) -> list[str]:
-    """Ours over trio-websocket against rsocket-py over aiohttp."""
+    """Ours over WebSocket against rsocket-py, which does that with aiohttp."""
     rows = []
     for name, runs in figures["websocket"].items():
         ours, theirs = cpu(runs, OURS.name), cpu(runs, THEIRS.name)
@@ -98,7 +98,7 @@ def websocket(figures: dict[str, Any]) -> list[str]:
         rows.append([f"{BY_NAME[name].label} {BY_NAME[name].what}", spread(ours), *cells])
     return [
         "## Over WebSocket",
-        "Ours runs over trio-websocket, rsocket-py over aiohttp.",
+        "Ours cuts the messages itself, with wsproto behind it; rsocket-py runs over aiohttp.",
         table(["workload", "ours, CPU s", "rsocket-py, CPU s", "ratio"], rows),
         command("websocket"),
     ]

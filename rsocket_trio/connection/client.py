@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ssl
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, nullcontext
 from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import trio
 
@@ -28,7 +30,12 @@ from rsocket_trio.transports.bytestream import ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.uris import parse_uri
 
-Connect = Callable[[], Awaitable[trio.abc.Stream | Transport]]
+if TYPE_CHECKING:
+    from trio_websocket import WebSocketConnection
+
+Connected: TypeAlias = "trio.abc.Stream | Transport | WebSocketConnection"
+"""What frames can travel over."""
+Connect: TypeAlias = Callable[[], Awaitable[Connected]]
 """An async function that opens a new stream to the server each time it is called.
 
 Where it can't it raises ``OSError`` (and so what TLS raises), ``ConnectionLost``, ``trio.BrokenResourceError``,
@@ -101,7 +108,7 @@ async def open_connection(
 
 @asynccontextmanager
 async def open_connection_over(
-    stream: trio.abc.Stream | Transport | Connect,
+    stream: Connected | Connect,
     *,
     dialect: str = "rsocket/1.0",
     responder: Responder | None = None,
@@ -121,6 +128,8 @@ async def open_connection_over(
 ) -> AsyncIterator[Connection]:
     """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends.
 
+    So it is over a ``trio_websocket.WebSocketConnection`` that the program opened.
+
     With ``resume`` more than one stream may be needed: then it is an async function that opens one each time. What it
     raises where it can't connect is tried again (see ``Connect``), or is the cause of the first ``ConnectionLost``;
     anything else ends the session and leaves the block as it is.
@@ -137,7 +146,7 @@ async def open_connection_over(
 
 
 @asynccontextmanager
-async def _connected(stream: trio.abc.Stream | Transport | Connect) -> AsyncIterator[Transport]:
+async def _connected(stream: Connected | Connect) -> AsyncIterator[Transport]:
     """A transport over the stream, or over a new one each time. Raises ``ConnectionLost``."""
     if callable(stream):
         try:
@@ -154,9 +163,17 @@ async def _connected(stream: trio.abc.Stream | Transport | Connect) -> AsyncIter
             await transport.aclose()
 
 
-def as_transport(stream: trio.abc.Stream | Transport) -> Transport:
-    """Any Trio stream as a transport."""
-    return ByteStreamTransport(stream) if isinstance(stream, trio.abc.Stream) else stream
+def as_transport(stream: Connected) -> Transport:
+    """Any Trio stream as a transport, and any WebSocket of trio-websocket's."""
+    if isinstance(stream, trio.abc.Stream):
+        return ByteStreamTransport(stream)
+    # Nobody has one who never imported it; programs that use TCP need not.
+    websocket = sys.modules.get("trio_websocket")
+    if websocket is not None and isinstance(stream, websocket.WebSocketConnection):
+        from rsocket_trio.transports.given import GivenWebSocket
+
+        return GivenWebSocket(stream)
+    return cast("Transport", stream)
 
 
 def _terms(

@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from rsocket_trio.connection.accepting import Server
-from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS, as_transport
+from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS, Connected, as_transport
 from rsocket_trio.connection.connection import GRACE
 from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.connection.handlers import only_leaf
@@ -23,7 +23,6 @@ from rsocket_trio.processes.naming import find_responder
 from rsocket_trio.responder import Responder
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
-from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.listen import BoundListener, GivenListener, open_listeners
 
 Where = str | trio.abc.Listener[Any]
@@ -93,7 +92,7 @@ async def _open(wanted: list[Where], terms: Terms, unix_mode: int | None) -> lis
 
 async def serve_stream(
     responder: Responder,
-    stream: trio.abc.Stream | Transport,
+    stream: Connected,
     *,
     dialects: Iterable[str] = ALL,
     resume: ResumeOptions | None = None,
@@ -106,6 +105,8 @@ async def serve_stream(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve one stream (or transport) that is connected already, until its peer ends it; it is closed then.
+
+    A ``trio_websocket.WebSocketConnection`` that the program accepted is served as well.
 
     When cancelled the connection drains for at most ``grace`` seconds.
     """

@@ -79,7 +79,7 @@ class ByteStreamTransport:
             if chunk:
                 frames = framing.feed(chunk)
                 if len(chunk) >= self._read_size:
-                    self._read_size = _next_read_size(self._read_size, len(frames))
+                    self._read_size = next_read_size(self._read_size, len(frames))
                 if frames:
                     return frames
             elif self._ended:
@@ -108,15 +108,7 @@ class ByteStreamTransport:
         Nobody may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
         """
         try:
-            stream = self._stream
-            if isinstance(stream, trio.SSLStream):
-                stream = await _say_goodbye(stream)
-            if isinstance(stream, trio.abc.HalfCloseableStream):
-                await stream.send_eof()
-            # Closing a socket that holds unread bytes resets it, and the peer may lose what was said last.
-            discarded = 0
-            while discarded < DISCARD_LIMIT and (chunk := await stream.receive_some(READ_SIZE)):
-                discarded += len(chunk)
+            await say_the_end(self._stream, DISCARD_LIMIT)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
@@ -138,13 +130,24 @@ class ByteStreamTransport:
             raise error
 
 
-def _next_read_size(size: int, frames: int) -> int:
+def next_read_size(size: int, frames: int) -> int:
     """What the next read may bring after one that was as large as it might be and brought so many frames."""
     if frames > CROWD:
         return max(size // 2, LEAST_READ_SIZE)
     if frames < FEW:
         return min(size * 2, READ_SIZE)
     return size
+
+
+async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:
+    """Say that nothing more is sent, then discard so many bytes at most, until the peer does the same."""
+    if isinstance(stream, trio.SSLStream):
+        stream = await _say_goodbye(stream)
+    if isinstance(stream, trio.abc.HalfCloseableStream):
+        await stream.send_eof()
+    # Closing a socket that holds unread bytes resets it, and the peer may lose what was said last.
+    while discard > 0 and (chunk := await stream.receive_some(READ_SIZE)):
+        discard -= len(chunk)
 
 
 async def _say_goodbye(stream: trio.SSLStream[trio.abc.Stream]) -> trio.abc.Stream:

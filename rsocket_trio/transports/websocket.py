@@ -2,55 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 
-import attrs
 import trio
-from trio_websocket import (
-    CloseReason,
-    ConnectionClosed,
-    ConnectionRejected,
-    WebSocketConnection,
-    WebSocketRequest,
-    wrap_client_stream,
-    wrap_server_stream,
-)
-from wsproto.utilities import LocalProtocolError
+from wsproto.events import CloseConnection
+from wsproto.frame_protocol import CloseReason
 
-from rsocket_trio.errors import RemoteProtocolError, readable
-from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
+from rsocket_trio.errors import readable
+from rsocket_trio.mux.framing import EncodedFrame, Framing
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.pacing import PacedStream
-from rsocket_trio.transports.reasons import HandshakeFailed
+from rsocket_trio.transports.bytestream import (
+    DISCARD_LIMIT,
+    FIRST_READ_SIZE,
+    LEAST_READ_SIZE,
+    MORE,
+    READ_SIZE,
+    next_read_size,
+    say_the_end,
+)
+from rsocket_trio.transports.messages import ENDINGS, KEY, UNSUPPORTED_DATA, Messages, join
+from rsocket_trio.transports.upgrading import grant_upgrade, request_upgrade
 from rsocket_trio.transports.uris import Endpoint
-
-SUBPROTOCOL = "rsocket"
-"""Echoed to a client that offers it. Our client offers none: servers that echo nothing would make others fail."""
-ENDINGS = frozenset({1000, 1001, 1005, 1006})
-"""Close codes that are an end of stream: done, going away, none given, and a connection that just ended."""
-UNSUPPORTED_DATA = 1003
-QUEUE = 65536
-"""Messages that the library may queue. What bounds them is ``PacedStream``, which counts bytes."""
-
-
-T = TypeVar("T")
 
 
 class WebSocketTransport:
-    """Frames as binary messages. Made by ``open_websocket`` and ``accept_websocket``, which own its reader task."""
+    """Frames as binary messages. Made by ``open_websocket`` and ``accept_websocket``, which close the stream.
+
+    It reads when it is asked to receive, and has no task of its own. One write per ``send``. Cancelling ``send`` may
+    leave half a frame on the wire: nothing more is written then. Cancelling ``receive`` loses nothing.
+    """
+
+    __slots__ = ("_messages", "_read_size", "_ready", "_shown", "_stream", "_torn", "_writing", "handshake")
 
     is_message_based = True
 
-    def __init__(self, connection: WebSocketConnection, reader: _Reader, handshake: Handshake) -> None:
+    def __init__(self, stream: trio.abc.Stream, messages: Messages, handshake: Handshake, received: bytes) -> None:
         self.handshake = handshake
-        self._connection = connection
-        self._stream = reader.paced
-        self._reader = reader
-        self._peeked: list[bytes] = []
+        self._stream = stream
+        self._messages = messages
+        self._ready = messages.feed(received)
         self._shown = 0
-        self._refusal: RemoteProtocolError | None = None
+        self._read_size = FIRST_READ_SIZE
+        # Who receives answers pings, and who sends may be in the middle of a message.
+        self._writing = trio.Lock()
+        self._torn = False
 
     def use_framing(self, framing: Framing) -> None:
         """Nothing to cut: messages are frames."""
@@ -60,85 +57,119 @@ class WebSocketTransport:
 
         ``receive`` delivers them again.
         """
-        if self._shown == len(self._peeked):
-            self._peeked += await self._take()
-        ended = self._shown == len(self._peeked)
+        ended = False
+        while self._shown == len(self._ready) and not ended:
+            ended = not await self._read()
         self._shown += not ended
-        return b"".join(self._peeked[: self._shown]), ended
+        return b"".join(self._ready[: self._shown]), ended
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write, a message each."""
-        with self._stream.corked():
-            try:
-                for frame in frames:
-                    await self._connection.send_message(whole(frame))
-            except (ConnectionClosed, LocalProtocolError) as exc:
-                raise trio.BrokenResourceError(_said(self._connection.closed)) from exc
-            await self._stream.flush()
+        messages = self._messages
+        if messages.closed is not None:
+            raise trio.BrokenResourceError(_said(messages.closed))
+        await self._write(join(frames, os.urandom(KEY * len(frames)) if messages.client else b""))
 
     async def receive(self) -> Sequence[bytes]:
-        """The messages that are here, at least one; an empty sequence once the peer has closed.
+        """The messages that came next, at least one; an empty sequence once the peer has closed.
 
         A text message raises ``RemoteProtocolError`` once those before it were handed out; ``finish`` then closes
         with 1003 whatever code it is given.
         """
-        messages, self._peeked = self._peeked, []
+        while not self._ready:
+            if not await self._read():
+                return []
+        ready, self._ready = self._ready, []
         self._shown = 0
-        return messages or await self._take()
+        return ready
 
     @property
     def mid_frame(self) -> bool:
         """Whether a part of a message was received and its rest was not."""
-        # The library has no public word for it.
-        return bool(self._connection._message_parts)
+        return self._messages.mid_frame
 
     async def finish(self, code: int = 1000) -> None:
         """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
 
         Nobody may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
         """
-        self._stream.discard()
-        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-            await self._connection.aclose(UNSUPPORTED_DATA if self._refusal else code)
-            await self._reader.done.wait()
-            # After a message that was too large the library leaves the rest of it unread, and the stream open.
-            await self._stream.send_eof()
-            while await self._stream.receive_some():
-                pass
+        messages, stream = self._messages, self._stream
+        discarded = 0
+        try:
+            await self._write(messages.goodbye(code if messages.refusal is None else UNSUPPORTED_DATA))
+            while messages.closed is None and discarded < DISCARD_LIMIT:
+                chunk = bytes(await stream.receive_some(READ_SIZE))
+                if not chunk:
+                    break
+                discarded += len(chunk)
+                messages.feed(chunk)
+            # RFC 6455, 7.1.1: the server closes first, as soon as both have said goodbye, and the client waits for it.
+            if messages.client or not messages.is_over:
+                await say_the_end(stream, DISCARD_LIMIT - discarded)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
 
     def cut(self) -> bool:
-        """Closing takes waiting."""
+        """Close at once, which needs no waiting where there is nothing between this and the socket."""
+        if isinstance(self._stream, trio.SocketStream):
+            self._stream.socket.close()
+            return True
         return False
 
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
         await trio.aclose_forcefully(self._stream)
 
-    async def _take(self) -> list[bytes]:
-        """The next message together with those behind it; none at the end."""
-        if self._refusal is not None:
-            raise self._refusal
+    async def _read(self) -> bool:
+        """Read once, and answer what wants an answer. False at the end."""
+        messages = self._messages
+        if not messages.replies:  # there are some if this was cancelled while it wrote them
+            if messages.refusal is not None:
+                raise messages.refusal
+            if messages.closed is not None:
+                if messages.closed.code in ENDINGS:
+                    return False
+                raise trio.BrokenResourceError(_said(messages.closed))
+            size, missing = self._read_size, messages.missing
+            if missing > LEAST_READ_SIZE:
+                size += min(missing, MORE)
+            try:
+                chunk = bytes(await self._stream.receive_some(size))
+            except trio.BrokenResourceError:
+                chunk = b""
+            if not chunk:
+                messages.end()
+            ready = messages.feed(chunk)
+            if len(chunk) >= self._read_size:
+                self._read_size = next_read_size(self._read_size, len(ready) + messages.judged)
+            self._ready += ready
+        if messages.replies:
+            try:
+                await self._write(b"")
+            except trio.BrokenResourceError:
+                messages.replies.clear()  # nobody hears it; what the peer said before is still read
+        return True
+
+    async def _write(self, data: bytes) -> None:
+        """Write the answers that wait, then this."""
+        writing, replies = self._writing, self._messages.replies
         try:
-            self._stream.want()
-            message = await self._connection.get_message()
-        except ConnectionClosed as exc:
-            if exc.reason is not None and exc.reason.code in ENDINGS:
-                return []
-            raise trio.BrokenResourceError(self._reader.reason or _said(exc.reason)) from exc
+            writing.acquire_nowait()  # acquire() would yield to all other tasks first
+        except trio.WouldBlock:
+            await writing.acquire()
+        try:
+            # Behind this the write begins at once, so that to be cancelled means to be cancelled in the middle of it.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            if self._torn:
+                raise trio.BrokenResourceError("a write was cancelled before it was done")
+            if replies:
+                data = b"".join([*replies, data])
+                replies.clear()
+            self._torn = True
+            await self._stream.send_all(data)
+            self._torn = False
         finally:
-            self._stream.took()
-        messages: list[bytes] = []
-        try:
-            while isinstance(message, bytes):
-                messages.append(message)
-                # The public get_message() waits, and costs a checkpoint for every message that is here already.
-                message = self._connection._recv_channel.receive_nowait()
-        except (trio.WouldBlock, trio.EndOfChannel, trio.ClosedResourceError):
-            return messages
-        self._refusal = RemoteProtocolError(f"text message of {len(message)} characters: frames are binary messages")
-        if not messages:
-            raise self._refusal
-        return messages
+            writing.release()
 
 
 @asynccontextmanager
@@ -154,31 +185,12 @@ async def open_websocket(
 
     A header ``Sec-WebSocket-Protocol`` offers sub-protocols; by default none is offered.
     """
-    subprotocols: list[str] = []
-    extra: list[tuple[bytes, bytes]] = []
-    for name, text in headers:
-        if name.lower() == "sec-websocket-protocol":
-            subprotocols += [each.strip() for each in text.split(",")]
-        else:
-            extra.append((name.encode("ascii"), text.encode("latin-1")))
-
-    async def connect(readers: trio.Nursery, paced: PacedStream) -> WebSocketConnection:
-        return await wrap_client_stream(
-            readers,
-            paced,  # type: ignore[arg-type]  # any stream does
-            endpoint.authority,
-            endpoint.path or "/",
-            subprotocols=subprotocols,
-            extra_headers=extra,
-            message_queue_size=QUEUE,
-            max_message_size=max_message,
-            receive_buffer_size=None,
-        )
-
-    async with _reading(stream) as reader:
-        connection = await reader.handshake(connect)
-        handshake = attrs.evolve(handshake, path=endpoint.path or "/", headers=_as_text(connection.handshake_headers))
-        yield WebSocketTransport(connection, reader, handshake)
+    try:
+        handshake, rest = await request_upgrade(stream, endpoint, handshake, headers)
+        yield WebSocketTransport(stream, Messages(client=True, max_message=max_message), handshake, rest)
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)
 
 
 @asynccontextmanager
@@ -189,111 +201,15 @@ async def accept_websocket(
 
     A path other than the endpoint's gets 404. Compression is never agreed on.
     """
-
-    async def await_request(readers: trio.Nursery, paced: PacedStream) -> WebSocketRequest:
-        return await wrap_server_stream(
-            readers, paced, message_queue_size=QUEUE, max_message_size=max_message, receive_buffer_size=None
-        )
-
-    async with _reading(stream) as reader:
-        request = await reader.handshake(await_request)
-        try:
-            if _path(request.path) != _path(endpoint.path):
-                await request.reject(404)
-                raise HandshakeFailed(f"WebSocket path {readable(request.path)!r}, served is {_path(endpoint.path)!r}")
-            echo = SUBPROTOCOL if SUBPROTOCOL in request.proposed_subprotocols else None
-            connection = await request.accept(subprotocol=echo)
-        except ConnectionClosed as exc:
-            raise HandshakeFailed("the peer left during the WebSocket handshake") from exc
-        handshake = attrs.evolve(handshake, path=request.path, headers=_as_text(request.headers))
-        yield WebSocketTransport(connection, reader, handshake)
-
-
-class _Reader:
-    """The library's reader task, and what its end means."""
-
-    def __init__(self, paced: PacedStream) -> None:
-        self.done = trio.Event()
-        self.paced = paced
-        self._readers: trio.Nursery | None = None
-        self._ready = trio.Event()
-        self.error: BaseException | None = None
-        self._scope = trio.CancelScope(shield=True)
-        self._handshake = trio.CancelScope()
-        self._begun = trio.Event()
-
-    @property
-    def reason(self) -> str:
-        """Why the reader failed; empty if it did not."""
-        if isinstance(self.error, ConnectionRejected):
-            return f"the server answered HTTP {self.error.status_code} to the WebSocket handshake"
-        return "" if self.error is None else f"WebSocket: {readable(str(self.error)) or type(self.error).__name__}"
-
-    async def run(self) -> None:
-        """Own the nursery that the library starts its reader in. Shielded: ``stop`` ends it and nothing else."""
-        try:
-            with self._scope:
-                async with trio.open_nursery() as self._readers:
-                    self._ready.set()
-                    await self._begun.wait()
-        except ExceptionGroup as group:
-            # Bytes of the peer made it fail, in whichever way: that concerns this connection only.
-            self.error = group.exceptions[0]
-        finally:
-            # The library would wait for ever for a handshake that nobody reads any more.
-            self._handshake.cancel()
-            self.done.set()
-
-    async def handshake(self, begin: Callable[[trio.Nursery, PacedStream], Awaitable[T]]) -> T:
-        """Start the library's reader and wait for its handshake. ``HandshakeFailed`` if the reader ends first."""
-        await self._ready.wait()
-        assert self._readers is not None
-        result: T | None = None
-        with self._handshake:
-            # The library starts its task before it first waits; only then may our nursery end with its last task.
-            self._begun.set()
-            result = await begin(self._readers, self.paced)
-        if result is None:
-            raise HandshakeFailed(self.reason or "the peer did no WebSocket handshake") from self.error
-        self.paced.handshake_done()
-        return result
-
-    async def stop(self) -> None:
-        """End the reader, whatever it does."""
-        self._scope.cancel()
-        await self.done.wait()
-
-
-@asynccontextmanager
-async def _reading(stream: trio.abc.Stream) -> AsyncIterator[_Reader]:
-    """A reader for as long as the block. What the block raises leaves it alone, in no group."""
-    reader = _Reader(PacedStream(stream))
-    error: BaseException | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(reader.run)
-        try:
-            yield reader
-        except BaseException as exc:
-            error = exc
+    try:
+        handshake, rest = await grant_upgrade(stream, endpoint, handshake)
+        yield WebSocketTransport(stream, Messages(client=False, max_message=max_message), handshake, rest)
+    finally:
         with trio.CancelScope(shield=True):
-            await reader.stop()
             await trio.aclose_forcefully(stream)
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
 
 
-def _said(closed: CloseReason | None) -> str:
-    if closed is None:
-        return "the WebSocket is closed"
-    return f"the WebSocket was closed with {closed.code} {readable(closed.reason or closed.name)}"
-
-
-def _path(target: str) -> str:
-    return target.partition("?")[0] or "/"
-
-
-def _as_text(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
-    return tuple((name.decode("latin-1").lower(), text.decode("latin-1")) for name, text in headers)
+def _said(closed: CloseConnection) -> str:
+    code = int(closed.code)
+    name = CloseReason(code).name if code in set(CloseReason) else "UNKNOWN"
+    return f"the WebSocket was closed with {code} {readable(closed.reason or name)}"

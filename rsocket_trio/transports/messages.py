@@ -1,0 +1,272 @@
+"""Where does one binary message end? Messages out of the bytes of a WebSocket, and back.
+
+Nearly every frame is a whole binary message, and those are cut out here. Everything else is wsproto's, byte by byte:
+pings, closes, text, fragments, and whatever breaks the rules. It judges, and knows the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.mux.framing import EncodedFrame, Gathering, whole
+
+BINARY = 0x82
+"""The first byte of a frame that is a whole binary message."""
+CONTROL = 0x08
+MASKED = 0x80
+IN_TWO, IN_EIGHT = 126, 127
+"""What stands for a length that follows in so many bytes of its own."""
+KEY = 4
+BY_STRIDES = 1024
+"""Bytes from which on masking each fourth of them in turn is quicker than all as one number: twice, at 64 KiB."""
+ENDINGS = frozenset({1000, 1001, 1005, 1006})
+"""Close codes that are an end of stream: done, going away, none given, and a connection that just ended."""
+UNSUPPORTED_DATA, ABNORMAL_CLOSURE, TOO_BIG = 1003, 1006, 1009
+
+# Short headers are few: one is looked up for less than it is made.
+PLAIN_HEADERS = tuple(bytes((BINARY, length)) for length in range(IN_TWO))
+MASKED_HEADERS = tuple(bytes((BINARY, MASKED | length)) for length in range(IN_TWO))
+XORED = tuple(bytes(byte ^ key for byte in range(256)) for key in range(256))
+
+
+class Messages:
+    """What one peer sends. ``client`` says who we are: a client's frames come to it unmasked, a server's masked.
+
+    ``replies`` are to be written in order, between messages of our own; whoever writes them empties the list. A length
+    that was announced is a number and nothing else until its bytes are here.
+    """
+
+    __slots__ = (
+        *("_direct", "_doomed", "_foreign", "_fragments", "_gathering", "_judge", "_key", "_max", "_rest"),
+        *("_size", "_told", "_unfinished", "client", "closed", "judged", "missing", "refusal", "replies"),
+    )
+
+    def __init__(self, *, client: bool, max_message: int) -> None:
+        self.client = client
+        self.replies: list[bytes] = []
+        self.closed: CloseConnection | None = None
+        """Why nothing more is understood: what the peer said, or what it was told of its fault."""
+        self.refusal: RemoteProtocolError | None = None
+        """Why nothing more is delivered. ``feed`` sets it rather than raising it, so that no message before is lost."""
+        self.judged = 0
+        """Frames of the last chunk that were wsproto's: each takes as long as a dozen others."""
+        self.missing = 0
+        """Bytes that are still to come of the binary message that began."""
+        self._max = max_message
+        self._rest = b""  # a header that is not complete
+        self._gathering = Gathering()  # a message that is not complete
+        self._key = b""  # the mask of the next byte of it
+        self._judge: Connection | None = None  # made for the first frame that is unusual
+        self._foreign = 0  # bytes to come of a frame that is wsproto's
+        self._told = 0  # bytes of an incomplete header that wsproto was given already
+        self._direct = True  # whether a message may begin here, and is wanted
+        self._unfinished = False  # whether a message in fragments is on its way
+        self._fragments = bytearray()  # what came of it
+        self._size = 0  # how much that was, kept or not
+        self._doomed = False  # whether it will be too large, so that nothing of it need be kept
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a message was received and its rest was not."""
+        return self._unfinished or self.missing > 0 or self._foreign > 0 or len(self._rest) > 0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether both have said goodbye, so that no byte comes any more."""
+        return self._judge is not None and self._judge.state is ConnectionState.CLOSED
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The binary messages that this chunk completes. Look at ``replies``, ``refusal`` and ``closed`` afterwards."""
+        messages: list[bytes] = []
+        offset = self.judged = 0
+        if self.missing:
+            offset = self.missing
+            if len(chunk) < offset:
+                self._gather(chunk)
+                return messages
+            messages.append(self._gathering.complete(self._unmasked(chunk[:offset])))
+            self.missing = 0
+        elif self._foreign:
+            offset = self._pass_on(chunk, 0, messages)
+        elif self._rest:
+            chunk, self._rest = self._rest + chunk, b""
+        mark, key_size = (0, 0) if self.client else (MASKED, KEY)
+        largest, size, from_bytes = self._max, len(chunk), int.from_bytes
+        while self.closed is None and (start := offset + 2) <= size:
+            length = chunk[offset + 1] - mark
+            direct = chunk[offset] == BINARY and 0 <= length <= IN_EIGHT and self._direct
+            if direct and length >= IN_TWO:
+                start, shortest = (offset + 4, IN_TWO) if length == IN_TWO else (offset + 10, 0x10000)
+                if start > size:
+                    break
+                length = from_bytes(chunk[offset + 2 : start], "big")
+                direct = length >= shortest
+            if not direct or length > largest:
+                offset = self._judged(chunk, offset, messages)
+                if self._told:
+                    break
+                continue
+            body = start + key_size
+            if body > size:
+                break
+            offset = body + length
+            if offset > size:
+                self.missing, self._key = length, chunk[start:body]
+                self._gather(chunk[body:])
+                return messages
+            data = chunk[body:offset]
+            messages.append(masked(data, chunk[start:body]) if key_size else data)
+        self._rest = chunk[offset:] if self.closed is None else b""
+        return messages
+
+    def goodbye(self, code: int) -> bytes:
+        """The close frame that says that nothing more is sent; empty if one was sent before, or the peer is gone."""
+        judge = self._wsproto()
+        if self.closed is not None or judge.state is not ConnectionState.OPEN:
+            return b""
+        return bytes(judge.send(CloseConnection(code)))
+
+    def end(self) -> None:
+        """Nothing more comes, in whatever way that was said."""
+        if self.closed is None:
+            self.closed = CloseConnection(ABNORMAL_CLOSURE)
+
+    def _gather(self, chunk: bytes) -> None:
+        """Keep a chunk that does not complete the message it belongs to."""
+        self.missing -= len(chunk)
+        self._gathering.add(self._unmasked(chunk), self.missing)
+
+    def _unmasked(self, piece: bytes) -> bytes:
+        """The next piece of a message; what comes behind it goes on with the mask where this ends."""
+        key, turn = self._key, len(piece) % KEY
+        if not key:
+            return piece
+        self._key = key[turn:] + key[:turn]
+        return masked(piece, key)
+
+    def _judged(self, chunk: bytes, offset: int, messages: list[bytes]) -> int:
+        """Give wsproto the frame that begins here, or what is here of it. Where it ends."""
+        self.judged += 1
+        told, self._told = self._told, 0
+        header, length = measure(chunk, offset)
+        if not header:
+            # It may be told wrong from its first bytes already.
+            self._hear(chunk[offset + told :], messages)
+            self._told, self._direct = len(chunk) - offset, False
+            return offset
+        if not chunk[offset] & CONTROL and self._size + length > self._max:
+            self._doomed = True
+            self._fragments.clear()
+        self._foreign = header + length - told
+        return self._pass_on(chunk, offset + told, messages)
+
+    def _pass_on(self, chunk: bytes, offset: int, messages: list[bytes]) -> int:
+        """Give wsproto what is here of its frame. Where that ends."""
+        part = chunk[offset : offset + self._foreign]
+        self._foreign -= len(part)
+        self._hear(part, messages)
+        return offset + len(part)
+
+    def _hear(self, data: bytes, messages: list[bytes]) -> None:
+        """What wsproto makes of these bytes."""
+        judge = self._wsproto()
+        judge.receive_data(data)
+        for event in judge.events():
+            if isinstance(event, BytesMessage | TextMessage):
+                self._take(event, messages)
+            elif isinstance(event, Ping):
+                if judge.state is ConnectionState.OPEN:
+                    self.replies.append(bytes(judge.send(event.response())))
+            elif isinstance(event, CloseConnection):
+                self._close(event)
+            if self.closed is not None:
+                return
+        self._direct = not self._unfinished and self.refusal is None
+
+    def _take(self, part: BytesMessage | TextMessage, messages: list[bytes]) -> None:
+        """A part of a message, or all of it. Of a text only its size is wanted."""
+        self._size += len(part.data)
+        if self._size > self._max:
+            self._close(CloseConnection(TOO_BIG, f"message of more than {self._max} bytes"))
+            return
+        if isinstance(part, BytesMessage) and not self._doomed and self.refusal is None:
+            self._fragments += part.data
+        self._unfinished = not part.message_finished
+        if self._unfinished:
+            return
+        if self.refusal is None:
+            if isinstance(part, TextMessage):
+                self.refusal = text_refused(self._size)
+            else:
+                messages.append(bytes(self._fragments))
+        self._fragments, self._size, self._doomed = bytearray(), 0, False
+
+    def _close(self, event: CloseConnection) -> None:
+        """Nothing more is understood; the peer gets an answer, or hears what it did, unless a goodbye was sent."""
+        judge = self._wsproto()
+        self.closed = event
+        self._foreign = 0
+        if judge.state in {ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING}:
+            self.replies.append(bytes(judge.send(event.response())))
+
+    def _wsproto(self) -> Connection:
+        if self._judge is None:
+            self._judge = Connection(ConnectionType.CLIENT if self.client else ConnectionType.SERVER)
+        return self._judge
+
+
+def join(frames: Sequence[EncodedFrame], keys: bytes = b"") -> bytes:
+    """The bytes of all frames, a binary message each. A client masks, with four random bytes of ``keys`` for each."""
+    parts: list[bytes | memoryview] = []
+    headers, mark = (MASKED_HEADERS, MASKED) if keys else (PLAIN_HEADERS, 0)
+    turn = 0
+    for frame in frames:
+        length = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
+        if length < IN_TWO:
+            parts.append(headers[length])
+        elif length < 0x10000:
+            parts.append(bytes((BINARY, mark | IN_TWO)) + length.to_bytes(2, "big"))
+        else:
+            parts.append(bytes((BINARY, mark | IN_EIGHT)) + length.to_bytes(8, "big"))
+        if keys:
+            key = keys[turn : turn + KEY]
+            turn += KEY
+            parts += (key, masked(whole(frame), key))
+        elif isinstance(frame, bytes):
+            parts.append(frame)
+        else:
+            parts += frame
+    return b"".join(parts)
+
+
+def masked(data: bytes, key: bytes) -> bytes:
+    """Data under a mask, or from under it."""
+    size = len(data)
+    if size < BY_STRIDES:
+        words = (size + 3) >> 2
+        number = int.from_bytes(data, "little") ^ int.from_bytes(key * words, "little")
+        return number.to_bytes(words << 2, "little")[:size]
+    result = bytearray(size)
+    for turn in range(KEY):
+        result[turn::KEY] = data[turn::KEY].translate(XORED[key[turn]])
+    return bytes(result)
+
+
+def measure(chunk: bytes, offset: int) -> tuple[int, int]:
+    """The sizes of the header and the payload of the frame that begins here; of none while its header is not whole."""
+    short = chunk[offset + 1] & (MASKED - 1)
+    counted = {IN_TWO: 2, IN_EIGHT: 8}.get(short, 0)
+    start = offset + 2 + counted
+    header = 2 + counted + (KEY if chunk[offset + 1] & MASKED else 0)
+    if offset + header > len(chunk):
+        return 0, 0
+    return header, int.from_bytes(chunk[offset + 2 : start], "big") if counted else short
+
+
+def text_refused(size: int) -> RemoteProtocolError:
+    """Why a text message is the last one that is looked at."""
+    return RemoteProtocolError(f"text message of {size} characters: frames are binary messages")
