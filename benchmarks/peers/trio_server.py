@@ -1,10 +1,11 @@
 """The server of the workloads, with this library. Prints its port, serves until its standard input ends.
 
-With a second argument ``resume`` its clients may come back.
+With a second argument ``resume`` its clients may come back, with ``rarely`` the collector looks less often.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import AsyncIterator
 from functools import partial
@@ -36,6 +37,9 @@ async def echo_all(channel: Channel) -> None:
 
 
 async def main() -> None:
+    if "rarely" in sys.argv[2:]:
+        gc.freeze()
+        gc.set_threshold(10_000, 10, 10)
     async with trio.open_nursery() as nursery:
         resume = ResumeOptions() if "resume" in sys.argv[2:] else None
         uris = await nursery.start(partial(serve, resume=resume), responder, [f"{sys.argv[1]}://127.0.0.1:0"])
