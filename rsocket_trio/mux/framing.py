@@ -49,10 +49,10 @@ class Framing(Protocol):
 class Gathering:
     """Bytes that belong together and come piece by piece.
 
-    They are pieces, and joined at the end, or when they are many. A large whole is one buffer from when an eighth is
-    here, which is made as large as it will be and becomes the whole: if it grew it would be moved, be in memory twice
-    meanwhile, and leave holes. Not before: what is asked for may be resident from the start, and nobody is to hold more
-    than eight times what was sent.
+    They are pieces, and joined at the end; or when they are many, a buffer that grows. A large whole is one buffer from
+    when an eighth is here, which is made as large as it will be and becomes the whole: if it grew it would be moved, be
+    in memory twice meanwhile, and leave holes. Not before: what is asked for may be resident from the start, and nobody
+    is to hold more than eight times what was sent.
     """
 
     __slots__ = ("_buffer", "_here", "_pieces")
@@ -76,7 +76,9 @@ class Gathering:
             self._buffer.writelines(pieces)
             pieces.clear()
         elif len(pieces) == PIECES:
-            pieces[:] = (b"".join(pieces),)
+            self._buffer = io.BytesIO()
+            self._buffer.writelines(pieces)
+            pieces.clear()
 
     def complete(self, chunk: bytes) -> bytes:
         """All pieces and this last one, as one; none is kept."""

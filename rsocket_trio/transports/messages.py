@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
 
-from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.mux.framing import EncodedFrame, Gathering, whole
 
 BINARY = 0x82
@@ -42,7 +42,7 @@ class Messages:
 
     __slots__ = (
         *("_direct", "_doomed", "_foreign", "_fragments", "_gathering", "_judge", "_key", "_max", "_rest"),
-        *("_size", "_told", "_unfinished", "client", "closed", "judged", "missing", "refusal", "replies"),
+        *("_size", "_told", "_unfinished", "client", "closed", "fault", "judged", "missing", "refusal", "replies"),
     )
 
     def __init__(self, *, client: bool, max_message: int) -> None:
@@ -50,6 +50,8 @@ class Messages:
         self.replies: list[bytes] = []
         self.closed: CloseConnection | None = None
         """Why nothing more is understood: what the peer said, or what it was told of its fault."""
+        self.fault: RemoteProtocolError | None = None
+        """What the peer did wrong, where ``closed`` is what it was told of that."""
         self.refusal: RemoteProtocolError | None = None
         """Why nothing more is delivered. ``feed`` sets it rather than raising it, so that no message before is lost."""
         self.judged = 0
@@ -209,6 +211,8 @@ class Messages:
         """Nothing more is understood; the peer gets an answer, or hears what it did, unless a goodbye was sent."""
         judge = self._wsproto()
         self.closed = event
+        if judge.state is ConnectionState.OPEN:
+            self.fault = RemoteProtocolError(f"WebSocket: {readable(event.reason or '')} ({int(event.code)})")
         self._foreign = 0
         if judge.state in {ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING}:
             self.replies.append(bytes(judge.send(event.response())))

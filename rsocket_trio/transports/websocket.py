@@ -18,13 +18,19 @@ from rsocket_trio.transports.bytestream import (
     FIRST_READ_SIZE,
     LEAST_READ_SIZE,
     MORE,
-    READ_SIZE,
     next_read_size,
     say_the_end,
 )
 from rsocket_trio.transports.messages import ENDINGS, KEY, UNSUPPORTED_DATA, Messages, join
 from rsocket_trio.transports.upgrading import grant_upgrade, request_upgrade
 from rsocket_trio.transports.uris import Endpoint
+
+PONG = 0x8A
+"""The first byte of an answer to a ping."""
+JUDGED = 12
+"""How many messages that are cut here take as long as one frame that wsproto looks at."""
+ANSWERING = 1.0
+"""Seconds in which a small write ends that may begin."""
 
 
 class WebSocketTransport:
@@ -34,7 +40,17 @@ class WebSocketTransport:
     leave half a frame on the wire: nothing more is written then. Cancelling ``receive`` loses nothing.
     """
 
-    __slots__ = ("_messages", "_read_size", "_ready", "_shown", "_stream", "_torn", "_writing", "handshake")
+    __slots__ = (
+        "_answering",
+        "_messages",
+        "_read_size",
+        "_ready",
+        "_shown",
+        "_stream",
+        "_torn",
+        "_writing",
+        "handshake",
+    )
 
     is_message_based = True
 
@@ -48,6 +64,7 @@ class WebSocketTransport:
         # Who receives answers pings, and who sends may be in the middle of a message.
         self._writing = trio.Lock()
         self._torn = False
+        self._answering = False
 
     def use_framing(self, framing: Framing) -> None:
         """Nothing to cut: messages are frames."""
@@ -85,8 +102,8 @@ class WebSocketTransport:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a message was received and its rest was not."""
-        return self._messages.mid_frame
+        """Whether a part of a message was received and its rest was not, or nothing is read until an answer left."""
+        return self._messages.mid_frame or self._answering
 
     async def finish(self, code: int = 1000) -> None:
         """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
@@ -98,11 +115,11 @@ class WebSocketTransport:
         try:
             await self._write(messages.goodbye(code if messages.refusal is None else UNSUPPORTED_DATA))
             while messages.closed is None and discarded < DISCARD_LIMIT:
-                chunk = bytes(await stream.receive_some(READ_SIZE))
+                chunk = bytes(await stream.receive_some(self._read_size))
                 if not chunk:
                     break
                 discarded += len(chunk)
-                messages.feed(chunk)
+                self._feed(chunk)
             # RFC 6455, 7.1.1: the server closes first, as soon as both have said goodbye, and the client waits for it.
             if messages.client or not messages.is_over:
                 await say_the_end(stream, DISCARD_LIMIT - discarded)
@@ -123,36 +140,61 @@ class WebSocketTransport:
     async def _read(self) -> bool:
         """Read once, and answer what wants an answer. False at the end."""
         messages = self._messages
-        if not messages.replies:  # there are some if this was cancelled while it wrote them
-            if messages.refusal is not None:
-                raise messages.refusal
-            if messages.closed is not None:
-                if messages.closed.code in ENDINGS:
-                    return False
-                raise trio.BrokenResourceError(_said(messages.closed))
-            size, missing = self._read_size, messages.missing
-            if missing > LEAST_READ_SIZE:
-                size += min(missing, MORE)
-            try:
-                chunk = bytes(await self._stream.receive_some(size))
-            except trio.BrokenResourceError:
-                chunk = b""
-            if not chunk:
-                messages.end()
-            ready = messages.feed(chunk)
-            if len(chunk) >= self._read_size:
-                self._read_size = next_read_size(self._read_size, len(ready) + messages.judged)
-            self._ready += ready
         if messages.replies:
-            try:
-                await self._write(b"")
-            except trio.BrokenResourceError:
-                messages.replies.clear()  # nobody hears it; what the peer said before is still read
+            await self._answer()
+        if messages.refusal is not None:
+            raise messages.refusal
+        if messages.fault is not None:
+            raise messages.fault
+        if messages.closed is not None:
+            if messages.closed.code in ENDINGS:
+                return False
+            raise trio.BrokenResourceError(_said(messages.closed))
+        size, missing = self._read_size, messages.missing
+        if missing > LEAST_READ_SIZE:
+            size += min(missing, MORE)
+        try:
+            chunk = bytes(await self._stream.receive_some(size))
+        except trio.BrokenResourceError:
+            chunk = b""
+        if chunk:
+            self._ready += self._feed(chunk)
+        else:
+            messages.end()
         return True
+
+    def _feed(self, chunk: bytes) -> list[bytes]:
+        messages = self._messages
+        ready = messages.feed(chunk)
+        if len(chunk) >= self._read_size:
+            self._read_size = next_read_size(self._read_size, len(ready) + JUDGED * messages.judged)
+        return ready
+
+    async def _answer(self) -> None:
+        """Answer pings, and a goodbye. Nothing more is read until that is written, unless somebody else writes: then it
+        is theirs, and a later ping's answer takes the place of an earlier one's (RFC 6455, 5.5.3)."""
+        replies = self._messages.replies
+        try:
+            self._writing.acquire_nowait()
+        except trio.WouldBlock:
+            pongs = [reply for reply in replies if reply[0] == PONG]
+            replies[:] = [*pongs[-1:], *(reply for reply in replies if reply[0] != PONG)]
+            return
+        self._answering = True
+        try:
+            # To be cancelled here is to have written nothing.
+            await self._stream.wait_send_all_might_not_block()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + ANSWERING):
+                await self._send_all(b"")
+        except trio.BrokenResourceError:
+            replies.clear()  # nobody hears it; what the peer said before is still read
+        finally:
+            self._answering = False
+            self._writing.release()
 
     async def _write(self, data: bytes) -> None:
         """Write the answers that wait, then this."""
-        writing, replies = self._writing, self._messages.replies
+        writing = self._writing
         try:
             writing.acquire_nowait()  # acquire() would yield to all other tasks first
         except trio.WouldBlock:
@@ -160,16 +202,27 @@ class WebSocketTransport:
         try:
             # Behind this the write begins at once, so that to be cancelled means to be cancelled in the middle of it.
             await trio.lowlevel.checkpoint_if_cancelled()
-            if self._torn:
-                raise trio.BrokenResourceError("a write was cancelled before it was done")
+            await self._send_all(data)
+        finally:
+            writing.release()
+
+    async def _send_all(self, data: bytes) -> None:
+        """The same for whoever has the lock, with the answers that come to wait meanwhile."""
+        replies = self._messages.replies
+        if self._torn:
+            raise trio.BrokenResourceError("a write was cancelled before it was done")
+        while data or replies:
             if replies:
                 data = b"".join([*replies, data])
                 replies.clear()
             self._torn = True
-            await self._stream.send_all(data)
+            try:
+                await self._stream.send_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._torn = False  # it says more than that the write was not done
+                raise
             self._torn = False
-        finally:
-            writing.release()
+            data = b""
 
 
 @asynccontextmanager

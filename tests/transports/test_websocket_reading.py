@@ -41,6 +41,7 @@ class Line(trio.abc.Stream):
         self.writes[-1] += bytes(data[half:])
 
     async def wait_send_all_might_not_block(self) -> None:
+        await self.may_write.wait()
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
@@ -143,19 +144,40 @@ async def test_a_cancelled_receive_loses_nothing() -> None:
     assert heard == [b"hello", b"world"]
 
 
-async def test_an_answer_that_was_not_written_waits_and_its_messages_are_there() -> None:
-    line = Line(PING + b"\x82\x01a", b"\x82\x01b")
+async def test_messages_do_not_wait_for_an_answer_that_waits_behind_a_send() -> None:
+    line = Line(PING + b"\x82\x01a", PING + b"\x82\x01b")
     client = client_over(line)
+    async with trio.open_nursery() as nursery:
+        line.may_write = trio.Event()
+        nursery.start_soon(client.send, [b"long"])
+        await wait_all_tasks_blocked()
+
+        assert await client.receive() == [b"a"]
+        assert await client.receive() == [b"b"]
+
+        assert len(line.writes) == 1
+        line.may_write.set()
+    # Who wrote has written the answers, too.
+    assert len(line.writes) == 2
+    assert line.writes[1][0] == 0x8A
+
+
+async def test_who_is_cancelled_while_its_answer_waits_for_room_has_torn_nothing() -> None:
+    line = Line(PING, b"\x82\x01a")
+    client = client_over(line)
+    line.may_write = trio.Event()
     with trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
-            line.may_write = trio.Event()
-            nursery.start_soon(client.send, [b"long"])
-            await wait_all_tasks_blocked()
             nursery.start_soon(client.receive)
             await wait_all_tasks_blocked()
-            # It waits for its turn to write, and has written nothing.
-            assert len(line.writes) == 1
+            assert client.mid_frame
             scope.cancel()
+    line.may_write.set()
+
+    await client.send([b"last words"])
+
+    assert line.writes[0][0] == 0x8A
+    assert not client.mid_frame
     assert await client.receive() == [b"a"]
 
 
