@@ -7,8 +7,8 @@ import logging
 import signal
 import ssl
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import attrs
@@ -53,19 +53,18 @@ async def serve_in_processes(
             stack.push_async_callback(listener.aclose)
         orders = Orders(name, tuple(listener.to_inherit() for listener in listeners), grace, encoded)
         try:
-            with _hangups() as hangups:
-                async with trio.open_nursery() as nursery:
-                    retired = await _start_generation(nursery, orders, workers)
-                    task_status.started([listener.uri for listener in listeners])
-                    async for _ in hangups:
-                        retired = await _succeed(retired, partial(_start_generation, nursery, orders, workers))
+            async with _hangups() as hangups, trio.open_nursery() as nursery:
+                retired = await _start_generation(nursery, orders, workers)
+                task_status.started([listener.uri for listener in listeners])
+                async for _ in hangups:
+                    retired = await _succeed(retired, partial(_start_generation, nursery, orders, workers))
         except BaseExceptionGroup as group:
             error = _only_reason(group)
             raise error from error.__cause__
 
 
-@contextmanager
-def _hangups() -> Iterator[AsyncIterator[int]]:
+@asynccontextmanager
+async def _hangups() -> AsyncIterator[AsyncIterator[int]]:
     """SIGHUPs; none where signals are somebody else's."""
     if threading.current_thread() is threading.main_thread():
         # One that was not acted on in the end goes to whoever handled it before: nobody, lest it end the process.
@@ -74,11 +73,20 @@ def _hangups() -> Iterator[AsyncIterator[int]]:
             with trio.open_signal_receiver(signal.SIGHUP) as hangups:
                 yield hangups
         finally:
+            with trio.CancelScope(shield=True):
+                await _all_heard()
             signal.signal(signal.SIGHUP, signal.SIG_DFL if before is None else before)
     else:
         nobody, hangups_of_nobody = trio.open_memory_channel[int](0)
         with nobody, hangups_of_nobody:
             yield hangups_of_nobody
+
+
+async def _all_heard() -> None:
+    """Wait until Trio has passed on all signals that it caught: one that finds its receiver gone is raised anew."""
+    heard = trio.Event()
+    trio.lowlevel.current_trio_token().run_sync_soon(heard.set)
+    await heard.wait()
 
 
 async def _succeed(retired: trio.Event, start: Callable[[], Awaitable[trio.Event]]) -> trio.Event:

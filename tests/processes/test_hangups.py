@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import signal
-
-import trio
 
 from rsocket_trio.processes.supervisor import _hangups
 
 
 async def test_a_hangup_that_nobody_acted_on_is_forgotten() -> None:
     before = signal.getsignal(signal.SIGHUP)
-    with _hangups():
-        os.kill(os.getpid(), signal.SIGHUP)
-        await trio.lowlevel.checkpoint()
+    async with _hangups():
+        signal.raise_signal(signal.SIGHUP)
 
     assert signal.getsignal(signal.SIGHUP) == before
 
 
 async def test_a_hangup_is_heard() -> None:
-    with _hangups() as hangups:
-        os.kill(os.getpid(), signal.SIGHUP)
+    async with _hangups() as hangups:
+        signal.raise_signal(signal.SIGHUP)
         async for number in hangups:
             assert number == signal.SIGHUP
             break

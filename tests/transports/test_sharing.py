@@ -1,4 +1,4 @@
-"""A listening socket that several processes accept from: they take turns, and none makes a queue wait for that."""
+"""A listening socket that several processes accept from: they take turns, and share what waits in the queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio.transports.sockets import SharedListener
+from rsocket_trio.transports.sockets import IN_A_ROW, STEP_BACK, SharedListener
 
 
 @pytest.fixture
@@ -53,18 +53,21 @@ async def test_idle_processes_take_turns(listening: socket.socket) -> None:
     assert sorted(got[:2]) == sorted(got[2:4]) == sorted(got[4:]) == ["one", "other"]
 
 
-async def test_what_waits_in_the_queue_is_accepted_without_a_pause(
+async def test_of_what_waits_in_the_queue_some_are_left_to_others(
     listening: socket.socket, autojump_clock: MockClock
 ) -> None:
     listener = share(listening)
-    clients = [socket.create_connection(listening.getsockname()) for _ in range(20)]
+    clients = [socket.create_connection(listening.getsockname()) for _ in range(2 * IN_A_ROW + 1)]
+    times: list[float] = []
     for client in clients:
         stream = await listener.accept()
+        times.append(trio.current_time())
         await stream.aclose()
         client.close()
     await listener.aclose()
 
-    assert trio.current_time() == 0
+    pauses = [number // IN_A_ROW for number in range(len(clients))]
+    assert times == pytest.approx([STEP_BACK * pause for pause in pauses])
 
 
 async def test_a_listener_that_is_closed_wakes_who_waits_and_the_socket_listens_on(listening: socket.socket) -> None:
