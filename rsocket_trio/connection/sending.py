@@ -23,13 +23,13 @@ BREATH = 128
 class Sender:
     """Sends items on one stream. Several tasks may send; each waits its turn."""
 
-    __slots__ = ("_engine", "_has_room", "_parking", "_put", "_sent", "_stream", "_wants_room", "completed", "error")
+    __slots__ = ("_commands", "_engine", "_outbox", "_parking", "_sent", "_stream", "_wants_room", "completed", "error")
 
     def __init__(self, engine: Engine, stream: StreamState) -> None:
         self._engine = engine
         self._stream = stream
-        self._put = engine.session.commands.send_item
-        self._has_room = engine.session.outbox.has_room
+        self._commands = engine.session.commands
+        self._outbox = engine.session.outbox
         self._parking: Parking | None = None
         self._wants_room: set[trio.lowlevel.Task] | None = None
         self._sent = 0
@@ -51,7 +51,7 @@ class Sender:
         else:
             await trio.lowlevel.checkpoint()
         size = len(item.data) if item.metadata is None else item.size
-        while stream.room <= 0 or not stream.open & SENDING or not self._has_room(size):
+        while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(size):
             # A handler that was woken for room and cancelled before it ran hears of the cancel.
             await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
@@ -60,7 +60,7 @@ class Sender:
                 await self._waiters().park()
             else:
                 await self._wait_for_room(size)
-        self._put(stream, item)
+        self._commands.send_item(stream, item)
         link = engine.link
         if link is None or not link.is_awake or engine.is_suspended:
             engine.wake()
@@ -68,7 +68,7 @@ class Sender:
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order. What was sent stays sent when a later one is cancelled, or can't be sent."""
         stream, engine = self._stream, self._engine
-        put, has_room = self._put, self._has_room
+        put, has_room = self._commands.send_item, self._outbox.has_room
         await trio.lowlevel.checkpoint()
         breath = BREATH
         try:
@@ -123,7 +123,7 @@ class Sender:
     async def _wait_to_send(self, size: int) -> None:
         """Wait for credit and room."""
         stream = self._stream
-        while stream.room <= 0 or not stream.open & SENDING or not self._has_room(size):
+        while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(size):
             await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
             if stream.room <= 0:
