@@ -114,10 +114,7 @@ class ByteStreamTransport:
 
     def cut(self) -> bool:
         """Close at once, which needs no waiting where there is nothing between this and the socket."""
-        if isinstance(self._stream, trio.SocketStream):
-            self._stream.socket.close()
-            return True
-        return False
+        return cut_socket(self._stream)
 
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
@@ -137,6 +134,14 @@ def next_read_size(size: int, frames: int) -> int:
     if frames < FEW:
         return min(size * 2, READ_SIZE)
     return size
+
+
+def cut_socket(stream: trio.abc.Stream) -> bool:
+    """Close a stream at once, if it is a socket: whether it was."""
+    if isinstance(stream, trio.SocketStream):
+        stream.socket.close()
+        return True
+    return False
 
 
 async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:

@@ -18,6 +18,7 @@ from rsocket_trio.transports.bytestream import (
     FIRST_READ_SIZE,
     LEAST_READ_SIZE,
     MORE,
+    cut_socket,
     next_read_size,
     say_the_end,
 )
@@ -128,10 +129,7 @@ class WebSocketTransport:
 
     def cut(self) -> bool:
         """Close at once, which needs no waiting where there is nothing between this and the socket."""
-        if isinstance(self._stream, trio.SocketStream):
-            self._stream.socket.close()
-            return True
-        return False
+        return cut_socket(self._stream)
 
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
