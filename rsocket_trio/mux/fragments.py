@@ -8,15 +8,12 @@ from io import BytesIO
 import attrs
 
 from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.mux.joining import Joining
 from rsocket_trio.payload import Payload
 from rsocket_trio.values import value
 
 SMALLEST_FRAGMENT = 64
 """Bytes below which a fragment counts as tiny, and the smallest outbound fragment size."""
-SMALL = 4 * 1024 * 1024
-"""Bytes up to which what came is joined at its end."""
-PIECES = 256
-"""How many there may be for that: each costs 40 bytes, and a peer chooses how small they are."""
 
 
 @value
@@ -61,19 +58,13 @@ def pieces(payload: Payload, first_room: int, room: int, metadata_header: int) -
 
 @attrs.define(eq=False)
 class Assembly:
-    """A payload that is still arriving. It never asks for memory before the bytes are there.
-
-    What is small is joined at its end. Of what is large, or comes in many pieces, bytes are copied as they come:
-    joining tens of megabytes would hold up everybody else for as long. ``BytesIO`` hands its buffer over without one
-    more copy.
-    """
+    """A payload that is still arriving, and what bounds it."""
 
     data_mime: str | int | None = None
     metadata_mime: str | int | None = None
     size: int = 0
     _metadata: BytesIO | None = None
-    _data: BytesIO | None = None
-    _pieces: list[bytes] = attrs.field(factory=list)
+    _data: Joining = attrs.field(factory=Joining)
     _tiny: int = 0
     _metadata_type: int = 0
 
@@ -91,30 +82,20 @@ class Assembly:
         if self._tiny > tiny_limit:
             raise RemoteProtocolError(f"more than {tiny_limit} fragments below {SMALLEST_FRAGMENT} bytes in a row")
         if payload.metadata is not None:
-            if self._data is not None or self._pieces:
+            if self._data.size:
                 raise RemoteProtocolError("metadata in a fragment after data began")
             if self._metadata is None:
                 self._metadata = BytesIO()
                 self._metadata_type = payload.metadata_type
             self._metadata.write(payload.metadata)
         if payload.data:
-            self._add_data(payload.data)
-
-    def _add_data(self, data: bytes) -> None:
-        if self._data is not None:
-            self._data.write(data)
-            return
-        self._pieces.append(data)
-        if self.size > SMALL or len(self._pieces) == PIECES:
-            self._data = BytesIO()
-            self._data.writelines(self._pieces)
-            self._pieces.clear()
+            self._data.add(payload.data)
 
     def join(self) -> Payload:
         """The whole payload, with the MIME types of its first piece."""
         metadata = None if self._metadata is None else self._metadata.getvalue()
         return Payload(
-            b"".join(self._pieces) if self._data is None else self._data.getvalue(),
+            self._data.join(),
             metadata,
             metadata_type=self._metadata_type,
             data_mime=self.data_mime,

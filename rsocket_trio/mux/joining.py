@@ -1,0 +1,114 @@
+"""What holds a payload of unknown size while it comes piece by piece?"""
+
+from __future__ import annotations
+
+from bisect import insort
+from io import BytesIO
+from threading import Lock
+
+SMALL = 4 * 1024 * 1024
+"""Bytes up to which what came is joined at its end."""
+PIECES = 256
+"""How many there may be for that: each costs 40 bytes, and a peer chooses how small they are."""
+WORTH_KEEPING = 256 * 1024
+"""Bytes from which memory is worth keeping for the next payload."""
+
+
+class Spare:
+    """Memory in which payloads were joined, kept for the next ones: ``SMALL`` bytes in a process at most.
+
+    Pieces and the whole are in memory together for a moment. The C library gives that much back to the system with
+    each payload and gets it again page by page: of what an echo of 1 MiB took, that was more than half.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[bytearray] = []  # by size
+        self._lock = Lock()  # programs may run Trio in several threads
+
+    def take(self, size: int) -> bytearray | None:
+        """The largest piece of memory, which is the caller's from here; ``None`` if none has this size."""
+        with self._lock:
+            return self._kept.pop() if self._has(size) else None
+
+    def give(self, memory: bytearray) -> None:
+        """Keep this. The giver forgets it."""
+        with self._lock:
+            insort(self._kept, memory, key=len)
+            while sum(map(len, self._kept)) > SMALL:
+                del self._kept[0]
+
+    def learn(self, size: int) -> None:
+        """Somebody would have had use for so much: have it next time, if nothing like it is kept."""
+        if WORTH_KEEPING <= size <= SMALL and not self._has(size):
+            self.give(bytearray(size))
+
+    def _has(self, size: int) -> bool:
+        return bool(self._kept) and len(self._kept[-1]) >= size
+
+
+SPARE = Spare()
+
+
+class Joining:
+    """Bytes that come in pieces. It never asks for memory for more than what is here, but for what was kept anyway.
+
+    What is small is joined at its end, from the spare memory where that is free and large enough. Of what is large, or
+    comes in many pieces, bytes are copied as they come: joining tens of megabytes would hold up everybody else for as
+    long. ``BytesIO`` hands its buffer over without one more copy.
+    """
+
+    __slots__ = ("_buffer", "_filled", "_pieces", "_spare", "size")
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._buffer: BytesIO | None = None
+        self._spare: bytearray | None = None
+        self._filled = 0
+        self._pieces: list[bytes] = []  # behind what the spare memory holds
+
+    def add(self, piece: bytes) -> None:
+        """Take one more piece."""
+        self.size += len(piece)
+        if self._buffer is not None:
+            self._buffer.write(piece)
+            return
+        if self._spare is not None and self.size <= len(self._spare):
+            self._fill(self._spare, piece)
+            return
+        pieces = self._pieces
+        pieces.append(piece)
+        if self.size > SMALL or len(pieces) == PIECES:
+            self._buffer = BytesIO()
+            self._buffer.write(self._joined())
+        elif self._spare is None and self.size >= WORTH_KEEPING:
+            self._spare = spare = SPARE.take(self.size)
+            if spare is not None:
+                for each in pieces:
+                    self._fill(spare, each)
+                pieces.clear()
+
+    def join(self) -> bytes:
+        """All of them."""
+        if self._buffer is not None:
+            return self._buffer.getvalue()
+        return self._joined()
+
+    def _fill(self, spare: bytearray, piece: bytes) -> None:
+        end = self._filled + len(piece)
+        spare[self._filled : end] = piece
+        self._filled = end
+
+    def _joined(self) -> bytes:
+        """What is held so far, as one; nothing of it is held any more."""
+        pieces, self._pieces = self._pieces, []
+        spare, self._spare = self._spare, None
+        if spare is None:
+            whole = b"".join(pieces)
+        else:
+            with memoryview(spare) as view, view[: self._filled] as filled:
+                whole = b"".join((filled, *pieces))
+        if spare is None or pieces:
+            SPARE.learn(len(whole))
+        else:
+            SPARE.give(spare)
+        return whole

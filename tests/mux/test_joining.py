@@ -1,0 +1,112 @@
+"""What came in pieces is one again, and the memory that this took is there for the next one, within bounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsocket_trio.mux import joining
+from rsocket_trio.mux.joining import PIECES, SMALL, WORTH_KEEPING, Joining, Spare
+
+KIB = 1024
+
+
+@pytest.fixture(autouse=True)
+def spare(monkeypatch: pytest.MonkeyPatch) -> Spare:
+    """Nothing of other tests is kept."""
+    fresh = Spare()
+    monkeypatch.setattr(joining, "SPARE", fresh)
+    return fresh
+
+
+def some(size: int, first: int = 0) -> bytes:
+    """Bytes that differ from place to place."""
+    return bytes((first + each) % 251 for each in range(251)) * (size // 251 + 1)
+
+
+def joined(*pieces: bytes) -> bytes:
+    one = Joining()
+    for piece in pieces:
+        one.add(piece)
+    assert one.size == sum(map(len, pieces))
+    return one.join()
+
+
+def kept(spare: Spare) -> list[int]:
+    """Sizes of what is kept."""
+    found = []
+    while (memory := spare.take(0)) is not None:
+        found.append(len(memory))
+    for size in found:
+        spare.give(bytearray(size))
+    return found
+
+
+@given(st.lists(st.sampled_from([1, 100, 64 * KIB, 300 * KIB, 2 * KIB * KIB]), max_size=6))
+def test_whatever_came_before_pieces_join_to_what_they_were(sizes: list[int]) -> None:
+    pieces = [some(size, index)[:size] for index, size in enumerate(sizes)]
+    for _ in range(2):
+        assert joined(*pieces) == b"".join(pieces)
+
+
+def test_the_second_payload_is_joined_in_what_the_first_one_left(spare: Spare) -> None:
+    pieces = [some(64 * KIB, index)[: 64 * KIB] for index in range(16)]
+    assert joined(*pieces) == b"".join(pieces)
+    assert kept(spare) == [1024 * KIB]
+    second = Joining()
+    for piece in pieces:
+        second.add(piece)
+    assert kept(spare) == []
+    assert second.join() == b"".join(pieces)
+    assert kept(spare) == [1024 * KIB]
+
+
+def test_two_payloads_at_once_do_not_share_memory(spare: Spare) -> None:
+    joined(bytes(512 * KIB))
+    one, other = Joining(), Joining()
+    for _ in range(8):
+        one.add(b"1" * 64 * KIB)
+        other.add(b"2" * 64 * KIB)
+    assert one.join() == b"1" * 512 * KIB
+    third = Joining()
+    third.add(b"3" * 512 * KIB)
+    assert other.join() == b"2" * 512 * KIB
+    assert third.join() == b"3" * 512 * KIB
+    assert kept(spare) == [512 * KIB, 512 * KIB]
+
+
+def test_a_payload_that_outgrows_the_memory_is_whole_and_leaves_more(spare: Spare) -> None:
+    joined(bytes(WORTH_KEEPING))
+    pieces = [some(64 * KIB, index)[: 64 * KIB] for index in range(20)]
+    assert joined(*pieces) == b"".join(pieces)
+    assert max(kept(spare)) == 20 * 64 * KIB
+
+
+def test_small_payloads_leave_nothing_and_large_ones_no_more_than_the_bound(spare: Spare) -> None:
+    joined(bytes(WORTH_KEEPING - 1))
+    assert kept(spare) == []
+    joined(bytes(SMALL + 1))
+    assert kept(spare) == []
+    several = [Joining() for _ in range(6)]
+    for each in several:
+        each.add(bytes(1024 * KIB))
+    for each in several:
+        each.join()
+    held = [Joining() for _ in range(6)]
+    for each in held:
+        each.add(bytes(1024 * KIB))
+    for each in held:
+        each.join()
+    assert sum(kept(spare)) <= SMALL
+    joined(bytes(SMALL))
+    assert kept(spare) == [SMALL]
+
+
+@pytest.mark.parametrize("first", [0, WORTH_KEEPING, SMALL])
+def test_many_pieces_and_tens_of_megabytes_are_copied_as_they_come(first: int) -> None:
+    joined(bytes(first))
+    many = [b"%d" % number for number in range(3 * PIECES)]
+    assert joined(*many) == b"".join(many)
+    large = [some(1024 * KIB, index)[: 1024 * KIB] for index in range(9)]
+    assert joined(*large, b"end") == b"".join(large) + b"end"
