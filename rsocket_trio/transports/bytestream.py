@@ -6,9 +6,11 @@ import ssl
 from collections.abc import Sequence
 
 import trio
+from trio.lowlevel import checkpoint, wait_readable
 
 from rsocket_trio.mux.framing import EncodedFrame, Framing, NoFraming
 from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.direct import DirectStream
 
 READ_SIZE = 65536
 """Bytes that one read may bring, beside what is missing of a frame."""
@@ -21,6 +23,10 @@ CROWD = 256
 for it."""
 FEW = 64
 """Frames in one read below which the next ones may bring more."""
+LARGE = 4
+"""Frames in one read up to which they are large, and soon acted on: the next read need not wait for others to run."""
+IN_A_ROW = 4
+"""How many reads of such may follow each other."""
 DISCARD_LIMIT = 4 * 1024 * 1024
 """Bytes that ``finish`` reads and drops while it waits for the peer to close."""
 
@@ -31,15 +37,17 @@ class ByteStreamTransport:
     One write per ``send``. Cancelling ``send`` may leave half a frame on the wire: close the transport afterwards.
     """
 
-    __slots__ = ("_ended", "_framing", "_peeked", "_read_size", "_stream", "handshake")
+    __slots__ = ("_ended", "_framing", "_in_a_row", "_peeked", "_read_size", "_socket", "_stream", "handshake")
 
     is_message_based = False
 
     def __init__(self, stream: trio.abc.Stream, handshake: Handshake | None = None) -> None:
         self.handshake = Handshake() if handshake is None else handshake
         self._stream = stream
+        self._socket = stream if isinstance(stream, DirectStream) else None
         self._framing: Framing = NoFraming()
         self._peeked = b""
+        self._in_a_row = 0
         self._read_size = FIRST_READ_SIZE
         self._ended = False
 
@@ -61,14 +69,17 @@ class ByteStreamTransport:
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write. ``LocalProtocolError``, and nothing written, if one is too large."""
-        await self._stream.send_all(self._framing.join(frames))
+        if self._socket is None:
+            await self._stream.send_all(self._framing.join(frames))
+        else:
+            await self._socket.put_all(self._framing.join(frames))
 
     async def receive(self) -> Sequence[bytes]:
         """The whole frames that came next, at least one; an empty sequence at the end of the stream.
 
         Broken framing raises ``RemoteProtocolError`` once the frames before it were handed out.
         """
-        framing = self._framing
+        framing, direct = self._framing, self._socket
         if self._peeked:
             chunk, self._peeked = self._peeked, b""
         else:
@@ -78,6 +89,7 @@ class ByteStreamTransport:
                 raise framing.error
             if chunk:
                 frames = framing.feed(chunk)
+                self._in_a_row = self._in_a_row + 1 if len(frames) <= LARGE else IN_A_ROW
                 if len(chunk) >= self._read_size:
                     self._read_size = next_read_size(self._read_size, len(frames))
                 if frames:
@@ -91,7 +103,20 @@ class ByteStreamTransport:
                     size, missing = self._read_size, framing.missing
                     if missing > LEAST_READ_SIZE:
                         size += min(missing, MORE)
-                    chunk = bytes(await self._stream.receive_some(size))
+                    if direct is None:
+                        chunk = bytes(await self._stream.receive_some(size))
+                    else:
+                        direct.check_open()
+                        if direct.is_drained:
+                            await wait_readable(direct.socket)
+                            self._in_a_row = 0
+                        elif self._in_a_row >= IN_A_ROW:
+                            await checkpoint()
+                            self._in_a_row = 0
+                        come = direct.read(size)
+                        if come is None:
+                            continue
+                        chunk = come
                 except trio.BrokenResourceError as exc:
                     self._check_end(exc)
                     chunk = b""
@@ -138,6 +163,9 @@ def next_read_size(size: int, frames: int) -> int:
 
 def cut_socket(stream: trio.abc.Stream) -> bool:
     """Close a stream at once, if it is a socket: whether it was."""
+    if isinstance(stream, DirectStream):
+        stream.close()
+        return True
     if isinstance(stream, trio.SocketStream):
         stream.socket.close()
         return True

@@ -12,9 +12,10 @@ from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
+from rsocket_trio.transports.direct import DirectStream
 from rsocket_trio.transports.memory import connect_memory
 from rsocket_trio.transports.reasons import reason
-from rsocket_trio.transports.sockets import open_tcp, peer_name, secure
+from rsocket_trio.transports.sockets import open_tcp, open_unix, peer_name, secure
 from rsocket_trio.transports.uris import Endpoint, parse_uri
 
 
@@ -47,7 +48,7 @@ async def open_transport(
         try:
             yield ByteStreamTransport(stream, handshake)
         finally:
-            stream.socket.close()
+            stream.close()
         return
     async with AsyncExitStack() as stack:
         try:
@@ -69,12 +70,12 @@ async def _connect(
         memory = await connect_memory(endpoint.host)
         stack.push_async_callback(memory.aclose)
         return memory
-    stream: trio.SocketStream | trio.SSLStream[trio.SocketStream]
-    stream, handshake = await _dial(endpoint)
-    stack.callback(stream.socket.close)
+    socket, handshake = await _dial(endpoint)
+    stack.callback(socket.close)
+    stream: DirectStream | trio.SSLStream[DirectStream] = socket
     if endpoint.uses_tls:
         context = ssl.create_default_context() if ssl_context is None else ssl_context
-        stream = trio.SSLStream(stream, context, server_hostname=endpoint.host, https_compatible=True)
+        stream = trio.SSLStream(socket, context, server_hostname=endpoint.host, https_compatible=True)
         handshake = await secure(stream, handshake)
     if endpoint.is_websocket:
         # Imported where it is needed: programs that use TCP start without it.
@@ -86,9 +87,9 @@ async def _connect(
     return ByteStreamTransport(stream, handshake)
 
 
-async def _dial(endpoint: Endpoint) -> tuple[trio.SocketStream, Handshake]:
+async def _dial(endpoint: Endpoint) -> tuple[DirectStream, Handshake]:
     """A socket that is connected, and whom to. Raises ``OSError``."""
     if endpoint.scheme == "unix":
-        return await trio.open_unix_socket(endpoint.path), Handshake(transport="unix", peer=endpoint.path)
+        return await open_unix(endpoint.path), Handshake(transport="unix", peer=endpoint.path)
     stream = await open_tcp(endpoint.host, endpoint.port)
     return stream, Handshake(transport=endpoint.scheme, peer=peer_name(stream))

@@ -14,11 +14,12 @@ import trio
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
+from rsocket_trio.transports.direct import DirectStream
 from rsocket_trio.transports.memory import MemoryListener, MemoryTransport, listen_memory
 from rsocket_trio.transports.reasons import HandshakeFailed, reason
 from rsocket_trio.transports.sockets import (
     SharedListener,
-    UnixListener,
+    SocketListener,
     bind_tcp,
     bind_unix,
     peer_name,
@@ -37,7 +38,7 @@ class Accepted:
     """A connection that was accepted and has not said anything yet."""
 
     def __init__(
-        self, endpoint: Endpoint, stream: trio.SocketStream | MemoryTransport, ssl_context: ssl.SSLContext | None
+        self, endpoint: Endpoint, stream: DirectStream | MemoryTransport, ssl_context: ssl.SSLContext | None
     ) -> None:
         self.endpoint = endpoint
         self._stream = stream
@@ -52,7 +53,7 @@ class Accepted:
             return None
         return ByteStreamTransport(stream, self._handshake(stream))
 
-    def _handshake(self, stream: trio.SocketStream) -> Handshake:
+    def _handshake(self, stream: DirectStream) -> Handshake:
         endpoint = self.endpoint
         peer = endpoint.path if endpoint.scheme == "unix" else peer_name(stream)
         return Handshake(transport=endpoint.scheme, peer=peer)
@@ -73,7 +74,7 @@ class Accepted:
         endpoint = self.endpoint
         handshake = self._handshake(stream)
         try:
-            ready: trio.SocketStream | trio.SSLStream[trio.SocketStream] = stream
+            ready: DirectStream | trio.SSLStream[DirectStream] = stream
             if endpoint.uses_tls:
                 assert self._ssl_context is not None
                 ready = server_tls(self._ssl_context, stream)
@@ -112,7 +113,7 @@ class AcceptedStream:
             await trio.aclose_forcefully(self._stream)
 
 
-AnyListener: TypeAlias = trio.SocketListener | UnixListener | SharedListener | MemoryListener
+AnyListener: TypeAlias = SocketListener | MemoryListener
 Handler: TypeAlias = Callable[[Accepted | AcceptedStream], Awaitable[None]]
 
 
@@ -152,8 +153,7 @@ class BoundListener(trio.abc.AsyncResource):
         for listener in self._listeners:
             if isinstance(listener, MemoryListener | SharedListener):
                 raise TypeError(f"{self.uri} is within one process")
-            sockets = listener.listener if isinstance(listener, UnixListener) else listener
-            descriptors.append(sockets.socket.fileno())
+            descriptors.append(listener.socket.fileno())
         return Inherited(self.endpoint, tuple(descriptors))
 
     async def serve(
@@ -169,13 +169,13 @@ class BoundListener(trio.abc.AsyncResource):
         exception of the handler is the caller's.
         """
 
-        async def handle(stream: trio.SocketStream | MemoryTransport) -> None:
+        async def handle(stream: DirectStream | MemoryTransport) -> None:
             try:
                 await handler(Accepted(self.endpoint, stream, self._ssl_context))
             except HandshakeFailed as exc:
                 logger.debug("%s: a client was turned away: %s", self.uri, exc)
 
-        def hand_over(stream: trio.SocketStream | MemoryTransport) -> Awaitable[None]:
+        def hand_over(stream: DirectStream | MemoryTransport) -> Awaitable[None]:
             return handler(Accepted(self.endpoint, stream, None))
 
         plain = not (self.endpoint.uses_tls or self.endpoint.is_websocket)

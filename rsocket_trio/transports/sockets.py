@@ -14,6 +14,7 @@ import attrs
 import trio
 
 from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.direct import DirectStream
 from rsocket_trio.transports.reasons import HandshakeFailed, reason
 
 COMMON_PORT_TRIES = 16
@@ -25,15 +26,17 @@ STEP_BACK = 0.005
 IN_A_ROW = 4
 """How many it may take out of a queue before it does so again: 800 a second, which is more than it could serve."""
 ONE_LOST = frozenset(
-    {
-        *(errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.ENOPROTOOPT, errno.EHOSTDOWN),
-        *(errno.ENONET, errno.EHOSTUNREACH, errno.EOPNOTSUPP, errno.ENETUNREACH),
-    }
+    getattr(errno, name)
+    for name in (
+        *("ECONNABORTED", "ECONNRESET", "EPERM", "EPROTO", "ENOPROTOOPT", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT"),
+        *("ENETDOWN", "ENETUNREACH", "EHOSTDOWN", "EHOSTUNREACH", "ENONET", "ENOSR", "EOPNOTSUPP", "ETIMEDOUT"),
+    )
+    if hasattr(errno, name)
 )
 """Errors of accept that tell of one connection, as Linux's accept(2) says."""
 
 
-def peer_name(stream: trio.SocketStream) -> str:
+def peer_name(stream: DirectStream) -> str:
     """``host:port`` of the other end; empty when it is gone already, or a Unix socket."""
     with suppress(OSError):
         name = stream.socket.getpeername()
@@ -43,19 +46,40 @@ def peer_name(stream: trio.SocketStream) -> str:
     return ""
 
 
-async def open_tcp(host: str, port: int) -> trio.SocketStream:
+async def open_tcp(host: str, port: int) -> DirectStream:
     """Connect to a host, at whichever of its addresses answers first. Raises ``OSError``."""
     family = _family(host)
     if family is None:
-        return await trio.open_tcp_stream(host, port)
+        return _taken_over(await trio.open_tcp_stream(host, port))
     # One address, so there is nothing to race: a quarter of what connecting costs is saved.
-    connecting = trio.socket.socket(family, socket.SOCK_STREAM)
+    return await _connect(socket.socket(family, socket.SOCK_STREAM), (host, port))
+
+
+async def open_unix(path: str) -> DirectStream:
+    """Connect to a Unix socket. Raises ``OSError``."""
+    return _taken_over(await trio.open_unix_socket(path))
+
+
+async def _connect(connecting: socket.socket, address: tuple[str, int]) -> DirectStream:
     try:
-        await connecting.connect((host, port))
+        connecting.setblocking(False)
+        try:
+            connecting.connect(address)
+        except BlockingIOError:
+            await trio.lowlevel.wait_writable(connecting)
+            error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if error:
+                raise OSError(error, os.strerror(error)) from None
+        return DirectStream(connecting)
     except BaseException:
         connecting.close()
         raise
-    return trio.SocketStream(connecting)
+
+
+def _taken_over(stream: trio.SocketStream) -> DirectStream:
+    """The socket of a stream of Trio's, which is of no more use then."""
+    family = stream.socket.family
+    return DirectStream(socket.socket(family, socket.SOCK_STREAM, fileno=stream.socket.detach()))
 
 
 def _family(host: str) -> socket.AddressFamily | None:
@@ -67,7 +91,7 @@ def _family(host: str) -> socket.AddressFamily | None:
     return None
 
 
-async def secure(stream: trio.SSLStream[trio.SocketStream], handshake: Handshake) -> Handshake:
+async def secure(stream: trio.SSLStream[DirectStream], handshake: Handshake) -> Handshake:
     """Do the TLS handshake, which would else wait for the first read, and add the peer's certificate to what is known.
 
     Raises ``HandshakeFailed``.
@@ -80,7 +104,7 @@ async def secure(stream: trio.SSLStream[trio.SocketStream], handshake: Handshake
     return attrs.evolve(handshake, certificate=stream.getpeercert() or None)
 
 
-async def bind_tcp(host: str, port: int, backlog: int) -> list[trio.SocketListener]:
+async def bind_tcp(host: str, port: int, backlog: int) -> list[SocketListener]:
     """Listeners for every address that a name has, all on one port; port 0 takes one that is free on all.
 
     Addresses that this machine cannot have (IPv6 without IPv6) are left out as long as one remains.
@@ -95,7 +119,7 @@ async def bind_tcp(host: str, port: int, backlog: int) -> list[trio.SocketListen
             if exc.errno == errno.EADDRINUSE and port == 0 and tries_left:
                 continue
             raise
-        return [trio.SocketListener(trio.socket.from_stdlib_socket(each)) for each in sockets]
+        return [SocketListener(each) for each in sockets]
     raise AssertionError("the last try returns or raises")
 
 
@@ -136,28 +160,46 @@ def _bind_all(
     return bound
 
 
-@attrs.define(eq=False)
-class UnixListener(trio.abc.Listener[trio.SocketStream]):
-    """A listener that removes its path when it is closed, if the path is still its own."""
+class SocketListener(trio.abc.Listener[DirectStream]):
+    """Accepts from a socket that listens. What was accepted is never dropped by a cancel."""
 
-    path: str
-    listener: trio.SocketListener
-    identity: tuple[int, int]
+    def __init__(self, listening: socket.socket) -> None:
+        listening.setblocking(False)
+        self.socket = listening
 
-    async def accept(self) -> trio.SocketStream:
-        """The next connection."""
-        return await self.listener.accept()
+    async def accept(self) -> DirectStream:
+        """The next connection. Raises ``ClosedResourceError``, and ``OSError`` where this process may have no more."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            accepted = self._take()
+            if accepted is not None:
+                return accepted
+            await trio.lowlevel.wait_readable(self.socket)
 
     async def aclose(self) -> None:
-        """Stop listening and remove the path."""
-        # First the path: whoever finds it must find somebody listening.
-        if _identity(self.path) == self.identity:
-            with suppress(OSError):
-                os.unlink(self.path)
-        await self.listener.aclose()
+        """Accept no more here. The socket listens for as long as any process has it."""
+        if self.socket.fileno() >= 0:
+            trio.lowlevel.notify_closing(self.socket)
+            self.socket.close()
+        await trio.lowlevel.checkpoint()
+
+    def _take(self) -> DirectStream | None:
+        """The connection that waits first; ``None`` if none does."""
+        while True:
+            if self.socket.fileno() < 0:
+                raise trio.ClosedResourceError
+            try:
+                accepted, _ = self.socket.accept()
+            except BlockingIOError:
+                return None
+            except OSError as error:
+                if error.errno not in ONE_LOST:
+                    raise
+            else:
+                return DirectStream(accepted)
 
 
-class SharedListener(trio.abc.Listener[trio.SocketStream]):
+class SharedListener(SocketListener):
     """A listener whose socket other processes accept from as well, so that connections come to all in turn.
 
     All are woken by each connection, and among idle ones the system lets the same one win again and again. So whoever
@@ -166,42 +208,42 @@ class SharedListener(trio.abc.Listener[trio.SocketStream]):
     """
 
     def __init__(self, descriptor: int) -> None:
-        self._socket = socket.socket(fileno=descriptor)
-        self._socket.setblocking(False)
+        super().__init__(socket.socket(fileno=descriptor))
         self._got_the_last = False
         self._in_a_row = 0
 
-    async def accept(self) -> trio.SocketStream:
+    async def accept(self) -> DirectStream:
         """The next connection. What was accepted is never dropped by a cancel."""
         await trio.lowlevel.checkpoint()
         if self._in_a_row == IN_A_ROW:
             self._in_a_row = 0
             await trio.sleep(STEP_BACK)
-        while True:
-            if self._socket.fileno() < 0:
-                raise trio.ClosedResourceError
-            try:
-                accepted, _ = self._socket.accept()
-            except BlockingIOError:
-                self._in_a_row = 0
-                await trio.lowlevel.wait_readable(self._socket)
-                if self._got_the_last:
-                    self._got_the_last = False
-                    await trio.sleep(STEP_BACK)
-            except OSError as error:
-                if error.errno not in ONE_LOST:
-                    raise
-            else:
-                self._got_the_last = True
-                self._in_a_row += 1
-                return trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+        while (accepted := self._take()) is None:
+            self._in_a_row = 0
+            await trio.lowlevel.wait_readable(self.socket)
+            if self._got_the_last:
+                self._got_the_last = False
+                await trio.sleep(STEP_BACK)
+        self._got_the_last = True
+        self._in_a_row += 1
+        return accepted
+
+
+class UnixListener(SocketListener):
+    """A listener that removes its path when it is closed, if the path is still its own."""
+
+    def __init__(self, listening: socket.socket, path: str, identity: tuple[int, int]) -> None:
+        super().__init__(listening)
+        self._path = path
+        self._identity = identity
 
     async def aclose(self) -> None:
-        """Accept no more here. The socket listens for as long as any process has it."""
-        if self._socket.fileno() >= 0:
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
-        await trio.lowlevel.checkpoint()
+        """Stop listening and remove the path."""
+        # First the path: whoever finds it must find somebody listening.
+        if _identity(self._path) == self._identity:
+            with suppress(OSError):
+                os.unlink(self._path)
+        await super().aclose()
 
 
 def bind_unix(path: str, mode: int | None, backlog: int) -> UnixListener:
@@ -215,12 +257,11 @@ def bind_unix(path: str, mode: int | None, backlog: int) -> UnixListener:
             # Before listen() nobody can connect, so there is no moment with the wrong mode.
             os.chmod(path, mode)
         bound.listen(backlog)
-        listener = trio.SocketListener(trio.socket.from_stdlib_socket(bound))
     except BaseException:
         bound.close()
         raise
     assert identity is not None
-    return UnixListener(path, listener, identity)
+    return UnixListener(bound, path, identity)
 
 
 def _identity(path: str) -> tuple[int, int] | None:
@@ -254,6 +295,6 @@ def _remove_stale(path: str) -> None:
     raise OSError(errno.EADDRINUSE, "somebody listens there already")
 
 
-def server_tls(context: ssl.SSLContext, stream: trio.SocketStream) -> trio.SSLStream[trio.SocketStream]:
+def server_tls(context: ssl.SSLContext, stream: DirectStream) -> trio.SSLStream[DirectStream]:
     """The server's side of TLS over an accepted stream, its handshake still to be done."""
     return trio.SSLStream(stream, context, server_side=True, https_compatible=True)

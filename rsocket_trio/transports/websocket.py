@@ -22,6 +22,7 @@ from rsocket_trio.transports.bytestream import (
     next_read_size,
     say_the_end,
 )
+from rsocket_trio.transports.direct import DirectStream
 from rsocket_trio.transports.messages import ENDINGS, KEY, UNSUPPORTED_DATA, Messages, join
 from rsocket_trio.transports.upgrading import grant_upgrade, request_upgrade
 from rsocket_trio.transports.uris import Endpoint
@@ -44,6 +45,7 @@ class WebSocketTransport:
     __slots__ = (
         "_answering",
         "_messages",
+        "_put_all",
         "_read_size",
         "_ready",
         "_shown",
@@ -58,6 +60,7 @@ class WebSocketTransport:
     def __init__(self, stream: trio.abc.Stream, messages: Messages, handshake: Handshake, received: bytes) -> None:
         self.handshake = handshake
         self._stream = stream
+        self._put_all = stream.put_all if isinstance(stream, DirectStream) else stream.send_all
         self._messages = messages
         self._ready = messages.feed(received)
         self._shown = 0
@@ -215,7 +218,7 @@ class WebSocketTransport:
                 replies.clear()
             self._torn = True
             try:
-                await self._stream.send_all(data)
+                await self._put_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._torn = False  # it says more than that the write was not done
                 raise

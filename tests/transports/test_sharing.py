@@ -107,7 +107,7 @@ async def test_one_connection_that_was_aborted_is_not_the_end(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = share(listening)
-    monkeypatch.setattr(listener, "_socket", Troubled(listener._socket, errno.ECONNABORTED))
+    monkeypatch.setattr(listener, "socket", Troubled(listener.socket, errno.ECONNABORTED))
     with socket.create_connection(listening.getsockname()):
         stream = await listener.accept()
         await stream.aclose()
@@ -118,7 +118,7 @@ async def test_a_lack_of_descriptors_is_the_callers_business(
     listening: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listener = share(listening)
-    monkeypatch.setattr(listener, "_socket", Troubled(listener._socket, errno.EMFILE))
+    monkeypatch.setattr(listener, "socket", Troubled(listener.socket, errno.EMFILE))
     with pytest.raises(OSError, match="trouble"):
         await listener.accept()
     await listener.aclose()

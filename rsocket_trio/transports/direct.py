@@ -1,0 +1,147 @@
+"""How is a socket read and written at the least cost? A Trio stream whose reads and writes need not wait to be tried.
+
+Trio's own stream tries each read before it waits for one, and lets all other tasks run after each write. Whoever reads
+in a loop knows from the last read whether anything is left, and whoever writes in a loop knows when to let others run.
+"""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from typing import TypeAlias
+
+import trio
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled, notify_closing, wait_readable, wait_writable
+
+BytesLike: TypeAlias = bytes | bytearray | memoryview
+READ_SIZE = 65536
+"""Bytes that one read brings when nothing else is asked for."""
+UNSENT = 16384
+"""Bytes that the system holds before it has sent them, as with Trio's streams: what is urgent waits behind no more."""
+IN_A_ROW = 4
+"""Writes that may follow each other before others run."""
+
+
+class DirectStream(trio.abc.HalfCloseableStream):
+    """A connected stream socket. One task reads, one task writes.
+
+    ``is_drained`` says that the last read took all there was, so that the next one has to wait.
+    """
+
+    __slots__ = ("_is_full", "_said_the_end", "_writes", "is_drained", "socket")
+
+    def __init__(self, connected: socket.socket) -> None:
+        connected.setblocking(False)
+        self.socket = connected
+        self.is_drained = True
+        self._said_the_end = False
+        self._is_full = False
+        self._writes = 0
+        if connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+                with suppress(OSError):  # some kernels name it and have it not
+                    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+
+    def read(self, size: int) -> bytes | None:
+        """So many bytes at most; ``None`` while there are none, nothing at the end. Raises as ``receive_some`` does."""
+        try:
+            chunk = self.socket.recv(size)
+        except BlockingIOError:
+            self.is_drained = True
+            return None
+        except OSError as error:
+            raise self._lost(error) from error
+        self.is_drained = len(chunk) < size
+        return chunk
+
+    def write(self, data: BytesLike) -> int:
+        """How many bytes the system took, from the front. Raises as ``send_all`` does."""
+        if self._said_the_end:
+            raise trio.ClosedResourceError("nothing can be sent after the end was said")
+        try:
+            return self.socket.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(error) from error
+
+    async def put_all(self, data: BytesLike) -> None:
+        """As ``send_all``; but others run only where it has to wait, and now and then."""
+        self._writes += 1
+        if self._writes % IN_A_ROW:
+            await checkpoint_if_cancelled()
+        else:
+            await checkpoint()
+        sent = self.write(data)
+        if sent < len(data):
+            with memoryview(data) as whole:
+                while sent < len(whole):
+                    await self.wait_send_all_might_not_block()
+                    with whole[sent:] as rest:
+                        sent += self.write(rest)
+
+    async def send_all(self, data: BytesLike) -> None:
+        """Send all of it. Raises ``BrokenResourceError`` and ``ClosedResourceError``; a part is sent if cancelled."""
+        await self.put_all(data)
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until the system takes something."""
+        self.check_open()
+        if self._is_full:
+            raise trio.BusyResourceError("another task sends")
+        self._is_full = True
+        try:
+            await wait_writable(self.socket)
+        finally:
+            self._is_full = False
+
+    async def send_eof(self) -> None:
+        """Say that nothing more is sent."""
+        await checkpoint()
+        self.check_open()
+        if self._is_full:
+            raise trio.BusyResourceError("another task sends")
+        if not self._said_the_end:
+            self._said_the_end = True
+            try:
+                self.socket.shutdown(socket.SHUT_WR)
+            except OSError as error:
+                raise self._lost(error) from error
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """What comes next, nothing at the end. Raises ``BrokenResourceError`` and ``ClosedResourceError``."""
+        size = READ_SIZE if max_bytes is None else max_bytes
+        if size < 1:
+            raise ValueError(f"max_bytes is {size}, the least is 1")
+        while True:
+            self.check_open()
+            if self.is_drained:
+                await wait_readable(self.socket)
+            else:
+                await checkpoint()
+            chunk = self.read(size)
+            if chunk is not None:
+                return chunk
+
+    def close(self) -> None:
+        """Close at once. Whoever waits here gets a ``ClosedResourceError``."""
+        if self.socket.fileno() >= 0:
+            notify_closing(self.socket)
+            self.socket.close()
+
+    async def aclose(self) -> None:
+        """Close at once."""
+        self.close()
+        await checkpoint()
+
+    def check_open(self) -> None:
+        """Raise ``ClosedResourceError`` once it is closed."""
+        if self.socket.fileno() < 0:
+            raise trio.ClosedResourceError("the socket was closed")
+
+    def _lost(self, error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:
+        if self.socket.fileno() < 0:
+            return trio.ClosedResourceError("the socket was closed")
+        return trio.BrokenResourceError(f"the socket broke: {error}")
