@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import insort
 from io import BytesIO
-from threading import Lock
 
 SMALL = 4 * 1024 * 1024
 """Bytes up to which what came is joined at its end."""
@@ -19,31 +17,36 @@ class Spare:
 
     Pieces and the whole are in memory together for a moment. The C library gives that much back to the system with
     each payload and gets it again page by page: of what an echo of 1 MiB took, that was more than half.
+
+    Programs may run Trio in several threads. Each change here is one call that no other thread gets between, so memory
+    never has two owners.
     """
 
     def __init__(self) -> None:
         self._kept: list[bytearray] = []  # by size
-        self._lock = Lock()  # programs may run Trio in several threads
 
     def take(self, size: int) -> bytearray | None:
         """The largest piece of memory, which is the caller's from here; ``None`` if none has this size."""
-        with self._lock:
-            return self._kept.pop() if self._has(size) else None
+        try:
+            memory = self._kept.pop()
+        except IndexError:
+            return None
+        if len(memory) >= size:
+            return memory
+        self.give(memory)
+        return None
 
     def give(self, memory: bytearray) -> None:
         """Keep this. The giver forgets it."""
-        with self._lock:
-            insort(self._kept, memory, key=len)
-            while sum(map(len, self._kept)) > SMALL:
-                del self._kept[0]
+        self._kept.append(memory)
+        self._kept.sort(key=len)
+        while sum(map(len, self._kept)) > SMALL:
+            self._kept[:1] = ()
 
     def learn(self, size: int) -> None:
         """Somebody would have had use for so much: have it next time, if nothing like it is kept."""
-        if WORTH_KEEPING <= size <= SMALL and not self._has(size):
+        if WORTH_KEEPING <= size <= SMALL and not any(len(memory) >= size for memory in self._kept):
             self.give(bytearray(size))
-
-    def _has(self, size: int) -> bool:
-        return bool(self._kept) and len(self._kept[-1]) >= size
 
 
 SPARE = Spare()
