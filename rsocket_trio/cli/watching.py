@@ -36,6 +36,8 @@ class Watch:
 class WatchedTransport:
     """Another transport, each of its frames shown as it passes."""
 
+    send_at_once = None
+
     def __init__(
         self, transport: Transport, dialect: Dialect | None, watch: Watch, show: Callable[[str], None] = complain
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias, cast
 
@@ -49,8 +49,7 @@ LIMITS = Limits()
 NO_RECORDING = nullcontext()
 
 
-@asynccontextmanager
-async def open_connection(
+def open_connection(
     uri: str,
     *,
     dialect: str = "rsocket/1.0",
@@ -70,7 +69,7 @@ async def open_connection(
     entries: Iterable[object] = (),
     streamux: StreamuxOptions | None = None,
     capture: CaptureLike | None = None,
-) -> AsyncIterator[Connection]:
+) -> AbstractAsyncContextManager[Connection]:
     """Connect to a peer for as long as the block.
 
     ``setup`` is the application's word to the server, ``keepalive`` the interval and lifetime (20 s and 90 s),
@@ -95,19 +94,18 @@ async def open_connection(
     ``ConnectionLost`` at once when the peer can't be reached, and ``ValueError`` for terms that can't be said. Leaving
     cancels what is open and flushes what is queued, for at most a second.
     """
-    terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-    end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
-    parse_uri(uri)
-    headers = tuple(headers)
-    dial: Dial = partial(open_transport, uri, ssl_context=ssl_context, headers=headers, limits=limits)
-    async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
-        dial = recorded_dial(dial, recording, end.name)
-        async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
-            yield connection
+
+    def prepare() -> tuple[End, Dial]:
+        terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
+        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
+        parse_uri(uri)
+        said = tuple(headers)
+        return end, partial(open_transport, uri, ssl_context=ssl_context, headers=said, limits=limits)
+
+    return _run_client(prepare, responder, capture)
 
 
-@asynccontextmanager
-async def open_connection_over(
+def open_connection_over(
     stream: Connected | Connect,
     *,
     dialect: str = "rsocket/1.0",
@@ -125,7 +123,7 @@ async def open_connection_over(
     entries: Iterable[object] = (),
     streamux: StreamuxOptions | None = None,
     capture: CaptureLike | None = None,
-) -> AsyncIterator[Connection]:
+) -> AbstractAsyncContextManager[Connection]:
     """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends.
 
     So it is over a ``trio_websocket.WebSocketConnection`` that the program opened.
@@ -134,15 +132,15 @@ async def open_connection_over(
     raises where it can't connect is tried again (see ``Connect``), or is the cause of the first ``ConnectionLost``;
     anything else ends the session and leaves the block as it is.
     """
-    terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-    end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
-    if resume is not None and not callable(stream):
-        raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
-    dial: Dial = partial(_connected, stream)
-    async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
-        dial = recorded_dial(dial, recording, end.name)
-        async with dial() as transport, _run_client(end, transport, responder, dial) as connection:
-            yield connection
+
+    def prepare() -> tuple[End, Dial]:
+        terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
+        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
+        if resume is not None and not callable(stream):
+            raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
+        return end, partial(_connected, stream)
+
+    return _run_client(prepare, responder, capture)
 
 
 @asynccontextmanager
@@ -194,32 +192,38 @@ def _terms(
 
 @asynccontextmanager
 async def _run_client(
-    end: End, transport: Transport, responder: Responder | None, dial: Dial
+    prepare: Callable[[], tuple[End, Dial]], responder: Responder | None, capture: CaptureLike | None
 ) -> AsyncIterator[Connection]:
     """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
-    begun = end.begin(trio.current_time())
-    road = None
-    if begun.resumable is not None and end.resume is not None:
-        road = ClientRoad(dial, begun.resumable.continuity, end.framing, end.resume)
-    connection = Connection(begun.session, responder, begun.setup, transport.handshake, road)
-    transport.use_framing(end.framing())
+    # Wrong terms are told of when the block begins, and what was said is kept no longer than that.
+    end, dial = prepare()
+    del prepare
     error: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(connection.run, transport)
+    async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
+        dial = recorded_dial(dial, recording, end.name)
+        async with dial() as transport:
+            begun = end.begin(trio.current_time())
+            road = None
+            if begun.resumable is not None and end.resume is not None:
+                road = ClientRoad(dial, begun.resumable.continuity, end.framing, end.resume)
+            connection = Connection(begun.session, responder, begun.setup, transport.handshake, road)
+            transport.use_framing(end.framing())
             try:
-                await connection.wait_for_answer()
-                yield connection
-            except BaseException as exc:
-                error = exc
-            connection.leave()
-    except BaseExceptionGroup as group:
-        leaf = only_leaf(group)
-        raise leaf from leaf.__cause__
-    finally:
-        session_over(recorder_of(transport), connection)
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # its traceback refers to this frame
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(connection.run, transport)
+                    try:
+                        await connection.wait_for_answer()
+                        yield connection
+                    except BaseException as exc:
+                        error = exc
+                    connection.leave()
+            except BaseExceptionGroup as group:
+                leaf = only_leaf(group)
+                raise leaf from leaf.__cause__
+            finally:
+                session_over(recorder_of(transport), connection)
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback refers to this frame

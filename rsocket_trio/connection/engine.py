@@ -214,6 +214,11 @@ class Engine:
         self._commands.send_item(stream, payload, complete=complete)
         self.wake()
 
+    def answer(self, stream: StreamState, payload: Payload) -> None:
+        """Send a handler's one answer, from the task that ran it; there is room for it."""
+        self._commands.send_item(stream, payload, complete=True)
+        self.flush()
+
     def push_on(self, stream: StreamState, push: MetadataPush) -> None:
         """Send metadata for one stream; there is room for it."""
         self._commands.metadata_push(stream, push)
@@ -261,6 +266,14 @@ class Engine:
         elif link is not None and not link.is_awake:
             link.wake()
 
+    def flush(self) -> None:
+        """As ``wake``, for tasks that are in the middle of nothing: no session is at work, nothing is being ended."""
+        link = self.link
+        if self.is_suspended or link is None:
+            self.wake()
+        elif not link.is_awake:
+            link.flush()
+
     def resume(self) -> None:
         """What reading paused for may be over."""
         if self.link is not None:
@@ -283,7 +296,7 @@ class Engine:
     def on_deadline(self, now: float) -> None:
         """The session's deadline has come."""
         self._dispatcher.act(self.session.expire(now))
-        self.wake()
+        self.flush()
 
     def on_answered(self) -> None:
         """The server lets this client in."""

@@ -143,7 +143,7 @@ async def _respond(job: Job) -> None:
     while stream.open & SENDING and not engine.has_room(size):
         await engine.opening.wait_for_room(size)
     if stream.open & SENDING:
-        engine.send_item(stream, reply, complete=True)
+        engine.answer(stream, reply)
 
 
 async def _forget(job: Job) -> None:

@@ -15,6 +15,9 @@ from rsocket_trio.transports.base import Transport
 
 LAST_WORDS = 1.0
 """Seconds for reading what a peer said before writing to it broke: why it went tells more than that it did."""
+AT_ONCE = 4
+"""Writes that need no send task before there is one, and again after it went. A task that starts, waits and is ended
+costs as much as five writes."""
 LEAVING = 1.0
 """Seconds that what is queued gets to be written, and the peer to close, before the transport is cut."""
 
@@ -72,6 +75,7 @@ class Link:
     """
 
     __slots__ = (
+        "_at_once",
         "_broken",
         "_context",
         "_drained",
@@ -89,6 +93,7 @@ class Link:
         "_sending",
         "_stall_since",
         "_transport",
+        "_unfinished",
         "_writer",
         "_writes",
         "_writing",
@@ -113,6 +118,8 @@ class Link:
         self._writing = False
         self._rests = False
         self._writes = 0
+        self._at_once = AT_ONCE
+        self._unfinished = False
         self._reads = self._progress_seen = 0
         self._paused = False
         self._stall_since: float | None = None
@@ -130,8 +137,35 @@ class Link:
             self._sending = self.is_awake = True
             self._context.run(self._nursery.start_soon, self._send)
 
+    def flush(self) -> None:
+        """As ``wake``, but nobody is in the middle of anything: what was put may be written here and now."""
+        send_at_once = self._transport.send_at_once
+        if (
+            send_at_once is None
+            or not self._at_once
+            or self._nursery is None
+            or (self._sending or self._leaving or self._lost or self._broken is not None)
+        ):
+            self.wake()
+            return
+        self._at_once -= 1
+        frames = self._outbox.take()
+        if not frames:
+            return
+        self._writes += 1
+        try:
+            self._unfinished = not send_at_once(frames)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._break(error)
+            return
+        self._rules.on_written()
+        if self._unfinished or self._outbox:
+            self.wake()
+
     def rest(self) -> None:
         """Let the send task go, if it waits and has written nothing since the last call."""
+        if not self._sending:
+            self._at_once = AT_ONCE
         if self._writes:
             self._writes = 0
         elif self._writer is not None:
@@ -168,7 +202,7 @@ class Link:
         """
         self._nursery, self._context = nursery, context
         if self._outbox:
-            self.wake()
+            self.flush()
         try:
             with self._reading:
                 await self._receive()
@@ -239,7 +273,7 @@ class Link:
         try:
             while not self._lost:
                 frames = outbox.take()
-                if not frames:
+                if not frames and not self._unfinished:
                     if self._leaving or self._rests:
                         break
                     if self._drained:
@@ -249,17 +283,22 @@ class Link:
                     continue
                 self._writes += 1
                 self._writing = True
+                self._unfinished = False
                 await transport.send(frames)
                 self._writing = False
                 rules.on_written()
                 if self._drained:
                     self._drained.wake_all()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self._broken = error
-            self._reading.deadline = trio.current_time() + LAST_WORDS
+            self._break(error)
         finally:
             self._sending = self._rests = self._writing = self.is_awake = False
             self._drained.wake_all()
+
+    def _break(self, error: Exception) -> None:
+        """Writing failed. What the peer said before is still read."""
+        self._broken = error
+        self._reading.deadline = trio.current_time() + LAST_WORDS
 
     async def _wait_for_frames(self) -> None:
         self._writer = trio.lowlevel.current_task()

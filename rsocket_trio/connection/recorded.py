@@ -28,6 +28,8 @@ CaptureLike: TypeAlias = Recording | str | os.PathLike[str]
 class RecordedTransport:
     """Another transport, looked on at from when the dialect is known."""
 
+    send_at_once = None
+
     def __init__(self, transport: Transport, recording: Recording, side: str) -> None:
         self.handshake = transport.handshake
         self.recorder: Recorder | None = None

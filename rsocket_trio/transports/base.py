@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rsocket_trio.mux.framing import EncodedFrame, Framing
@@ -54,6 +54,14 @@ class Transport(Protocol):
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames, in one write where the transport allows it."""
         ...
+
+    @property
+    def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
+        """Writes all frames without waiting, while no ``send`` is under way; ``None`` where that can't be.
+
+        False says that something is left: it goes first with the next ``send``, which is due then.
+        """
+        return None
 
     async def receive(self) -> Sequence[bytes]:
         """The whole frames that came next, at least one; an empty sequence at the end of the stream."""

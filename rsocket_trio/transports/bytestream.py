@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trio
 from trio.lowlevel import checkpoint, wait_readable
@@ -37,7 +37,17 @@ class ByteStreamTransport:
     One write per ``send``. Cancelling ``send`` may leave half a frame on the wire: close the transport afterwards.
     """
 
-    __slots__ = ("_ended", "_framing", "_in_a_row", "_peeked", "_read_size", "_socket", "_stream", "handshake")
+    __slots__ = (
+        "_ended",
+        "_framing",
+        "_in_a_row",
+        "_peeked",
+        "_read_size",
+        "_socket",
+        "_stream",
+        "_unsent",
+        "handshake",
+    )
 
     is_message_based = False
 
@@ -49,6 +59,7 @@ class ByteStreamTransport:
         self._peeked = b""
         self._in_a_row = 0
         self._read_size = FIRST_READ_SIZE
+        self._unsent = b""
         self._ended = False
 
     def use_framing(self, framing: Framing) -> None:
@@ -72,7 +83,21 @@ class ByteStreamTransport:
         if self._socket is None:
             await self._stream.send_all(self._framing.join(frames))
         else:
-            await self._socket.put_all(self._framing.join(frames))
+            data = self._framing.join(frames)
+            if self._unsent:
+                data, self._unsent = self._unsent + data, b""
+            await self._socket.put_all(data)
+
+    @property
+    def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
+        """Writes all frames without waiting, where nothing is between this and the socket."""
+        return None if self._socket is None else self._write
+
+    def _write(self, frames: Sequence[EncodedFrame]) -> bool:
+        assert self._socket is not None
+        data = self._unsent + self._framing.join(frames)
+        self._unsent = data[self._socket.write(data) :]
+        return not self._unsent
 
     async def receive(self) -> Sequence[bytes]:
         """The whole frames that came next, at least one; an empty sequence at the end of the stream.
@@ -176,7 +201,9 @@ async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:
     """Say that nothing more is sent, then discard so many bytes at most, until the peer does the same."""
     if isinstance(stream, trio.SSLStream):
         stream = await _say_goodbye(stream)
-    if isinstance(stream, trio.abc.HalfCloseableStream):
+    if isinstance(stream, DirectStream):
+        stream.say_the_end()
+    elif isinstance(stream, trio.abc.HalfCloseableStream):
         await stream.send_eof()
     # Closing a socket that holds unread bytes resets it, and the peer may lose what was said last.
     while discard > 0 and (chunk := await stream.receive_some(READ_SIZE)):

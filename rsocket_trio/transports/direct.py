@@ -6,6 +6,7 @@ in a loop knows from the last read whether anything is left, and whoever writes 
 
 from __future__ import annotations
 
+import math
 import socket
 from contextlib import suppress
 from typing import TypeAlias
@@ -25,14 +26,16 @@ IN_A_ROW = 4
 class DirectStream(trio.abc.HalfCloseableStream):
     """A connected stream socket. One task reads, one task writes.
 
-    ``is_drained`` says that the last read took all there was, so that the next one has to wait.
+    ``address`` is that of the other end, where it is known already. ``is_drained`` says that the last read took all
+    there was, so that the next one has to wait.
     """
 
-    __slots__ = ("_is_full", "_said_the_end", "_writes", "is_drained", "socket")
+    __slots__ = ("_address", "_is_full", "_said_the_end", "_writes", "is_drained", "socket")
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, address: object = None) -> None:
         connected.setblocking(False)
         self.socket = connected
+        self._address = address
         self.is_drained = True
         self._said_the_end = False
         self._is_full = False
@@ -42,6 +45,18 @@ class DirectStream(trio.abc.HalfCloseableStream):
             if hasattr(socket, "TCP_NOTSENT_LOWAT"):
                 with suppress(OSError):  # some kernels name it and have it not
                     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` of the other end; empty when it is gone already, or a Unix socket."""
+        address = self._address
+        if address is None:
+            with suppress(OSError):
+                address = self.socket.getpeername()
+        if not isinstance(address, tuple):
+            return ""
+        host, port = address[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def read(self, size: int) -> bytes | None:
         """So many bytes at most; ``None`` while there are none, nothing at the end. Raises as ``receive_some`` does."""
@@ -100,6 +115,10 @@ class DirectStream(trio.abc.HalfCloseableStream):
     async def send_eof(self) -> None:
         """Say that nothing more is sent."""
         await checkpoint()
+        self.say_the_end()
+
+    def say_the_end(self) -> None:
+        """As ``send_eof``, which lets others run first."""
         self.check_open()
         if self._is_full:
             raise trio.BusyResourceError("another task sends")
@@ -134,7 +153,9 @@ class DirectStream(trio.abc.HalfCloseableStream):
     async def aclose(self) -> None:
         """Close at once."""
         self.close()
-        await checkpoint()
+        # Who is cancelled wants no more than that: to raise it would only take time, and every connection ends so.
+        if trio.current_effective_deadline() > -math.inf:
+            await checkpoint()
 
     def check_open(self) -> None:
         """Raise ``ClosedResourceError`` once it is closed."""

@@ -25,6 +25,7 @@ class GivenWebSocket:
     __slots__ = ("_connection", "_ended", "_peeked", "_refusal", "_shown", "handshake")
 
     is_message_based = True
+    send_at_once = None
     mid_frame = False
     """Whether it is so the library does not tell."""
 

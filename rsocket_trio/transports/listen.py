@@ -22,7 +22,6 @@ from rsocket_trio.transports.sockets import (
     SocketListener,
     bind_tcp,
     bind_unix,
-    peer_name,
     secure,
     server_tls,
 )
@@ -55,7 +54,7 @@ class Accepted:
 
     def _handshake(self, stream: DirectStream) -> Handshake:
         endpoint = self.endpoint
-        peer = endpoint.path if endpoint.scheme == "unix" else peer_name(stream)
+        peer = endpoint.path if endpoint.scheme == "unix" else stream.peer
         return Handshake(transport=endpoint.scheme, peer=peer)
 
     @asynccontextmanager

@@ -21,6 +21,7 @@ class MemoryTransport(trio.abc.AsyncResource):
     """One end of a pair: each ``send`` is one batch of whole frames, and waits while the peer is behind."""
 
     is_message_based = True
+    send_at_once = None
     mid_frame = False
 
     def __init__(

@@ -36,16 +36,6 @@ ONE_LOST = frozenset(
 """Errors of accept that tell of one connection, as Linux's accept(2) says."""
 
 
-def peer_name(stream: DirectStream) -> str:
-    """``host:port`` of the other end; empty when it is gone already, or a Unix socket."""
-    with suppress(OSError):
-        name = stream.socket.getpeername()
-        if isinstance(name, tuple):
-            host, port = name[:2]
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return ""
-
-
 async def open_tcp(host: str, port: int) -> DirectStream:
     """Connect to a host, at whichever of its addresses answers first. Raises ``OSError``."""
     family = _family(host)
@@ -70,7 +60,7 @@ async def _connect(connecting: socket.socket, address: tuple[str, int]) -> Direc
             error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if error:
                 raise OSError(error, os.strerror(error)) from None
-        return DirectStream(connecting)
+        return DirectStream(connecting, address)
     except BaseException:
         connecting.close()
         raise
@@ -169,12 +159,14 @@ class SocketListener(trio.abc.Listener[DirectStream]):
 
     async def accept(self) -> DirectStream:
         """The next connection. Raises ``ClosedResourceError``, and ``OSError`` where this process may have no more."""
-        await trio.lowlevel.checkpoint()
         while True:
+            if self.socket.fileno() < 0:
+                raise trio.ClosedResourceError
+            # First, since mostly nobody else came together with the last one.
+            await trio.lowlevel.wait_readable(self.socket)
             accepted = self._take()
             if accepted is not None:
                 return accepted
-            await trio.lowlevel.wait_readable(self.socket)
 
     async def aclose(self) -> None:
         """Accept no more here. The socket listens for as long as any process has it."""
@@ -189,14 +181,14 @@ class SocketListener(trio.abc.Listener[DirectStream]):
             if self.socket.fileno() < 0:
                 raise trio.ClosedResourceError
             try:
-                accepted, _ = self.socket.accept()
+                accepted, address = self.socket.accept()
             except BlockingIOError:
                 return None
             except OSError as error:
                 if error.errno not in ONE_LOST:
                     raise
             else:
-                return DirectStream(accepted)
+                return DirectStream(accepted, address)
 
 
 class SharedListener(SocketListener):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from functools import lru_cache
 
 from rsocket_trio.values import value
 
@@ -52,6 +53,7 @@ class Endpoint:
         return f"{self.scheme}://{self.authority}{self.path}"
 
 
+@lru_cache(maxsize=256)
 def parse_uri(uri: str) -> Endpoint:
     """The endpoint that a URI names.
 

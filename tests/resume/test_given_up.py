@@ -45,6 +45,8 @@ class Rules:
 class Ready(ByteStreamTransport):
     """A transport over which one frame comes when it is told to."""
 
+    send_at_once = None
+
     def __init__(self, *, cuts: bool = True) -> None:
         self.comes = trio.Event()
         self.sent: list[EncodedFrame] = []
