@@ -37,6 +37,7 @@ class WatchedTransport:
     """Another transport, each of its frames shown as it passes."""
 
     send_at_once = None
+    is_idle = False
 
     def __init__(
         self, transport: Transport, dialect: Dialect | None, watch: Watch, show: Callable[[str], None] = complain

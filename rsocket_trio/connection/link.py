@@ -208,7 +208,7 @@ class Link:
                 await self._receive()
             if self._broken is not None:
                 self._lose(f"the transport broke: {reason(self._broken)}", self._broken)
-            if not self._lost:
+            if not self._lost and not (self._outbox.is_heard and not self._outbox and self._transport.is_idle):
                 with trio.move_on_after(LEAVING):
                     await self._say_goodbye()
         finally:

@@ -29,6 +29,7 @@ class RecordedTransport:
     """Another transport, looked on at from when the dialect is known."""
 
     send_at_once = None
+    is_idle = False
 
     def __init__(self, transport: Transport, recording: Recording, side: str) -> None:
         self.handshake = transport.handshake

@@ -33,7 +33,9 @@ class Reply(Owner):
         return trio.lowlevel.Abort.SUCCEEDED
 
     def on_item(self, payload: Payload, complete: bool) -> None:
-        self._stream.owner = None  # nothing more comes, and two that refer to each other would wait for the collector
+        stream = self._stream
+        stream.owner = None  # nothing more comes, and two that refer to each other would wait for the collector
+        self._engine.session.outbox.on_answer(stream)
         task, self._task = self._task, None
         if task is not None:
             trio.lowlevel.reschedule(task, outcome.Value(payload))

@@ -104,7 +104,8 @@ class Outbox:
     """Everything that waits to be written on one connection.
 
     ``size`` is the bytes in the lanes. Replies (answers that the peer provokes) are counted apart, in ``reply_size``
-    and ``reply_frames``. ``drained`` is called when a lane that has ended becomes empty.
+    and ``reply_frames``. ``drained`` is called when a lane that has ended becomes empty. ``is_heard`` says that what
+    left has been read by the peer, all of it.
     """
 
     __slots__ = (
@@ -114,9 +115,11 @@ class Outbox:
         "_last",
         "_limit",
         "_replies",
+        "_tail",
         "_turns",
         "_urgent",
         "bulk_size",
+        "is_heard",
         "reply_size",
         "small_size",
     )
@@ -128,6 +131,8 @@ class Outbox:
         self._limit = limit
         self._drained = drained
         self._last: bytes | None = None
+        self._tail = 0  # which lane the frame that left last was the whole of; no reference, to keep nothing alive
+        self.is_heard = False
         self._held = False
         self._introduced = False
         # Lists, and no deque where nothing waits: an empty one costs 600 bytes, and these are empty most of the time.
@@ -155,6 +160,11 @@ class Outbox:
         """Whether an entry of this size may be put now. Small ones need not wait for bulk to leave."""
         small = self.small_size
         return small + self.bulk_size < self._limit or (size <= SMALL and small < self._limit)
+
+    def on_answer(self, lane: object) -> None:
+        """The peer answered all that this lane said. What left before it the peer has read, too."""
+        if self._tail == id(lane):
+            self.is_heard = True
 
     def hold(self) -> None:
         """Let nothing leave until ``release``; errors that end everything excepted, which ``drop_held`` lets out."""
@@ -256,7 +266,10 @@ class Outbox:
         frames: list[EncodedFrame] = []
         if self._held:
             return frames
-        total = self._take_urgent(frames, limit, room) if self._urgent or self._replies else 0
+        total = 0
+        if self._urgent or self._replies:
+            self._tail = 0
+            total = self._take_urgent(frames, limit, room)
         if self._introduced:
             self._introduced = False
             total = 0
@@ -274,9 +287,11 @@ class Outbox:
                 if (total and total + size > limit) or (room is not None and total + size > room):
                     break
                 if lane.rest and room is None and len(turns) == 1 and size <= SMALL and total + size <= limit:
+                    self._tail = 0
                     total = self._take_run(lane, frames, total, limit)
                     continue
                 frames.append(entry)
+                self._tail = 0 if lane.left else id(lane)
                 if size <= SMALL:
                     self.small_size -= size
                 else:
@@ -287,6 +302,7 @@ class Outbox:
                 size = entry.next_size()  # type: ignore[union-attr]
                 if (total and total + size > limit) or (room is not None and total + size > room):
                     break
+                self._tail = 0
                 self._take_part(lane, entry, frames, size)  # type: ignore[arg-type]
             total += size
             lane.left = True
@@ -303,6 +319,9 @@ class Outbox:
         if self._last is not None and not (frames or turns):
             frames.append(self._last)
             self._last = None
+            self._tail = 0
+        if frames:
+            self.is_heard = False
         return frames
 
     def _take_urgent(self, frames: list[EncodedFrame], limit: int, room: int | None) -> int:

@@ -72,6 +72,14 @@ class Transport(Protocol):
         """Whether a part of a frame was received and its rest was not."""
         ...
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing came that was not received, and closing takes no farewell.
+
+        Then a peer that has read everything loses nothing when this is cut.
+        """
+        return False
+
     async def finish(self, code: int = 1000) -> None:
         """Say that nothing more is sent, then wait for the peer to do the same, discarding what comes.
 

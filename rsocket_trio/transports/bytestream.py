@@ -152,6 +152,11 @@ class ByteStreamTransport:
         """Whether a part of a frame was received and its rest was not."""
         return self._framing.mid_frame
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing came that was not received, and closing takes no farewell."""
+        return self._socket is not None and not self._ended and self._socket.is_idle
+
     async def finish(self, code: int = 1000) -> None:
         """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
 

@@ -70,6 +70,17 @@ class DirectStream(trio.abc.HalfCloseableStream):
         self.is_drained = len(chunk) < size
         return chunk
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is open and nothing came that was not read: closing it says the end, and resets nothing."""
+        try:
+            self.socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def write(self, data: BytesLike) -> int:
         """How many bytes the system took, from the front. Raises as ``send_all`` does."""
         if self._said_the_end:

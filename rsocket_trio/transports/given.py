@@ -26,6 +26,7 @@ class GivenWebSocket:
 
     is_message_based = True
     send_at_once = None
+    is_idle = False
     mid_frame = False
     """Whether it is so the library does not tell."""
 

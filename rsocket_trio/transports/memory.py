@@ -22,6 +22,7 @@ class MemoryTransport(trio.abc.AsyncResource):
 
     is_message_based = True
     send_at_once = None
+    is_idle = False
     mid_frame = False
 
     def __init__(

@@ -57,6 +57,7 @@ class WebSocketTransport:
 
     is_message_based = True
     send_at_once = None
+    is_idle = False
 
     def __init__(self, stream: trio.abc.Stream, messages: Messages, handshake: Handshake, received: bytes) -> None:
         self.handshake = handshake

@@ -216,3 +216,67 @@ def test_small_entries_have_room_beside_bulk_and_bulk_has_none_beside_bulk() -> 
     for _ in range(3):
         outbox.put(Lane(), bytes(SMALL))
     assert not outbox.has_room(1)
+
+
+def heard(outbox: Outbox) -> bool:
+    """Whether it is, asked anew."""
+    return outbox.is_heard
+
+
+def test_everything_was_heard_once_the_last_that_left_is_answered() -> None:
+    outbox, asked = Outbox(1000, lambda lane: None), Lane()
+    outbox.put(Lane(), b"before")
+    outbox.put(asked, b"ask")
+    outbox.on_answer(asked)
+    assert not heard(outbox)  # it has not even left
+    assert outbox.take() == [b"before", b"ask"]
+    assert not heard(outbox)
+    outbox.on_answer(asked)
+    assert heard(outbox)
+    assert outbox.take() == []
+    assert heard(outbox)
+    outbox.put(Lane(), b"more")
+    outbox.take()
+    assert not heard(outbox)
+
+
+@pytest.mark.parametrize("behind", ["urgent", "reply", "lane", "last"])
+def test_an_answer_says_nothing_of_what_left_behind_the_question(behind: str) -> None:
+    outbox, asked = Outbox(1000, lambda lane: None), Lane()
+    outbox.put(asked, b"ask")
+    outbox.take()
+    match behind:
+        case "urgent":
+            outbox.put_urgent(b"credit")
+        case "reply":
+            outbox.put_reply(b"pong")
+        case "lane":
+            outbox.put(Lane(), b"note")
+        case "last":
+            outbox.put_last(b"goodbye")
+    assert len(outbox.take()) == 1
+    outbox.on_answer(asked)
+    assert not heard(outbox)
+
+
+def test_what_overtook_the_question_in_its_write_is_heard_with_it() -> None:
+    outbox, asked = Outbox(1000, lambda lane: None), Lane()
+    outbox.put(asked, b"ask")
+    outbox.put_urgent(b"credit")
+    assert outbox.take() == [b"credit", b"ask"]
+    outbox.on_answer(asked)
+    assert heard(outbox)
+
+
+def test_an_answer_to_a_part_says_nothing_of_the_others() -> None:
+    outbox, asked = Outbox(1 << 20, lambda lane: None), Lane()
+    outbox.put(asked, Source(iter([b"one", b"two"]), 6))
+    outbox.take()
+    outbox.on_answer(asked)
+    assert not heard(outbox)
+    twice = Lane()
+    for number in range(3):
+        outbox.put(twice, b"item %d" % number)
+    outbox.take()
+    outbox.on_answer(twice)
+    assert not heard(outbox)

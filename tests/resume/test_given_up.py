@@ -46,6 +46,7 @@ class Ready(ByteStreamTransport):
     """A transport over which one frame comes when it is told to."""
 
     send_at_once = None
+    is_idle = False
 
     def __init__(self, *, cuts: bool = True) -> None:
         self.comes = trio.Event()

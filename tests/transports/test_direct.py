@@ -9,6 +9,8 @@ import pytest
 import trio
 import trio.testing
 
+from rsocket_trio.mux.framing import Unframed
+from rsocket_trio.transports.bytestream import ByteStreamTransport
 from rsocket_trio.transports.direct import IN_A_ROW, DirectStream
 from rsocket_trio.transports.sockets import SocketListener, open_tcp, open_unix
 
@@ -34,6 +36,11 @@ async def clogged() -> Pair:
             while not full.cancelled_caught:
                 await each.send_all(bytes(65536))
     return pair
+
+
+def idle(transport: ByteStreamTransport) -> bool:
+    """Whether it is, asked anew."""
+    return transport.is_idle
 
 
 async def settle() -> None:
@@ -154,3 +161,42 @@ async def test_a_listener_that_is_closed_under_whoever_accepts_says_so() -> None
         await listener.aclose()
     with pytest.raises(trio.ClosedResourceError):
         await listener.accept()
+
+
+async def test_what_is_not_taken_at_once_goes_before_what_is_sent_next() -> None:
+    here, there = await clogged()
+    transport = ByteStreamTransport(here)
+    send_at_once = transport.send_at_once
+    assert send_at_once is not None
+    async with there, trio.open_nursery() as nursery:
+        assert not send_at_once([b"first"])
+        assert not send_at_once([b"second"])
+        nursery.start_soon(transport.send, [b"third"])
+        got = b""
+        while not got.endswith(b"third"):
+            got = got[-20:] + await there.receive_some()
+        assert got.endswith(b"\0firstsecondthird")
+    await transport.aclose()
+
+
+async def test_a_transport_is_idle_while_nothing_came_that_nobody_read() -> None:
+    here, there = await over_tcp()
+    transport = ByteStreamTransport(here)
+    transport.use_framing(Unframed())
+    async with there:
+        assert idle(transport)
+        await there.send_all(b"frame")
+        assert not idle(transport)
+        assert await transport.receive() == [b"frame"]
+        assert idle(transport)
+        await there.send_eof()
+        assert not idle(transport)
+    await transport.aclose()
+    assert not idle(transport)
+
+
+async def test_only_bare_sockets_are_written_at_once_and_left_without_farewell() -> None:
+    here, _ = trio.testing.memory_stream_pair()
+    transport = ByteStreamTransport(here)
+    assert transport.send_at_once is None
+    assert not idle(transport)
