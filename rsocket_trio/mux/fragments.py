@@ -74,13 +74,7 @@ class Assembly:
         Raises ``RemoteProtocolError`` for metadata after data (RS10-FRAG-09), a payload above ``limit`` bytes, or
         more than ``tiny_limit`` pieces below 64 bytes in a row (RS10-FRAG-08).
         """
-        size = payload.size
-        self.size += size
-        if self.size > limit:
-            raise RemoteProtocolError(f"payload of more than {limit} bytes in fragments")
-        self._tiny = self._tiny + 1 if size < SMALLEST_FRAGMENT else 0
-        if self._tiny > tiny_limit:
-            raise RemoteProtocolError(f"more than {tiny_limit} fragments below {SMALLEST_FRAGMENT} bytes in a row")
+        self._count(payload.size, limit, tiny_limit)
         if payload.metadata is not None:
             if self._data.size:
                 raise RemoteProtocolError("metadata in a fragment after data began")
@@ -90,6 +84,19 @@ class Assembly:
             self._metadata.write(payload.metadata)
         if payload.data:
             self._data.add(payload.data)
+
+    def add_data(self, data: memoryview, limit: int, tiny_limit: int) -> None:
+        """Take one more piece that has nothing but data. Raises as ``add`` does."""
+        self._count(len(data), limit, tiny_limit)
+        self._data.add(data)
+
+    def _count(self, size: int, limit: int, tiny_limit: int) -> None:
+        self.size += size
+        if self.size > limit:
+            raise RemoteProtocolError(f"payload of more than {limit} bytes in fragments")
+        self._tiny = self._tiny + 1 if size < SMALLEST_FRAGMENT else 0
+        if self._tiny > tiny_limit:
+            raise RemoteProtocolError(f"more than {tiny_limit} fragments below {SMALLEST_FRAGMENT} bytes in a row")
 
     def join(self) -> Payload:
         """The whole payload, with the MIME types of its first piece."""

@@ -45,6 +45,10 @@ class Framing(Protocol):
         """The bytes of all frames with their prefixes, joined once. ``LocalProtocolError`` if one is too large."""
         ...
 
+    def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
+        """The same, not joined: for writes that take pieces."""
+        ...
+
 
 class Gathering:
     """Bytes that belong together and come piece by piece.
@@ -160,6 +164,10 @@ class _LengthPrefixed:
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """The bytes of all frames with their prefixes, joined once. ``LocalProtocolError`` if one is too large."""
+        return b"".join(self.parts(frames))
+
+    def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
+        """The same, not joined."""
         parts: list[bytes | memoryview] = []
         largest, counted, prefix = self.largest, self.counted, self.prefix
         for frame in frames:
@@ -171,7 +179,7 @@ class _LengthPrefixed:
                 parts.append(frame)
             else:
                 parts += frame
-        return b"".join(parts)
+        return parts
 
     def _gather(self, chunk: bytes) -> None:
         """Keep a chunk that does not complete the frame it belongs to."""
@@ -244,7 +252,11 @@ class NoFraming:
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """All bytes in turn: borders between frames are lost, so message transports send frames one by one."""
-        return b"".join([whole(frame) for frame in frames])
+        return b"".join(self.parts(frames))
+
+    def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
+        """The same, not joined."""
+        return bare(frames)
 
 
 class Unframed:
@@ -262,13 +274,22 @@ class Unframed:
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """All bytes in turn, joined once."""
-        parts: list[bytes | memoryview] = []
-        for frame in frames:
-            if isinstance(frame, bytes):
-                parts.append(frame)
-            else:
-                parts += frame
-        return b"".join(parts)
+        return b"".join(bare(frames))
+
+    def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
+        """The same, not joined."""
+        return bare(frames)
+
+
+def bare(frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
+    """The pieces of all frames, without anything between them."""
+    parts: list[bytes | memoryview] = []
+    for frame in frames:
+        if isinstance(frame, bytes):
+            parts.append(frame)
+        else:
+            parts += frame
+    return parts
 
 
 def whole(frame: EncodedFrame) -> bytes:

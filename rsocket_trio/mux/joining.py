@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 
-SMALL = 4 * 1024 * 1024
+SMALL = 2 * 1024 * 1024
 """Bytes up to which what came is joined at its end."""
 PIECES = 256
 """How many there may be for that: each costs 40 bytes, and a peer chooses how small they are."""
@@ -67,10 +67,10 @@ class Joining:
         self._buffer: BytesIO | None = None
         self._spare: bytearray | None = None
         self._filled = 0
-        self._pieces: list[bytes] = []  # behind what the spare memory holds
+        self._pieces: list[bytes | memoryview] = []  # behind what the spare memory holds
 
-    def add(self, piece: bytes) -> None:
-        """Take one more piece."""
+    def add(self, piece: bytes | memoryview) -> None:
+        """Take one more piece. It is kept as it is, with what it is a view of."""
         self.size += len(piece)
         if self._buffer is not None:
             self._buffer.write(piece)
@@ -82,7 +82,13 @@ class Joining:
         pieces.append(piece)
         if self.size > SMALL or len(pieces) == PIECES:
             self._buffer = BytesIO()
-            self._buffer.write(self._joined())
+            if self._spare is not None:
+                with memoryview(self._spare) as view, view[: self._filled] as filled:
+                    self._buffer.write(filled)
+                SPARE.give(self._spare)
+                self._spare = None
+            self._buffer.writelines(pieces)
+            pieces.clear()
         elif self._spare is None and self.size >= WORTH_KEEPING:
             self._spare = spare = SPARE.take(self.size)
             if spare is not None:
@@ -96,7 +102,7 @@ class Joining:
             return self._buffer.getvalue()
         return self._joined()
 
-    def _fill(self, spare: bytearray, piece: bytes) -> None:
+    def _fill(self, spare: bytearray, piece: bytes | memoryview) -> None:
         end = self._filled + len(piece)
         spare[self._filled : end] = piece
         self._filled = end

@@ -140,7 +140,7 @@ class Inbound:
         self._take(stream, frame)
 
     def take_plain(self, plain: Plain, frames: Sequence[bytes], index: int) -> int:
-        """Take a request that has nothing but data, or such items of one stream as far as they follow one another.
+        """Take a request or a part that has nothing but data, or such items of one stream that follow one another.
 
         Returns how many frames from ``index`` on that were. It is 0 when the first one is in any way unusual, a fault
         among that: then it has to be decoded like every other frame.
@@ -150,6 +150,8 @@ class Inbound:
         kind = data[plain.kind]
         stream_id = int.from_bytes(data[plain.stream_id], "big")
         if kind != plain.item and kind != plain.last:
+            if kind == plain.part:
+                return self._take_part(memoryview(data)[size:], stream_id)
             interaction = plain.requests.get(kind)
             if interaction is None or stream_id > plain.last_id or len(data) < size:
                 return 0
@@ -186,6 +188,31 @@ class Inbound:
         else:
             self.events.append(ItemsReceived(stream, payloads))
         return taken
+
+    def _take_part(self, data: memoryview, stream_id: int) -> int:
+        """Take a fragment that is neither the first nor the last: 1, or 0 where it is unusual."""
+        stream = self._table.mine.get(stream_id) or self._table.theirs.get(stream_id)
+        if (
+            stream is None
+            or stream.assembly is None
+            or not data
+            or not (stream.request is not None or stream.open & RECEIVING)
+            or (self._dialect.request_repeats and not stream.requester)
+        ):
+            return 0
+        limits = self._limits
+        self._table.reassembling += len(data)
+        try:
+            stream.assembly.add_data(data, limits.payload_size, limits.tiny_fragments)
+            self._check_reassembly()
+        except RemoteProtocolError as error:
+            self._offence(stream, error)
+        return 1
+
+    def _check_reassembly(self) -> None:
+        limit = self._limits.reassembly_size
+        if self._table.reassembling > limit:
+            raise RemoteProtocolError(f"more than {limit} bytes in unfinished payloads")
 
     def _take(self, stream: Stream, frame: PayloadFrame) -> None:
         complete = frame.complete
@@ -335,8 +362,7 @@ class Inbound:
         table.reassembling += payload.size
         try:
             assembly.add(payload, limits.payload_size, limits.tiny_fragments + (not follows))
-            if table.reassembling > limits.reassembly_size:
-                raise RemoteProtocolError(f"more than {limits.reassembly_size} bytes in unfinished payloads")
+            self._check_reassembly()
         except RemoteProtocolError as error:
             self._offence(stream, error, more=follows or stream.interaction is Interaction.REQUEST_CHANNEL)
             return None

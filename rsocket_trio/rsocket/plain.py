@@ -16,16 +16,18 @@ if TYPE_CHECKING:
     from rsocket_trio.rsocket.codec import Codec, HeaderLayout
 
 ITEM, LAST = PayloadFrame(1, Payload(b"1"), True, False, False), PayloadFrame(1, Payload(b"1"), True, True, False)
+PART = PayloadFrame(1, Payload(b"1"), True, False, True)
 UNCOUNTED = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 
 
 @attrs.frozen
 class Plain:
-    """Frames of a stream id, type and flags that are always the same, and data: no metadata, no numbers, no fragments.
+    """Frames of a stream id, type and flags that are always the same, and data: no metadata, no numbers.
 
-    ``item`` are the bytes of type and flags of an item, ``last`` of one that completes, ``requests`` those of requests
-    that say no number; ``kind`` and ``stream_id`` are where both stand, ``size`` is the bytes of the header, ``width``
-    those of the stream id, and ``last_id`` how far that may go.
+    ``item`` are the bytes of type and flags of an item, ``last`` of one that completes, ``part`` of a fragment that
+    others follow (``None`` where there are none), ``requests`` those of requests that say no number. ``kind`` and
+    ``stream_id`` are where both stand, ``size`` is the bytes of the header, ``width`` those of the stream id, and
+    ``last_id`` how far that may go.
     """
 
     size: int
@@ -36,6 +38,7 @@ class Plain:
     last_id: int
     item: bytes
     last: bytes
+    part: bytes | None
     requests: Mapping[bytes, Interaction]
     asking: Mapping[Interaction, bytes]
     """The same the other way round."""
@@ -57,6 +60,10 @@ def plain_frames(codec: Codec, header: HeaderLayout) -> Plain | None:
             asking[interaction] = codec.encode_parts(RequestFrame(1, interaction, ITEM.payload))[0][kind]
     except LocalProtocolError:
         return None
+    try:
+        part = codec.encode_parts(PART)[0][kind]
+    except LocalProtocolError:
+        part = None
     return Plain(
         size=header.size,
         kind=kind,
@@ -66,6 +73,7 @@ def plain_frames(codec: Codec, header: HeaderLayout) -> Plain | None:
         last_id=header.last_id,
         item=item,
         last=last,
+        part=part,
         requests={written: interaction for interaction, written in asking.items()},
         asking=asking,
     )

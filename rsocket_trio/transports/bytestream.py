@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 
@@ -24,9 +25,8 @@ for it."""
 FEW = 64
 """Frames in one read below which the next ones may bring more."""
 LARGE = 4
-"""Frames in one read up to which they are large, and soon acted on: the next read need not wait for others to run."""
-IN_A_ROW = 4
-"""How many reads of such may follow each other."""
+"""Frames in one write up to which bodies that were not copied so far go to the system as they are."""
+TAKES_PARTS = hasattr(socket.socket, "sendmsg")
 DISCARD_LIMIT = 4 * 1024 * 1024
 """Bytes that ``finish`` reads and drops while it waits for the peer to close."""
 
@@ -40,7 +40,6 @@ class ByteStreamTransport:
     __slots__ = (
         "_ended",
         "_framing",
-        "_in_a_row",
         "_peeked",
         "_read_size",
         "_socket",
@@ -57,7 +56,6 @@ class ByteStreamTransport:
         self._socket = stream if isinstance(stream, DirectStream) else None
         self._framing: Framing = NoFraming()
         self._peeked = b""
-        self._in_a_row = 0
         self._read_size = FIRST_READ_SIZE
         self._unsent = b""
         self._ended = False
@@ -80,13 +78,16 @@ class ByteStreamTransport:
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write. ``LocalProtocolError``, and nothing written, if one is too large."""
-        if self._socket is None:
-            await self._stream.send_all(self._framing.join(frames))
+        direct, framing = self._socket, self._framing
+        if direct is None:
+            await self._stream.send_all(framing.join(frames))
+        elif self._unsent:
+            data, self._unsent = self._unsent + framing.join(frames), b""
+            await direct.put_all(data)
+        elif TAKES_PARTS and len(frames) <= LARGE and not all(type(frame) is bytes for frame in frames):
+            await direct.put_parts(framing.parts(frames))
         else:
-            data = self._framing.join(frames)
-            if self._unsent:
-                data, self._unsent = self._unsent + data, b""
-            await self._socket.put_all(data)
+            await direct.put_all(framing.join(frames))
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
@@ -114,7 +115,6 @@ class ByteStreamTransport:
                 raise framing.error
             if chunk:
                 frames = framing.feed(chunk)
-                self._in_a_row = self._in_a_row + 1 if len(frames) <= LARGE else IN_A_ROW
                 if len(chunk) >= self._read_size:
                     self._read_size = next_read_size(self._read_size, len(frames))
                 if frames:
@@ -134,10 +134,8 @@ class ByteStreamTransport:
                         direct.check_open()
                         if direct.is_drained:
                             await wait_readable(direct.socket)
-                            self._in_a_row = 0
-                        elif self._in_a_row >= IN_A_ROW:
+                        else:
                             await checkpoint()
-                            self._in_a_row = 0
                         come = direct.read(size)
                         if come is None:
                             continue

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
@@ -101,11 +102,31 @@ class DirectStream(trio.abc.HalfCloseableStream):
             await checkpoint()
         sent = self.write(data)
         if sent < len(data):
-            with memoryview(data) as whole:
-                while sent < len(whole):
-                    await self.wait_send_all_might_not_block()
-                    with whole[sent:] as rest:
-                        sent += self.write(rest)
+            await self._put_rest(data, sent)
+
+    async def put_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """The same for what is in pieces, which are joined only where the system does not take them all."""
+        await checkpoint()
+        sent = self._write_parts(parts)
+        if sent < sum(map(len, parts)):
+            await self._put_rest(b"".join(parts), sent)
+
+    def _write_parts(self, parts: Sequence[bytes | memoryview]) -> int:
+        if self._said_the_end:
+            raise trio.ClosedResourceError("nothing can be sent after the end was said")
+        try:
+            return self.socket.sendmsg(parts)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(error) from error
+
+    async def _put_rest(self, data: BytesLike, sent: int) -> None:
+        with memoryview(data) as whole:
+            while sent < len(whole):
+                await self.wait_send_all_might_not_block()
+                with whole[sent:] as rest:
+                    sent += self.write(rest)
 
     async def send_all(self, data: BytesLike) -> None:
         """Send all of it. Raises ``BrokenResourceError`` and ``ClosedResourceError``; a part is sent if cancelled."""

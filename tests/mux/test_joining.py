@@ -25,7 +25,7 @@ def some(size: int, first: int = 0) -> bytes:
     return bytes((first + each) % 251 for each in range(251)) * (size // 251 + 1)
 
 
-def joined(*pieces: bytes) -> bytes:
+def joined(*pieces: bytes | memoryview) -> bytes:
     one = Joining()
     for piece in pieces:
         one.add(piece)
@@ -110,3 +110,8 @@ def test_many_pieces_and_tens_of_megabytes_are_copied_as_they_come(first: int) -
     assert joined(*many) == b"".join(many)
     large = [some(1024 * KIB, index)[: 1024 * KIB] for index in range(9)]
     assert joined(*large, b"end") == b"".join(large) + b"end"
+
+
+def test_pieces_may_be_views_of_larger_frames() -> None:
+    frames = [b"head" + some(64 * KIB, index)[: 64 * KIB] for index in range(40)]
+    assert joined(*(memoryview(frame)[4:] for frame in frames)) == b"".join(frame[4:] for frame in frames)
