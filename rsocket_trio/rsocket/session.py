@@ -31,6 +31,7 @@ from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
 from rsocket_trio.rsocket.outbound import Outbound
 from rsocket_trio.rsocket.setup import ClientTerms
+from rsocket_trio.rsocket.shortcuts import take_plain
 from rsocket_trio.rsocket.standing import Standing, State
 from rsocket_trio.rsocket.streams import StreamTable
 from rsocket_trio.terms import Lease, ResumeOptions
@@ -229,7 +230,7 @@ class Session(Standing):
             while index < count:
                 whole = frames[index]
                 if is_open and plain is not None:
-                    taken = inbound.take_plain(plain, frames, index)
+                    taken = take_plain(inbound, plain, frames, index)
                     if taken:
                         index += taken
                         continue

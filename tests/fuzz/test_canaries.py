@@ -167,7 +167,7 @@ def keep_what_is_over(table: StreamTable, lane: Any) -> None:
 
 def go_on_after_cancel(self: Inbound, stream: Any) -> None:
     stream.request = None
-    self._table.end(stream)
+    self.table.end(stream)
 
 
 def never_use_up_room(self: Outbound, stream: Any, payload: Any, *, complete: bool = False) -> None:

@@ -1,0 +1,89 @@
+"""Which frames are so usual that they need no frame values? Requests, items and parts with nothing but data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.mux.events import ItemReceived, ItemsReceived
+from rsocket_trio.mux.halves import RECEIVING
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.frames import RequestFrame
+
+if TYPE_CHECKING:
+    from rsocket_trio.rsocket.inbound import Inbound
+    from rsocket_trio.rsocket.plain import Plain
+
+
+def take_plain(inbound: Inbound, plain: Plain, frames: Sequence[bytes], index: int) -> int:
+    """Take a request or a part that has nothing but data, or such items of one stream that follow one another.
+
+    Returns how many frames from ``index`` on that were. It is 0 when the first one is in any way unusual, a fault
+    among that: then it has to be decoded like every other frame.
+    """
+    data = frames[index]
+    size = plain.size
+    kind = data[plain.kind]
+    stream_id = int.from_bytes(data[plain.stream_id], "big")
+    if kind != plain.item and kind != plain.last:
+        if kind == plain.part:
+            return _take_part(inbound, memoryview(data)[size:], stream_id)
+        interaction = plain.requests.get(kind)
+        if interaction is None or stream_id > plain.last_id or len(data) < size:
+            return 0
+        inbound.on_request(RequestFrame(stream_id, interaction, Payload(data[size:])))
+        return 1
+    table = inbound.table
+    stream = table.mine.get(stream_id) or table.theirs.get(stream_id)
+    if (
+        stream is None
+        or len(data) <= size  # cut off; or empty, which where it completes is no item in some dialects
+        or stream.granted <= 0
+        or not stream.open & RECEIVING
+        or stream.request is not None
+        or stream.assembly is not None
+        or (inbound.dialect.request_repeats and not stream.requester)
+    ):
+        return 0
+    if kind == plain.last or stream.interaction is Interaction.REQUEST_RESPONSE:
+        stream.granted -= 1
+        inbound.events.append(ItemReceived(stream, Payload(data[size:]), True))
+        inbound.close_receiving(stream)
+        return 1
+    head = data[:size]
+    payloads = [Payload(data[size:])]
+    end = min(len(frames), index + stream.granted)
+    index += 1
+    while index < end and (data := frames[index]).startswith(head):
+        payloads.append(Payload(data[size:]))
+        index += 1
+    taken = len(payloads)
+    stream.granted -= taken
+    if taken == 1:
+        inbound.events.append(ItemReceived(stream, payloads[0], False))
+    else:
+        inbound.events.append(ItemsReceived(stream, payloads))
+    return taken
+
+
+def _take_part(inbound: Inbound, data: memoryview, stream_id: int) -> int:
+    """Take a fragment that is neither the first nor the last: 1, or 0 where it is unusual."""
+    stream = inbound.table.mine.get(stream_id) or inbound.table.theirs.get(stream_id)
+    if (
+        stream is None
+        or stream.assembly is None
+        or not data
+        or not (stream.request is not None or stream.open & RECEIVING)
+        or (inbound.dialect.request_repeats and not stream.requester)
+    ):
+        return 0
+    limits = inbound.limits
+    inbound.table.reassembling += len(data)
+    try:
+        stream.assembly.add_data(data, limits.payload_size, limits.tiny_fragments)
+        inbound.check_reassembly()
+    except RemoteProtocolError as error:
+        inbound.offence(stream, error)
+    return 1
