@@ -85,7 +85,7 @@ class Assembly:
         if payload.data:
             self._data.add(payload.data)
 
-    def add_data(self, data: memoryview, limit: int, tiny_limit: int) -> None:
+    def add_data(self, data: bytes | memoryview, limit: int, tiny_limit: int) -> None:
         """Take one more piece that has nothing but data. Raises as ``add`` does."""
         self._count(len(data), limit, tiny_limit)
         self._data.add(data)

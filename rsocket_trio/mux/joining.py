@@ -26,14 +26,18 @@ class Spare:
         self._kept: list[bytearray] = []  # by size
 
     def take(self, size: int) -> bytearray | None:
-        """The largest piece of memory, which is the caller's from here; ``None`` if none has this size."""
-        try:
-            memory = self._kept.pop()
-        except IndexError:
-            return None
-        if len(memory) >= size:
-            return memory
-        self.give(memory)
+        """The largest memory that has this size and not more than twice of it; ``None`` if there is none.
+
+        It is the caller's from here. Who sends half a payload and stops must not hold many times of it.
+        """
+        for place in reversed(range(len(self._kept))):
+            try:
+                memory = self._kept.pop(place)
+            except IndexError:
+                continue  # another thread was quicker
+            if size <= len(memory) <= 2 * size:
+                return memory
+            self.give(memory)
         return None
 
     def give(self, memory: bytearray) -> None:
@@ -45,7 +49,7 @@ class Spare:
 
     def learn(self, size: int) -> None:
         """Somebody would have had use for so much: have it next time, if nothing like it is kept."""
-        if WORTH_KEEPING <= size <= SMALL and not any(len(memory) >= size for memory in self._kept):
+        if WORTH_KEEPING <= size <= SMALL and not any(size <= len(memory) <= 2 * size for memory in self._kept):
             self.give(bytearray(size))
 
 

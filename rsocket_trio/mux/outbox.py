@@ -68,6 +68,12 @@ class Source:
         return self._next is None
 
 
+class Departed(Protocol):
+    """Somebody whose frames leave; ``left`` says that one has."""
+
+    left: bool
+
+
 class Late(Protocol):
     """An urgent frame that is encoded when it leaves, so that several of its kind become one (credit, leases)."""
 
@@ -161,10 +167,16 @@ class Outbox:
         small = self.small_size
         return small + self.bulk_size < self._limit or (size <= SMALL and small < self._limit)
 
-    def on_answer(self, lane: object) -> None:
+    def on_answer(self, lane: Departed) -> None:
         """The peer answered all that this lane said. What left before it the peer has read, too."""
-        if self._tail == id(lane):
+        # Of a lane that has said nothing the number may be that of an earlier one, which is no more.
+        if lane.left and self._tail == id(lane):
             self.is_heard = True
+
+    def unheard(self) -> None:
+        """Something left, or leaves, in another way than from a lane."""
+        self._tail = 0
+        self.is_heard = False
 
     def hold(self) -> None:
         """Let nothing leave until ``release``; errors that end everything excepted, which ``drop_held`` lets out."""
@@ -268,7 +280,7 @@ class Outbox:
             return frames
         total = 0
         if self._urgent or self._replies:
-            self._tail = 0
+            self.unheard()
             total = self._take_urgent(frames, limit, room)
         if self._introduced:
             self._introduced = False

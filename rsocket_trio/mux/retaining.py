@@ -149,6 +149,8 @@ class RetainingOutbox(Outbox):
         frames: list[EncodedFrame] = []
         total = 0
         signals, again = self._signals, self._again
+        if signals or again:
+            self.unheard()
         while signals and total < limit:
             signal = signals.popleft()
             frames.append(signal)
@@ -176,6 +178,7 @@ class RetainingOutbox(Outbox):
                 store.append(kept)
         if not self.asked and (store.size * 2 >= store.limit or (self.is_stalled and store.size)):
             self.asked = True
+            self.unheard()
             frames.append(self._half_full())
         return frames
 
@@ -187,6 +190,7 @@ class RetainingOutbox(Outbox):
                 if self._is_tracked(reply):
                     self._replies.append(reply)
                 else:
+                    self.unheard()
                     frames.append(reply)
                     self.reply_size -= len(reply)
 

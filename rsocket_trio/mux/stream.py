@@ -11,7 +11,7 @@ class StreamState(Protocol):
     """What a connection may know of a session's stream.
 
     ``owner`` is the connection's own: whoever waits for the stream's events, or ``None``. ``open`` are the open
-    halves, ``room`` the items that may be sent.
+    halves, ``room`` the items that may be sent, ``left`` says that something of it was sent.
     """
 
     id: int
@@ -20,3 +20,4 @@ class StreamState(Protocol):
     owner: Any
     room: int
     open: int
+    left: bool

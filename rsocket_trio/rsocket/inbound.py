@@ -342,6 +342,8 @@ class Inbound:
 
     def offence(self, stream: Stream, error: RemoteProtocolError, *, more: bool = True) -> None:
         """End a stream for a fault of the peer's; ``more`` says that frames of it may be on their way."""
+        # Without its traceback, which would keep what was being joined for as long as somebody keeps the error.
+        error = error.with_traceback(None)
         known = stream.request is None
         stream.request = None
         if more and not stream.requester:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from rsocket_trio.rsocket.inbound import Inbound
     from rsocket_trio.rsocket.plain import Plain
 
+LARGE = 4096
+"""Bytes of a frame from which its data is not copied before it is joined."""
+
 
 def take_plain(inbound: Inbound, plain: Plain, frames: Sequence[bytes], index: int) -> int:
     """Take a request or a part that has nothing but data, or such items of one stream that follow one another.
@@ -29,7 +32,9 @@ def take_plain(inbound: Inbound, plain: Plain, frames: Sequence[bytes], index: i
     stream_id = int.from_bytes(data[plain.stream_id], "big")
     if kind != plain.item and kind != plain.last:
         if kind == plain.part:
-            return _take_part(inbound, memoryview(data)[size:], stream_id)
+            # A view keeps the whole frame and is an object more: for small ones that is many times what they hold.
+            part = memoryview(data)[size:] if len(data) >= LARGE else data[size:]
+            return _take_part(inbound, part, stream_id)
         interaction = plain.requests.get(kind)
         if interaction is None or stream_id > plain.last_id or len(data) < size:
             return 0
@@ -68,7 +73,7 @@ def take_plain(inbound: Inbound, plain: Plain, frames: Sequence[bytes], index: i
     return taken
 
 
-def _take_part(inbound: Inbound, data: memoryview, stream_id: int) -> int:
+def _take_part(inbound: Inbound, data: bytes | memoryview, stream_id: int) -> int:
     """Take a fragment that is neither the first nor the last: 1, or 0 where it is unusual."""
     stream = inbound.table.mine.get(stream_id) or inbound.table.theirs.get(stream_id)
     if (

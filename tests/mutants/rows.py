@@ -29,6 +29,8 @@ CANCELS = (
     "tests/reliability/test_cancel_sweep.py",
 )
 
+OUTBOX = ("tests/mux/test_outbox.py", "tests/connection/test_link_at_once.py")
+PARTS = ("tests/rsocket/test_parts.py",)
 MUTANTS = (
     # Credit
     Mutant(
@@ -61,7 +63,7 @@ MUTANTS = (
     ),
     Mutant(
         "receiving many at once takes no credit",
-        "rsocket/inbound.py",
+        "rsocket/shortcuts.py",
         "stream.granted -= taken",
         "stream.granted -= 0",
         STREAMS,
@@ -72,6 +74,13 @@ MUTANTS = (
         "if stream.granted <= 0:\n            self._surplus(stream)\n            return\n        stream.granted",
         "if stream.granted < 0:\n            self._surplus(stream)\n            return\n        stream.granted",
         STREAMS,
+    ),
+    Mutant(
+        "a part in between counts for nothing",
+        "rsocket/shortcuts.py",
+        "inbound.table.reassembling += len(data)",
+        "inbound.table.reassembling += 0",
+        PARTS,
     ),
     Mutant(
         "what is granted later is not counted",
@@ -164,6 +173,14 @@ MUTANTS = (
         "if back.first_available_client_position > self.received:",
         "if back.first_available_client_position > self.received + 2**31:",
         RESUME,
+    ),
+    # Leaving
+    Mutant(
+        "any answer shows that everything was heard",
+        "mux/outbox.py",
+        "if lane.left and self._tail == id(lane):",
+        "if lane.left:",
+        OUTBOX,
     ),
     # Cancelling, and what ends a stream
     Mutant(

@@ -35,12 +35,7 @@ def joined(*pieces: bytes | memoryview) -> bytes:
 
 def kept(spare: Spare) -> list[int]:
     """Sizes of what is kept."""
-    found = []
-    while (memory := spare.take(0)) is not None:
-        found.append(len(memory))
-    for size in found:
-        spare.give(bytearray(size))
-    return found
+    return [len(memory) for memory in spare._kept]
 
 
 @given(st.lists(st.sampled_from([1, 100, 64 * KIB, 300 * KIB, 2 * KIB * KIB]), max_size=6))
@@ -115,3 +110,23 @@ def test_many_pieces_and_tens_of_megabytes_are_copied_as_they_come(first: int) -
 def test_pieces_may_be_views_of_larger_frames() -> None:
     frames = [b"head" + some(64 * KIB, index)[: 64 * KIB] for index in range(40)]
     assert joined(*(memoryview(frame)[4:] for frame in frames)) == b"".join(frame[4:] for frame in frames)
+
+
+def test_memory_that_is_much_larger_than_what_is_here_is_left_to_others(spare: Spare) -> None:
+    joined(bytes(SMALL))
+    begun = Joining()
+    begun.add(bytes(SMALL // 2 - 1))
+    assert kept(spare) == [SMALL]
+    begun.add(b"x")
+    assert kept(spare) == []
+    assert begun.join() == bytes(SMALL // 2 - 1) + b"x"
+    assert kept(spare) == [SMALL]
+
+
+def test_memory_of_the_same_contents_is_not_taken_for_another(spare: Spare) -> None:
+    memories = [bytearray(WORTH_KEEPING) for _ in range(3)]
+    for memory in memories:
+        spare.give(memory)
+    taken = [spare.take(WORTH_KEEPING) for _ in range(4)]
+    assert sorted(map(id, taken[:3])) == sorted(map(id, memories))
+    assert taken[3] is None

@@ -1,0 +1,154 @@
+"""Fragments in between are taken without frame values, and mean what they mean as those: in lockstep, step by step."""
+
+from __future__ import annotations
+
+import tracemalloc
+from random import Random
+from typing import Any, Final
+
+import attrs
+import pytest
+
+from rsocket_trio.errors import LocalProtocolError, RSocketError
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.framing import whole
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket import shortcuts
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame
+from rsocket_trio.rsocket.session import Session
+from tests.events import one_by_one
+from tests.fuzz.spoken import NAMES
+from tests.rsocket.pairs import client_terms
+
+SEEDS: Final = 150
+STEPS: Final = 30
+LIMITS: Final = Limits(payload_size=400, reassembly_size=600, tiny_fragments=3, streams=6, cancels=10_000)
+SIZES: Final = (0, 1, 30, 63, 64, 65, 100, 5000)
+NUMBERED: Final = (Interaction.REQUEST_STREAM, Interaction.REQUEST_CHANNEL)
+
+
+class Lockstep:
+    """Two servers that hear the same, one of them with the short cut and one without."""
+
+    def __init__(self, dialect: Dialect, limits: Limits) -> None:
+        self.dialect = dialect
+        self.plain = dialect.codec.plain
+        client = Session(dialect, client=True, limits=Limits(), fragment_size=1000)
+        client.start_client(client_terms(), 0.0)
+        first = [whole(frame) for frame in client.outbox.take()]
+        self.sessions = [Session(dialect, client=False, limits=limits, fragment_size=64) for _ in range(2)]
+        for session in self.sessions:
+            session.start_server(grants_leases=False)
+            session.receive(first, 0.0)
+            session.accept(0.0)
+
+    def hear(self, frames: list[bytes], patch: pytest.MonkeyPatch) -> None:
+        """Let both hear this, and find them the same in all that they report, hold and answer."""
+        told = []
+        for session, plain in zip(self.sessions, (self.plain, None), strict=True):
+            patch.setattr(self.dialect.codec, "plain", plain)
+            events = [said(event) for event in one_by_one(session.receive(list(frames), 0.0))]
+            told.append((events, state(session), [whole(frame) for frame in session.outbox.take()]))
+        patch.setattr(self.dialect.codec, "plain", self.plain)
+        assert told[0] == told[1]
+        for session in self.sessions:
+            held = sum(stream.assembly.size for stream in session.open_streams() if stream.assembly is not None)
+            assert held == session.table.reassembling
+
+
+def said(event: Any) -> list[str]:
+    fields = ("payload", "complete", "error")
+    stream = getattr(event, "stream", None)
+    return [type(event).__name__, str(stream and stream.id), *(str(getattr(event, name, "")) for name in fields)]
+
+
+def state(session: Session) -> list[Any]:
+    streams = [
+        (stream.id, stream.open, stream.granted, stream.room, stream.assembly and stream.assembly.size)
+        for stream in session.open_streams()
+    ]
+    inbound = session.inbound
+    return [session.state, streams, session.table.reassembling, inbound.ignored, inbound.refused, str(session.error)]
+
+
+def spoken(dialect: Dialect, rng: Random) -> bytes:
+    """A frame of a peer that cuts all its payloads, mostly as it may, on one of few streams."""
+    stream_id = rng.randrange(1, 10, 2)
+    data = rng.randbytes(rng.choice(SIZES))
+    kind = rng.random()
+    frame: Any
+    if kind < 0.2:
+        interaction = rng.choice(list(Interaction))
+        number = rng.choice((1, 5)) if interaction in NUMBERED or not dialect.halves else None
+        frame = RequestFrame(stream_id, interaction, Payload(data), number, follows=rng.random() < 0.7)
+    elif kind < 0.8:
+        frame = PayloadFrame(stream_id, Payload(data), next=True, complete=False, follows=rng.random() < 0.8)
+    elif kind < 0.95:
+        metadata = b"m" if rng.random() < 0.3 else None
+        frame = PayloadFrame(stream_id, Payload(data, metadata), True, rng.random() < 0.3, rng.random() < 0.5)
+    else:
+        frame = CancelFrame(stream_id)
+    try:
+        return dialect.codec.encode(frame)
+    except LocalProtocolError:  # there is no such frame in this dialect
+        return spoken(dialect, rng)
+
+
+@pytest.mark.parametrize("dialect", NAMES.values(), ids=NAMES)
+def test_conversations_of_fragments_mean_the_same_without_the_short_cut(
+    dialect: Dialect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = 0
+    take_part = shortcuts._take_part
+
+    def counted(*arguments: Any) -> int:
+        nonlocal taken
+        found = take_part(*arguments)
+        taken += found
+        return found
+
+    monkeypatch.setattr(shortcuts, "_take_part", counted)
+    for seed in range(SEEDS):
+        rng = Random(seed)
+        pair = Lockstep(dialect, attrs.evolve(LIMITS, payload_size=rng.choice((120, 400, 20_000))))
+        for _ in range(STEPS):
+            pair.hear([spoken(dialect, rng) for _ in range(rng.choice((1, 1, 2, 5)))], monkeypatch)
+    # RS01-FRAG-02: there a request goes on as itself, and a server takes no others.
+    assert taken > SEEDS or dialect.request_repeats
+
+
+@pytest.mark.parametrize("size", [1, 64])
+def test_tiny_fragments_hold_little_more_than_what_was_sent(size: int) -> None:
+    session = Lockstep(RSOCKET_1_0, Limits()).sessions[0]
+    codec = RSOCKET_1_0.codec
+    asked = [
+        codec.encode(RequestFrame(number, Interaction.REQUEST_RESPONSE, Payload(b"x"), follows=True))
+        for number in range(1, 201, 2)
+    ]
+    session.receive(asked, 0.0)
+    tracemalloc.start()
+    try:
+        for number in range(1, 201, 2):
+            part = PayloadFrame(number, Payload(bytes(size)), True, False, True)
+            session.receive([codec.encode(part) for _ in range(250)], 0.0)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 100 * 250 * (size + 60)
+
+
+def test_the_error_of_a_payload_that_was_refused_does_not_keep_it() -> None:
+    pair = Lockstep(RSOCKET_1_0, LIMITS)
+    codec = RSOCKET_1_0.codec
+    request = RequestFrame(1, Interaction.REQUEST_CHANNEL, Payload(b"x"), 1)
+    session = pair.sessions[0]
+    session.receive([codec.encode(request)], 0.0)
+    [stream] = session.open_streams()
+    session.commands.request_n(stream, 5)
+    part = codec.encode(PayloadFrame(1, Payload(bytes(300)), True, False, True))
+    errors = [getattr(event, "error", None) for event in session.receive([part, part], 0.0)]
+    [error] = [error for error in errors if isinstance(error, RSocketError)]
+    assert error.__traceback__ is None
