@@ -139,7 +139,8 @@ class Link:
 
     def flush(self) -> None:
         """As ``wake``, but nobody is in the middle of anything: what was put may be written here and now."""
-        send_at_once = self._transport.send_at_once
+        # An application's own transport may be one that knows nothing of this.
+        send_at_once = getattr(self._transport, "send_at_once", None)
         if (
             send_at_once is None
             or not self._at_once
@@ -151,6 +152,7 @@ class Link:
         self._at_once -= 1
         frames = self._outbox.take()
         if not frames:
+            self._drained.wake_all()  # the store may have turned out to be full
             return
         self._writes += 1
         try:
@@ -159,6 +161,7 @@ class Link:
             self._break(error)
             return
         self._rules.on_written()
+        self._drained.wake_all()  # reading may pause for what has left now
         if self._unfinished or self._outbox:
             self.wake()
 
@@ -208,7 +211,7 @@ class Link:
                 await self._receive()
             if self._broken is not None:
                 self._lose(f"the transport broke: {reason(self._broken)}", self._broken)
-            if not self._lost and not (self._outbox.is_heard and not self._outbox and self._transport.is_idle):
+            if not self._lost and not self._may_go():
                 with trio.move_on_after(LEAVING):
                     await self._say_goodbye()
         finally:
@@ -296,9 +299,10 @@ class Link:
             self._drained.wake_all()
 
     def _break(self, error: Exception) -> None:
-        """Writing failed. What the peer said before is still read."""
+        """Writing failed. What the peer said before is still read, unless reading pauses."""
         self._broken = error
         self._reading.deadline = trio.current_time() + LAST_WORDS
+        self._drained.wake_all()
 
     async def _wait_for_frames(self) -> None:
         self._writer = trio.lowlevel.current_task()
@@ -316,6 +320,11 @@ class Link:
             lost.__cause__ = cause
             self._rules.on_lost(lost)
         self.wake()
+
+    def _may_go(self) -> bool:
+        """Whether nothing can get lost by closing here and now."""
+        outbox = self._outbox
+        return outbox.is_heard and not outbox and not self._unfinished and getattr(self._transport, "is_idle", False)
 
     async def _say_goodbye(self) -> None:
         """Let the send task empty the outbox, then end the transport in order."""

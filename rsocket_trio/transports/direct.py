@@ -41,10 +41,11 @@ class DirectStream(trio.abc.HalfCloseableStream):
         self._said_the_end = False
         self._is_full = False
         self._writes = 0
-        if connected.family != socket.AF_UNIX:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-                with suppress(OSError):  # some kernels name it and have it not
+        if connected.family in (socket.AF_INET, socket.AF_INET6):
+            # Where the peer is gone already, or the kernel names an option that it has not, it goes without.
+            with suppress(OSError):
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if hasattr(socket, "TCP_NOTSENT_LOWAT"):
                     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT)
 
     @property

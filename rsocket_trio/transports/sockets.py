@@ -42,7 +42,17 @@ async def open_tcp(host: str, port: int) -> DirectStream:
     if family is None:
         return _taken_over(await trio.open_tcp_stream(host, port))
     # One address, so there is nothing to race: a quarter of what connecting costs is saved.
-    return await _connect(socket.socket(family, socket.SOCK_STREAM), (host, port))
+    try:
+        connecting = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            return await _connect(connecting, (host, port))
+        except BaseException:
+            connecting.close()
+            raise
+    except OSError:
+        # The system may have known at once, and who tries again and again must not hold up everybody else.
+        await trio.lowlevel.checkpoint()
+        raise
 
 
 async def open_unix(path: str) -> DirectStream:
@@ -51,19 +61,15 @@ async def open_unix(path: str) -> DirectStream:
 
 
 async def _connect(connecting: socket.socket, address: tuple[str, int]) -> DirectStream:
+    connecting.setblocking(False)
     try:
-        connecting.setblocking(False)
-        try:
-            connecting.connect(address)
-        except BlockingIOError:
-            await trio.lowlevel.wait_writable(connecting)
-            error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if error:
-                raise OSError(error, os.strerror(error)) from None
-        return DirectStream(connecting, address)
-    except BaseException:
-        connecting.close()
-        raise
+        connecting.connect(address)
+    except BlockingIOError:
+        await trio.lowlevel.wait_writable(connecting)
+        error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error)) from None
+    return DirectStream(connecting)
 
 
 def _taken_over(stream: trio.SocketStream) -> DirectStream:
@@ -176,19 +182,18 @@ class SocketListener(trio.abc.Listener[DirectStream]):
         await trio.lowlevel.checkpoint()
 
     def _take(self) -> DirectStream | None:
-        """The connection that waits first; ``None`` if none does."""
-        while True:
-            if self.socket.fileno() < 0:
-                raise trio.ClosedResourceError
-            try:
-                accepted, address = self.socket.accept()
-            except BlockingIOError:
-                return None
-            except OSError as error:
-                if error.errno not in ONE_LOST:
-                    raise
-            else:
-                return DirectStream(accepted, address)
+        """The connection that waits first; ``None`` if none does, or it is gone already."""
+        if self.socket.fileno() < 0:
+            raise trio.ClosedResourceError
+        try:
+            accepted, address = self.socket.accept()
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in ONE_LOST:
+                raise
+            return None
+        return DirectStream(accepted, address)
 
 
 class SharedListener(SocketListener):

@@ -6,13 +6,23 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from rsocket_trio import ConnectionLost, Payload, Responder, open_connection, serve
+from rsocket_trio import (
+    ConnectionLost,
+    Limits,
+    Payload,
+    Responder,
+    open_connection,
+    open_connection_over,
+    serve,
+)
 from rsocket_trio.connection.link import AT_ONCE, LEAVING
+from rsocket_trio.transports.memory import MemoryTransport, connect_memory
 from tests.conformance import raw
 
 RESET = b"\1\0\0\0\0\0\0\0"
@@ -103,3 +113,51 @@ async def test_a_peer_that_resets_before_the_first_write_is_told_of() -> None:
         with pytest.raises(ConnectionLost):
             async with open_connection(uri) as connection:
                 await connection.request_response(b"?")
+
+
+async def test_reading_that_pauses_for_answers_goes_on_when_they_were_written_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def slow(_: Payload) -> bytes:
+        await trio.sleep(1)
+        return b"done"
+
+    limits = Limits(payload_size=1000, reassembly_size=1000)
+    serving = partial(serve, responder, "tcp://127.0.0.1:0", limits=limits, dialects=["streamux/1"])
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serving)
+        async with open_connection(uri, dialect="streamux/1") as connection, trio.open_nursery() as asking:
+            for _ in range(AT_ONCE - 1):
+                asking.start_soon(connection.request_response, bytes(600))
+        assert trio.current_time() < limits.silence
+        nursery.cancel_scope.cancel()
+
+
+class Own:
+    """An application's own transport, of an interface that it took from an earlier version."""
+
+    is_message_based = True
+
+    def __init__(self, inner: MemoryTransport) -> None:
+        self.handshake = inner.handshake
+        for name in ("use_framing", "peek", "send", "receive", "finish", "cut", "aclose"):
+            setattr(self, name, getattr(inner, name))
+        self.mid_frame = False
+
+
+async def test_a_transport_that_knows_nothing_of_writing_at_once_serves_as_before() -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def echo(request: Payload) -> Payload:
+        return request
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, responder, "memory://own"))
+        own: Any = Own(await connect_memory("own"))
+        async with open_connection_over(own) as connection:
+            assert (await connection.request_response(b"hi")).data == b"hi"
+        nursery.cancel_scope.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Awaitable, Callable
 
@@ -200,3 +201,51 @@ async def test_only_bare_sockets_are_written_at_once_and_left_without_farewell()
     transport = ByteStreamTransport(here)
     assert transport.send_at_once is None
     assert not idle(transport)
+
+
+async def test_a_connect_that_fails_at_once_still_lets_others_run() -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await open_tcp("255.255.255.255", 80)
+    assert scope.cancelled_caught
+
+
+async def test_who_was_reached_is_named_and_not_what_was_asked_for() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        async with await open_tcp("0.0.0.0", port) as stream:
+            assert stream.peer == f"127.0.0.1:{port}"
+        accepted, address = listening.accept()
+        async with DirectStream(accepted, address) as there:
+            assert there.peer.startswith("127.0.0.1:")
+
+
+async def test_a_connection_that_was_reset_before_it_is_accepted_ends_no_listener(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # macOS refuses options then.
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    listener = SocketListener(socket.create_server(("127.0.0.1", 0)))
+    async with listener:
+        monkeypatch.setattr(socket.socket, "setsockopt", refuse)
+        with socket.create_connection(listener.socket.getsockname()):
+            await (await listener.accept()).aclose()
+
+
+async def test_an_error_that_accepting_never_gets_over_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Denied:
+        def __init__(self, inner: socket.socket) -> None:
+            self.fileno = inner.fileno
+
+        def accept(self) -> None:
+            raise OSError(errno.EPERM, "Operation not permitted")
+
+    listener = SocketListener(socket.create_server(("127.0.0.1", 0)))
+    async with listener:
+        with monkeypatch.context() as patch, socket.create_connection(listener.socket.getsockname()):
+            patch.setattr(listener, "socket", Denied(listener.socket))
+            with trio.move_on_after(0.01) as waited:
+                await listener.accept()
+            assert waited.cancelled_caught
