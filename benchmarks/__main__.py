@@ -60,7 +60,7 @@ def further(repeat: int, frames: int = analytics.FRAMES) -> dict[str, Callable[[
         "websocket": partial(comparing.over_websocket, repeat),
         "memory": partial(memory.main, [library.name for library in (OURS, THEIRS) if not library.missing()]),
         "latency": latency.main,
-        "scaling": partial(scaling.main, min(repeat, 3)),
+        "scaling": partial(scaling.main, repeat),
         "dialects": partial(dialects.main, repeat),
         "resume": partial(resume.main, repeat),
         "oob": oob.main,

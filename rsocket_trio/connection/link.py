@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Sequence
-from typing import Protocol
 
 import trio
 
+from rsocket_trio.connection.rules import Rules
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.outbox import Outbox
@@ -22,56 +22,12 @@ LEAVING = 1.0
 """Seconds that what is queued gets to be written, and the peer to close, before the transport is cut."""
 
 
-class Rules(Protocol):
-    """What a link asks of the connection that it serves. None of these waits."""
-
-    @property
-    def is_congested(self) -> bool:
-        """Whether reading must pause."""
-        ...
-
-    @property
-    def is_stuck(self) -> bool:
-        """Whether that pause would not end: only another transport helps."""
-        ...
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing more is to be read."""
-        ...
-
-    @property
-    def is_mid_frame(self) -> bool:
-        """Whether a part of a frame is here that the transport knows nothing of."""
-        ...
-
-    @property
-    def progress(self) -> int:
-        """Grows while what was received is taken by its readers."""
-        ...
-
-    def on_frames(self, frames: Sequence[bytes]) -> None:
-        """Whole frames came."""
-        ...
-
-    def on_broken(self, error: RemoteProtocolError) -> None:
-        """The transport can't find the next frame."""
-        ...
-
-    def on_lost(self, error: ConnectionLost) -> None:
-        """The transport is gone."""
-        ...
-
-    def on_written(self) -> None:
-        """Something left the outbox."""
-        ...
-
-
 class Link:
-    """One transport's two tasks. The receive task calls synchronous code only; the send task is the only writer.
+    """One transport's two tasks. The receive task calls synchronous code only.
 
-    The send task begins with the first thing to send, and goes when there was nothing for long: ``rest``. While it
-    ``is_awake`` it finds by itself what is put into the outbox.
+    The send task, where there is one, is the only writer. It begins when there is more to send than a few writes,
+    and goes when there was nothing for long: ``rest``. While it ``is_awake`` it finds by itself what is put into the
+    outbox.
     """
 
     __slots__ = (

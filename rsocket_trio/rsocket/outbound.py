@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rsocket_trio.errors import LocalProtocolError, StreamError, Unsupported
+from rsocket_trio.mux.bulk import Source
 from rsocket_trio.mux.credit import MAX_REQUEST_N
 from rsocket_trio.mux.halves import (
     BOTH,
@@ -18,7 +19,7 @@ from rsocket_trio.mux.halves import (
     applied,
 )
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Outbox, Source
+from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extension_payloads import AT_STREAM

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rsocket_trio.errors import ConnectionLost, RSocketError, StreamError, Unsupported
+from rsocket_trio.mux.bulk import Source
 from rsocket_trio.mux.halves import NEITHER, RECEIVING, SEND_COMPLETE, SEND_ERROR, SEND_NEXT, SENDING, applied
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Outbox, Source
+from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import MetadataPush, Payload, as_bytes
 from rsocket_trio.streamux.chunks import CANCEL, CANCEL_ACK, PING, PING_ACK, RESPONSE, TERMINATION, HeaderLayout
 from rsocket_trio.streamux.exchanges import Exchange, Exchanges

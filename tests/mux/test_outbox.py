@@ -8,8 +8,9 @@ from itertools import pairwise
 
 import pytest
 
+from rsocket_trio.mux.bulk import Source
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Lane, Outbox, Source
+from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Lane, Outbox
 
 
 class Model:

@@ -9,8 +9,9 @@ from itertools import accumulate
 
 import pytest
 
+from rsocket_trio.mux.bulk import Source
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.outbox import WRITE_SIZE, Lane, Source
+from rsocket_trio.mux.outbox import WRITE_SIZE, Lane
 from rsocket_trio.mux.retaining import FrameStore, RetainingOutbox
 
 BEAT = b"how far are you?"

@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from rsocket_trio.transports.bytestream import cut_socket
+from rsocket_trio.transports.direct import DirectStream
 from tests.resume.recorder import CLIENT, SERVER, Recorder, other
 
 HOST = "127.0.0.1"
@@ -212,10 +214,10 @@ async def _end(stream: trio.SocketStream) -> None:
         return
 
 
-def reset(stream: trio.SocketStream) -> None:
+def reset(stream: trio.SocketStream | DirectStream) -> None:
     """Close at once, with RST."""
-    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-    stream.socket.close()
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    cut_socket(stream)
 
 
 @asynccontextmanager

@@ -8,13 +8,14 @@ from typing import Any
 import trio
 
 from rsocket_trio import Connection
+from rsocket_trio.transports.direct import DirectStream
 from tests.resume.proxy import reset
 
 
 class Deaf(trio.abc.Stream):
     """In place of a stream whose network is gone: what is written is lost, and nothing is read until the end."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: DirectStream) -> None:
         self.stream = stream
         self._gone = trio.Event()
 
@@ -68,5 +69,6 @@ class Line:
         assert link is not None
         transport: Any = link._transport
         deaf = transport._stream = Deaf(transport._stream)
+        transport._socket = None
         await trio.sleep(seconds)
         deaf.end(rudely=rudely)
