@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, notify_closing, wait_readable, wait_writable
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
+Given = TypeVar("Given")
 READ_SIZE = 65536
 """Bytes that one read brings when nothing else is asked for."""
 UNSENT = 16384
@@ -85,10 +86,13 @@ class DirectStream(trio.abc.HalfCloseableStream):
 
     def write(self, data: BytesLike) -> int:
         """How many bytes the system took, from the front. Raises as ``send_all`` does."""
+        return self._hand_over(self.socket.send, data)
+
+    def _hand_over(self, send: Callable[[Given], int], given: Given) -> int:
         if self._said_the_end:
             raise trio.ClosedResourceError("nothing can be sent after the end was said")
         try:
-            return self.socket.send(data)
+            return send(given)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -108,19 +112,9 @@ class DirectStream(trio.abc.HalfCloseableStream):
     async def put_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """The same for what is in pieces, which are joined only where the system does not take them all."""
         await checkpoint()
-        sent = self._write_parts(parts)
+        sent = self._hand_over(self.socket.sendmsg, parts)
         if sent < sum(map(len, parts)):
             await self._put_rest(b"".join(parts), sent)
-
-    def _write_parts(self, parts: Sequence[bytes | memoryview]) -> int:
-        if self._said_the_end:
-            raise trio.ClosedResourceError("nothing can be sent after the end was said")
-        try:
-            return self.socket.sendmsg(parts)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            raise self._lost(error) from error
 
     async def _put_rest(self, data: BytesLike, sent: int) -> None:
         with memoryview(data) as whole:

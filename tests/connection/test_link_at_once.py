@@ -36,6 +36,17 @@ async def listening() -> AsyncIterator[tuple[str, trio.SocketListener]]:
         yield f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}", listener
 
 
+def echoing() -> Responder:
+    """A responder whose handler takes a task."""
+    responder = Responder()
+
+    @responder.request_response
+    async def echo(request: Payload) -> Payload:
+        return request
+
+    return responder
+
+
 @pytest.mark.parametrize("and_then_forget", [False, True])
 async def test_who_was_answered_last_leaves_at_once_and_who_said_more_waits_until_it_was_read(
     autojump_clock: MockClock, and_then_forget: bool
@@ -65,14 +76,8 @@ async def test_who_was_answered_last_leaves_at_once_and_who_said_more_waits_unti
 
 
 async def test_the_first_answers_of_a_connection_need_no_send_task() -> None:
-    responder = Responder()
-
-    @responder.request_response
-    async def echo(request: Payload) -> Payload:
-        return request
-
     async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, responder, "tcp://127.0.0.1:0"))
+        [uri] = await nursery.start(partial(serve, echoing(), "tcp://127.0.0.1:0"))
         async with await trio.open_tcp_stream("127.0.0.1", int(uri.rpartition(":")[2])) as stream:
             peer = raw.RawPeer(stream)
             await peer.send(raw.setup())
@@ -151,14 +156,8 @@ class Own:
 
 
 async def test_a_transport_that_knows_nothing_of_writing_at_once_serves_as_before() -> None:
-    responder = Responder()
-
-    @responder.request_response
-    async def echo(request: Payload) -> Payload:
-        return request
-
     async with trio.open_nursery() as nursery:
-        await nursery.start(partial(serve, responder, "memory://own"))
+        await nursery.start(partial(serve, echoing(), "memory://own"))
         own: Any = Own(await connect_memory("own"))
         async with open_connection_over(own) as connection:
             assert (await connection.request_response(b"hi")).data == b"hi"

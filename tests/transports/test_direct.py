@@ -149,21 +149,6 @@ async def test_a_refused_connection_says_so_and_leaves_no_socket() -> None:
         await open_unix("/nowhere/at.all")
 
 
-async def test_a_listener_that_is_closed_under_whoever_accepts_says_so() -> None:
-    listener = SocketListener(socket.create_server(("127.0.0.1", 0)))
-    async with trio.open_nursery() as nursery:
-
-        async def accept() -> None:
-            with pytest.raises(trio.ClosedResourceError):
-                await listener.accept()
-
-        nursery.start_soon(accept)
-        await trio.testing.wait_all_tasks_blocked()
-        await listener.aclose()
-    with pytest.raises(trio.ClosedResourceError):
-        await listener.accept()
-
-
 async def test_what_is_not_taken_at_once_goes_before_what_is_sent_next() -> None:
     here, there = await clogged()
     transport = ByteStreamTransport(here)

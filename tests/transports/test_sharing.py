@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio.transports.sockets import IN_A_ROW, STEP_BACK, SharedListener
+from rsocket_trio.transports.sockets import IN_A_ROW, STEP_BACK, SharedListener, SocketListener
 
 
 @pytest.fixture
@@ -24,6 +24,10 @@ def listening() -> Iterator[socket.socket]:
 
 def share(listening: socket.socket) -> SharedListener:
     return SharedListener(os.dup(listening.fileno()))
+
+
+def alone(listening: socket.socket) -> SocketListener:
+    return SocketListener(listening.dup())
 
 
 async def test_idle_processes_take_turns(listening: socket.socket) -> None:
@@ -70,8 +74,11 @@ async def test_of_what_waits_in_the_queue_some_are_left_to_others(
     assert times == pytest.approx([STEP_BACK * pause for pause in pauses])
 
 
-async def test_a_listener_that_is_closed_wakes_who_waits_and_the_socket_listens_on(listening: socket.socket) -> None:
-    listener = share(listening)
+@pytest.mark.parametrize("listen", [share, alone])
+async def test_a_listener_that_is_closed_wakes_who_waits_and_the_socket_listens_on(
+    listening: socket.socket, listen: Callable[[socket.socket], SocketListener]
+) -> None:
+    listener = listen(listening)
     async with trio.open_nursery() as nursery:
 
         async def accept() -> None:
