@@ -76,7 +76,9 @@ class Hearing:
     def on_written(self) -> None:
         """Something left the outbox."""
         engine = self._engine
-        engine.opening.on_written()
+        opening = engine.opening
+        if opening.room.first is not None or opening.line.first is not None:
+            opening.on_written()
         if engine.session.gave_up_resuming and not self._told_so:
             self._told_so = True
             engine.faults.fatal(ConnectionLost("the store is full: from now on the session can't be resumed"))

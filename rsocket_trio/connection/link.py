@@ -235,7 +235,7 @@ class Link:
                 if not frames and not self._unfinished:
                     if self._leaving or self._rests:
                         break
-                    if self._drained:
+                    if self._drained.first is not None:
                         # The store may have turned out to be full, and what reading pauses for to be another matter.
                         self._drained.wake_all()
                     await self._wait_for_frames()
@@ -246,7 +246,7 @@ class Link:
                 await transport.send(frames)
                 self._writing = False
                 rules.on_written()
-                if self._drained:
+                if self._drained.first is not None:
                     self._drained.wake_all()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._break(error)

@@ -23,17 +23,17 @@ T = TypeVar("T")
 class Opening:
     """Opens streams, in the order in which they were asked for.
 
-    ``room`` is where those wait for whom the outbox is too full.
+    ``room`` is where those wait for whom the outbox is too full, ``line`` where those do who need an id or a permit.
     """
 
-    __slots__ = ("_commands", "_engine", "_handed", "_line", "_outbox", "_session", "room")
+    __slots__ = ("_commands", "_engine", "_handed", "_outbox", "_session", "line", "room")
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._session = engine.session
         self._commands = engine.session.commands
         self._outbox = engine.session.outbox
-        self._line = Parking()
+        self.line = Parking()
         self._handed = False
         self.room = Parking()
 
@@ -94,28 +94,30 @@ class Opening:
 
     def next_in_line(self) -> None:
         """Something may go now: who waits longest gets its permit, and lets the next have theirs once it opened."""
-        line = self._line
-        if not line or self._handed or not self._outbox.has_room(0):
+        first = self.line.first
+        if first is None or self._handed or not self._outbox.has_room(0):
             return  # of two that are woken at once either may run first, and opens its stream first
-        if self._take_permit(line.longest):
+        if self._take_permit(first.wish):
             self._handed = True
-            line.wake_one(True)
+            self.line.wake_one(True)
 
     def on_written(self) -> None:
-        """Something left the outbox: those that wait longest look again, as many as may find room."""
+        """Something left the outbox: those that wait longest look again, as many as may find room.
+
+        Needed only where somebody waits, in ``room`` or in the ``line``.
+        """
         room, outbox = self.room, self._outbox
-        if room:
+        if room.first is not None:
             if outbox.size:
                 # There is a next write for certain, so thousands need not be woken for the room of four.
                 room.wake_for(self._session.limits.outbox_size - outbox.size)
             else:
                 room.wake_all()
-        if self._line:
-            self.next_in_line()
+        self.next_in_line()
 
     def wake_all(self) -> None:
         """Everybody looks again: the connection drains, or is over."""
-        self._line.wake_all()
+        self.line.wake_all()
         self.room.wake_all()
 
     async def _in_turn(self, size: int, cost: int, act: Callable[[], T]) -> T:
@@ -139,9 +141,9 @@ class Opening:
                 return
             if not self._outbox.has_room(size):
                 await self.room.park(size)
-            elif self._line or self._handed or not self._take_permit(cost):
+            elif self.line.first is not None or self._handed or not self._take_permit(cost):
                 # Who comes later must not take the permit, or the id, of those who wait.
-                handed = bool(await self._line.park(cost))
+                handed = bool(await self.line.park(cost))
                 if handed:
                     self._handed = False
             else:

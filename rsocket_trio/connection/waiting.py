@@ -26,25 +26,18 @@ class Place:
 
 
 class Parking:
-    """Where tasks wait in the order in which they came. Who wakes all says nothing: they look for themselves."""
+    """Where tasks wait in the order in which they came. Who wakes all says nothing: they look for themselves.
 
-    __slots__ = ("_first", "_others")
+    ``first`` is the place of the task that waits longest, ``None`` where none does.
+    """
+
+    __slots__ = ("_others", "first")
 
     def __init__(self) -> None:
         # Most of these never see anybody, and nearly all others one task: an OrderedDict costs 400 bytes, and there
         # is one of these for each stream. Ordered, because a plain dict looks at every place that its front once had.
-        self._first: Place | None = None
+        self.first: Place | None = None
         self._others: OrderedDict[trio.lowlevel.Task, Place] | None = None
-
-    def __bool__(self) -> bool:
-        return self._first is not None or bool(self._others)
-
-    @property
-    def longest(self) -> Any:
-        """The wish of the task that waits longest."""
-        if self._first is not None:
-            return self._first.wish
-        return next(iter(self._others.values())).wish if self._others else None
 
     def park(self, wish: object = None) -> Coroutine[Any, Any, Any]:
         """Wait until woken, for what the waker gives. A checkpoint; being cancelled leaves no trace.
@@ -54,8 +47,8 @@ class Parking:
         """
         task = trio.lowlevel.current_task()
         place = Place(self, task, wish)
-        if self._first is None and not self._others:
-            self._first = place
+        if self.first is None:
+            self.first = place
         elif self._others is None:
             self._others = OrderedDict(((task, place),))
         else:
@@ -64,17 +57,16 @@ class Parking:
 
     def leave(self, task: trio.lowlevel.Task) -> bool:
         """Forget this task. Whether it was here."""
-        if self._first is not None and self._first.task is task:
-            self._first = None
+        if self.first is not None and self.first.task is task:
+            self._move_up()
             return True
         return self._others is not None and self._others.pop(task, None) is not None
 
     def wake_one(self, gift: object = None) -> None:
         """Wake the task that waits longest, if there is one. It gets the gift for certain: no cancel comes between."""
-        place, self._first = self._first, None
-        if place is None and self._others:
-            _, place = self._others.popitem(last=False)
+        place = self.first
         if place is not None:
+            self._move_up()
             trio.lowlevel.reschedule(place.task, outcome.Value(gift))
 
     def wake(self, task: trio.lowlevel.Task) -> None:
@@ -84,15 +76,18 @@ class Parking:
 
     def wake_for(self, amount: int) -> None:
         """Wake the tasks that wait longest, until the sizes that they wish for add up to this."""
-        while amount > 0 and self:
-            amount -= self.longest or 1
+        while amount > 0 and self.first is not None:
+            amount -= self.first.wish or 1
             self.wake_one()
 
     def wake_all(self) -> None:
         """Wake every task."""
-        first, self._first = self._first, None
+        first, self.first = self.first, None
         others, self._others = self._others, None
         if first is not None:
             trio.lowlevel.reschedule(first.task)
         for task in others or ():
             trio.lowlevel.reschedule(task)
+
+    def _move_up(self) -> None:
+        self.first = self._others.popitem(last=False)[1] if self._others else None

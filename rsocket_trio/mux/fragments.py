@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 
 import attrs
@@ -89,6 +89,16 @@ class Assembly:
         """Take one more piece that has nothing but data. Raises as ``add`` does."""
         self._count(len(data), limit, tiny_limit)
         self._data.add(data)
+
+    def add_large(self, parts: Sequence[memoryview]) -> int:
+        """Take pieces that have nothing but data, are not tiny, and no more than there may be. Returns their bytes."""
+        data, before = self._data, self._data.size
+        for part in parts:
+            data.add(part)
+        size = data.size - before
+        self.size += size
+        self._tiny = 0
+        return size
 
     def _count(self, size: int, limit: int, tiny_limit: int) -> None:
         self.size += size

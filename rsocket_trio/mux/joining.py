@@ -23,9 +23,10 @@ class Spare:
     """
 
     def __init__(self) -> None:
-        self._kept: list[bytearray] = []  # by size
+        # By size. Views, because a slice of a bytearray that is set makes a copy of what it is set to first.
+        self._kept: list[memoryview] = []
 
-    def take(self, size: int) -> bytearray | None:
+    def take(self, size: int) -> memoryview | None:
         """The largest memory that has this size and not more than twice of it; ``None`` if there is none.
 
         It is the caller's from here. Who sends half a payload and stops must not hold many times of it.
@@ -40,7 +41,7 @@ class Spare:
             self.give(memory)
         return None
 
-    def give(self, memory: bytearray) -> None:
+    def give(self, memory: memoryview) -> None:
         """Keep this. The giver forgets it."""
         self._kept.append(memory)
         self._kept.sort(key=len)
@@ -50,7 +51,7 @@ class Spare:
     def learn(self, size: int) -> None:
         """Somebody would have had use for so much: have it next time, if nothing like it is kept."""
         if WORTH_KEEPING <= size <= SMALL and not any(size <= len(memory) <= 2 * size for memory in self._kept):
-            self.give(bytearray(size))
+            self.give(memoryview(bytearray(size)))
 
 
 SPARE = Spare()
@@ -69,7 +70,7 @@ class Joining:
     def __init__(self) -> None:
         self.size = 0
         self._buffer: BytesIO | None = None
-        self._spare: bytearray | None = None
+        self._spare: memoryview | None = None
         self._filled = 0
         self._pieces: list[bytes | memoryview] = []  # behind what the spare memory holds
 
@@ -79,25 +80,28 @@ class Joining:
         if self._buffer is not None:
             self._buffer.write(piece)
             return
-        if self._spare is not None and self.size <= len(self._spare):
-            self._fill(self._spare, piece)
+        spare = self._spare
+        if spare is not None and self.size <= len(spare):
+            spare[self._filled : self.size] = piece
+            self._filled = self.size
             return
         pieces = self._pieces
         pieces.append(piece)
         if self.size > SMALL or len(pieces) == PIECES:
             self._buffer = BytesIO()
-            if self._spare is not None:
-                with memoryview(self._spare) as view, view[: self._filled] as filled:
-                    self._buffer.write(filled)
-                SPARE.give(self._spare)
+            if spare is not None:
+                self._buffer.write(spare[: self._filled])
+                SPARE.give(spare)
                 self._spare = None
             self._buffer.writelines(pieces)
             pieces.clear()
-        elif self._spare is None and self.size >= WORTH_KEEPING:
+        elif spare is None and self.size >= WORTH_KEEPING:
             self._spare = spare = SPARE.take(self.size)
             if spare is not None:
                 for each in pieces:
-                    self._fill(spare, each)
+                    end = self._filled + len(each)
+                    spare[self._filled : end] = each
+                    self._filled = end
                 pieces.clear()
 
     def join(self) -> bytes:
@@ -106,11 +110,6 @@ class Joining:
             return self._buffer.getvalue()
         return self._joined()
 
-    def _fill(self, spare: bytearray, piece: bytes | memoryview) -> None:
-        end = self._filled + len(piece)
-        spare[self._filled : end] = piece
-        self._filled = end
-
     def _joined(self) -> bytes:
         """What is held so far, as one; nothing of it is held any more."""
         pieces, self._pieces = self._pieces, []
@@ -118,8 +117,7 @@ class Joining:
         if spare is None:
             whole = b"".join(pieces)
         else:
-            with memoryview(spare) as view, view[: self._filled] as filled:
-                whole = b"".join((filled, *pieces))
+            whole = b"".join((spare[: self._filled], *pieces))
         if spare is None or pieces:
             SPARE.learn(len(whole))
         else:

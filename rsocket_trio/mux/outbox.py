@@ -260,7 +260,7 @@ class Outbox:
                 rest = lane.rest
                 lane.head = rest.popleft() if rest else None
             else:
-                size = entry.next_size()  # type: ignore[union-attr]
+                size = entry.next_size  # type: ignore[union-attr]
                 if (total and total + size > limit) or (room is not None and total + size > room):
                     break
                 self._tail = 0
@@ -324,7 +324,7 @@ class Outbox:
         frame = source.take()
         if frame is not None:
             frames.append(frame)
-        if source.is_empty:
+        if not source.next_size:
             self.bulk_size -= source.size
             lane.head = lane.rest.popleft() if lane.rest else None
         else:

@@ -69,7 +69,7 @@ def fragments(
     first = True
     extensions = frame.extensions if isinstance(frame, RequestFrame) else ()
     opening = EMPTY
-    middle: bytes | None = None
+    left = memoryview(payload.data)
     metadata_header = dialect.metadata_header
     first_room = room - fixed
     if dialect.mime_fields:
@@ -77,9 +77,6 @@ def fragments(
         opening = Payload(data_mime=payload.data_mime, metadata_mime=payload.metadata_mime)
         first_room = max(first_room - len(mime_fields("", payload)[1]), metadata_header)
     for piece in pieces(payload, first_room, later_room, metadata_header):
-        if middle is not None and piece.follows:
-            yield middle, piece.data
-            continue
         complete = frame.complete and not piece.follows
         part: RequestFrame | PayloadFrame
         is_request = isinstance(frame, RequestFrame) and (first or repeats)
@@ -89,7 +86,16 @@ def fragments(
         else:
             part = PayloadFrame(frame.stream_id, opening, True, complete, piece.follows)
         before = head(dialect, part, payload, None if piece.metadata is None else bytes(piece.metadata))
-        if piece.metadata is None and not first and not is_request:
-            middle = before  # all those up to the last begin alike
-        first, initial_n, opening, extensions = False, later_n, EMPTY, ()
         yield before, piece.data
+        left = left[len(piece.data) :]
+        if piece.metadata is None and piece.follows and not first and not is_request:
+            break
+        first, initial_n, opening, extensions = False, later_n, EMPTY, ()
+    else:
+        return
+    # Nothing but data is left: all those up to the last begin alike, and are many.
+    while len(left) > later_room:
+        yield before, left[:later_room]
+        left = left[later_room:]
+    last = PayloadFrame(frame.stream_id, EMPTY, True, frame.complete, False)
+    yield head(dialect, last, payload, None), left

@@ -33,11 +33,7 @@ class CreditGrant:
 
     take = encoded
 
-    def next_size(self) -> int:
-        """Bytes of the frame."""
-        return self.size
-
     @property
-    def is_empty(self) -> bool:
-        """Whether the frame went."""
-        return not self.amount
+    def next_size(self) -> int:
+        """Bytes of the frame; 0 once it went."""
+        return self.size if self.amount else 0

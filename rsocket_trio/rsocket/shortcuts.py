@@ -32,9 +32,7 @@ def take_plain(inbound: Inbound, plain: Plain, frames: Sequence[bytes], index: i
     stream_id = int.from_bytes(data[plain.stream_id], "big")
     if kind != plain.item and kind != plain.last:
         if kind == plain.part:
-            # A view keeps the whole frame and is an object more: for small ones that is many times what they hold.
-            part = memoryview(data)[size:] if len(data) >= LARGE else data[size:]
-            return _take_part(inbound, part, stream_id)
+            return _take_parts(inbound, frames, index, size, stream_id)
         interaction = plain.requests.get(kind)
         if interaction is None or stream_id > plain.last_id or len(data) < size:
             return 0
@@ -73,21 +71,41 @@ def take_plain(inbound: Inbound, plain: Plain, frames: Sequence[bytes], index: i
     return taken
 
 
-def _take_part(inbound: Inbound, data: bytes | memoryview, stream_id: int) -> int:
-    """Take a fragment that is neither the first nor the last: 1, or 0 where it is unusual."""
-    stream = inbound.table.mine.get(stream_id) or inbound.table.theirs.get(stream_id)
+def _take_parts(inbound: Inbound, frames: Sequence[bytes], index: int, size: int, stream_id: int) -> int:
+    """Take a fragment that is neither the first nor the last, and large ones like it that follow.
+
+    Returns how many; 0 where the first is unusual. ``size`` is that of what stands before the data.
+    """
+    table, limits = inbound.table, inbound.limits
+    data = frames[index]
+    stream = table.mine.get(stream_id) or table.theirs.get(stream_id)
     if (
         stream is None
         or stream.assembly is None
-        or not data
+        or len(data) <= size
         or not (stream.request is not None or stream.open & RECEIVING)
         or (inbound.dialect.request_repeats and not stream.requester)
     ):
         return 0
-    limits = inbound.limits
-    inbound.table.reassembling += len(data)
+    assembly = stream.assembly
+    if len(data) >= LARGE:
+        head = data[:size]
+        room = min(limits.payload_size - assembly.size, limits.reassembly_size - table.reassembling)
+        parts = []
+        while len(data) >= LARGE and data.startswith(head) and (room := room - len(data) + size) >= 0:
+            parts.append(memoryview(data)[size:])
+            index += 1
+            if index == len(frames):
+                break
+            data = frames[index]
+        if parts:
+            table.reassembling += assembly.add_large(parts)
+            return len(parts)
+    # A view keeps the whole frame and is an object more: for small ones that is many times what they hold.
+    part = memoryview(data)[size:] if len(data) >= LARGE else data[size:]
+    table.reassembling += len(part)
     try:
-        stream.assembly.add_data(data, limits.payload_size, limits.tiny_fragments)
+        assembly.add_data(part, limits.payload_size, limits.tiny_fragments)
         inbound.check_reassembly()
     except RemoteProtocolError as error:
         inbound.offence(stream, error)

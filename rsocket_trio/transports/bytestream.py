@@ -14,9 +14,9 @@ from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.direct import DirectStream
 
 READ_SIZE = 65536
-"""Bytes that one read may bring, beside what is missing of a frame."""
-MORE = 3 * READ_SIZE
-"""Bytes of that frame that may come in the same read: it is one, so no more happens at once for them."""
+"""Bytes that one read may bring where nothing is known of what comes."""
+LARGEST_READ = 4 * READ_SIZE
+"""Bytes that it may bring of large frames, and of the one that is missing a part: little happens at once for them."""
 FIRST_READ_SIZE = 16384
 LEAST_READ_SIZE = 4096
 CROWD = 256
@@ -24,6 +24,8 @@ CROWD = 256
 for it."""
 FEW = 64
 """Frames in one read below which the next ones may bring more."""
+LARGE_FRAME = 32768
+"""Bytes of a frame from which it counts as large there."""
 LARGE = 4
 """Frames in one write up to which bodies that were not copied so far go to the system as they are."""
 TAKES_PARTS = hasattr(socket.socket, "sendmsg")
@@ -84,7 +86,7 @@ class ByteStreamTransport:
         elif self._unsent:
             data, self._unsent = self._unsent + framing.join(frames), b""
             await direct.put_all(data)
-        elif TAKES_PARTS and len(frames) <= LARGE and not all(type(frame) is bytes for frame in frames):
+        elif TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
             await direct.put_parts(framing.parts(frames))
         else:
             await direct.put_all(framing.join(frames))
@@ -115,8 +117,8 @@ class ByteStreamTransport:
                 raise framing.error
             if chunk:
                 frames = framing.feed(chunk)
-                if len(chunk) >= self._read_size:
-                    self._read_size = next_read_size(self._read_size, len(frames))
+                if len(chunk) >= self._read_size or self._read_size > READ_SIZE:
+                    self._read_size = next_read_size(self._read_size, len(chunk), len(frames))
                 if frames:
                     return frames
             elif self._ended:
@@ -127,7 +129,7 @@ class ByteStreamTransport:
                 try:
                     size, missing = self._read_size, framing.missing
                     if missing > LEAST_READ_SIZE:
-                        size += min(missing, MORE)
+                        size = min(size + missing, LARGEST_READ)
                     if direct is None:
                         chunk = bytes(await self._stream.receive_some(size))
                     else:
@@ -180,10 +182,14 @@ class ByteStreamTransport:
             raise error
 
 
-def next_read_size(size: int, frames: int) -> int:
-    """What the next read may bring after one that was as large as it might be and brought so many frames."""
+def next_read_size(size: int, come: int, frames: int) -> int:
+    """What the next read may bring after one that might bring ``size`` bytes and brought ``come``, so many frames."""
+    if come < size:
+        return min(size, READ_SIZE)
     if frames > CROWD:
         return max(size // 2, LEAST_READ_SIZE)
+    if frames * LARGE_FRAME <= size:
+        return min(size * 2, LARGEST_READ)
     if frames < FEW:
         return min(size * 2, READ_SIZE)
     return size

@@ -111,7 +111,11 @@ class DirectStream(trio.abc.HalfCloseableStream):
 
     async def put_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """The same for what is in pieces, which are joined only where the system does not take them all."""
-        await checkpoint()
+        self._writes += 1
+        if self._writes % IN_A_ROW:
+            await checkpoint_if_cancelled()
+        else:
+            await checkpoint()
         sent = self._hand_over(self.socket.sendmsg, parts)
         if sent < sum(map(len, parts)):
             await self._put_rest(b"".join(parts), sent)

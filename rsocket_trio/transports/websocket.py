@@ -16,8 +16,9 @@ from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.bytestream import (
     DISCARD_LIMIT,
     FIRST_READ_SIZE,
+    LARGEST_READ,
     LEAST_READ_SIZE,
-    MORE,
+    READ_SIZE,
     cut_socket,
     next_read_size,
     say_the_end,
@@ -155,7 +156,7 @@ class WebSocketTransport:
             raise trio.BrokenResourceError(_said(messages.closed))
         size, missing = self._read_size, messages.missing
         if missing > LEAST_READ_SIZE:
-            size += min(missing, MORE)
+            size = min(size + missing, LARGEST_READ)
         try:
             chunk = bytes(await self._stream.receive_some(size))
         except trio.BrokenResourceError:
@@ -169,8 +170,8 @@ class WebSocketTransport:
     def _feed(self, chunk: bytes) -> list[bytes]:
         messages = self._messages
         ready = messages.feed(chunk)
-        if len(chunk) >= self._read_size:
-            self._read_size = next_read_size(self._read_size, len(ready) + JUDGED * messages.judged)
+        if len(chunk) >= self._read_size or self._read_size > READ_SIZE:
+            self._read_size = next_read_size(self._read_size, len(chunk), len(ready) + JUDGED * messages.judged)
         return ready
 
     async def _answer(self) -> None:

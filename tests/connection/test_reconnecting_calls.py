@@ -45,7 +45,7 @@ async def test_the_callers_deadline_bounds_the_wait_and_leaves_no_trace(autojump
                 await call(client)
         with pytest.raises(trio.TooSlowError), trio.fail_after(2):
             await client.connected()
-        assert not client._changes
+        assert client._changes.first is None
 
 
 async def test_without_waiting_a_call_fails_at_once_and_says_why(autojump_clock: MockClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -25,7 +26,7 @@ async def test_one_is_woken_at_a_time_in_the_order_of_arrival_and_gets_the_gift(
             await settle()
 
     assert got == [(number, f"gift {number}") for number in range(5)]
-    assert not parking
+    assert parking.first is None
 
 
 async def test_all_are_woken_at_once_and_those_who_park_again_wait_for_the_next_time(autojump_clock: MockClock) -> None:
@@ -44,7 +45,7 @@ async def test_all_are_woken_at_once_and_those_who_park_again_wait_for_the_next_
         parking.wake_all()
         await settle()
         assert sorted(rounds) == [0, 1, 2]
-        assert parking
+        assert parking.first is not None
         parking.wake_all()
 
 
@@ -59,12 +60,40 @@ async def test_who_is_cancelled_is_forgotten(autojump_clock: MockClock) -> None:
     async with trio.open_nursery() as nursery:
         with trio.move_on_after(0.001):
             await parking.park()
-        assert not parking
+        assert parking.first is None
         nursery.start_soon(wait)
         await settle()
         parking.wake_one()
 
     assert woken == ["second"]
+
+
+@pytest.mark.parametrize("leaver", range(3))
+async def test_those_behind_one_who_is_cancelled_keep_their_order(leaver: int, autojump_clock: MockClock) -> None:
+    parking = Parking()
+    scopes = [trio.CancelScope() for _ in range(3)]
+    woken: list[int] = []
+
+    async def wait(number: int) -> None:
+        with scopes[number]:
+            await parking.park(number)
+            woken.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(wait, number)
+            await settle()
+        scopes[leaver].cancel()
+        await settle()
+        left = [number for number in range(3) if number != leaver]
+        for number in left:
+            assert parking.first is not None
+            assert parking.first.wish == number
+            parking.wake_one()
+            await settle()
+
+    assert woken == left
+    assert parking.first is None
 
 
 async def test_waking_nobody_does_nothing(autojump_clock: MockClock) -> None:
@@ -73,4 +102,4 @@ async def test_waking_nobody_does_nothing(autojump_clock: MockClock) -> None:
     parking.wake_one()
     parking.wake_all()
 
-    assert not parking
+    assert parking.first is None

@@ -124,7 +124,7 @@ def test_memory_that_is_much_larger_than_what_is_here_is_left_to_others(spare: S
 
 
 def test_memory_of_the_same_contents_is_not_taken_for_another(spare: Spare) -> None:
-    memories = [bytearray(WORTH_KEEPING) for _ in range(3)]
+    memories = [memoryview(bytearray(WORTH_KEEPING)) for _ in range(3)]
     for memory in memories:
         spare.give(memory)
     taken = [spare.take(WORTH_KEEPING) for _ in range(4)]

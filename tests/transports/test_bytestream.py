@@ -39,6 +39,16 @@ class CountingStream(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
+class FullStream(CountingStream):
+    """Delivers as much as it is asked for, while there is any."""
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        self.asked.append(max_bytes)
+        data, self.chunks = b"".join(self.chunks), []
+        self.chunks.append(data[max_bytes:])
+        return data[:max_bytes]
+
+
 def over(stream: trio.abc.Stream) -> ByteStreamTransport:
     transport = ByteStreamTransport(stream)
     transport.use_framing(Framing24())
@@ -75,8 +85,31 @@ async def test_a_read_may_bring_the_rest_of_one_frame_beside_all_else() -> None:
 
     assert [len(frame) for frame in await over(stream).receive()] == [1_000_000]
 
-    first = 16_384
-    assert stream.asked == [first, 2 * first + 3 * 65_536, 4 * first + 3 * 65_536]
+    assert stream.asked == [16_384, 262_144, 262_144]
+
+
+@pytest.mark.parametrize(("frame_size", "largest"), [(1_000, 65_536), (16_384, 65_536), (65_536, 262_144)])
+async def test_reads_bring_four_times_as_much_where_little_happens_for_it(frame_size: int, largest: int) -> None:
+    stream = FullStream(Framing24().join([bytes(frame_size)] * (4_000_000 // frame_size)))
+
+    await read_all(over(stream))
+
+    whole = [size for size in stream.asked if size in (16_384, 65_536, 131_072, 262_144)]
+    assert max(whole) == largest  # what else is asked for counts what is missing of a frame
+    assert max(size for size in stream.asked if size is not None) <= 262_144
+
+
+async def test_a_read_that_found_less_than_it_might_have_is_followed_by_a_usual_one() -> None:
+    stream = FullStream(Framing24().join([bytes(65_533)] * 16))
+
+    await read_all(over(stream))
+
+    assert stream.asked[-2:] == [262_144, 65_536]
+
+
+async def read_all(transport: ByteStreamTransport) -> None:
+    while await transport.receive():
+        pass
 
 
 async def test_receive_reads_on_until_a_frame_is_whole() -> None:
