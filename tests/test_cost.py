@@ -28,6 +28,7 @@ OURS = str(Path(rsocket_trio.__file__).parent)
 WRITTEN = re.compile(r"<attrs generated .* rsocket_trio\.")
 """How attrs names the files of what it writes for us."""
 ITEM = bytes(64)
+MEBIBYTE = bytes(1024 * 1024)
 CREDIT = 256
 AT_ONCE = 64
 FIRST, COUNTED = 128, 1_024
@@ -116,6 +117,12 @@ async def channel(connection: Connection, count: int) -> None:
         assert len([item async for item in both]) == count
 
 
+async def large(connection: Connection, count: int) -> None:
+    """As many times 16 KiB there and back, a mebibyte at a time."""
+    for _ in range(count // 64):
+        await connection.request_response(MEBIBYTE)
+
+
 Work = Callable[[Connection, int], Awaitable[None]]
 
 
@@ -135,10 +142,11 @@ class Bound:
 # fmt: off
 BOUNDS = (
     #     work           writes  reads  steps   calls
-    Bound(one_at_a_time, 2_000,  2_000, 14_100, 171_500),
+    Bound(one_at_a_time, 2_000,  2_000, 14_100, 162_000),
     Bound(many_at_once,  140,    110,   2_750,  59_800),
     Bound(stream,        19,     18,    140,    10_700),
-    Bound(channel,       35,     33,    260,    21_300),
+    Bound(channel,       35,     33,    260,    21_100),
+    Bound(large,         540,    383,   2_290,  24_500),
 )
 # fmt: on
 COUNTS = [field.name for field in attrs.fields(Bound)[1:]]
