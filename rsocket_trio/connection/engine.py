@@ -58,7 +58,6 @@ class Engine:
         "_finished",
         "_nursery",
         "_outbox",
-        "_workers",
         "changes",
         "clock",
         "connection",
@@ -78,7 +77,11 @@ class Engine:
         "road",
         "session",
         "stock",
+        "workers",
     )
+
+    workers: Workers
+    """The tasks that run handlers, from when the engine runs."""
 
     def __init__(
         self, connection: Connection, session: Session, responder: Responder, road: Road | None = None
@@ -104,7 +107,6 @@ class Engine:
         self.hearing = Hearing(self)
         self.peer_draining = False
         self._nursery: trio.Nursery | None = None
-        self._workers: Workers | None = None
         self._finished = 0
         self.link: Link | None = None
         self.road = road
@@ -128,7 +130,7 @@ class Engine:
             # The nursery's own scope is the shield: another around it would cost every connection 700 bytes.
             nursery.cancel_scope.shield = True
             self._nursery = nursery
-            self._workers = Workers(self, nursery, context, self.session.limits.idle_workers)
+            self.workers = Workers(self, nursery, context, self.session.limits.idle_workers)
             try:
                 if timers is None:
                     timers = Timers()
@@ -146,10 +148,10 @@ class Engine:
                     # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
                     self.end(ConnectionLost("the connection failed on this side"))
             self.session.forget()  # whoever still refers to this connection need not keep what it sent
-            if self._workers.outlives:
+            if self.workers.outlives:
                 with trio.move_on_after(AFTERLIFE):
-                    await self._workers.outlast()
-            await self._workers.give_up()
+                    await self.workers.outlast()
+            await self.workers.give_up()
             nursery.cancel_scope.cancel()
 
     def tell_state(self) -> None:
@@ -175,12 +177,6 @@ class Engine:
         """Where everything of this connection runs."""
         assert self._nursery is not None
         return self._nursery
-
-    @property
-    def workers(self) -> Workers:
-        """The tasks that run handlers."""
-        assert self._workers is not None
-        return self._workers
 
     def start_lease_policy(self) -> None:
         """Let the application's policy grant leases, if they were agreed and it has one."""
@@ -217,7 +213,9 @@ class Engine:
     def answer(self, stream: StreamState, payload: Payload) -> None:
         """Send a handler's one answer, from the task that ran it; there is room for it."""
         self._commands.send_item(stream, payload, complete=True)
-        self.flush()
+        link = self.link
+        if link is None or not link.is_awake:
+            self.flush()
 
     def push_on(self, stream: StreamState, push: MetadataPush) -> None:
         """Send metadata for one stream; there is room for it."""

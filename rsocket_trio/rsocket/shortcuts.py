@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.events import ItemReceived, ItemsReceived
+from rsocket_trio.mux.events import ItemReceived, ItemsReceived, RequestReceived
 from rsocket_trio.mux.halves import RECEIVING
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.frames import RequestFrame
+from rsocket_trio.rsocket.streams import RESPONDERS_HALVES, Stream
 
 if TYPE_CHECKING:
     from rsocket_trio.rsocket.inbound import Inbound
@@ -36,7 +37,7 @@ def take_plain(inbound: Inbound, plain: Plain, frames: Sequence[bytes], index: i
         interaction = plain.requests.get(kind)
         if interaction is None or stream_id > plain.last_id or len(data) < size:
             return 0
-        inbound.on_request(RequestFrame(stream_id, interaction, Payload(data[size:])))
+        _take_request(inbound, stream_id, interaction, Payload(data[size:]))
         return 1
     table = inbound.table
     stream = table.mine.get(stream_id) or table.theirs.get(stream_id)
@@ -69,6 +70,27 @@ def take_plain(inbound: Inbound, plain: Plain, frames: Sequence[bytes], index: i
     else:
         inbound.events.append(ItemsReceived(stream, payloads))
     return taken
+
+
+def _take_request(inbound: Inbound, stream_id: int, interaction: Interaction, payload: Payload) -> None:
+    table = inbound.table
+    if (
+        stream_id in table.theirs
+        or table.late
+        or inbound.draining
+        or inbound.granted is not None
+        or interaction not in inbound.dialect.interactions
+        or len(table.theirs) + inbound.lingering >= inbound.limits.streams
+        or not table.is_peers(stream_id)
+    ):
+        # Something may be said against it.
+        inbound.on_request(RequestFrame(stream_id, interaction, payload))
+        return
+    stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
+    if interaction is Interaction.REQUEST_RESPONSE:
+        stream.room = 1
+        table.theirs[stream_id] = stream
+    inbound.events.append(RequestReceived(stream, payload, True))
 
 
 def _take_parts(inbound: Inbound, frames: Sequence[bytes], index: int, size: int, stream_id: int) -> int:
