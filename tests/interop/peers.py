@@ -200,7 +200,10 @@ class _Peer:
     async def tell(self, command: Result) -> None:
         assert self.process.stdin is not None
         async with self.writing:
-            await self.process.stdin.send_all(json.dumps(command).encode() + b"\n")
+            try:
+                await self.process.stdin.send_all(json.dumps(command).encode() + b"\n")
+            except trio.BrokenResourceError:
+                await self.fail("ended")
 
     async def fail(self, what: str) -> NoReturn:
         with trio.move_on_after(END_TIMEOUT):
