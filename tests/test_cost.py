@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import FrameType
@@ -21,7 +22,16 @@ import trio
 import trio.testing
 
 import rsocket_trio
-from rsocket_trio import Channel, Connection, Payload, Responder, open_connection_over, serve_stream
+from rsocket_trio import (
+    Channel,
+    Connection,
+    Payload,
+    Responder,
+    open_connection,
+    open_connection_over,
+    serve,
+    serve_stream,
+)
 from rsocket_trio.testing import simulate
 
 OURS = str(Path(rsocket_trio.__file__).parent)
@@ -33,6 +43,7 @@ CREDIT = 256
 AT_ONCE = 64
 FIRST, COUNTED = 128, 1_024
 """Operations before the counting starts, and those that are counted."""
+COUNTED_CONNECTIONS = 32
 responder = Responder()
 
 
@@ -164,6 +175,14 @@ def test_the_same_work_counts_the_same() -> None:
     assert simulate(counted, stream) == simulate(counted, stream)
 
 
+def test_a_connection_with_one_request_costs_no_more_than_it_did() -> None:
+    costs = simulate(counted_connections)
+
+    assert costs["calls"] / COUNTED_CONNECTIONS <= 544
+    assert costs["steps"] / COUNTED_CONNECTIONS <= 25
+    assert costs["scopes"] / COUNTED_CONNECTIONS <= 9
+
+
 @cache
 def is_ours(file: str) -> bool:
     return file.startswith(OURS) or WRITTEN.match(file) is not None
@@ -176,27 +195,55 @@ def measured(work: Work) -> dict[str, float]:
     return {name: counts[name] / COUNTED * 1000 for name in COUNTS}
 
 
+@contextmanager
+def counting(counts: Counter[str]) -> Iterator[None]:
+    """Count the calls of our own functions, Trio's cancel scopes and steps."""
+
+    def on_call(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            if is_ours(frame.f_code.co_filename):
+                counts["calls"] += 1
+            elif frame.f_code is trio.CancelScope.__enter__.__code__:
+                counts["scopes"] += 1
+
+    steps = Steps(counts)
+    trio.lowlevel.add_instrument(steps)
+    before = sys.getprofile()
+    sys.setprofile(on_call)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
+        trio.lowlevel.remove_instrument(steps)
+
+
+async def counted_connections() -> Counter[str]:
+    """What it costs both ends to connect, to ask once and to part, as often as is counted."""
+    counts: Counter[str] = Counter()
+
+    async def ask_once(uri: str) -> None:
+        async with open_connection(uri) as connection:
+            await connection.request_response(ITEM)
+
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, "memory://counted")
+        await ask_once(uri)
+        with counting(counts):
+            for _ in range(COUNTED_CONNECTIONS):
+                await ask_once(uri)
+        nursery.cancel_scope.cancel()
+    return counts
+
+
 async def counted(work: Work) -> Counter[str]:
     """What the work costs both ends of a connection that has done some before."""
     counts: Counter[str] = Counter()
-
-    def on_call(frame: FrameType, event: str, argument: object) -> None:
-        if event == "call" and is_ours(frame.f_code.co_filename):
-            counts["calls"] += 1
-
     here, there = (Counted(end, counts) for end in trio.testing.memory_stream_pair())
-    steps = Steps(counts)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_stream, responder, there)
         async with open_connection_over(here) as connection:
             await work(connection, FIRST)
             counts.clear()
-            trio.lowlevel.add_instrument(steps)
-            before = sys.getprofile()
-            sys.setprofile(on_call)
-            try:
+            with counting(counts):
                 await work(connection, COUNTED)
-            finally:
-                sys.setprofile(before)
-                trio.lowlevel.remove_instrument(steps)
             return Counter(counts)

@@ -77,16 +77,20 @@ class Server:
             if transport is None:
                 await self._accept_after_handshake(accepted, deadline)
                 return
+            cut = transport.cut
             transport = self._looked_on(transport)
             met: Met | None = None
-            with trio.CancelScope(deadline=deadline):
-                met = await self._meet(transport)
-            if met is not None:
-                # No more coroutines here than it takes, and nothing kept that only the beginning needs: both cost
-                # memory for as long as the connection.
-                serving = self._go_on(transport, met, deadline)
-                del transport, met
-                await serving
+            try:
+                with trio.CancelScope(deadline=deadline):
+                    met = await self._meet(transport)
+                if met is not None:
+                    # No more coroutines here than it takes, and nothing kept that only the beginning needs: both cost
+                    # memory for as long as the connection.
+                    serving = self._go_on(transport, met, deadline)
+                    del transport, met
+                    await serving
+            finally:
+                cut()  # of another kind than sockets are streams that were given, whose listener closes them
         except HandshakeFailed:
             raise
         except Exception:

@@ -131,9 +131,10 @@ class Engine:
             nursery.cancel_scope.shield = True
             self._nursery = nursery
             self.workers = Workers(self, nursery, context, self.session.limits.idle_workers)
+            own = None
             try:
                 if timers is None:
-                    timers = Timers()
+                    timers = own = Timers()
                     nursery.start_soon(timers.run)
                 self.clock.start(timers)
                 if self.session.client and not self.session.awaits_answer:
@@ -152,7 +153,13 @@ class Engine:
                 with trio.move_on_after(AFTERLIFE):
                     await self.workers.outlast()
             await self.workers.give_up()
-            nursery.cancel_scope.cancel()
+            # Who only waits for something to do is sent home: to be cancelled would take it longer than many a call.
+            going = self.workers.dismiss()
+            if own is not None:
+                own.stop()
+                going += 1
+            if len(nursery.child_tasks) > going:
+                nursery.cancel_scope.cancel()
 
     def tell_state(self) -> None:
         """Whoever minds hears that the connection was suspended, goes on, or is over."""

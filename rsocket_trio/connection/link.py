@@ -146,7 +146,8 @@ class Link:
 
     def stop(self) -> None:
         """Read no more: write what is queued, then close."""
-        self._reading.cancel()
+        if not self._lost:  # else that has ended already, or is about to
+            self._reading.cancel()
 
     def abandon(self) -> None:
         """The transport is dead, or of no more use: write nothing more, and close."""

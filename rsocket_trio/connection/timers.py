@@ -31,13 +31,15 @@ class Alarm(Protocol):
 class Timers:
     """The next deadline of each alarm, kept by one task: one each would cost every connection a task of its own."""
 
-    __slots__ = ("_heap", "_live", "_numbers", "_scope")
+    __slots__ = ("_heap", "_live", "_numbers", "_scope", "_stopped", "_task")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Alarm]] = []
         self._numbers = count()
         self._live = 0
         self._scope: trio.CancelScope | None = None
+        self._task: trio.lowlevel.Task | None = None
+        self._stopped = False
 
     def __len__(self) -> int:
         return self._live
@@ -61,11 +63,15 @@ class Timers:
             alarm.due = math.inf
 
     async def run(self) -> None:
-        """Wait and ring, until cancelled."""
+        """Wait and ring, until stopped or cancelled."""
         while True:
             deadline = self._heap[0][0] if self._heap else math.inf
             with trio.CancelScope(deadline=deadline) as self._scope:
-                await trio.sleep_forever()
+                if not self._stopped:
+                    self._task = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
+            if self._stopped:
+                return
             for number, alarm in enumerate(self._take(trio.current_time()), 1):
                 try:
                     alarm.ring(trio.current_time())
@@ -74,6 +80,17 @@ class Timers:
                     logger.exception("a deadline could not be told of")
                 if number % PORTION == 0:
                     await trio.lowlevel.checkpoint()
+
+    def stop(self) -> None:
+        """Ring no more: the task ends, if it waits for a deadline, now."""
+        self._stopped = True
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    def _abort_wait(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _take(self, now: float) -> list[Alarm]:
         """All alarms whose time has come."""

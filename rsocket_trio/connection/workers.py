@@ -98,13 +98,15 @@ class Workers:
         else:
             self._line = deque((job,))
 
-    def dismiss(self) -> None:
-        """Let the tasks go that wait for a job."""
+    def dismiss(self) -> int:
+        """Let the tasks go that wait for a job. Returns how many."""
+        going = len(self._idle)
         for worker in self._idle:
             assert worker.task is not None
             self._coming += 1
             trio.lowlevel.reschedule(worker.task)
         self._idle.clear()
+        return going
 
     def linger(self, job: Job) -> None:
         """A handler's stream is over before the handler is: it goes on counting as a stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -30,6 +31,11 @@ from rsocket_trio.transports.uris import Endpoint, parse_uri
 DEFAULT_BACKLOG = 1024
 """Connections that the system completes before they are accepted. It cuts this down to its own maximum."""
 
+FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+"""What the system says when this process, or all of them, may have no more sockets."""
+PATIENCE = 0.1
+"""Seconds until accepting is tried again then."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -44,7 +50,7 @@ class Accepted:
         self._ssl_context = ssl_context
 
     def plain(self) -> Transport | None:
-        """The connection as it is, where it needs no handshake; then whoever accepted it closes it."""
+        """The connection as it is, where it needs no handshake; then whoever asks for it closes it."""
         stream, endpoint = self._stream, self.endpoint
         if isinstance(stream, MemoryTransport):
             return stream
@@ -161,27 +167,43 @@ class BoundListener(trio.abc.AsyncResource):
         *,
         handler_nursery: trio.Nursery | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-    ) -> NoReturn:
+    ) -> None:
         """Accept until cancelled, and close the listener then. The handler opens what it is given, in its own task.
 
         Accepting goes on whatever a client does. A handshake that failed ends that one connection only; any other
-        exception of the handler is the caller's.
+        exception of the handler is the caller's. Where no handshake is needed, the handler closes what it is given.
         """
 
-        async def handle(stream: DirectStream | MemoryTransport) -> None:
+        async def handle(accepted: Accepted) -> None:
             try:
-                await handler(Accepted(self.endpoint, stream, self._ssl_context))
+                await handler(accepted)
             except HandshakeFailed as exc:
                 logger.debug("%s: a client was turned away: %s", self.uri, exc)
 
-        def hand_over(stream: DirectStream | MemoryTransport) -> Awaitable[None]:
-            return handler(Accepted(self.endpoint, stream, None))
-
-        plain = not (self.endpoint.uses_tls or self.endpoint.is_websocket)
-        # Bound sockets queue connections already, so nobody who hears of the URI comes too early.
-        task_status.started(self.uri)
         # Without a handshake there is nothing to wait for here, and a coroutine that waits costs each connection.
-        await trio.serve_listeners(hand_over if plain else handle, self._listeners, handler_nursery=handler_nursery)
+        needs_handshake = self.endpoint.uses_tls or self.endpoint.is_websocket
+        async with trio.open_nursery() as nursery:
+            tasks = handler_nursery or nursery
+            for listener in self._listeners:
+                nursery.start_soon(self._accept, listener, handle if needs_handshake else handler, tasks)
+            # Bound sockets queue connections already, so nobody who hears of the URI comes too early.
+            task_status.started(self.uri)
+
+    async def _accept(
+        self, listener: AnyListener, handler: Callable[[Accepted], Awaitable[None]], tasks: trio.Nursery
+    ) -> NoReturn:
+        """As ``trio.serve_listeners``, whose tasks each close their stream once more, in a scope of its own."""
+        async with listener:
+            while True:
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+                    logger.warning("%s: no connection can be accepted: %s", self.uri, reason(error))
+                    await trio.sleep(PATIENCE)
+                else:
+                    tasks.start_soon(handler, Accepted(self.endpoint, stream, self._ssl_context))
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""

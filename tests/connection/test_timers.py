@@ -73,6 +73,24 @@ async def test_one_that_was_cleared_does_not_ring(autojump_clock: MockClock) -> 
     assert bell.rang == []
 
 
+@pytest.mark.parametrize("seconds", [0, 3])
+async def test_who_stops_hears_of_nothing_more_and_nobody_was_cancelled(
+    seconds: float, autojump_clock: MockClock
+) -> None:
+    timers = Timers()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(timers.run)
+        bells = [Bell(timers, trio.current_time()) for _ in range(2)]
+        for bell, due in zip(bells, (1, 5), strict=True):
+            timers.set(bell, trio.current_time() + due)
+        if seconds:
+            await trio.sleep(seconds)
+        timers.stop()
+
+    assert not nursery.cancel_scope.cancelled_caught
+    assert [len(bell.rang) for bell in bells] == [1 if seconds else 0, 0]
+
+
 async def test_one_that_sets_itself_again_rings_again(autojump_clock: MockClock) -> None:
     async with running() as (timers, started):
         bell = Bell(timers, started, every=2)

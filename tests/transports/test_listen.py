@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.listen import Accepted, BoundListener, open_listeners
+from rsocket_trio.transports.direct import DirectStream
+from rsocket_trio.transports.listen import PATIENCE, Accepted, BoundListener, open_listeners
+from rsocket_trio.transports.memory import MemoryTransport
 from rsocket_trio.transports.uris import parse_uri
 from tests.transports.pairs import receive_frames, transport_pair
 
@@ -284,9 +287,55 @@ async def test_a_listener_survives_a_client_that_resets_at_once() -> None:
         nursery.cancel_scope.cancel()
 
 
+def troubled(listener: BoundListener, wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the first two tries to accept fail."""
+    [inner] = listener._listeners
+    answers = [OSError(wrong, os.strerror(wrong))] * 2
+    accept = inner.accept
+
+    async def fail_first() -> DirectStream | MemoryTransport:
+        if answers:
+            raise answers.pop()
+        return await accept()
+
+    monkeypatch.setattr(inner, "accept", fail_first)
+
+
+async def test_accepting_goes_on_as_soon_as_there_are_descriptors_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    (listener,) = await open_listeners(["memory://m"])
+    troubled(listener, errno.EMFILE, monkeypatch)
+    accepted = trio.Event()
+
+    async def notice(connection: Accepted) -> None:
+        accepted.set()
+        await hold(connection)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(listener.serve, notice)
+        started = trio.current_time()
+        async with open_transport(listener.uri):
+            await accepted.wait()
+        nursery.cancel_scope.cancel()
+
+    assert trio.current_time() - started == pytest.approx(2 * PATIENCE)
+    text = "memory://m: no connection can be accepted: too many open files"
+    assert [record.getMessage() for record in caplog.records] == [text] * 2
+
+
+async def test_a_listener_that_broke_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    (listener,) = await open_listeners(["memory://m"])
+    troubled(listener, errno.EBADF, monkeypatch)
+    with pytest.RaisesGroup(OSError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.serve, hold)
+
+
 async def test_what_a_handler_raises_is_the_callers() -> None:
-    async def fail(_accepted: Accepted) -> None:
-        raise KeyError("a bug")
+    async def fail(accepted: Accepted) -> None:
+        async with accepted.open():
+            raise KeyError("a bug")
 
     (listener,) = await open_listeners(["tcp://127.0.0.1:0"])
     with pytest.RaisesGroup(KeyError, flatten_subgroups=True):
