@@ -31,7 +31,7 @@ WORKLOADS = (
     Workload("stream",  "W3", "stream items 64 B, credit 256",       "stream",  60_000, 64,        1, 10.0, 18.0),
     Workload("bulk",    "W4", "stream items 16 KiB, credit 256",     "stream",  10_000, 16_384,    1,  2.0, 3.0),
     Workload("channel", "W5", "channel echo 64 B",                   "channel", 20_000, 64,        1,  8.0, 18.0),
-    Workload("large",   "W6", "request/response 1 MiB each way",     "request", 60,     1_048_576, 1,  1.3, 2.0),
+    Workload("large",   "W6", "request/response 1 MiB each way",     "request", 300,    1_048_576, 1,  1.3, 2.0),
     Workload("connect", "W7", "connect, SETUP, one request, close",  "connect", 400,    64,        1,  0.9, 1.1),
 )
 # fmt: on
