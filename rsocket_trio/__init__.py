@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from rsocket_trio.connection.channels import Channel
 from rsocket_trio.connection.client import open_connection, open_connection_over
 from rsocket_trio.connection.connection import Connection, current_connection
 from rsocket_trio.connection.reconnecting import ReconnectingClient, connect_forever
 from rsocket_trio.connection.server import serve, serve_stream
-from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
+from rsocket_trio.connection.streams import Incoming, Outgoing
 from rsocket_trio.errors import (
     ApplicationError,
     Canceled,

@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-import attrs
-import trio
-
-from rsocket_trio.connection.entries import grants, offer_connection, offer_request, with_entries
-from rsocket_trio.connection.handlers import Job, only_leaf
+from rsocket_trio.connection.entries import offer_connection, offer_request, with_entries
+from rsocket_trio.connection.gate import meet
+from rsocket_trio.connection.handlers import Job
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
-    NegotiationFailed,
-    RejectedSetup,
     RemoteProtocolError,
-    SetupError,
     StreamError,
 )
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
@@ -48,9 +43,7 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.stream import StreamState
 from rsocket_trio.payload import Payload, as_payload
 from rsocket_trio.responder import Handler, Kind
-from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.streams import Stream
-from rsocket_trio.terms import Setup
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -185,59 +178,7 @@ class Dispatcher:
     # The connection
 
     def _on_setup(self, event: SetupReceived) -> None:
-        engine = self._engine
-        facts = engine.connection.handshake
-        engine.connection.setup = setup = attrs.evolve(
-            event.setup,
-            data_mime=mime_name(event.setup.data_mime),
-            metadata_mime=mime_name(event.setup.metadata_mime),
-            transport=facts.transport,
-            peer=facts.peer,
-            certificate=facts.certificate,
-            path=facts.path,
-            headers=facts.headers,
-        )
-        engine.clock.reset()
-        if engine.responder.setup_handler is None:
-            self._accept()
-        else:
-            engine.workers.context.copy().run(engine.nursery.start_soon, self._gate, setup)
-
-    async def _gate(self, setup: Setup) -> None:
-        engine = self._engine
-        handler = engine.responder.setup_handler
-        assert handler is not None
-        try:
-            answer = handler.function(setup, engine.connection)
-            if handler.kind is Kind.ASYNC:
-                await answer
-        except Exception as error:
-            self._refuse_for(handler.function, error)
-        else:
-            self._accept()
-
-    def _accept(self) -> None:
-        engine = self._engine
-        if engine.ended is not None:
-            return
-        granted: tuple[Entry, ...] = ()
-        if engine.connection.setup.entries:
-            try:
-                granted = grants(engine, engine.connection.setup.entries)
-            except Exception as error:
-                self._refuse_for(grants, error)
-                return
-        engine.start_lease_policy()
-        self.act(engine.session.accept(trio.current_time(), granted))
-        engine.on_accepted()
-
-    def _refuse_for(self, function: Callable[..., Any], error: Exception) -> None:
-        leaf = only_leaf(error)
-        if isinstance(leaf, SetupError) and not isinstance(leaf, NegotiationFailed):
-            self._refuse(leaf)
-            return
-        self._engine.faults.of_handler(function, error)
-        self._refuse(RejectedSetup("internal error"))
+        meet(self._engine, event.setup)
 
     def _on_accepted(self, event: SetupAccepted) -> None:
         self._engine.connection.granted = event.entries
@@ -245,9 +186,6 @@ class Dispatcher:
 
     def _on_entries(self, event: EntriesReceived) -> None:
         offer_connection(self._engine, event.entries)
-
-    def _refuse(self, error: SetupError) -> None:
-        self.act(self._engine.session.refuse(error))
 
     def _on_metadata_push(self, event: MetadataPushed) -> None:
         engine = self._engine

@@ -1,4 +1,4 @@
-"""The engine of a connection: who waits for what, what streams and handlers may ask."""
+"""The engine of a connection: what runs, what happens when, and who waits for it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from rsocket_trio.connection.asked import Asked
 from rsocket_trio.connection.clock import Clock, run_lease_policy
 from rsocket_trio.connection.dispatch import Dispatcher
 from rsocket_trio.connection.ending import end, leave
@@ -15,8 +16,8 @@ from rsocket_trio.connection.faults import Faults
 from rsocket_trio.connection.hearing import Hearing
 from rsocket_trio.connection.link import Link
 from rsocket_trio.connection.opening import Opening
-from rsocket_trio.connection.receiving import Stock
 from rsocket_trio.connection.resuming import Road
+from rsocket_trio.connection.stock import Stock
 from rsocket_trio.connection.suspending import find_the_way_back, replace_link
 from rsocket_trio.connection.timers import Timers
 from rsocket_trio.connection.waiting import Parking
@@ -25,14 +26,10 @@ from rsocket_trio.errors import (
     ConnectionClosed,
     ConnectionLost,
     RSocketError,
-    StreamError,
     again,
 )
 from rsocket_trio.mux.events import Event
-from rsocket_trio.mux.halves import RECEIVING, SENDING
 from rsocket_trio.mux.session import Session
-from rsocket_trio.mux.stream import StreamState
-from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.responder import Responder
 from rsocket_trio.transports.base import Transport
 
@@ -43,7 +40,7 @@ AFTERLIFE = 1.0
 """Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
 
 
-class Engine:
+class Engine(Asked):
     """Drives one session: the tasks, the waiting, the end.
 
     ``has_room`` says whether so many bytes may be put into the outbox now.
@@ -209,75 +206,6 @@ class Engine:
         while self.session.awaits_answer and self.ended is None:
             await self.changes.park()
         self.check_open()
-
-    # What streams and handlers ask
-
-    def send_item(self, stream: StreamState, payload: Payload, *, complete: bool = False) -> None:
-        """Send one item; there is credit and room for it."""
-        self._commands.send_item(stream, payload, complete=complete)
-        self.wake()
-
-    def answer(self, stream: StreamState, payload: Payload) -> None:
-        """Send a handler's one answer, from the task that ran it; there is room for it."""
-        self._commands.send_item(stream, payload, complete=True)
-        link = self.link
-        if link is None or not link.is_awake:
-            self.flush()
-
-    def push_on(self, stream: StreamState, push: MetadataPush) -> None:
-        """Send metadata for one stream; there is room for it."""
-        self._commands.metadata_push(stream, push)
-        self.wake()
-
-    def complete_stream(self, stream: StreamState) -> None:
-        """Complete this side's half, if it is still open."""
-        if stream.open & SENDING and self.ended is None:
-            self._commands.send_complete(stream)
-            self.wake()
-
-    def fail_stream(self, stream: StreamState, error: StreamError) -> None:
-        """End a stream with an error, if this side may still say so; else cancel what the peer sends."""
-        if self.ended is not None:
-            return
-        if stream.open & SENDING:
-            fatal = self._commands.send_error(stream, error)
-            if fatal is not None:
-                self.faults.fatal(fatal)
-                self.end(fatal)
-                return
-        elif stream.open & RECEIVING:
-            self._commands.send_cancel(stream)
-        self.wake()
-
-    def cancel_stream(self, stream: StreamState) -> None:
-        """Cancel a stream, if it has not ended. Never waits and never raises."""
-        if self.ended is None:
-            self._commands.send_cancel(stream)
-            self.opening.next_in_line()  # what had said nothing yet gives its id back at once
-            self.wake()
-
-    def request_n(self, stream: StreamState, amount: int) -> None:
-        """Grant credit."""
-        if self.ended is None:
-            self._commands.request_n(stream, amount)
-            self.wake()
-
-    def wake(self) -> None:
-        """Let the send task run: something was queued."""
-        link = self.link
-        if self.is_suspended:
-            if self.on_growth is not None:
-                self.on_growth()
-        elif link is not None and not link.is_awake:
-            link.wake()
-
-    def flush(self) -> None:
-        """As ``wake``, for tasks that are in the middle of nothing: no session is at work, nothing is being ended."""
-        link = self.link
-        if self.is_suspended or link is None:
-            self.wake()
-        elif not link.is_awake:
-            link.flush()
 
     def resume(self) -> None:
         """What reading paused for may be over."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rsocket_trio.connection.channels import AcceptedChannel
 from rsocket_trio.connection.sending import Sender
-from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, Owner
+from rsocket_trio.connection.streams import Outgoing, Owner
 from rsocket_trio.errors import (
     ApplicationError,
     ConnectionClosed,

@@ -7,9 +7,10 @@ from typing import Literal, overload
 
 import trio
 
+from rsocket_trio.connection.channels import Channel
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.replies import Reply
-from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
+from rsocket_trio.connection.streams import Incoming, IncomingWithPushes
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.credit import checked_request_n

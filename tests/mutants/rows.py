@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "receiving takes no credit",
-        "rsocket/inbound.py",
+        "rsocket/peers_half.py",
         "stream.granted -= 1\n        if stream.interaction",
         "stream.granted -= 0\n        if stream.interaction",
         STREAMS,
@@ -70,7 +70,7 @@ MUTANTS = (
     ),
     Mutant(
         "one item more than was granted",
-        "rsocket/inbound.py",
+        "rsocket/peers_half.py",
         "if stream.granted <= 0:\n            self._surplus(stream)\n            return\n        stream.granted",
         "if stream.granted < 0:\n            self._surplus(stream)\n            return\n        stream.granted",
         STREAMS,
@@ -78,8 +78,15 @@ MUTANTS = (
     Mutant(
         "a part in between counts for nothing",
         "rsocket/shortcuts.py",
-        "inbound.table.reassembling += len(data)",
-        "inbound.table.reassembling += 0",
+        "table.reassembling += len(part)",
+        "table.reassembling += 0",
+        PARTS,
+    ),
+    Mutant(
+        "large parts that came together count for nothing",
+        "rsocket/shortcuts.py",
+        "table.reassembling += assembly.add_large(parts)",
+        "assembly.add_large(parts)",
         PARTS,
     ),
     Mutant(
@@ -174,7 +181,14 @@ MUTANTS = (
         "if back.first_available_client_position > self.received + 2**31:",
         RESUME,
     ),
-    # Leaving
+    # Waiting and leaving
+    Mutant(
+        "who stands behind one that was cancelled is forgotten",
+        "connection/waiting.py",
+        "self.first = self._others.popitem(last=False)[1] if self._others else None",
+        "self.first = None",
+        ("tests/connection/test_waiting.py",),
+    ),
     Mutant(
         "any answer shows that everything was heard",
         "mux/outbox.py",
