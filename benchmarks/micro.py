@@ -8,7 +8,8 @@ from collections.abc import Callable
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import Framing24, whole
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Lane, Outbox
+from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import PayloadFrame

@@ -2,75 +2,26 @@
 
 from __future__ import annotations
 
-import enum
 import functools
-import inspect
 from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import TypeVar, overload
 
 import trio
 
 from rsocket_trio.errors import Rejected, readable
+from rsocket_trio.forms import Function, Handler, checked, name_of_function
 from rsocket_trio.mux.credit import checked_request_n
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.rsocket.extensions import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
 from rsocket_trio.terms import Lease, Setup
-from rsocket_trio.values import value
 
 SESSIONS_OWN = (KEEPALIVE, RESUME, LEASE)
 """Extensions that no application takes."""
 
-Function: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=Function)
 
 LONGEST_ROUTE = 255
 """Bytes of UTF-8 that a routing tag can hold."""
-
-
-class Kind(enum.Enum):
-    """How a handler is called."""
-
-    INLINE = "plain function"
-    ASYNC = "async function"
-    GENERATOR = "async generator"
-    PUSH = "async function with an outgoing side"
-
-
-@value
-class Handler:
-    """A registered function. ``credit`` is what a channel's handler grants its requester."""
-
-    function: Function
-    kind: Kind
-    credit: int = 256
-    refill: bool = True
-
-
-# What each decorator takes: the kinds by their number of arguments.
-# fmt: off
-FORMS: dict[str, dict[tuple[str, int], Kind]] = {
-    "request_response":     {("async function", 1): Kind.ASYNC, ("plain function", 1): Kind.INLINE},
-    "fire_and_forget":      {("async function", 1): Kind.ASYNC, ("plain function", 1): Kind.INLINE},
-    "request_stream":       {("async generator", 1): Kind.GENERATOR, ("async function", 2): Kind.PUSH},
-    "request_subscription": {("async generator", 1): Kind.GENERATOR, ("async function", 2): Kind.PUSH},
-    "request_channel":      {("async function", 1): Kind.ASYNC},
-    "metadata_push":        {("async function", 1): Kind.ASYNC, ("plain function", 1): Kind.INLINE},
-    "setup":                {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
-    "lease":                {("async generator", 1): Kind.GENERATOR},
-    "extension":            {("plain function", 2): Kind.INLINE},
-    "extension_entry":      {("plain function", 2): Kind.INLINE},
-}
-ARGUMENTS = {
-    "request_stream": {1: "(request)", 2: "(request, out)"},
-    "request_subscription": {1: "(request)", 2: "(request, out)"},
-    "request_channel": {1: "(channel)"},
-    "metadata_push": {1: "(metadata)"},
-    "setup": {2: "(setup, connection)"},
-    "lease": {1: "(setup)"},
-    "extension": {2: "(stream_id, body)"},
-    "extension_entry": {2: "(point, content)"},
-}
-# fmt: on
 
 
 class Responder:
@@ -186,9 +137,11 @@ class Responder:
             raise ValueError(f"extended type {ext_type}: must be between 1 and {2**31 - 1}")
 
         def register(function: F) -> F:
-            handler = _checked("extension", function)
+            handler = checked("extension", function)
             if ext_type in self._extensions:
-                raise ValueError(f"extension 0x{ext_type:X} has a handler already: {_name(self._extensions[ext_type])}")
+                raise ValueError(
+                    f"extension 0x{ext_type:X} has a handler already: {name_of_function(self._extensions[ext_type])}"
+                )
             self._extensions[ext_type] = handler
             return function
 
@@ -205,10 +158,10 @@ class Responder:
             raise ValueError(f"extension {extension!r} is not an application's")
 
         def register(function: F) -> F:
-            handler = _checked("extension_entry", function)
+            handler = checked("extension_entry", function)
             taken = self._entry_hooks.get(extension)
             if taken is not None:
-                raise ValueError(f"extension {name_of(extension)} has a handler already: {_name(taken)}")
+                raise ValueError(f"extension {name_of(extension)} has a handler already: {name_of_function(taken)}")
             self._entry_hooks[extension] = handler
             return function
 
@@ -265,19 +218,19 @@ class Responder:
         return functools.partial(self._register, interaction, _checked_route(route), credit=credit, refill=refill)
 
     def _register(self, interaction: Interaction, route: str | None, function: F, credit: int, refill: bool) -> F:
-        handler = _checked(interaction.value, function)
+        handler = checked(interaction.value, function)
         taken = self._handlers.get((interaction, route))
         if taken is not None:
             what = "a default handler" if route is None else f"a handler for route '{route}'"
-            raise ValueError(f"{interaction.value} has {what} already: {_name(taken)}")
+            raise ValueError(f"{interaction.value} has {what} already: {name_of_function(taken)}")
         self._handlers[interaction, route] = Handler(handler.function, handler.kind, credit, refill)
         return function
 
     def _special(self, name: str, function: F | None) -> F | Callable[[F], F]:
         def register(function: F) -> F:
-            handler = _checked(name, function)
+            handler = checked(name, function)
             if name in self._specials:
-                raise ValueError(f"{name} has a handler already: {_name(self._specials[name])}")
+                raise ValueError(f"{name} has a handler already: {name_of_function(self._specials[name])}")
             self._specials[name] = handler
             return function
 
@@ -293,60 +246,3 @@ def _checked_route(route: object) -> str | None:
     if size > LONGEST_ROUTE:
         raise ValueError(f"route of {size} bytes, limit {LONGEST_ROUTE}")
     return route
-
-
-def _checked(decorator: str, function: object) -> Handler:
-    """The function with its kind. Raises ``TypeError`` naming both if the decorator does not take that kind."""
-    if not callable(function):
-        raise TypeError(f"{decorator} decorates a function, not {type(function).__name__}")
-    shape = _shape(function)
-    forms = FORMS[decorator]
-    for (wanted, arguments), kind in forms.items():
-        if shape == wanted and _takes(function, arguments):
-            return Handler(function, kind)
-    hints = ARGUMENTS.get(decorator, {})
-    allowed = " or ".join(
-        f"a{'n' if name[0] == 'a' else ''} {name} {hints.get(count, '(request)')}" for name, count in forms
-    )
-    found = f"a{'n' if shape[0] == 'a' else ''} {shape}"
-    raise TypeError(f"{decorator} takes {allowed}; {_function_name(function)}{_signature(function)} is {found}")
-
-
-def _shape(function: Callable[..., object]) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isroutine(function) and not inspect.isclass(function):
-        function = function.__call__  # type: ignore[operator]
-    if inspect.isasyncgenfunction(function):
-        return "async generator"
-    if inspect.iscoroutinefunction(function):
-        return "async function"
-    if inspect.isgeneratorfunction(function):
-        return "generator"
-    return "class" if inspect.isclass(function) else "plain function"
-
-
-def _takes(function: Callable[..., object], arguments: int) -> bool:
-    try:
-        inspect.signature(function).bind(*range(arguments))
-    except TypeError:
-        return False
-    except ValueError:
-        # Some built-in functions have no signature to look at: their call will tell.
-        return True
-    return True
-
-
-def _signature(function: Callable[..., object]) -> str:
-    try:
-        return f"({', '.join(inspect.signature(function).parameters)})"
-    except (TypeError, ValueError):
-        return "(...)"
-
-
-def _function_name(function: object) -> str:
-    return getattr(function, "__qualname__", None) or repr(function)
-
-
-def _name(handler: Handler) -> str:
-    return _function_name(handler.function)

@@ -28,7 +28,7 @@ from rsocket_trio.cli.main import commands
 from rsocket_trio.cli.rsc import call
 from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.errors import CodedError
-from rsocket_trio.responder import FORMS
+from rsocket_trio.forms import FORMS
 from rsocket_trio.transports.uris import SCHEMES
 from tests.blocks import ROOT, Block, anchors, blocks, links, page, slug, with_free_ports
 from tests.missing import give_up

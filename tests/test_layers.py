@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("mux",),
     ("rsocket", "streamux", "metadata"),
     ("transports", "capture"),
+    ("forms",),
     ("responder",),
     ("processes",),
     ("connection",),

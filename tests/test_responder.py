@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rsocket_trio import Payload, Rejected, Responder
+from rsocket_trio.forms import Kind
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.responder import Kind
 
 
 async def asynchronous(request: Any) -> Any:

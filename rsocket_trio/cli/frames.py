@@ -8,7 +8,8 @@ from typing import Final, TypeAlias
 
 import attrs
 
-from rsocket_trio.cli.frames_json import from_json, to_json, unhex
+from rsocket_trio.cli.frame_keys import unhex
+from rsocket_trio.cli.frames_json import from_json, to_json
 from rsocket_trio.connection.dialects import detect, name_of
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.rsocket.detection import Undecided

@@ -10,8 +10,8 @@ import click
 
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.frame_commands import answer
+from rsocket_trio.cli.frame_keys import unhex
 from rsocket_trio.cli.frames import Answer
-from rsocket_trio.cli.frames_json import unhex
 from rsocket_trio.cli.options import checked
 from rsocket_trio.errors import NegotiationFailed
 from rsocket_trio.streamux.negotiation import VERSION, Initialize, Outcome, negotiate

@@ -14,6 +14,7 @@ from rsocket_trio.errors import (
     RemoteProtocolError,
     StreamError,
 )
+from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import route_of
 from rsocket_trio.mux.events import (
@@ -42,7 +43,6 @@ from rsocket_trio.mux.events import (
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.stream import StreamState
 from rsocket_trio.payload import Payload, as_payload
-from rsocket_trio.responder import Handler, Kind
 from rsocket_trio.rsocket.streams import Stream
 
 if TYPE_CHECKING:

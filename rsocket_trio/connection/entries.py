@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from rsocket_trio.forms import Handler
 from rsocket_trio.payload import as_bytes
-from rsocket_trio.responder import Handler
 from rsocket_trio.rsocket.extension_payloads import AT_EXT, AT_SETUP, AT_STREAM
 from rsocket_trio.rsocket.extensions import Entry, Point
 

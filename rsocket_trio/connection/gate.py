@@ -11,8 +11,8 @@ import trio
 from rsocket_trio.connection.entries import grants
 from rsocket_trio.connection.handlers import only_leaf
 from rsocket_trio.errors import NegotiationFailed, RejectedSetup, SetupError
+from rsocket_trio.forms import Kind
 from rsocket_trio.metadata.mime import mime_name
-from rsocket_trio.responder import Kind
 from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.terms import Setup
 

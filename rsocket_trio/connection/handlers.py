@@ -16,10 +16,10 @@ from rsocket_trio.errors import (
     RSocketError,
     StreamError,
 )
+from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
-from rsocket_trio.responder import Handler, Kind
 
 if TYPE_CHECKING:
     import trio

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
 
 from rsocket_trio.mux.bulk import Bulk, Source
 from rsocket_trio.mux.framing import EncodedFrame
+from rsocket_trio.mux.lane import Departed, Entry, Lane, Urgent
 
 WRITE_SIZE = 65536
 """Bytes that one write holds at most: an urgent frame never waits behind megabytes. A larger frame goes alone."""
@@ -15,44 +15,6 @@ URGENT_SIZE = 64
 """Bytes that an urgent frame has at most, where that matters: cancels and credit."""
 SMALL = 4096
 """Bytes up to which an entry counts as small: small ones have room of their own beside bulk."""
-
-
-class Departed(Protocol):
-    """Somebody whose frames leave; ``left`` says that one has."""
-
-    left: bool
-
-
-class Late(Protocol):
-    """An urgent frame that is encoded when it leaves, so that several of its kind become one (credit, leases)."""
-
-    def encoded(self) -> bytes | None:
-        """The frame as it stands now; ``None`` when it is needed no more."""
-        ...
-
-
-Entry: TypeAlias = bytes | Bulk
-Urgent: TypeAlias = bytes | Late
-
-
-class Lane:
-    """The frames of one stream that wait. A stream is its own lane: protocols derive their stream state from it.
-
-    ``left`` says that something of it was taken already, ``ended`` that the owner is done once it is empty.
-    """
-
-    __slots__ = ("ended", "head", "in_turn", "left", "rest")
-
-    head: Entry | None
-    rest: deque[Entry] | None
-
-    def __init__(self) -> None:
-        # Most streams hold one frame at a time, and an empty deque costs 600 bytes.
-        self.head = None
-        self.rest = None
-        self.in_turn = False
-        self.left = False
-        self.ended = False
 
 
 class Outbox:

@@ -6,7 +6,8 @@ from collections import deque
 from collections.abc import Callable
 
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.mux.outbox import WRITE_SIZE, Lane, Outbox
+from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.outbox import WRITE_SIZE, Outbox
 
 
 class FrameStore:

@@ -14,7 +14,8 @@ from rsocket_trio.errors import (
     connection_error,
 )
 from rsocket_trio.mux.events import Event, StreamFailed
-from rsocket_trio.mux.outbox import Lane, Outbox
+from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.retaining import RetainingOutbox
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extension_payloads import AT_OK, ResumeGrant

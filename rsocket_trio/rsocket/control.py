@@ -14,7 +14,8 @@ from rsocket_trio.errors import (
     connection_error,
 )
 from rsocket_trio.mux.events import ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
-from rsocket_trio.mux.outbox import Lane, Outbox
+from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.rsocket.codec import BadMetadata
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions import Entry

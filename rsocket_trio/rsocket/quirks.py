@@ -12,7 +12,7 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.rsocket import layout_0_1
+from rsocket_trio.rsocket import layout_0_1_quirks
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1
 
@@ -33,7 +33,7 @@ class Quirk:
 
 def _rows_otherwise(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     """The codec with all rows that these quirks replace: two of them may change one row."""
-    return attrs.evolve(dialect, codec=layout_0_1.codec(quirks.intersection(layout_0_1.QUIRKS)))
+    return attrs.evolve(dialect, codec=layout_0_1_quirks.codec(quirks.intersection(layout_0_1_quirks.QUIRKS)))
 
 
 def _swapped_ids(dialect: Dialect, quirks: frozenset[str]) -> Dialect:

@@ -8,7 +8,7 @@ from rsocket_trio.mux.fragments import Assembly
 from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
 from rsocket_trio.mux.ids import StreamIds
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Lane
+from rsocket_trio.mux.lane import Lane
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import RequestFrame
 

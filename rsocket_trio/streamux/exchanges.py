@@ -11,7 +11,7 @@ from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.halves import BOTH, NEITHER
 from rsocket_trio.mux.ids import RoundIds
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Lane
+from rsocket_trio.mux.lane import Lane
 
 UNBOUNDED = 2**62
 """Items that may be sent: the protocol has no credit."""

@@ -19,8 +19,8 @@ from rsocket_trio import (
     serve,
     serve_stream,
 )
+from rsocket_trio.forms import Function, Handler, Kind
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.responder import Function, Handler, Kind
 from rsocket_trio.testing.network import SimulatedNetwork
 
 DIALECT = "rsocket/1.0"

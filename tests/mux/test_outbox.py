@@ -10,7 +10,8 @@ import pytest
 
 from rsocket_trio.mux.bulk import Source
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Lane, Outbox
+from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox
 
 
 class Model:

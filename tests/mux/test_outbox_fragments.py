@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rsocket_trio.mux.bulk import Source
-from rsocket_trio.mux.outbox import Lane, Outbox
+from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.outbox import Outbox
 
 SIZE = 10
 FIRST, SECOND, GRANT, LATER = (letter * SIZE for letter in (b"1", b"2", b"g", b"l"))

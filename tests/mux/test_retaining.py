@@ -11,7 +11,8 @@ import pytest
 
 from rsocket_trio.mux.bulk import Source
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.outbox import WRITE_SIZE, Lane
+from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.outbox import WRITE_SIZE
 from rsocket_trio.mux.retaining import FrameStore, RetainingOutbox
 
 BEAT = b"how far are you?"

@@ -12,7 +12,8 @@ import trio.testing
 from rsocket_trio.connection.link import Link
 from rsocket_trio.errors import ConnectionLost, RejectedResume, RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.mux.outbox import Lane, Outbox
+from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.retaining import RetainingOutbox
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0

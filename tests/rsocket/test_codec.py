@@ -13,7 +13,7 @@ from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket import layout_0_0, layout_0_1
+from rsocket_trio.rsocket import layout_0_0, layout_0_1, layout_0_1_quirks
 from rsocket_trio.rsocket.codec import BadMetadata, Codec, Header, NotUnderstood
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
@@ -635,11 +635,11 @@ def test_data_given_as_a_view_is_not_copied_by_the_oldest_dialects_either() -> N
 
 
 def quirky(*names: str) -> Codec:
-    return layout_0_1.codec(frozenset(names))
+    return layout_0_1_quirks.codec(frozenset(names))
 
 
 def test_without_quirks_it_is_the_codec_itself() -> None:
-    assert layout_0_1.codec() is quirky() is layout_0_1.CODEC
+    assert layout_0_1_quirks.codec() is quirky() is layout_0_1.CODEC
     assert quirky("channel_slot") is quirky("channel_slot")
 
 
