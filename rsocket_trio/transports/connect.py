@@ -72,41 +72,33 @@ async def _shaken(
     headers: tuple[tuple[str, str], ...],
     limits: Limits,
 ) -> AsyncIterator[Transport]:
+    """The connected transport that needs more than a socket."""
     async with AsyncExitStack() as stack:
         try:
-            transport = await _connect(stack, endpoint, ssl_context, headers, limits)
+            if endpoint.scheme == "memory":
+                transport: Transport = await connect_memory(endpoint.host)
+                stack.push_async_callback(transport.aclose)
+            else:
+                socket, handshake = await _dial(endpoint)
+                stack.callback(socket.close)
+                stream: DirectStream | trio.SSLStream[DirectStream] = socket
+                if endpoint.uses_tls:
+                    context = ssl.create_default_context() if ssl_context is None else ssl_context
+                    stream = trio.SSLStream(socket, context, server_hostname=endpoint.host, https_compatible=True)
+                    handshake = await secure(stream, handshake)
+                if endpoint.is_websocket:
+                    # Imported where it is needed: programs that use TCP start without it.
+                    from rsocket_trio.transports.websocket import open_websocket
+
+                    opening = open_websocket(
+                        stream, endpoint, handshake, headers=headers, max_message=limits.frame_size
+                    )
+                    transport = await stack.enter_async_context(opening)
+                else:
+                    transport = ByteStreamTransport(stream, handshake)
         except (OSError, trio.BrokenResourceError) as exc:
             raise ConnectionLost(f"{uri}: {reason(exc)}") from exc
         yield transport
-
-
-async def _connect(
-    stack: AsyncExitStack,
-    endpoint: Endpoint,
-    ssl_context: ssl.SSLContext | None,
-    headers: tuple[tuple[str, str], ...],
-    limits: Limits,
-) -> Transport:
-    """The connected transport that needs more than a socket; the stack closes it."""
-    if endpoint.scheme == "memory":
-        memory = await connect_memory(endpoint.host)
-        stack.push_async_callback(memory.aclose)
-        return memory
-    socket, handshake = await _dial(endpoint)
-    stack.callback(socket.close)
-    stream: DirectStream | trio.SSLStream[DirectStream] = socket
-    if endpoint.uses_tls:
-        context = ssl.create_default_context() if ssl_context is None else ssl_context
-        stream = trio.SSLStream(socket, context, server_hostname=endpoint.host, https_compatible=True)
-        handshake = await secure(stream, handshake)
-    if endpoint.is_websocket:
-        # Imported where it is needed: programs that use TCP start without it.
-        from rsocket_trio.transports.websocket import open_websocket
-
-        return await stack.enter_async_context(
-            open_websocket(stream, endpoint, handshake, headers=headers, max_message=limits.frame_size)
-        )
-    return ByteStreamTransport(stream, handshake)
 
 
 async def _dial(endpoint: Endpoint) -> tuple[DirectStream, Handshake]:
