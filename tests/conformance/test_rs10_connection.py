@@ -1,20 +1,16 @@
-"""Connecting, refusing, keepalive, leases and closing: RSocket 1.0, and 0.2 where it says the same."""
+"""Connecting, refusing, and what concerns the connection as a whole: RSocket 1.0, and 0.2 where it says the same."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import trio
 
 from rsocket_trio import (
-    ApplicationError,
-    ConnectionClosed,
     ConnectionLost,
     InvalidSetup,
     Keepalive,
-    Lease,
     Limits,
     Payload,
     Rejected,
@@ -27,7 +23,6 @@ from rsocket_trio import (
 )
 from tests.conformance.raw import (
     APPLICATION_ERROR,
-    CONNECTION_CLOSE,
     CONNECTION_ERROR,
     INVALID_SETUP,
     KEEPALIVE,
@@ -40,7 +35,6 @@ from tests.conformance.raw import (
     UNSUPPORTED_SETUP,
     C,
     F,
-    L,
     Log,
     M,
     N,
@@ -50,20 +44,16 @@ from tests.conformance.raw import (
     ask,
     bare_server,
     both,
-    cancel,
     client,
     client_that_said,
-    complete,
     error,
     ext,
     forget,
     frame,
     keepalive,
-    lease,
     parsed,
     payload,
     prefixed,
-    request_n,
     resume,
     server,
     settle,
@@ -71,23 +61,9 @@ from tests.conformance.raw import (
     sized,
     slow_server,
     stream,
-    u32,
 )
 
 clause = pytest.mark.clause
-
-
-def leasing(*leases: Lease, log: Log | None = None) -> Log:
-    """A responder that grants these leases, one a second."""
-    log = Log() if log is None else log
-
-    @log.responder.lease
-    async def policy(setup: object) -> AsyncIterator[Lease]:
-        for one in leases:
-            yield one
-            await trio.sleep(1)
-
-    return log
 
 
 # SETUP
@@ -423,477 +399,6 @@ async def test_frames_may_arrive_byte_by_byte(autojump_clock: object, wire: Wire
             await peer.send_bytes(bytes([byte]))
         got = {await peer.receive(), await peer.receive()}
         assert got == {parsed(payload(1, b"hello", N | C)), parsed(keepalive(b"k", respond=False))}
-
-
-# Errors on stream 0, and closing
-
-
-@both
-@clause("RS10-ERR-08", "RS02-ERR-06", "RS10-ERR-06")
-async def test_a_connection_error_fails_what_is_open_at_once(autojump_clock: object, wire: Wire) -> None:
-    log = Log()
-    async with server(wire, log.responder) as peer:
-        await peer.send(ask(1, b"wait"))
-        await settle()
-        await peer.send(error(0, CONNECTION_ERROR, b"bye"))
-        await peer.expect_end()
-        assert log.seen[-1] == "cancelled"
-    async with client(wire) as (connection, peer), connection.request_stream(b"s") as items:
-        await peer.receive()
-        await peer.send(error(0, CONNECTION_ERROR, b"bye"))
-        with pytest.raises(ConnectionLost, match="bye"):
-            await anext(items)
-        await peer.expect_end()
-
-
-@both
-@clause("ALL-RCT-13", "RS10-ERR-02", "RS02-ERR-02")
-async def test_error_text_that_is_no_utf_8_is_handed_over_with_replacement(autojump_clock: object, wire: Wire) -> None:
-    async with client(wire) as (connection, peer), trio.open_nursery() as nursery:
-
-        async def request() -> None:
-            with pytest.raises(ApplicationError) as caught:
-                await connection.request_response(b"x")
-            assert caught.value.text == "�\x00�"
-            assert caught.value.data == b"\xff\x00\xfe"
-
-        nursery.start_soon(request)
-        await peer.receive()
-        await peer.send(error(1, APPLICATION_ERROR, b"\xff\x00\xfe"))
-
-
-@both
-@clause("RS10-ERR-09", "RS02-ERR-07", "RS02-ERR-08")
-async def test_after_connection_close_open_streams_end_new_ones_are_rejected_and_the_last_one_closes(
-    autojump_clock: object,
-    wire: Wire,
-) -> None:
-    log = Log()
-    async with server(wire, log.responder) as peer:
-        await peer.send(stream(1, 1, b"3"))
-        await peer.expect(payload(1, b"tick 0"))
-        await peer.send(error(0, CONNECTION_CLOSE, b"soon"))
-        await peer.expect_alive()
-        await peer.send(ask(3, b"new"))
-        await peer.expect_error(3, REJECTED)
-        await peer.send(forget(5, b"new"))
-        await peer.expect_silence(60)
-        await peer.send(request_n(1, 5))
-        await peer.expect(payload(1, b"tick 1"), payload(1, b"tick 2"), complete(1))
-        await peer.expect_end()
-    assert log.seen == [("stream", b"3", None)]
-
-
-@both
-@clause("RS10-ERR-09", "RS02-ERR-07", "RS02-ERR-08")
-async def test_a_client_that_hears_connection_close_starts_nothing_and_lets_what_is_open_finish(
-    autojump_clock: object, wire: Wire
-) -> None:
-    async with client(wire) as (connection, peer):
-        async with connection.request_stream(b"s", initial_request_n=5) as items:
-            await peer.receive()
-            await peer.send(error(0, CONNECTION_CLOSE))
-            await settle()
-            with pytest.raises(ConnectionClosed):
-                await connection.request_response(b"new")
-            await peer.send(payload(1, b"a"), payload(1, b"b", N | C))
-            assert [item.data async for item in items] == [b"a", b"b"]
-        await peer.expect_end()
-        with pytest.raises(ConnectionClosed):
-            await connection.fire_and_forget(b"new")
-
-
-@both
-@clause("RS10-ERR-09", "RS02-ERR-07")
-async def test_a_side_that_drains_waits_for_open_streams_then_says_connection_close(
-    autojump_clock: object, wire: Wire
-) -> None:
-    async with client(wire) as (connection, peer):
-        async with trio.open_nursery() as nursery, connection.request_stream(b"s", initial_request_n=5) as items:
-            await peer.receive()
-            nursery.start_soon(connection.drain)
-            await settle()
-            await peer.send(ask(2, b"new"))
-            await peer.expect_error(2, REJECTED)
-            await peer.send(payload(1, b"a", N | C))
-            assert [item.data async for item in items] == [b"a"]
-        await peer.expect_failure(CONNECTION_CLOSE)
-
-
-@both
-@clause("RS10-ERR-09", "RS02-ERR-07")
-async def test_connection_close_comes_after_the_end_of_the_streams_that_did_not_finish(
-    autojump_clock: object, wire: Wire
-) -> None:
-    log = Log()
-
-    @log.responder.extension(1)
-    def drain(stream_id: int, body: bytes) -> None:
-        trio.lowlevel.spawn_system_task(current_connection().drain)
-
-    async with server(wire, log.responder) as peer:
-        await peer.send(ask(1, b"wait"), stream(3, 1), ext(1))
-        await peer.expect(payload(3, b"tick 0"))
-        await trio.sleep(10)
-        got = [await peer.receive() for _ in range(3)]
-        assert sorted(one.stream_id for one in got[:2]) == [1, 3]
-        assert (got[2].stream_id, got[2].error_code) == (0, CONNECTION_CLOSE)
-        await peer.expect_end()
-
-
-@both
-@clause("RS10-ERR-09", "RS02-ERR-07")
-async def test_connection_close_can_be_announced_first(autojump_clock: object, wire: Wire) -> None:
-    async with client(wire) as (connection, peer):
-        async with trio.open_nursery() as nursery, connection.request_stream(b"s", initial_request_n=5) as items:
-            await peer.receive()
-            nursery.start_soon(lambda: connection.drain(announce=True))
-            await peer.expect_error(0, CONNECTION_CLOSE)
-            await peer.send(payload(1, b"a", N | C))
-            assert [item.data async for item in items] == [b"a"]
-        await peer.expect_end()
-
-
-# KEEPALIVE
-
-
-@both
-@clause("RS10-KA-02", "RS02-KA-02", "RS10-KA-06", "RS02-KA-05", "RS10-KA-01", "RS02-KA-01")
-async def test_a_client_sends_keepalive_at_the_interval_of_its_setup(autojump_clock: object, wire: Wire) -> None:
-    async with client(wire, keepalive=Keepalive(2, 100)) as (_, peer):
-        start = trio.current_time()
-        for beat in range(1, 6):
-            await peer.expect(keepalive())
-            assert trio.current_time() - start == 2 * beat
-            await peer.send(keepalive(respond=False))
-
-
-@both
-@clause("RS10-KA-02", "RS02-KA-02")
-async def test_traffic_changes_nothing_about_the_interval(autojump_clock: object, wire: Wire) -> None:
-    async with client(wire, keepalive=Keepalive(2, 100)) as (connection, peer):
-        start = trio.current_time()
-        await trio.sleep(1.5)
-        await connection.fire_and_forget(b"x")
-        await peer.send(keepalive(b"d"))
-        assert {await peer.receive(), await peer.receive()} == {
-            parsed(keepalive(b"d", respond=False)),
-            parsed(forget(1, b"x")),
-        }
-        await peer.expect(keepalive())
-        assert trio.current_time() - start == 2
-
-
-@both
-@clause("RS10-KA-02", "RS10-KA-03", "RS02-KA-02")
-async def test_a_server_sends_keepalive_only_when_its_application_asks(autojump_clock: object, wire: Wire) -> None:
-    log = Log()
-    seconds = []
-
-    @log.responder.extension(1)
-    def call_back(stream_id: int, body: bytes) -> None:
-        trio.lowlevel.spawn_system_task(ping, current_connection())
-
-    async def ping(connection: Any) -> None:
-        seconds.append(await connection.ping())
-
-    async with server(wire, log.responder) as peer:
-        await peer.expect_silence(80)
-        await peer.send(ext(1))
-        await peer.expect(keepalive())
-        await trio.sleep(1.5)
-        await peer.send(keepalive(b"other data", respond=False))
-        await settle()
-        assert seconds == [1.5]
-
-
-@both
-@clause("RS10-KA-04", "RS02-KA-03")
-@pytest.mark.parametrize("data", [b"", b"x", bytes(4096), bytes(range(256)) * 300], ids=len)
-async def test_keepalive_is_answered_with_its_data_by_both_roles(
-    autojump_clock: object, wire: Wire, data: bytes
-) -> None:
-    async with server(wire, Log().responder) as peer:
-        await peer.send(keepalive(data))
-        await peer.expect(keepalive(data, respond=False))
-    async with client(wire) as (_, peer):
-        await peer.send(keepalive(data))
-        await peer.expect(keepalive(data, respond=False))
-
-
-@both
-@clause("RS10-KA-08", "RS10-KA-06", "RS02-KA-04", "RS02-KA-05")
-@pytest.mark.parametrize("position", [0, 1, 2**63 - 1])
-async def test_the_position_in_an_answer_is_no_echo(autojump_clock: object, wire: Wire, position: int) -> None:
-    async with server(wire, Log().responder) as peer:
-        await peer.send(keepalive(b"d", position=position))
-        await peer.expect(keepalive(b"d", respond=False, position=0))
-
-
-@both
-@clause("RS10-KA-07", "RS10-UNX-02", "RS02-KA-06")
-async def test_a_server_takes_a_client_for_dead_after_the_clients_lifetime(autojump_clock: object, wire: Wire) -> None:
-    async with bare_server(wire, Log().responder) as peer:
-        await peer.send(wire.setup(lifetime=3000))
-        start = trio.current_time()
-        await peer.expect_silence(2.999)
-        await peer.expect_failure(CONNECTION_ERROR)
-        assert trio.current_time() - start == pytest.approx(3)
-
-
-@both
-@clause("RS10-KA-07", "RS10-UNX-02", "RS02-KA-06")
-async def test_a_client_takes_a_server_for_dead_after_its_own_lifetime(autojump_clock: object, wire: Wire) -> None:
-    async with client(wire, keepalive=Keepalive(2, 5)) as (connection, peer):
-        start = trio.current_time()
-        with pytest.raises(ConnectionLost, match="silent"):
-            await connection.request_response(b"x")
-        assert trio.current_time() - start == 5
-        await peer.expect(ask(1, b"x"), keepalive(), keepalive())
-        await peer.expect_failure(CONNECTION_ERROR)
-
-
-@both
-@clause("RS10-KA-07", "RS02-KA-06")
-@pytest.mark.parametrize("sign", [cancel(77), frame(0x2A, 0x200), forget(1), keepalive(respond=False)], ids=repr)
-async def test_any_frame_is_a_sign_of_life(autojump_clock: object, wire: Wire, sign: bytes) -> None:
-    async with bare_server(wire, Log().responder) as peer:
-        await peer.send(wire.setup(lifetime=3000))
-        for _ in range(4):
-            await trio.sleep(2.9)
-            await peer.send(sign)
-        await peer.expect_alive()
-        await peer.expect_silence(2.999)
-        await peer.expect_failure(CONNECTION_ERROR)
-
-
-@both
-@clause("RS10-KA-07", "RS02-KA-06")
-async def test_half_a_frame_is_no_sign_of_life(autojump_clock: object, wire: Wire) -> None:
-    async with bare_server(wire, Log().responder) as peer:
-        await peer.send(wire.setup(lifetime=3000))
-        for _ in range(3):
-            await trio.sleep(0.9)
-            await peer.send_bytes(b"\x00")
-        await trio.sleep(0.29)
-        await peer.expect_silence(0)
-        await peer.expect_failure(CONNECTION_ERROR)
-
-
-@both
-@clause("RS10-UNX-03", "RS10-UNX-04", "RS02-UNX-02")
-async def test_a_stream_without_credit_may_stand_for_a_day(autojump_clock: object, wire: Wire) -> None:
-    async with server(wire, Log().responder) as peer:
-        await peer.send(stream(1, 1))
-        await peer.expect(payload(1, b"tick 0"))
-        for _ in range(24 * 60):
-            await trio.sleep(60)
-            await peer.send(keepalive(respond=False))
-        await peer.expect_silence(1)
-        await peer.send(request_n(1, 1))
-        await peer.expect(payload(1, b"tick 1"))
-
-
-# Leases
-
-
-@both
-@clause("RS10-CON-07", "RS02-CON-02", "RS10-CON-04", "RS10-CON-14")
-async def test_a_server_that_accepts_leases_sends_one(autojump_clock: object, wire: Wire) -> None:
-    log = leasing(Lease(2, 10.5))
-    async with bare_server(wire, log.responder) as peer:
-        await peer.send(wire.setup(flags=L))
-        await peer.expect(lease(10_500, 2))
-
-
-@both
-@clause("RS10-LS-02", "RS02-LS-01", "RS02-ERR-09", "RS02-CON-02")
-async def test_requests_beyond_the_lease_are_rejected_and_reach_no_handler(autojump_clock: object, wire: Wire) -> None:
-    log = leasing(Lease(2, 10))
-    async with bare_server(wire, log.responder) as peer:
-        await peer.send(wire.setup(flags=L))
-        await peer.expect(lease(10_000, 2))
-        await peer.send(ask(1, b"a"), forget(3, b"b"), ask(5, b"c"), forget(7, b"d"))
-        text = await peer.expect_error(5, REJECTED)
-        assert wire is RS10 or text.startswith(b"LEASE_ERROR")
-        await peer.expect(payload(1, b"a", N | C))
-        await peer.expect_alive()
-        assert {("request", b"a", None), ("note", b"b", None)} == set(log.seen)
-
-
-@both
-@clause("RS10-LS-02", "RS02-LS-01")
-async def test_requests_before_the_first_lease_are_rejected(autojump_clock: object, wire: Wire) -> None:
-    log = Log()
-
-    @log.responder.lease
-    async def policy(terms: object) -> AsyncIterator[Lease]:
-        await trio.sleep(5)
-        yield Lease(5, 5)
-
-    async with bare_server(wire, log.responder) as peer:
-        await peer.send(wire.setup(flags=L), ask(1, b"a"), forget(3, b"b"))
-        await peer.expect_error(1, REJECTED)
-        await peer.expect_alive()
-        assert log.seen == []
-
-
-@both
-@clause("RS10-LEASE-04", "RS02-LEASE-03", "RS10-LS-02")
-async def test_an_expired_lease_allows_nothing(autojump_clock: object, wire: Wire) -> None:
-    log = leasing(Lease(100, 2))
-    async with bare_server(wire, log.responder) as peer:
-        await peer.send(wire.setup(flags=L))
-        await peer.expect(lease(2000, 100))
-        await trio.sleep(1.99)
-        await peer.send(ask(1, b"a"))
-        await peer.expect(payload(1, b"a", N | C))
-        await trio.sleep(0.01)
-        await peer.send(ask(3, b"a"))
-        await peer.expect_error(3, REJECTED)
-
-
-@both
-@clause("RS10-FRAG-02")
-async def test_a_request_in_fragments_counts_once_against_the_lease(autojump_clock: object, wire: Wire) -> None:
-    log = leasing(Lease(2, 10))
-    async with bare_server(wire, log.responder) as peer:
-        await peer.send(wire.setup(flags=L))
-        await peer.expect(lease(10_000, 2))
-        await peer.send(ask(1, b"a", F), payload(1, b"b", N | F), payload(1, b"c"), ask(3, b"d"), ask(5, b"e"))
-        await peer.expect_error(5, REJECTED)
-        answers = {await peer.receive(), await peer.receive()}
-        assert answers == {parsed(payload(1, b"abc", N | C)), parsed(payload(3, b"d", N | C))}
-
-
-@both
-@clause("RS10-CON-06", "RS10-LS-01", "RS02-CON-02", "RS02-LS-01", "RS10-UNX-04", "RS02-UNX-02", "RS10-CON-14")
-async def test_a_client_with_leases_waits_for_one_however_long_that_takes(autojump_clock: object, wire: Wire) -> None:
-    async with client_that_said(wire, lease=True, keepalive=Keepalive(1000, 10_000)) as (connection, peer, first):
-        assert first.flags == L
-        await peer.expect(lease(2**31 - 1, 2**31 - 1))
-        async with trio.open_nursery() as nursery:
-            for data in (b"a", b"b", b"c"):
-                nursery.start_soon(connection.fire_and_forget, data)
-                await settle()
-            await peer.expect_silence(900)
-            await peer.send(lease(5000, 2))
-            got = [await peer.receive(), await peer.receive()]
-            assert [one.stream_id for one in got] == [1, 3]
-            assert {one.body for one in got} == {b"a", b"b"}
-            await peer.expect_silence(20)
-            await peer.send(lease(5000, 0))
-            await peer.expect_silence(1)
-            await peer.send(lease(0, 5))
-            await peer.expect_silence(1)
-            await peer.send(lease(5000, 9))
-            await peer.expect(forget(5, b"c"))
-
-
-@both
-@clause("RS10-LEASE-03", "RS10-LEASE-04", "RS02-LEASE-02", "RS02-LEASE-03", "RS10-LS-01")
-async def test_the_last_lease_replaces_all_former_ones(autojump_clock: object, wire: Wire) -> None:
-    async with client_that_said(wire, lease=True) as (connection, peer, _):
-        await peer.receive()
-        await peer.send(lease(60_000, 100), lease(60_000, 1))
-        await settle()
-        await connection.fire_and_forget(b"a")
-        with trio.move_on_after(10) as scope:
-            await connection.fire_and_forget(b"b")
-        assert scope.cancelled_caught
-        await peer.expect(forget(1, b"a"))
-        await peer.send(lease(60_000, 5), lease(60_000, 0))
-        await settle()
-        with trio.move_on_after(1) as scope:
-            await connection.fire_and_forget(b"b")
-        assert scope.cancelled_caught
-
-
-@both
-@clause("RS10-LEASE-04", "RS10-LS-01", "RS02-LEASE-03")
-async def test_the_time_of_a_lease_counts_from_its_reception(autojump_clock: object, wire: Wire) -> None:
-    async with client_that_said(wire, lease=True) as (connection, peer, _):
-        await peer.receive()
-        await trio.sleep(3)
-        await peer.send(lease(2000, 100))
-        await settle()
-        await trio.sleep(1.99)
-        await connection.fire_and_forget(b"a")
-        await trio.sleep(0.01)
-        with trio.move_on_after(1) as scope:
-            await connection.fire_and_forget(b"b")
-        assert scope.cancelled_caught
-        await peer.expect(forget(1, b"a"))
-
-
-@both
-@clause("RS10-CON-10", "RS02-CON-02", "RS10-CON-14")
-async def test_with_leases_a_server_waits_for_one_too(autojump_clock: object, wire: Wire) -> None:
-    log = leasing(Lease(1, 10))
-
-    @log.responder.extension(1)
-    def call_back(stream_id: int, body: bytes) -> None:
-        trio.lowlevel.spawn_system_task(current_connection().fire_and_forget, body)
-
-    async with bare_server(wire, log.responder) as peer:
-        await peer.send(wire.setup(flags=L), ext(1, b"x"))
-        await peer.expect(lease(10_000, 1))
-        await peer.expect_silence(50)
-        await peer.send(lease(1000, 1))
-        await peer.expect(forget(2, b"x"))
-
-
-@both
-@clause("RS10-CON-11", "RS02-CON-02", "RS10-CON-14")
-async def test_a_client_with_leases_grants_one_right_after_setup(autojump_clock: object, wire: Wire) -> None:
-    log = Log()
-    async with client_that_said(wire, responder=log.responder, lease=True) as (_, peer, _):
-        await peer.expect(lease(2**31 - 1, 2**31 - 1))
-        await peer.send(ask(2, b"x"))
-        await peer.expect(payload(2, b"x", N | C))
-
-
-@both
-@clause("RS10-CON-11", "RS02-CON-02", "RS10-LS-02")
-async def test_a_clients_own_policy_grants_its_leases(autojump_clock: object, wire: Wire) -> None:
-    log = leasing(Lease(1, 30), Lease(2, 30))
-    async with client_that_said(wire, responder=log.responder, lease=True) as (_, peer, _):
-        await peer.expect(lease(30_000, 1))
-        await peer.send(ask(2, b"x"), ask(4, b"x"))
-        await peer.expect_error(4, REJECTED)
-        await peer.expect(payload(2, b"x", N | C), lease(30_000, 2))
-
-
-@both
-@clause("RS10-CON-14", "RS10-SETUP-09")
-async def test_a_client_with_leases_that_is_refused_hears_why(autojump_clock: object, wire: Wire) -> None:
-    async with client_that_said(wire, lease=True) as (connection, peer, _):
-        await peer.send(error(0, UNSUPPORTED_SETUP, b"no leases"))
-        with pytest.raises(UnsupportedSetup, match="no leases"):
-            await connection.request_response(b"x")
-
-
-@both
-@clause("RS10-LEASE-01", "RS10-LEASE-02", "RS02-LEASE-01")
-async def test_a_lease_may_carry_metadata(autojump_clock: object, wire: Wire) -> None:
-    metadata = sized(b"meta") if wire.sized_push else b"meta"
-    async with client_that_said(wire, lease=True) as (connection, peer, _):
-        await peer.receive()
-        await peer.send(frame(0x02, M, 0, u32(5000) + u32(1) + metadata))
-        await connection.fire_and_forget(b"x")
-        await peer.expect(forget(1, b"x"))
-
-
-@both
-@clause("RS10-UNX-18", "RS02-UNX-05", "RS10-LEASE-01", "RS02-LEASE-01")
-async def test_a_lease_on_a_stream_grants_nothing(autojump_clock: object, wire: Wire) -> None:
-    async with client_that_said(wire, lease=True) as (connection, peer, _):
-        await peer.receive()
-        await peer.send(frame(0x02, 0, 1, u32(5000) + u32(1)))
-        with trio.move_on_after(1) as scope:
-            await connection.fire_and_forget(b"x")
-        assert scope.cancelled_caught
-        await peer.expect_alive()
 
 
 # Metadata push, extensions, priorities
