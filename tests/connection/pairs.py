@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import trio
 import trio.testing
 
-from rsocket_trio import Connection, Limits, Responder, open_connection_over
+from rsocket_trio import Connection, Limits, Payload, Responder, open_connection_over
 from rsocket_trio.connection.accepting import Server
 from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.mux.framing import EncodedFrame, whole
@@ -147,3 +147,25 @@ async def connected_pair(
 async def settle() -> None:
     """Let everybody do what can be done without time passing."""
     await trio.testing.wait_all_tasks_blocked()
+
+
+def echo_responder() -> Responder:
+    """Answers with what it was asked, never, or for ever."""
+    responder = Responder()
+
+    @responder.request_response
+    async def echo(request: Payload) -> Payload:
+        return request
+
+    @responder.request_response("never")
+    async def never(request: Payload) -> bytes:
+        await trio.sleep_forever()
+
+    @responder.request_stream
+    async def ticks(request: Payload) -> AsyncIterator[bytes]:
+        number = 0
+        while True:
+            yield b"%d" % number
+            number += 1
+
+    return responder
