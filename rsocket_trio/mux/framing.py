@@ -19,6 +19,12 @@ PIECES = 64
 LARGEST_AT_ONCE = 32 * 1024 * 1024
 AHEAD = 8
 """How many times what has come may be asked for."""
+AT_ONCE = 64 * 1024
+"""Bytes of a chunk up to which all its frames are handed out together, to be acted on without a pause."""
+PORTION = 8192
+"""Bytes of a larger one after each of which its frames are counted."""
+CROWD = 256
+"""How many are enough then."""
 
 
 class Framing(Protocol):
@@ -26,6 +32,10 @@ class Framing(Protocol):
 
     error: RemoteProtocolError | None
     """Why nothing more can be understood. ``feed`` sets it rather than raising it, so that no frame before is lost."""
+    pending: bool
+    """Whether whole frames are left over: the next ``feed`` hands them out, and needs nothing new for it."""
+    portions: bool
+    """Whether a chunk of any size is handed out in portions, so that no number of frames holds up others for long."""
 
     @property
     def mid_frame(self) -> bool:
@@ -38,7 +48,7 @@ class Framing(Protocol):
         ...
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The frames that this chunk completes, without their prefixes. Look at ``error`` afterwards."""
+        """The frames that this chunk completes, without prefixes. Look at ``error`` and ``pending`` afterwards."""
         ...
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
@@ -105,8 +115,9 @@ class _LengthPrefixed:
     bytes are here.
     """
 
-    __slots__ = ("_first", "_gathering", "_later_max", "_max", "_rest", "_smallest", "error", "missing")
+    __slots__ = ("_first", "_gathering", "_later_max", "_max", "_rest", "_smallest", "error", "missing", "pending")
 
+    portions = True
     prefix: ClassVar[int]
     """Bytes of the length."""
     counted: ClassVar[int]
@@ -120,7 +131,8 @@ class _LengthPrefixed:
         self._later_max = min(max_frame, self.largest)
         self._max = self._later_max if first_max is None else min(first_max, self._later_max)
         self._smallest = smallest
-        self._rest = b""  # a prefix that is not complete
+        self._rest = b""  # a prefix that is not complete, or whole frames that are pending
+        self.pending = False
         self._gathering = Gathering()  # a frame that is not complete
         self.missing = 0  # bytes of that frame that are to come
 
@@ -134,6 +146,8 @@ class _LengthPrefixed:
         frames: list[bytes] = []
         if self.error is not None:
             return frames
+        in_portions = self.pending or len(chunk) > AT_ONCE
+        self.pending = False
         offset = 0
         if self.missing:
             if len(chunk) < self.missing:
@@ -145,7 +159,10 @@ class _LengthPrefixed:
             chunk = self._rest + chunk
             self._rest = b""
         prefix, counted, smallest, largest, size = self.prefix, self.counted, self._smallest, self._max, len(chunk)
-        while (start := offset + prefix) <= size:
+        end = min(size, PORTION) if in_portions else size
+        while (start := offset + prefix) <= end or (
+            end < size and len(frames) < CROWD and start <= (end := min(size, offset + PORTION))
+        ):
             length = int.from_bytes(chunk[offset:start], "big") - counted
             if not smallest <= length <= largest:
                 self.error = self._refusal(length)
@@ -160,6 +177,7 @@ class _LengthPrefixed:
                 return frames
             frames.append(chunk[start:offset])
         self._rest = chunk[offset:]
+        self.pending = end < size and bool(self._rest)
         return frames
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
@@ -236,6 +254,8 @@ class NoFraming:
 
     mid_frame = False
     missing = 0
+    pending = False
+    portions = False
 
     def __init__(self, max_frame: int = Framing24.largest) -> None:
         self.error: RemoteProtocolError | None = None
@@ -266,6 +286,8 @@ class Unframed:
 
     mid_frame = False
     missing = 0
+    pending = False
+    portions = False
     error: RemoteProtocolError | None = None
 
     def feed(self, chunk: bytes) -> list[bytes]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import trio
 from trio.lowlevel import checkpoint, wait_readable
 
-from rsocket_trio.mux.framing import EncodedFrame, Framing, NoFraming
+from rsocket_trio.mux.framing import CROWD, EncodedFrame, Framing, NoFraming
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.direct import DirectStream
 
@@ -19,9 +19,6 @@ LARGEST_READ = 4 * READ_SIZE
 """Bytes that it may bring of large frames, and of the one that is missing a part: little happens at once for them."""
 FIRST_READ_SIZE = 16384
 LEAST_READ_SIZE = 4096
-CROWD = 256
-"""Frames in one read above which the next ones bring less: all frames of a read are acted on at once, and others wait
-for it."""
 FEW = 64
 """Frames in one read below which the next ones may bring more."""
 LARGE_FRAME = 32768
@@ -115,10 +112,15 @@ class ByteStreamTransport:
         while True:
             if framing.error is not None:
                 raise framing.error
+            if framing.pending:
+                await checkpoint()  # others first: there was much to act on
+                if frames := framing.feed(b""):
+                    return frames
             if chunk:
                 frames = framing.feed(chunk)
                 if len(chunk) >= self._read_size or self._read_size > READ_SIZE:
-                    self._read_size = next_read_size(self._read_size, len(chunk), len(frames))
+                    largest = LARGEST_READ if framing.portions else READ_SIZE
+                    self._read_size = next_read_size(self._read_size, len(chunk), len(frames), largest)
                 if frames:
                     return frames
             elif self._ended:
@@ -155,7 +157,7 @@ class ByteStreamTransport:
     @property
     def is_idle(self) -> bool:
         """Whether nothing came that was not received, and closing takes no farewell."""
-        return self._socket is not None and not self._ended and self._socket.is_idle
+        return self._socket is not None and not self._ended and not self._framing.pending and self._socket.is_idle
 
     async def finish(self, code: int = 1000) -> None:
         """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
@@ -182,14 +184,17 @@ class ByteStreamTransport:
             raise error
 
 
-def next_read_size(size: int, come: int, frames: int) -> int:
-    """What the next read may bring after one that might bring ``size`` bytes and brought ``come``, so many frames."""
+def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
+    """What the next read may bring after one that might bring ``size`` bytes and brought ``come``, so many frames.
+
+    Of large frames that is up to ``largest``.
+    """
     if come < size:
         return min(size, READ_SIZE)
     if frames > CROWD:
         return max(size // 2, LEAST_READ_SIZE)
     if frames * LARGE_FRAME <= size:
-        return min(size * 2, LARGEST_READ)
+        return min(size * 2, largest)
     if frames < FEW:
         return min(size * 2, READ_SIZE)
     return size

@@ -170,8 +170,9 @@ class WebSocketTransport:
     def _feed(self, chunk: bytes) -> list[bytes]:
         messages = self._messages
         ready = messages.feed(chunk)
-        if len(chunk) >= self._read_size or self._read_size > READ_SIZE:
-            self._read_size = next_read_size(self._read_size, len(chunk), len(ready) + JUDGED * messages.judged)
+        if len(chunk) >= self._read_size:
+            judged = len(ready) + JUDGED * messages.judged
+            self._read_size = next_read_size(self._read_size, len(chunk), judged, READ_SIZE)
         return ready
 
     async def _answer(self) -> None:

@@ -7,10 +7,13 @@ from typing import Any, cast
 import trio
 import trio.testing
 
-from rsocket_trio import ConnectionClosed, ConnectionLost, ResumeOptions
+from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, ResumeOptions
+from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.resuming import Arrival
 from rsocket_trio.connection.sessions import Resumable, Sessions
+from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.rsocket.resumption import Comeback
+from rsocket_trio.rsocket.streams import Stream
 from rsocket_trio.transports.memory import memory_pair
 
 
@@ -134,3 +137,25 @@ async def test_a_session_whose_client_is_back_is_not_ended_with_those_that_wait(
 
     assert (back.left, book.waiting) == (None, 1)
     assert away.left is not None
+
+
+class Busy:
+    """A link in the middle of a write, and commands that do nothing."""
+
+    is_awake = True
+
+    def send_item(self, stream: object, payload: Payload, *, complete: bool) -> None:
+        """Nothing is sent."""
+
+
+def test_what_is_answered_while_the_lost_link_still_writes_counts_as_growth() -> None:
+    grown: list[bool] = []
+    engine = Engine.__new__(Engine)
+    engine._commands = cast("Any", Busy())
+    engine.link = cast("Any", Busy())
+    engine.is_suspended = True
+    engine.on_growth = lambda: grown.append(True)
+
+    engine.answer(Stream(1, Interaction.REQUEST_RESPONSE, 0, requester=False), Payload(b"x"))
+
+    assert grown == [True]

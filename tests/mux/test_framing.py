@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.mux.framing import EncodedFrame, Framing, Framing24, Framing32, NoFraming, Unframed, whole
+from rsocket_trio.mux.framing import (
+    CROWD,
+    PORTION,
+    EncodedFrame,
+    Framing,
+    Framing24,
+    Framing32,
+    NoFraming,
+    Unframed,
+    whole,
+)
 
 FRAMES = [b"a" * 6, b"b" * 7, bytes(range(256)), b"c" * 300, b"d" * 6]
 LARGE = 5_000_000
@@ -250,3 +260,63 @@ def test_unframed_bytes_are_handed_on_as_they_come_and_pieces_are_joined_once() 
     assert framing.feed(b"12") + framing.feed(b"345") == [b"12", b"345"]
     assert framing.join([b"12", (b"3", memoryview(b"45"))]) == b"12345"
     assert (framing.mid_frame, framing.error) == (False, None)
+
+
+@both
+def test_a_large_chunk_of_small_frames_is_handed_out_in_portions(make: Callable[[], Framing]) -> None:
+    framing = make()
+    frames = [b"%06d" % number for number in range(40_000)]
+
+    portions = [framing.feed(framing.join(frames))]
+    while framing.pending:
+        portions.append(framing.feed(b""))
+
+    assert [frame for portion in portions for frame in portion] == frames
+    assert max(map(len, portions)) <= CROWD + PORTION // 9
+    assert not framing.mid_frame
+
+
+@both
+def test_a_large_chunk_of_large_frames_is_handed_out_at_once(make: Callable[[], Framing]) -> None:
+    framing = make()
+    frames = [bytes([number]) * 65_000 for number in range(8)]
+
+    assert framing.feed(framing.join(frames) + b"\0") == frames
+    assert not framing.pending
+    assert framing.mid_frame
+
+
+@both
+def test_what_is_broken_is_found_behind_the_frames_that_are_pending(make: Callable[[], Framing]) -> None:
+    framing = make()
+    frames = [b"%06d" % number for number in range(20_000)]
+
+    came = framing.feed(framing.join(frames) + b"\xff" * 4)
+    assert framing.error is None
+    while framing.pending:
+        came += framing.feed(b"")
+
+    assert came == frames
+    assert framing.error is not None
+
+
+@given(
+    st.lists(st.sampled_from([6, 7, 300, 5_000, 70_000]), min_size=1, max_size=400),
+    st.integers(min_value=1, max_value=300_000),
+    st.sampled_from([framing24, framing32]),
+)
+def test_portions_change_nothing_whatever_the_frames_and_chunks(
+    sizes: list[int], chunk: int, make: Callable[[], Framing]
+) -> None:
+    framing = make()
+    frames = [bytes([number % 256]) * size for number, size in enumerate(sizes)]
+    data = framing.join(frames)
+
+    came: list[bytes] = []
+    for start in range(0, len(data), chunk):
+        came += framing.feed(data[start : start + chunk])
+        while framing.pending:
+            came += framing.feed(b"")
+
+    assert came == frames
+    assert framing.error is None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from rsocket_trio.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
-from rsocket_trio.mux.framing import Framing24
+from rsocket_trio.mux.framing import AT_ONCE, Framing24, Unframed
 from rsocket_trio.transports.bytestream import DISCARD_LIMIT, ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
+from rsocket_trio.transports.direct import DirectStream
 from tests.transports.pairs import receive_frames, transport_pair
 
 FRAMES = [b"frame one", b"frame two", b"x" * 70_000]
@@ -97,6 +100,53 @@ async def test_reads_bring_four_times_as_much_where_little_happens_for_it(frame_
     whole = [size for size in stream.asked if size in (16_384, 65_536, 131_072, 262_144)]
     assert max(whole) == largest  # what else is asked for counts what is missing of a frame
     assert max(size for size in stream.asked if size is not None) <= 262_144
+
+
+async def test_tiny_frames_behind_large_ones_are_handed_out_in_portions_and_others_run_between() -> None:
+    large, tiny = [bytes(65_000)] * 40, [b"123456"] * 40_000
+    transport = over(FullStream(Framing24().join(large + tiny)))
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    came: list[bytes] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        while frames := await transport.receive():
+            assert len(frames) <= AT_ONCE // 9 + 1
+            came += frames
+        nursery.cancel_scope.cancel()
+
+    assert came == large + tiny
+    assert turns > 0  # the stream itself never lets others run
+
+
+async def test_where_nobody_counts_frames_reads_stay_small() -> None:
+    stream = FullStream(bytes(4_000_000))
+    transport = ByteStreamTransport(stream)
+    transport.use_framing(Unframed())
+
+    await read_all(transport)
+
+    assert max(size for size in stream.asked if size is not None) == 65_536
+
+
+async def test_a_transport_with_frames_left_over_is_not_idle() -> None:
+    ours, theirs = socket.socketpair()
+    framing = Framing24()
+    transport = ByteStreamTransport(DirectStream(ours))
+    transport.use_framing(framing)
+    with theirs:
+        was_idle = transport.is_idle
+        framing.feed(framing.join([b"123456"] * 40_000))
+        assert was_idle
+        assert framing.pending
+        assert not transport.is_idle
+    await transport.aclose()
 
 
 async def test_a_read_that_found_less_than_it_might_have_is_followed_by_a_usual_one() -> None:
