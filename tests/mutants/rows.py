@@ -183,10 +183,10 @@ MUTANTS = (
     ),
     # Waiting and leaving
     Mutant(
-        "who stands behind one that was cancelled is forgotten",
+        "who came last is the next one to be woken",
         "connection/waiting.py",
         "self.first = self._others.popitem(last=False)[1] if self._others else None",
-        "self.first = None",
+        "self.first = self._others.popitem()[1] if self._others else None",
         ("tests/connection/test_waiting.py",),
     ),
     Mutant(
