@@ -11,9 +11,10 @@ from typing import Any
 
 import trio
 
+from rsocket_trio.connection.choosing import server_ends
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.dialects import Found, detect, name_of
-from rsocket_trio.connection.ends import server_ends
+from rsocket_trio.connection.ends import ServerEnd, framing_for
 from rsocket_trio.connection.recorded import (
     RecordedTransport,
     begin_recording,
@@ -23,7 +24,6 @@ from rsocket_trio.connection.recorded import (
 )
 from rsocket_trio.connection.resuming import Arrival, ServerRoad
 from rsocket_trio.connection.sessions import Resumable, Sessions
-from rsocket_trio.connection.sides import ServerEnd, framing_for
 from rsocket_trio.connection.timers import Timers
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
 from rsocket_trio.limits import Limits

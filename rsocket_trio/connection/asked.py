@@ -40,9 +40,7 @@ class Asked(ABC):
     def answer(self, stream: StreamState, payload: Payload) -> None:
         """Send a handler's one answer, from the task that ran it; there is room for it."""
         self._commands.send_item(stream, payload, complete=True)
-        link = self.link
-        if link is None or not link.is_awake or self.is_suspended:
-            self.flush()
+        self.flush()
 
     def push_on(self, stream: StreamState, push: MetadataPush) -> None:
         """Send metadata for one stream; there is room for it."""

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import trio
 
+from rsocket_trio.connection.choosing import client_end
 from rsocket_trio.connection.connection import Connection
-from rsocket_trio.connection.ends import client_end
+from rsocket_trio.connection.ends import End
 from rsocket_trio.connection.handlers import only_leaf
 from rsocket_trio.connection.recorded import CaptureLike, recorded_dial, recorder_of, recording_into, session_over
 from rsocket_trio.connection.resuming import ClientRoad, Dial, is_absence
-from rsocket_trio.connection.sides import End
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM

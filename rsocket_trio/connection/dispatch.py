@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from rsocket_trio.connection.admission import meet
 from rsocket_trio.connection.entries import offer_connection, offer_request, with_entries
-from rsocket_trio.connection.gate import meet
 from rsocket_trio.connection.handlers import Job
 from rsocket_trio.errors import (
     ConnectionLost,

@@ -1,132 +1,230 @@
-"""Which sides do a caller's wishes ask for? They are checked here, before anybody dials or listens."""
+"""How does a connection begin? For each kind of protocol its session, its framing, and what is known of the SETUP."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import secrets
+from typing import Protocol
 
-from rsocket_trio.connection.dialects import STREAMUX, checked_name
-from rsocket_trio.connection.sides import End, RSocketClient, RSocketServer, ServerEnd, StreamuxEnd, numbered
-from rsocket_trio.errors import Unsupported
+import attrs
+
+from rsocket_trio.connection.dialects import STREAMUX
+from rsocket_trio.errors import RejectedResume
 from rsocket_trio.limits import Limits
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS
+from rsocket_trio.mux.framing import Framing, Framing24, Framing32, Unframed
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.session import Session
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import dialect_named
-from rsocket_trio.rsocket.fragmenting import checked_fragment_size
-from rsocket_trio.rsocket.quirks import all_with_quirks, with_quirks
-from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
+from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
+from rsocket_trio.rsocket.resumption import TOKEN_SIZE, Comeback, comeback
+from rsocket_trio.rsocket.session import Session as RSocketSession
+from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame, stated
 from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import ResumeOptions
+from rsocket_trio.streamux.session import Session as StreamuxSession
+from rsocket_trio.terms import ResumeOptions, Setup
 
-LONGEST_CHUNK = 2**30 - 1
-DIALLING = StreamuxOptions()
-SERVING = StreamuxOptions(qa=True)
-
-
-def client_end(
-    dialect: str,
-    terms: ClientTerms,
-    limits: Limits,
-    fragment_size: int,
-    responder: Responder | None,
-    quirks: Iterable[str],
-    streamux: StreamuxOptions | None,
-    resume: ResumeOptions | None,
-) -> End:
-    """A client, its terms checked before anything is dialled. Raises ``ValueError`` and ``Unsupported``."""
-    _check_limits(limits)
-    _check_options(streamux)
-    if checked_name(dialect) == STREAMUX:
-        _check_streamux_terms(terms, quirks)
-        size = checked_fragment_size(fragment_size, LONGEST_CHUNK)
-        if resume is not None:
-            raise Unsupported(f"{STREAMUX} has no resumption")
-        return StreamuxEnd(DIALLING if streamux is None else streamux, True, limits, size, responder)
-    if streamux is not None:
-        raise ValueError(f"streamux options for {dialect}: they are those of {STREAMUX}")
-    record = with_quirks(dialect_named(dialect), quirks)
-    if terms.entries and not record.entries:
-        raise Unsupported(f"{record.name} has no extension entries")
-    if terms.strict and not record.strict:
-        raise Unsupported(f"{record.name} has no strict flag")
-    try:
-        frame = setup_frame(record, numbered(record, terms))
-        said = frame, record.codec.encode(frame)
-    except Exception as error:
-        raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
-    if resume is not None and not record.resumes:
-        raise Unsupported(f"{record.name} has no resumption")
-    size = _checked_size(fragment_size, record.codec.largest, resume)
-    return RSocketClient(record, terms, limits, size, responder, resume, said)
+FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
+LONGEST_TOKEN = 65535
+"""Bytes of a resume token, which do not count against the limit of a SETUP."""
 
 
-def server_ends(
-    dialects: Iterable[str],
-    responder: Responder,
-    limits: Limits,
-    fragment_size: int,
-    quirks: Iterable[str],
-    streamux: StreamuxOptions | None,
-    resume: ResumeOptions | None,
-) -> dict[str, ServerEnd]:
-    """A server for each of the dialects, by name. Raises ``ValueError`` naming what is none."""
-    if not isinstance(responder, Responder):
-        raise TypeError(f"a Responder serves, not {type(responder).__name__}")
-    _check_limits(limits)
-    _check_options(streamux)
-    names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
-    if not names:
-        raise ValueError("no dialect to serve")
-    family = [dialect_named(name) for name in names if checked_name(name) != STREAMUX]
-    ends: dict[str, ServerEnd] = {}
-    for record in _with_quirks(family, quirks):
-        resumes = resume if record.resumes else None
-        ends[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes)
-    if resume is not None and not any(record.resumes for record in family):
-        raise Unsupported(f"resumption of {', '.join(names)}: there is none")
-    largest = min((record.codec.largest for record in family), default=LONGEST_CHUNK)
-    _checked_size(fragment_size, largest, resume)
-    if STREAMUX in names:
-        ends[STREAMUX] = StreamuxEnd(SERVING if streamux is None else streamux, False, limits, fragment_size, responder)
-    elif streamux is not None:
-        raise ValueError(f"streamux options, but {STREAMUX} is not among the dialects served")
-    return ends
+def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = None) -> Framing:
+    """How frames of this dialect are cut out of a byte stream; ``first_limit`` bounds the first one, in bytes."""
+    return FRAMINGS[dialect.framing](limits.frame_size, dialect.codec.minimum, first_limit)
 
 
-def _with_quirks(family: Sequence[Dialect], quirks: Iterable[str]) -> Sequence[Dialect]:
-    quirks = quirks if isinstance(quirks, str) else tuple(quirks)
-    if not family and quirks and not isinstance(quirks, str):
-        raise ValueError(f"quirks {', '.join(quirks)} of {STREAMUX}: there are none")
-    return all_with_quirks(family, quirks)
+def new_token() -> bytes:
+    """What nobody can guess. Simulations put a repeatable one in its place."""
+    return secrets.token_bytes(TOKEN_SIZE)
 
 
-def _check_streamux_terms(terms: ClientTerms, quirks: Iterable[str]) -> None:
-    """Raise for terms of a SETUP, which Streamux does not have."""
-    _with_quirks((), quirks)
-    for given, what in (
-        (terms.payload.data or terms.payload.metadata is not None, "SETUP payload"),
-        (terms.lease, "leases"),
-        (terms.strict, "strict flag"),
-        (terms.entries, "extension entries"),
-    ):
-        if given:
-            raise Unsupported(f"{STREAMUX} has no {what}")
+@attrs.frozen
+class Begun:
+    """A connection that can run: ``setup`` is what is known of the client so far.
+
+    ``resumable`` is the same session where it may go on over another transport.
+    """
+
+    session: Session
+    setup: Setup
+    resumable: RSocketSession | None = None
 
 
-def _checked_size(fragment_size: int, largest: int, resume: ResumeOptions | None) -> int:
-    """A fragment size that frames can have, and the store of what is sent can hold."""
-    if resume is not None and not isinstance(resume, ResumeOptions):
-        raise TypeError(f"resume is ResumeOptions, not {type(resume).__name__}")
-    size = checked_fragment_size(fragment_size, largest)
-    if resume is not None and size > resume.store_bytes:
-        raise ValueError(f"fragment_size of {size} bytes: the store for resumption has {resume.store_bytes}")
-    return size
+class End(Protocol):
+    """One side of connections that are to be, its terms checked. A client begins once, a server for each client."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        ...
+
+    @property
+    def resume(self) -> ResumeOptions | None:
+        """How sessions may go on over another transport, if they may."""
+        ...
+
+    def framing(self) -> Framing:
+        """How bytes are cut on such a transport."""
+        ...
+
+    def begin(self, now: float) -> Begun:
+        """A session that has said its first word, if it is its turn."""
+        ...
 
 
-def _check_limits(limits: object) -> None:
-    if not isinstance(limits, Limits):
-        raise TypeError(f"limits are Limits, not {type(limits).__name__}")
+class ServerEnd(End, Protocol):
+    """A server's side, which meets clients that come back as well."""
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """How bytes are cut; ``first`` where the first frame is to come, which has a limit of its own."""
+        ...
+
+    def comeback(self, first: bytes) -> Comeback | None:
+        """What the first frame of a client says that comes back; ``None`` for one that is new."""
+        ...
+
+    def refusal(self, refusal: RejectedResume) -> bytes:
+        """What tells such a client that it can't go on."""
+        ...
 
 
-def _check_options(options: object) -> None:
-    if options is not None and not isinstance(options, StreamuxOptions):
-        raise TypeError(f"streamux options are StreamuxOptions, not {type(options).__name__}")
+@attrs.frozen
+class RSocketClient:
+    """A client of the RSocket family."""
+
+    dialect: Dialect
+    terms: ClientTerms
+    limits: Limits
+    fragment_size: int
+    responder: Responder | None
+    resume: ResumeOptions | None
+    said: tuple[SetupFrame, bytes]
+    """The SETUP, as it is where no session may be resumed."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        return self.dialect.name
+
+    def framing(self) -> Framing:
+        """How bytes are cut."""
+        return framing_for(self.dialect, self.limits)
+
+    def begin(self, now: float) -> Begun:
+        """Send the SETUP."""
+        dialect, responder, terms, said = self.dialect, self.responder, self.terms, self.said
+        if self.resume is not None:
+            terms = attrs.evolve(terms, resume_token=new_token())
+            frame = setup_frame(dialect, numbered(dialect, terms))
+            said = frame, dialect.codec.encode(frame)
+        session = RSocketSession(
+            dialect,
+            client=True,
+            limits=self.limits,
+            fragment_size=self.fragment_size,
+            extensions=responder.extensions if responder is not None else (),
+            resume=self.resume,
+        )
+        own_policy = responder is not None and responder.lease_policy is not None
+        session.start_client(numbered(dialect, terms), now, own_policy=own_policy, said=said)
+        written = setup_frame(dialect, terms) if dialect.mime_fields else said[0]
+        setup = described(dialect, stated(dialect, written))
+        return Begun(session, setup, session if self.resume is not None else None)
+
+
+@attrs.frozen
+class RSocketServer:
+    """A server of one dialect of the family."""
+
+    dialect: Dialect
+    limits: Limits
+    fragment_size: int
+    responder: Responder
+    resume: ResumeOptions | None
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        return self.dialect.name
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """How bytes are cut."""
+        # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
+        first_limit = self.limits.setup_size + LONGEST_TOKEN + 2 if first else None
+        return framing_for(self.dialect, self.limits, first_limit=first_limit)
+
+    def comeback(self, first: bytes) -> Comeback | None:
+        """What the first frame of a client says that comes back."""
+        return comeback(self.dialect, first)
+
+    def refusal(self, refusal: RejectedResume) -> bytes:
+        """ERROR REJECTED_RESUME."""
+        return self.dialect.codec.encode(ErrorFrame(0, refusal.code, refusal.data))
+
+    def begin(self, now: float) -> Begun:
+        """Wait for the SETUP."""
+        dialect, limits, responder = self.dialect, self.limits, self.responder
+        session = RSocketSession(
+            dialect,
+            client=False,
+            limits=limits,
+            fragment_size=self.fragment_size,
+            extensions=responder.extensions,
+            resume=self.resume,
+        )
+        session.start_server(grants_leases=responder.lease_policy is not None)
+        setup = Setup(dialect=dialect.name, metadata_mime=COMPOSITE_METADATA)
+        return Begun(session, setup, session if self.resume is not None else None)
+
+
+@attrs.frozen
+class StreamuxEnd:
+    """Either side of a Streamux connection: its two peers are equal."""
+
+    options: StreamuxOptions
+    client: bool
+    limits: Limits
+    fragment_size: int
+    responder: Responder | None
+
+    name = STREAMUX
+    resume: ResumeOptions | None = None
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """The session cuts the bytes itself."""
+        return Unframed()
+
+    def comeback(self, first: bytes) -> Comeback | None:
+        """Nobody comes back."""
+        return None
+
+    def refusal(self, refusal: RejectedResume) -> bytes:
+        """There is no word for it."""
+        return b""
+
+    def begin(self, now: float) -> Begun:
+        """Send the initialize message, or with a quick init have it ready."""
+        handles = self.responder.has_default if self.responder is not None else _handles_nothing
+        session = StreamuxSession(
+            self.options,
+            client=self.client,
+            limits=self.limits,
+            fragment_size=self.fragment_size,
+            whole=handles(Interaction.REQUEST_RESPONSE),
+            chunks=handles(Interaction.REQUEST_CHANNEL),
+        )
+        session.start(now)
+        return Begun(session, Setup(dialect=STREAMUX))
+
+
+def numbered(dialect: Dialect, terms: ClientTerms) -> ClientTerms:
+    """The same terms, well-known MIME types by their numbers where the dialect has those."""
+    if not dialect.mime_fields:
+        return terms
+    data_mime, metadata_mime = (IDS.get(str(mime), mime) for mime in (terms.data_mime, terms.metadata_mime))
+    return attrs.evolve(terms, data_mime=data_mime, metadata_mime=metadata_mime)
+
+
+def _handles_nothing(interaction: Interaction) -> bool:
+    return False

@@ -14,9 +14,9 @@ import trio
 from rsocket_trio.connection.client import open_connection
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.reconnecting_requests import Requests
 from rsocket_trio.connection.recorded import recording_into
 from rsocket_trio.connection.renewing import ConnectionTerms, checked, renewed
-from rsocket_trio.connection.requests import Requests
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import (
     ConnectionClosed,

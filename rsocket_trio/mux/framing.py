@@ -24,7 +24,8 @@ AT_ONCE = 64 * 1024
 PORTION = 8192
 """Bytes of a larger one after each of which its frames are counted."""
 CROWD = 256
-"""How many are enough then."""
+"""Frames that are many, since all that are handed out together are acted on while others wait: a portion ends there,
+and after a read of more the next ones bring less."""
 
 
 class Framing(Protocol):

@@ -11,7 +11,7 @@ from typing import TypeVar
 import trio
 import trio.testing
 
-from rsocket_trio.connection import sides
+from rsocket_trio.connection import ends
 from rsocket_trio.rsocket.resumption import TOKEN_SIZE
 
 T = TypeVar("T")
@@ -59,15 +59,15 @@ def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, lo
 @contextmanager
 def _repeatable_chance(seed: int) -> Iterator[None]:
     """Have pauses and tokens drawn from the seed."""
-    state, token = random.getstate(), sides.new_token
+    state, token = random.getstate(), ends.new_token
     random.seed(seed)
     tokens = Random(seed)
-    sides.new_token = lambda: tokens.randbytes(TOKEN_SIZE)
+    ends.new_token = lambda: tokens.randbytes(TOKEN_SIZE)
     try:
         yield
     finally:
         random.setstate(state)
-        sides.new_token = token
+        ends.new_token = token
 
 
 def _scheduler() -> object:

@@ -25,8 +25,8 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.connection.dialects import ALL
+from rsocket_trio.connection.reconnecting_requests import RequestTerms, StreamTerms
 from rsocket_trio.connection.renewing import ConnectionTerms
-from rsocket_trio.connection.requests import RequestTerms, StreamTerms
 from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.transports.memory import listen_memory
 from tests.conformance import raw
