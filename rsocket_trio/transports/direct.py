@@ -100,25 +100,25 @@ class DirectStream(trio.abc.HalfCloseableStream):
 
     async def put_all(self, data: BytesLike) -> None:
         """As ``send_all``; but others run only where it has to wait, and now and then."""
-        self._writes += 1
-        if self._writes % IN_A_ROW:
-            await checkpoint_if_cancelled()
-        else:
-            await checkpoint()
+        await self._take_turn()
         sent = self.write(data)
         if sent < len(data):
             await self._put_rest(data, sent)
 
     async def put_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """The same for what is in pieces, which are joined only where the system does not take them all."""
+        await self._take_turn()
+        sent = self._hand_over(self.socket.sendmsg, parts)
+        if sent < sum(map(len, parts)):
+            await self._put_rest(b"".join(parts), sent)
+
+    async def _take_turn(self) -> None:
+        """Before a write: be cancelled here, and at every fourth let others run."""
         self._writes += 1
         if self._writes % IN_A_ROW:
             await checkpoint_if_cancelled()
         else:
             await checkpoint()
-        sent = self._hand_over(self.socket.sendmsg, parts)
-        if sent < sum(map(len, parts)):
-            await self._put_rest(b"".join(parts), sent)
 
     async def _put_rest(self, data: BytesLike, sent: int) -> None:
         with memoryview(data) as whole:
