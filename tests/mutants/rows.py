@@ -21,7 +21,12 @@ class Mutant:
 
 CREDIT = ("tests/mux/test_credit.py", "tests/connection/test_streams.py")
 STORE = ("tests/mux/test_retaining.py",)
-RESUME = (*STORE, "tests/rsocket/test_resumption.py", "tests/conformance/test_resume_1_0.py")
+RESUME = (
+    *STORE,
+    "tests/rsocket/test_resumption.py",
+    "tests/rsocket/test_resumption_limits.py",
+    "tests/conformance/test_resume_1_0.py",
+)
 STREAMS = ("tests/rsocket/test_session_streams.py", "tests/conformance/test_rs10_streams.py")
 CANCELS = (
     *STREAMS,
