@@ -72,10 +72,9 @@ class StreamReader(Track):
     ) -> None:
         measure(seen, frame.payload, size.beyond)
         if stream is not None and not size.repeated:
-            is_item = frame.next or (self._dialect.bare_payload_is_item and (seen.data_bytes or seen.metadata_bytes))
-            self._payload(
-                *(now, inward, stream, frame.payload, seen, size.all, frame.follows, bool(is_item), frame.complete)
-            )
+            carries = bool(seen.data_bytes) or seen.metadata_bytes is not None
+            is_item = frame.next or (self._dialect.bare_payload_is_item and carries)
+            self._payload(*(now, inward, stream, frame.payload, seen, size.all, frame.follows, is_item, frame.complete))
 
     def _read_request_n(
         self, now: int, inward: bool, frame: RequestNFrame, seen: Seen, stream: StreamTrack | None, size: Size

@@ -33,7 +33,7 @@ class Dialect:
     bad_metadata_ignored: bool
     """A frame whose metadata does not fit is skipped, instead of being an error unless its ignore flag is set."""
     bare_payload_is_item: bool
-    """A PAYLOAD with neither NEXT nor COMPLETE is an item if it carries anything, instead of being skipped."""
+    """A PAYLOAD without NEXT is an item if it carries anything, instead of being skipped, or the end with COMPLETE."""
     request_continues: bool
     """A request frame of the same type goes on with one that waits for fragments, instead of being skipped."""
     request_repeats: bool = False

@@ -59,8 +59,8 @@ class PeersHalf:
             self.ignored += 1
         elif follows or stream.assembly is not None:
             self._continue_item(stream, frame.payload, follows=follows, complete=complete)
-        elif frame.next or (not complete and self.dialect.bare_payload_is_item and frame.payload != EMPTY):
-            self._item(stream, frame.payload, complete)
+        elif frame.next or (self.dialect.bare_payload_is_item and frame.payload != EMPTY):
+            self._item(stream, frame.payload, complete)  # RS02-PAY-03, RS02-PAY-04
         elif complete:
             self._completed(stream)  # what it carries is dropped: RS10-PAY-05
         else:

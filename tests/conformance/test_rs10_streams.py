@@ -179,6 +179,8 @@ async def test_an_item_for_a_request_ends_it_even_without_complete(
 @both
 @clause("RS10-PAY-02", "RS10-PAY-05", "RS02-PAY-04")
 async def test_a_request_may_be_completed_without_an_item(autojump_clock: object, wire: Wire) -> None:
+    # What C carries without N is dropped in 1.0, and is the answer in 0.2.
+    kept = Payload(b"content") if wire is RS02 else Payload()
     async with client(wire) as (connection, peer), trio.open_nursery() as nursery:
         answers = []
 
@@ -188,9 +190,9 @@ async def test_a_request_may_be_completed_without_an_item(autojump_clock: object
         for number in (1, 3):
             nursery.start_soon(request)
             await peer.expect(ask(number, b"x"))
-        await peer.send(payload(1, b"", C), payload(3, b"dropped", C))
+        await peer.send(payload(1, b"", C), payload(3, b"content", C))
         await settle()
-        assert answers == [Payload(), Payload()]
+        assert sorted(answers, key=lambda answer: len(answer.data)) == [Payload(), kept]
 
 
 @both
@@ -294,7 +296,7 @@ async def test_next_and_complete_each_say_their_part(autojump_clock: object, wir
         (payload(1, b"z", N | C), [b"a", b"z"]),
         (payload(1, b"", N | C), [b"a", b""]),
         (payload(1, b"", C), [b"a"]),
-        (payload(1, b"dropped", C), [b"a"]),
+        (payload(1, b"content", C), [b"a", b"content"] if wire is RS02 else [b"a"]),
     ):
         async with client(wire) as (connection, peer), connection.request_stream(b"s") as items:
             await peer.receive()
@@ -321,6 +323,38 @@ async def test_in_0_2_an_item_needs_no_flag_if_it_carries_anything(autojump_cloc
         await peer.send(payload(1, b"a", 0), payload(1, b"", 0), payload(1, sized(b"m"), M), payload(1, sized(b""), M))
         await peer.send(complete(1))
         assert [item async for item in items] == [Payload(b"a"), Payload(b"", b"m"), Payload(b"", b"")]
+
+
+@clause("RS02-PAY-04")
+@pytest.mark.parametrize("last", ["00000001 2840 6563686f3a68656c6c6f", "00000001 2940 000000 6563686f3a68656c6c6f"])
+async def test_in_0_2_an_answer_needs_no_flag_but_the_one_that_completes(autojump_clock: object, last: str) -> None:
+    async with client(RS02) as (connection, peer), trio.open_nursery() as nursery:
+        answers = []
+
+        async def request() -> None:
+            answers.append(await connection.request_response(b"hello"))
+
+        nursery.start_soon(request)
+        await peer.expect(ask(1, b"hello"))
+        await peer.send(bytes.fromhex(last))
+        await settle()
+        assert [answer.data for answer in answers] == [b"echo:hello"]
+
+
+@clause("RS02-PAY-04")
+async def test_in_0_2_the_last_item_of_either_side_may_complete_without_another_flag(autojump_clock: object) -> None:
+    log = Log()
+    async with client(RS02) as (connection, peer), connection.request_stream(b"s") as items:
+        await peer.receive()
+        await peer.send(payload(1, b"a", 0), payload(1, sized(b"m"), C | M))
+        assert [item async for item in items] == [Payload(b"a"), Payload(b"", b"m")]
+        await peer.expect_alive()
+    async with server(RS02, log.responder) as peer:
+        await peer.send(channel(1, 9, b"hi"))
+        await peer.expect(request_n(1, 4))
+        await peer.send(payload(1, b"back", C))
+        await peer.expect(payload(1, b"back"), complete(1))
+        assert log.seen == [("channel", b"hi"), ("item", b"back"), "completed"]
 
 
 # Channels
