@@ -54,6 +54,7 @@ gate-load: $(VENV)/.dev
 	$(BIN)/python -m tests.attacks bulk
 	$(BIN)/python -m tests.attacks tokens
 	$(BIN)/python -m tests.attacks uncollected
+	$(BIN)/python -m tests.attacks mtu
 	$(BIN)/python -m tests.attacks leftovers
 
 gate-resume: $(VENV)/.dev

@@ -30,7 +30,8 @@ class Limits:
     reassembly_size: int = attrs.field(default=128 * MIB, validator=between(1, whole=True))
     """Bytes of all unfinished payloads of a connection. Beyond: the stream that adds to it ends with INVALID."""
     tiny_fragments: int = attrs.field(default=1024, validator=between(1, whole=True))
-    """Fragments below 64 bytes in a row that are not the last. Beyond: the stream ends with INVALID."""
+    """Fragments with less than 32 bytes of metadata and data together, in a row, that are not the last. Beyond: the
+    stream ends with INVALID."""
     streams: int = attrs.field(default=10_000, validator=between(1, whole=True))
     """Streams that the peer may have open. Beyond: REJECTED; a fire-and-forget is dropped and counted."""
     cancels: int = attrs.field(default=2_000, validator=between(1, whole=True))

@@ -12,8 +12,12 @@ from rsocket_trio.mux.joining import Joining
 from rsocket_trio.payload import Payload
 from rsocket_trio.values import value
 
-SMALLEST_FRAGMENT = 64
-"""Bytes below which a fragment counts as tiny, and the smallest outbound fragment size."""
+TINY = 32
+"""Bytes of metadata and data together below which a fragment counts as tiny.
+
+The smallest MTU that implementations document is 64 bytes (rsocket-java, rsocket-go). In 1.0 that leaves 55 for the
+payload, and in the dialect with the longest header 48.
+"""
 
 
 @value
@@ -72,7 +76,7 @@ class Assembly:
         """Take one more piece.
 
         Raises ``RemoteProtocolError`` for metadata after data (RS10-FRAG-09), a payload above ``limit`` bytes, or
-        more than ``tiny_limit`` pieces below 64 bytes in a row (RS10-FRAG-08).
+        more than ``tiny_limit`` pieces below ``TINY`` bytes in a row (RS10-FRAG-08).
         """
         self._count(payload.size, limit, tiny_limit)
         if payload.metadata is not None:
@@ -104,9 +108,9 @@ class Assembly:
         self.size += size
         if self.size > limit:
             raise RemoteProtocolError(f"payload of more than {limit} bytes in fragments")
-        self._tiny = self._tiny + 1 if size < SMALLEST_FRAGMENT else 0
+        self._tiny = self._tiny + 1 if size < TINY else 0
         if self._tiny > tiny_limit:
-            raise RemoteProtocolError(f"more than {tiny_limit} fragments below {SMALLEST_FRAGMENT} bytes in a row")
+            raise RemoteProtocolError(f"more than {tiny_limit} fragments below {TINY} bytes in a row")
 
     def join(self) -> Payload:
         """The whole payload, with the MIME types of its first piece."""

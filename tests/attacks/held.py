@@ -19,6 +19,7 @@ from tests.attacks.bulk import bulk
 from tests.attacks.crowd import crowd
 from tests.attacks.harness import MIB, PAGE, ROOT, Missed, Victim, expect
 from tests.attacks.line import Line
+from tests.attacks.mtu import mtu
 from tests.attacks.tokens import tokens
 from tests.conformance import raw
 
@@ -63,6 +64,8 @@ class Load:
     """Tries with tokens that were, and as many with tokens that never were."""
     uncollected: int = 100_000
     """Requests without the collector of cycles."""
+    payload: float = 20.0
+    """MB of one payload in the smallest fragments that peers send."""
 
 
 QUICK = Load(
@@ -80,6 +83,7 @@ QUICK = Load(
     slack=20,
     tokens=100,
     uncollected=20_000,
+    payload=1,
 )
 
 
@@ -233,6 +237,7 @@ LOADS: dict[str, Callable[[Load], str]] = {
     "bulk": bulk,
     "tokens": tokens,
     "uncollected": uncollected,
+    "mtu": mtu,
 }
 
 

@@ -224,7 +224,7 @@ async def test_fragments_without_end_are_cancelled_and_their_rest_is_skipped(
                 await settle()
         await peer.expect(dialect.cancel(dialect.first))
         await settle()
-        assert "1024 fragments below 64 bytes" in told[0]
+        assert "1024 fragments below 32 bytes" in told[0]
 
 
 @dialects

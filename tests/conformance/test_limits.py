@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 import trio
 
-from rsocket_trio import Limits, Payload, Responder
+from rsocket_trio import Connection, Limits, Payload, Responder
 from tests.conformance.raw import (
     CONNECTION_ERROR,
     INVALID,
     INVALID_SETUP,
+    PAYLOAD,
     REJECTED,
     REJECTED_SETUP,
     RS10,
     C,
     F,
     Log,
+    M,
     N,
     Wire,
     ask,
@@ -32,6 +34,7 @@ from tests.conformance.raw import (
     request_n,
     server,
     settle,
+    sized,
     slow_server,
     stream,
 )
@@ -225,18 +228,57 @@ async def test_a_thousand_streams_of_100_kb_in_fragments_at_once_pass(autojump_c
 
 @both
 @clause("RS10-FRAG-08")
-async def test_20_kb_in_fragments_of_64_bytes_pass_and_tiny_ones_without_end_do_not(
-    autojump_clock: object, wire: Wire
-) -> None:
+async def test_frames_of_64_bytes_pass_and_tiny_ones_without_end_do_not(autojump_clock: object, wire: Wire) -> None:
     responder, _ = counting()
+    first = bytes.fromhex("00003d 00000001 1080") + bytes(55)
+    more = bytes.fromhex("00003d 00000001 28a0") + bytes(55)
     async with server(wire, responder) as peer:
-        pieces = [payload(1, bytes(58), N | F)] * (20_000 // 58 - 1)
-        await peer.send(ask(1, bytes(58), F), *pieces, payload(1, bytes(48)))
-        await peer.expect(payload(1, b"%d" % (58 * (20_000 // 58) + 48), N | C))
+        await peer.send_bytes(first + 1_100 * more)
+        await peer.send(payload(1, b"x"))
+        await peer.expect(payload(1, b"%d" % (1_101 * 55 + 1), N | C))
         await peer.send(ask(3, b"", F), *[payload(3, b"", N | F)] * 1023, payload(3, b"x"))
         await peer.expect(payload(3, b"1", N | C))
         await peer.send(ask(5, b"", F), *[payload(5, b"", N | F)] * 1024, payload(5, b"x"))
         await peer.expect_error(5, INVALID)
+        await peer.expect_alive()
+
+
+@both
+@clause("RS10-FRAG-08")
+async def test_a_client_takes_an_answer_in_frames_of_64_bytes(autojump_clock: object, wire: Wire) -> None:
+    answers: list[Payload] = []
+
+    async def ask_for(connection: Connection) -> None:
+        answers.append(await connection.request_response(b"?"))
+
+    async with client(wire) as (connection, peer), trio.open_nursery() as nursery:
+        nursery.start_soon(ask_for, connection)
+        await peer.receive()
+        await peer.send_bytes(1_101 * (bytes.fromhex("00003d 00000001 28a0") + bytes(55)))
+        await peer.send(payload(1, b"x", N | C))
+    assert answers == [Payload(bytes(1_101 * 55) + b"x")]
+
+
+@both
+@clause("RS10-FRAG-08")
+async def test_metadata_and_data_of_a_fragment_count_together(autojump_clock: object, wire: Wire) -> None:
+    responder, _ = counting()
+
+    def part(stream_id: int, metadata: int, data: int) -> bytes:
+        return frame(PAYLOAD, N | F | M, stream_id, sized(bytes(metadata)) + bytes(data))
+
+    async with server(wire, responder) as peer:
+        await peer.send(ask(1, b"", F), *[part(1, 32, 0)] * 1_100, payload(1, b"x"))
+        await peer.expect(payload(1, b"1", N | C))
+        await peer.send(
+            ask(3, b"", F), *[part(3, 31, 0)] * 1_022, part(3, 16, 16), *[payload(3, bytes(31), N | F)] * 1_024
+        )
+        await peer.send(payload(3, b"x"))
+        await peer.expect(payload(3, b"%d" % (16 + 31 * 1_024 + 1), N | C))
+        await peer.send(ask(5, b"", F), *[part(5, 31, 0)] * 1_024)
+        await peer.expect_error(5, INVALID)
+        await peer.send(ask(7, b"", F), *[payload(7, bytes(31), N | F)] * 1_024)
+        await peer.expect_error(7, INVALID)
         await peer.expect_alive()
 
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from rsocket_trio.limits import LARGEST_FRAME, MIB, Limits
+from rsocket_trio.limits import LARGEST_FRAME, MIB
 from rsocket_trio.mux.events import Event, ItemReceived, RequestReceived
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.interaction import Interaction
@@ -22,8 +22,6 @@ FRAGMENTS: Final = (64, 1024, 16 * 1024, LARGEST_FRAME)
 QUICK: Final = 3_000
 """Frames that a case of the suite may take."""
 QUICK_SIZE: Final = 2 * MIB
-LIMITS: Final = Limits(tiny_fragments=10**6)
-"""Fragments of 64 bytes carry less than that, so that the rule against tiny ones would end the large cases."""
 
 
 def cases(*, quick: bool) -> Iterator[tuple[Dialect, int, int]]:
@@ -37,7 +35,7 @@ def cases(*, quick: bool) -> Iterator[tuple[Dialect, int, int]]:
 
 def check_size(dialect: Dialect, size: int, fragment: int) -> int:
     """A request and an item of this size, a part of it metadata; how many frames the larger of them took."""
-    pair = SessionPair(dialect, fragment_size=fragment, limits=LIMITS)
+    pair = SessionPair(dialect, fragment_size=fragment)
     payload = Payload(b"d" * (size - size // 4), b"m" * (size // 4) if size // 4 else None)
     small = payload if dialect.request_fragments else Payload(payload.data[: 2 * MIB])
     stream = pair.client.commands.open(Interaction.REQUEST_STREAM, small, 2)

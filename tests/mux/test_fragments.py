@@ -94,10 +94,15 @@ def test_the_limit_is_the_sum_of_both_parts() -> None:
 @pytest.mark.clause("RS10-FRAG-08")
 def test_tiny_pieces_count_in_a_row_only() -> None:
     assembly = Assembly()
-    for _ in range(5):
+    tiny_metadata, tiny_data = Payload(b"", b"m" * 31), Payload(b"d" * 31)
+    for tiny, large in (
+        (tiny_metadata, Payload(b"", b"m" * 32)),
+        (tiny_metadata, Payload(b"d" * 16, b"m" * 16)),
+        (tiny_data, Payload(b"d" * 32)),
+    ):
         for _ in range(3):
-            assembly.add(Payload(b"d" * 63), NONE, 3)
-        assembly.add(Payload(b"d" * 64), NONE, 3)
+            assembly.add(tiny, NONE, 3)
+        assembly.add(large, NONE, 3)
     for _ in range(3):
         assembly.add(Payload(b"", None), NONE, 3)
 
