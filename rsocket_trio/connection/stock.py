@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rsocket_trio.mux.charge import ENTRY
+
 if TYPE_CHECKING:
     from rsocket_trio.connection.receiving import Inbox
-
-ITEM = 256
-"""Bytes that an item counts beside its own, where no credit bounds how many of them wait."""
 
 
 class Stock:
@@ -29,7 +28,7 @@ class Stock:
         self.is_awaited = False
         self._starved: dict[Inbox, None] = {}
         self._relieve: Callable[[], None] | None = None
-        self.overhead = ITEM if counts_items else 0
+        self.overhead = ENTRY if counts_items else 0
         self.readings = 0
         self.size = 0
 
