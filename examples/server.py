@@ -1,6 +1,6 @@
 """A server: one handler of each interaction.
 
-python examples/server.py                                     on tcp://127.0.0.1:7878, until Ctrl-C
+python examples/server.py                                     on tcp://127.0.0.1:7878, until Ctrl-C or SIGTERM
 python examples/server.py tcp://127.0.0.1:0 ws://127.0.0.1:0  wherever you like
 """
 
@@ -43,15 +43,14 @@ def log(request: Payload) -> None:
 
 async def run(uris: Sequence[str]) -> None:
     async with trio.open_nursery() as nursery:
-        for uri in await nursery.start(partial(serve, responder, uris)):
+        # As rsocket_trio.run does it; but where it listens is known only here, if it is on port 0.
+        for uri in await nursery.start(partial(serve, responder, uris, signals=True)):
             print(f"listening {uri}", flush=True)
+    print("stopped")
 
 
 def main() -> None:
-    try:
-        trio.run(run, sys.argv[1:] or ["tcp://127.0.0.1:7878"])
-    except* KeyboardInterrupt:
-        print("stopped")
+    trio.run(run, sys.argv[1:] or ["tcp://127.0.0.1:7878"])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from rsocket_trio.connection.channels import Channel
 from rsocket_trio.connection.client import open_connection, open_connection_over
 from rsocket_trio.connection.connection import Connection, current_connection
 from rsocket_trio.connection.reconnecting import ReconnectingClient, connect_forever
-from rsocket_trio.connection.server import serve, serve_stream
+from rsocket_trio.connection.server import run, serve, serve_stream
 from rsocket_trio.connection.streams import Incoming, Outgoing
 from rsocket_trio.errors import (
     ApplicationError,
@@ -69,6 +69,7 @@ __all__ = [
     "current_connection",
     "open_connection",
     "open_connection_over",
+    "run",
     "serve",
     "serve_stream",
 ]

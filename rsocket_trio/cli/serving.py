@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,11 +22,11 @@ from rsocket_trio.cli.running import FAILED, Failure, report
 from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.connection.serving import Terms, serve_inherited
 from rsocket_trio.processes.orders import Run
+from rsocket_trio.processes.stopping import Stop
 from rsocket_trio.processes.supervisor import serve_in_processes
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.uris import parse_uri
 
-STOP = (signal.SIGINT, signal.SIGTERM)
 DEFAULT_COLLECTION = gc.get_threshold()
 COLLECTION = (10_000, 10, 10)
 """New objects before a collection, and how many of those before one of older ones: see ``gc.set_threshold``."""
@@ -134,12 +133,12 @@ def serve_command(
         )
         if workers is not None:
             worker = partial(serve_as_worker, terms, log, capture, capture_format)
-            trio.run(_serve_until_stopped, partial(_supervise, target, uris, worker, terms, workers, unix_mode))
+            serve_until_stopped(partial(_supervise, target, uris, worker, terms, workers, unix_mode))
         else:
             responder = load_responder(target)
             with captured(capture, capture_format) as recording:
                 here = attrs.asdict(attrs.evolve(terms, capture=recording), recurse=False)
-                trio.run(_serve_until_stopped, partial(serve, responder, uris, unix_mode=unix_mode, **here))
+                serve_until_stopped(partial(serve, responder, uris, unix_mode=unix_mode, **here))
     except BaseException as error:
         ctx.exit(report(error, stacktrace=stacktrace))
 
@@ -204,21 +203,16 @@ def collect_rarely() -> None:
         gc.set_threshold(*COLLECTION)
 
 
-async def _serve_until_stopped(run: Callable[..., Awaitable[object]]) -> None:
-    """Serve until the first signal; a second one kills."""
+def serve_until_stopped(serve: Callable[..., Awaitable[object]]) -> None:
+    """Serve until SIGINT or SIGTERM, and say where; a second one kills."""
+    collect_rarely()
+    with Stop() as stop:
+        trio.run(stop.run, _serve_and_announce, serve)
 
-    async def announce() -> None:
-        uris: list[str] = await nursery.start(run)
+
+async def _serve_and_announce(serve: Callable[..., Awaitable[object]]) -> None:
+    async with trio.open_nursery() as nursery:
+        uris: list[str] = await nursery.start(serve)
         with suppress(ReaderGone):
             for uri in uris:
                 write_text(f"listening {uri}")
-
-    collect_rarely()
-    async with trio.open_nursery() as nursery:
-        with trio.open_signal_receiver(*STOP) as signals:
-            nursery.start_soon(announce)
-            async for _ in signals:
-                break
-        # Listening stops at once; only what is under way is lost by somebody who does not want to wait for it.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        nursery.cancel_scope.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import trio
 
@@ -20,6 +20,7 @@ from rsocket_trio.connection.recorded import (
 from rsocket_trio.connection.serving import SSLContextLike, Terms, serve_by_workers, serve_here
 from rsocket_trio.limits import Limits
 from rsocket_trio.processes.naming import find_responder
+from rsocket_trio.processes.stopping import Stop
 from rsocket_trio.responder import Responder
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
@@ -27,6 +28,34 @@ from rsocket_trio.transports.listen import BoundListener, GivenListener, open_li
 
 Where = str | trio.abc.Listener[Any]
 """What can be served: a URI, or a listener of the application's own that accepts Trio streams."""
+
+
+class ServeOptions(TypedDict, total=False):
+    """The arguments of ``serve`` that ``run`` takes as well."""
+
+    dialects: Iterable[str]
+    resume: ResumeOptions | None
+    limits: Limits
+    fragment_size: int
+    ssl_context: SSLContextLike | None
+    unix_mode: int | None
+    grace: float
+    quirks: Iterable[str]
+    streamux: StreamuxOptions | None
+    capture: CaptureLike | None
+    workers: int | None
+
+
+def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Unpack[ServeOptions]) -> None:
+    """Serve on all URIs until SIGINT or SIGTERM: a whole server program, which takes the arguments of ``serve``.
+
+    This is ``trio.run`` of ``serve``. The first signal stops listening and lets every connection drain for at most
+    ``grace`` seconds; then this returns. A second one ends the process at once. Nothing is printed.
+
+    Raises what ``serve`` raises, and ``RuntimeError`` outside of the main thread, or inside of a running loop.
+    """
+    with Stop() as stop:
+        trio.run(stop.run, partial(serve, responder, uris, **options))
 
 
 async def serve(
@@ -44,6 +73,7 @@ async def serve(
     streamux: StreamuxOptions | None = None,
     capture: CaptureLike | None = None,
     workers: int | None = None,
+    signals: bool = False,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve on all URIs until cancelled; to be started with ``nursery.start``, which returns the bound URIs.
@@ -61,8 +91,13 @@ async def serve(
     responder is named then, as in ``"app:responder"``, and imported by each; ``ssl_context`` is a function of a module,
     ``capture`` a directory. Limits hold in each process by itself.
 
+    With ``signals`` SIGINT and SIGTERM are handled for as long as this serves. The first one is as if this had been
+    cancelled, and this returns then; a second one ends the process at once. One that comes before anything is bound
+    makes it report no URIs.
+
     Raises ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect, a quirk or a responder's
-    name that is none, ``ImportError`` for a module that fails; ``ChildProcessError`` when workers end again and again.
+    name that is none, ``ImportError`` for a module that fails; ``ChildProcessError`` when workers end again and again;
+    ``RuntimeError`` for ``signals`` outside of the main thread.
     """
     terms = Terms(
         dialects=(dialects,) if isinstance(dialects, str) else tuple(dialects),
@@ -76,6 +111,33 @@ async def serve(
         capture=capture,
     )
     wanted: list[Where] = [uris] if isinstance(uris, str | trio.abc.Listener) else list(uris)
+    if not signals:
+        await _serve(responder, wanted, terms, workers, unix_mode, task_status)
+        return
+    reported: list[str] | None = None
+
+    class Status:
+        """Remembers what was reported."""
+
+        def started(self, value: list[str]) -> None:
+            nonlocal reported
+            reported = value
+            task_status.started(value)
+
+    with Stop() as stop:
+        await stop.run(_serve, responder, wanted, terms, workers, unix_mode, Status())
+        if reported is None:
+            task_status.started([])
+
+
+async def _serve(
+    responder: Responder | str,
+    wanted: list[Where],
+    terms: Terms,
+    workers: int | None,
+    unix_mode: int | None,
+    task_status: trio.TaskStatus[list[str]],
+) -> None:
     if workers is not None:
         await serve_by_workers(responder, wanted, terms, workers=workers, unix_mode=unix_mode, task_status=task_status)
         return

@@ -22,8 +22,7 @@ import trio
 
 from rsocket_trio.processes.naming import find_responder
 from rsocket_trio.processes.orders import DRAIN, MARGIN, RETIRE, decode_run, receive_orders
-
-STOP = (signal.SIGINT, signal.SIGTERM)
+from rsocket_trio.processes.stopping import Stop
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -95,9 +94,12 @@ def main() -> None:
         # Whatever the modules that are imported here may raise.
         superior.report(failure(error))
         sys.exit(1)
-    failed = trio.run(_work, work, superior)
-    if failed is not None:
-        superior.report(failure(failed))
+    failures: list[Exception] = []
+    with Stop() as stop:
+        # Whoever ends this one process lets it finish; a successor comes.
+        trio.run(stop.run, partial(_work, work, superior, failures.append))
+    if failures:
+        superior.report(failure(failures[0]))
         sys.exit(1)
 
 
@@ -109,10 +111,9 @@ def failure(error: Exception) -> dict[str, str]:
     return {"failed": f"{type(error).__name__}: {error}", "kind": ""}
 
 
-async def _work(work: Callable[..., Any], superior: Superior) -> Exception | None:
-    """Serve until told to go; returns why that could not even begin."""
+async def _work(work: Callable[..., Any], superior: Superior, on_failure: Callable[[Exception], object]) -> None:
+    """Serve until told to go; tell why that could not even begin."""
     retiring = trio.Event()
-    failed: Exception | None = None
     token = trio.lowlevel.current_trio_token()
     async with trio.open_nursery() as nursery:
 
@@ -123,15 +124,14 @@ async def _work(work: Callable[..., Any], superior: Superior) -> Exception | Non
                 return
 
         superior.obey(partial(soon, retiring.set), partial(soon, nursery.cancel_scope.cancel))
-        nursery.start_soon(_mind_signals, nursery.cancel_scope)
+        nursery.start_soon(_leave_hangups)
         try:
             await nursery.start(_work_and_leave, work, retiring, nursery.cancel_scope)
         except Exception as error:
-            failed = error
+            on_failure(error)
             nursery.cancel_scope.cancel()
         else:
             superior.report({})
-    return failed
 
 
 async def _work_and_leave(
@@ -141,9 +141,8 @@ async def _work_and_leave(
     scope.cancel()
 
 
-async def _mind_signals(scope: trio.CancelScope) -> None:
-    """Whoever ends this one process lets it finish; a successor comes. SIGHUP is the supervisor's business."""
-    with trio.open_signal_receiver(*STOP, signal.SIGHUP) as signals:
-        async for number in signals:
-            if number in STOP:
-                scope.cancel()
+async def _leave_hangups() -> None:
+    """SIGHUP is the supervisor's business."""
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        async for _ in signals:
+            continue

@@ -1,0 +1,91 @@
+"""SIGINT and SIGTERM, handled for a server: the first one stops it in good order, a second one ends the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from types import FrameType, TracebackType
+from typing import Any, ClassVar
+
+import trio
+
+STOP = (signal.SIGINT, signal.SIGTERM)
+"""What asks a server to stop."""
+
+INIT = 1
+"""The process id of the first process, a container's: signals that nobody handles do nothing to it."""
+
+
+class Stop:
+    """SIGINT and SIGTERM, handled for as long as the block; ``run`` in it is cancelled by the first one.
+
+    A second one ends the process, even where the loop is blocked and can't hear of the first: by the signal itself, as
+    if nobody handled it. It also works where SIGINT was ignored, as in what a shell script starts with ``&``.
+
+    Several can be in use at once: a signal is for all of them. At the end signals go to whoever handled them before.
+    """
+
+    _used: ClassVar[list[Stop]] = []
+    _before: ClassVar[dict[signal.Signals, Any]] = {}
+
+    def __init__(self) -> None:
+        self._told = False
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
+
+    def __enter__(self) -> Stop:
+        """Handle signals from now on. Raise ``RuntimeError`` outside of the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("SIGINT and SIGTERM can be handled in the main thread only: serve without signals here")
+        self._used.append(self)
+        if len(self._used) == 1:
+            self._before.update((number, signal.signal(number, _on_signal)) for number in STOP)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._used.remove(self)
+        if not self._used:
+            for number, before in self._before.items():
+                signal.signal(number, signal.SIG_DFL if before is None else before)
+            self._before.clear()
+
+    async def run(self, work: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Do this, until it is done or a signal cancels it."""
+        with self._scope:
+            # Before the look at what was told: a signal in between finds the token.
+            self._token = trio.lowlevel.current_trio_token()
+            if self._told:
+                self._cancel()
+            await work(*args)
+
+    def tell(self) -> bool:
+        """Cancel what runs, or will. Return whether that was news. Called by a signal's handler, at any moment."""
+        if self._told:
+            return False
+        self._told = True
+        if self._token is not None:
+            try:
+                self._token.run_sync_soon(self._cancel, idempotent=True)
+            except trio.RunFinishedError:
+                return True
+        return True
+
+    def _cancel(self) -> None:
+        self._scope.cancel()
+        # The loop has heard. From now on no Python is needed to end the process, should it be blocked later.
+        if self in self._used and all(each._told for each in self._used) and os.getpid() != INIT:
+            for number in STOP:
+                signal.signal(number, signal.SIG_DFL)
+
+
+def _on_signal(number: int, frame: FrameType | None) -> None:
+    news = [each.tell() for each in list(Stop._used)]
+    if not any(news):
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        # Only for somebody to whom the signal does nothing.
+        os._exit(128 + number)
