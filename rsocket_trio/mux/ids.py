@@ -29,6 +29,11 @@ class StreamIds:
             raise ValueError(f"stream id {stream_id} is not one of {self._first}, {self._first + 2} ... {self._last}")
         self._next = stream_id
 
+    def begin_at(self, first: int) -> None:
+        """Use the range from this id on, before any id of the other one was taken."""
+        self._first = self._next = first
+        self._size = (self._last - first) // 2 + 1
+
     def take(self, in_use: Container[int]) -> int:
         """The next free id. Raises ``LocalProtocolError`` when there is none: a new connection is needed."""
         stream_id = self._next

@@ -60,8 +60,10 @@ class Dialect:
     """Client and server use odd and even ids, so that an id tells who opened the stream."""
     metadata_types: bool = False
     """Metadata has a type byte."""
-    any_peer_ids: bool = False
-    """A server takes requests with odd and with even ids, whichever its own are."""
+    parity_is_learnt: bool = False
+    """A server takes its client's parity from the connection's first request, and uses the other one itself."""
+    client_swaps_ids: bool = False
+    """A client uses the parity that is its server's, and expects the server to use the other one."""
     implicit_lease: bool = False
     """With leases the SETUP itself allows the server's requests, until a LEASE of the client's restricts them."""
     pushes_on_streams: bool = False

@@ -8,6 +8,7 @@ from rsocket_trio.errors import stream_error
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     CreditGranted,
+    PeerFault,
     RequestReceived,
     SendingCancelled,
     StreamCancelled,
@@ -67,8 +68,10 @@ class Inbound(PeersHalf):
         """A stream opens, unless its id is not the peer's to use or something refuses it."""
         stream_id = frame.stream_id
         if not self.table.is_peers(stream_id):
-            self.ignored += 1  # ALL-RCT-12
+            self._ignore_request(stream_id)
             return
+        if self.table.learns:
+            self.table.learn(stream_id)
         live = self.table.theirs.get(stream_id)
         if live is not None:
             self._repeated_request(live, frame)
@@ -160,12 +163,21 @@ class Inbound(PeersHalf):
 
     def refuse_unread(self, stream_id: int, interaction: Interaction | None, code: int, text: str) -> None:
         """A request came of which only a part was not understood: answer it, unless its id is in use or not theirs."""
-        if not self.table.is_peers(stream_id) or stream_id in self.table.theirs:
-            self.ignored += 1  # ALL-RCT-12, RS10-UNX-09
+        if not self.table.is_peers(stream_id):
+            self._ignore_request(stream_id)
+            return
+        if stream_id in self.table.theirs:
+            self.ignored += 1  # RS10-UNX-09
             return
         self.refused += 1
         if interaction is not Interaction.FIRE_AND_FORGET:
             self._outbound.refuse(stream_id, code, text)
+
+    def _ignore_request(self, stream_id: int) -> None:
+        """ALL-RCT-12: nothing answers a request whose id is not the peer's to use, so that the log has to say it."""
+        self.ignored += 1
+        reason = f"the peer's ids are {self.table.peers_parity}" if stream_id else "that is the connection"
+        self.events.append(PeerFault(f"a request on stream {stream_id} is ignored: {reason}"))
 
     def _refusal(self, frame: RequestFrame) -> tuple[int, str] | None:
         if frame.initial_n == 0 and self.dialect.zero_initial_n_invalid:

@@ -37,9 +37,7 @@ def _rows_otherwise(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
 
 
 def _swapped_ids(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    # What a server takes is only widened: clients with even ids are served beside those with odd ones.
-    first, second = dialect.client_first_id, dialect.server_first_id
-    return attrs.evolve(dialect, client_first_id=second, server_first_id=first, any_peer_ids=True)
+    return attrs.evolve(dialect, client_swaps_ids=True)
 
 
 def _of_0_1(name: str, meaning: str, peers: str, change: Change) -> Quirk:
@@ -54,8 +52,8 @@ QUIRKS: Final = (
             "Java wrote 0x0020 and 0x0010", _rows_otherwise),
     _of_0_1("channel_slot", "REQUEST_CHANNEL always has its number, whatever N says",
             "Java 0.5.2 and C++ always write it", _rows_otherwise),
-    _of_0_1("client_ids_odd", "clients use odd stream ids, and servers even ones; a server takes both",
-            "Java 0.5.2, and C++ since February 2017", _swapped_ids),
+    _of_0_1("client_ids_odd", "a client uses odd stream ids, and its server even ones; on a server it changes nothing",
+            "JavaScript 3.3.1, Go, Java 0.5.2, and C++ since February 2017", _swapped_ids),
 )
 # fmt: on
 

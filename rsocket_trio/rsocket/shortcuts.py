@@ -81,9 +81,10 @@ def _take_request(inbound: Inbound, stream_id: int, interaction: Interaction, pa
         or inbound.granted is not None
         or interaction not in inbound.dialect.interactions
         or len(table.theirs) + inbound.lingering >= inbound.limits.streams
+        or table.learns
         or not table.is_peers(stream_id)
     ):
-        # Something may be said against it.
+        # Something may be said against it, or is to be learnt from it.
         inbound.on_request(RequestFrame(stream_id, interaction, payload))
         return
     stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)

@@ -86,18 +86,18 @@ class StreamTable:
     A stream that has ended stays until its last frame left the outbox, so that a late CANCEL still finds it.
     ``reassembling`` is the bytes of all payloads that still arrive. ``late`` are streams of the peer's that this side
     ended or refused while the peer was still sending: where its items and fragments are request frames, what is on its
-    way must not open them anew (ALL-RCT-14).
+    way must not open them anew (ALL-RCT-14). ``learns`` says that the peer's parity is not certain yet.
     """
 
-    __slots__ = ("_any_peer_ids", "_ids", "_peer_parity", "_requests_repeat", "late", "mine", "reassembling", "theirs")
+    __slots__ = ("_ids", "_peer_parity", "_requests_repeat", "late", "learns", "mine", "reassembling", "theirs")
 
     def __init__(self, dialect: Dialect, *, client: bool) -> None:
         first, peers_first = dialect.client_first_id, dialect.server_first_id
-        if not client:
+        if not client or dialect.client_swaps_ids:
             first, peers_first = peers_first, first
         self._ids = StreamIds(first, dialect.last_id, reuse=dialect.id_reuse)
         self._peer_parity = peers_first % 2 if dialect.ids_have_parity else None
-        self._any_peer_ids = dialect.any_peer_ids and not client
+        self.learns = dialect.parity_is_learnt and not client
         self._requests_repeat = dialect.request_repeats and dialect.request_fragments
         self.late: dict[int, Interaction] = {}
         self.reassembling = 0
@@ -114,9 +114,20 @@ class StreamTable:
 
     def is_peers(self, stream_id: int) -> bool:
         """Whether the peer may open a stream of this id (RS10-SID-03, -04; any unused one: RS10-SID-05)."""
-        if self._any_peer_ids:
-            return stream_id != 0 and stream_id not in self.mine
-        return stream_id != 0 and self._peer_parity in (None, stream_id % 2)
+        return stream_id != 0 and (self.learns or self._peer_parity in (None, stream_id % 2))
+
+    @property
+    def peers_parity(self) -> str:
+        """The parity of the peer's ids in a word, for what is told of an id that is none of its."""
+        return "odd" if self._peer_parity else "even"
+
+    def learn(self, stream_id: int) -> None:
+        """The connection's first request has this id: the peer keeps to its parity, and this side takes the other."""
+        self.learns = False
+        parity = stream_id % 2
+        if parity != self._peer_parity:
+            self._peer_parity = parity
+            self._ids.begin_at(1 + parity)
 
     def find(self, stream_id: int) -> Stream | None:
         """The stream of this id, whoever opened it; this side's where ids tell nothing."""
@@ -125,8 +136,7 @@ class StreamTable:
     def new(self, interaction: Interaction) -> Stream:
         """A stream of this side's. Raises ``LocalProtocolError`` when ids are used up."""
         stream_id = self._ids.take(self.mine)
-        while self._any_peer_ids and stream_id in self.theirs:
-            stream_id = self._ids.take(self.mine)
+        self.learns = False  # ALL-RCT-12: who asks first uses the document's parity, and the peer has the other one
         stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], requester=True)
         if interaction is not Interaction.FIRE_AND_FORGET:
             self.mine[stream_id] = stream

@@ -36,27 +36,6 @@ async def test_a_client_that_announces_its_neighbours_version_is_served(
         await peer.expect(W.item(2, b"x", "C"))
 
 
-@clause("RS01-SID-04", "QRK-04")
-@pytest.mark.parametrize("options", [{}, WIDER], ids=["alone", "with all dialects"])
-async def test_odd_ids_of_clients_are_served_by_name(autojump_clock: object, options: Any) -> None:
-    responder = Responder()
-
-    @responder.request_response
-    async def echo(request: Payload) -> Payload:
-        return request
-
-    async with bare_server(W, responder, quirks=["client_ids_odd"], **options) as peer:
-        await peer.send(W.setup(version=(0, 0)), W.ask(1, b"one"))
-        await peer.expect(W.item(1, b"one", "C"))
-        await peer.send(W.ask(2, b"even"))
-        await peer.expect(W.item(2, b"even", "C"))
-        await peer.send(W.ask(3, b"three"))
-        await peer.expect(W.item(3, b"three", "C"))
-    async with bare_server(W, responder, **options) as peer:
-        await peer.send(W.setup(version=(0, 0)), W.ask(1, b"one"), W.ask(2, b"two"))
-        await peer.expect(W.item(2, b"two", "C"))
-
-
 @clause("RS01-SEQ-01", "RS01-SID-05")
 async def test_an_id_can_be_used_again_once_its_request_was_too_large(autojump_clock: object) -> None:
     responder = Responder()
@@ -71,13 +50,6 @@ async def test_an_id_can_be_used_again_once_its_request_was_too_large(autojump_c
         assert answer.stream_id == 2
         await peer.send(W.ask(2, b"again"))
         await peer.expect(W.item(2, b"again", "C"))
-
-
-@clause("RS01-SID-04", "QRK-04")
-async def test_a_client_can_use_odd_ids(autojump_clock: object) -> None:
-    async with client(W, quirks=["client_ids_odd"]) as (connection, peer):
-        await connection.fire_and_forget(b"x")
-        await peer.expect(W.forget(1, b"x"))
 
 
 @clause("RS01-SETUP-10", "QRK-02")

@@ -135,9 +135,9 @@ AT_A_SERVER = [
     # In the wrong place
     row("RS01-UNX-08 ALL-RCT-07", "REQUEST_RESPONSE on stream 0", served, W.ask(0, b"x"), then=IGNORE),
     row("RS01-UNX-08", "REQUEST_CHANNEL on stream 0", served, W.channel(0, 1, b"x"), then=IGNORE),
-    row("ALL-RCT-12 RS01-SID-04", "a request with an odd id", served, W.ask(3, b"x"), then=IGNORE),
-    row("ALL-RCT-12", "a subscription with an odd id", served, W.sub(1, 5), then=IGNORE),
-    row("ALL-RCT-12", "fire-and-forget with the largest odd id", served, W.forget(2**32 - 1), then=IGNORE),
+    row("ALL-RCT-12 RS01-SID-04", "a request with an odd id", past, W.ask(3, b"x"), then=IGNORE),
+    row("ALL-RCT-12", "a subscription with an odd id", past, W.sub(1, 5), then=IGNORE),
+    row("ALL-RCT-12", "fire-and-forget with the largest odd id", past, W.forget(2**32 - 1), then=IGNORE),
     row("RS01-SID-06", "a request with the largest id", served, W.ask(2**32 - 2, b"x"),
         then=sends(W.item(2**32 - 2, b"x", "C"))),
     row("RS01-KA-01", "KEEPALIVE on a stream", ticking, W.frame("KEEPALIVE", "R", 2), then=IGNORE),
