@@ -7,6 +7,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     Event,
     ItemReceived,
+    PeerFault,
     RequestReceived,
     StreamCompleted,
     StreamFailed,
@@ -79,7 +80,7 @@ class PeersHalf:
         self.events.append(RequestReceived(stream, joined, not stream.open & RECEIVING, entries))
 
     def _continue_item(self, stream: Stream, payload: Payload, *, follows: bool, complete: bool) -> None:
-        if stream.assembly is None and stream.granted <= 0:
+        if stream.assembly is None and stream.granted <= 0 and stream.ahead:
             self._surplus(stream)
             return
         joined = self._assemble(stream, payload, follows=follows)
@@ -110,10 +111,14 @@ class PeersHalf:
         return joined
 
     def _item(self, stream: Stream, payload: Payload, complete: bool) -> None:
-        if stream.granted <= 0:
+        if stream.granted > 0:
+            stream.granted -= 1
+        elif stream.ahead:
             self._surplus(stream)
             return
-        stream.granted -= 1
+        else:
+            stream.ahead = True
+            self.events.append(PeerFault(f"stream {stream.id}: an item came before it was granted"))
         if stream.interaction is Interaction.REQUEST_RESPONSE:
             complete = True  # RS10-UNX-05
         self.events.append(ItemReceived(stream, payload, complete))
@@ -138,7 +143,7 @@ class PeersHalf:
             self.table.end(stream)
 
     def _surplus(self, stream: Stream) -> None:
-        # ALL-RCT-10: the surplus is not queued, the stream ends, the offender is told.
+        # ALL-RCT-10: one item may be early, in all. The next is not queued, the stream ends, the offender is told.
         self.offence(stream, RemoteProtocolError(f"stream {stream.id}: more items than were granted"))
 
     def offence(self, stream: Stream, error: RemoteProtocolError, *, more: bool = True) -> None:

@@ -35,12 +35,14 @@ class Stream(Lane):
     """One stream. It is its own lane in the outbox.
 
     ``open`` are its open halves, ``room`` the items that may be sent, ``granted`` the items that the peer may still
-    send. ``request`` is the request frame whose fragments still arrive, ``assembly`` any payload that does.
+    send, ``ahead`` whether it sent one item before it was granted, which is the only one.
+    ``request`` is the request frame whose fragments still arrive, ``assembly`` any payload that does.
     ``item_head`` is what stands before the data of an item that has nothing else, once one was sent: empty where there
     is no such thing. ``owner`` belongs to the connection.
     """
 
     __slots__ = (
+        "ahead",
         "assembly",
         "grant",
         "granted",
@@ -68,6 +70,7 @@ class Stream(Lane):
         self.open = halves
         self.room = 0
         self.granted = 0
+        self.ahead = False
         self.item_sent = False
         self.item_head: bytes | None = None
         self.owner: Any = None

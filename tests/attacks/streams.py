@@ -137,7 +137,7 @@ def surplus_at_client(scene: Scene) -> str:
     kinds = [frame.type for frame in line.frames if frame.stream_id == 1]
     expect(kinds.count(raw.CANCEL) == 1, f"it said {kinds[:5]}")
     expect("more items than were granted" in outcome, f"its caller heard {outcome}")
-    return "CANCEL at the first surplus item, the rest skipped; the caller is told"
+    return "CANCEL at the second surplus item, the rest skipped; the caller is told"
 
 
 def surplus_at_server(scene: Scene) -> str:
@@ -148,7 +148,7 @@ def surplus_at_server(scene: Scene) -> str:
     expect(set(errors(line)) == {1}, f"answered {errors(line)}")
     # Its handler hears of it when it reads, and counts as a stream until then.
     expect(scene.work("alive") <= 1, "more than one handler is alive")
-    return f"ERROR {errors(line)[1]:#x} at the first surplus item, the rest skipped"
+    return f"ERROR {errors(line)[1]:#x} at the second surplus item, the rest skipped"
 
 
 def beyond_lease(scene: Scene) -> str:

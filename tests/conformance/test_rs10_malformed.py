@@ -259,7 +259,7 @@ AT_A_SERVER = [
     row("ALL-RCT-06", "REQUEST_N with the reserved bit", ticking, request_n(1, TOP | 1), then=sends(payload(1, b"tick 1"))),
     row("ALL-RCT-06", "KEEPALIVE with the reserved bit of its position", served, keepalive(b"d", position=1 << 63), then=sends(keepalive(b"d", respond=False))),
     row("ALL-RCT-11", "bytes after REQUEST_N", ticking, request_n(1, 1) + b"more", then=sends(payload(1, b"tick 1"))),
-    row("ALL-RCT-10", "more items than were granted", talking, *[payload(1, b"x")] * 5, then=stream_err(1, INVALID)),
+    row("ALL-RCT-10", "two items more than were granted", talking, *[payload(1, b"x")] * 6, then=stream_err(1, INVALID)),
     row("RS10-FRAG-09", "metadata after data", halfway, payload(1, sized(b"late") + b"x", N | M), then=stream_err(1, INVALID)),
 ]
 AT_A_CLIENT = [
@@ -297,9 +297,9 @@ AT_A_CLIENT = [
     row("RS10-PAY-03", "PAYLOAD with nothing at all", asking, payload(1, b"", 0), then=IGNORE),
     row("ALL-RCT-08", "REQUEST_N for 0 items on our channel", conversing, request_n(1, 0), then=IGNORE),
     row("RS10-UNX-09", "REQUEST_CHANNEL on our own channel", conversing, channel(1, 1), then=IGNORE),
-    row("ALL-RCT-10", "more items than were granted", streaming, *[payload(1, b"x")] * 3, then=sends(cancel(1))),
-    row("ALL-RCT-10", "more fragments than were granted", streaming, *[payload(1, b"x")] * 2, payload(1, b"x", N | F), then=sends(cancel(1))),
-    row("ALL-RCT-10", "more items than were granted on our channel", conversing, *[payload(1, b"x")] * 3, then=sends(cancel(1))),
+    row("ALL-RCT-10", "two items more than were granted", streaming, *[payload(1, b"x")] * 4, then=sends(cancel(1))),
+    row("ALL-RCT-10", "more fragments than were granted", streaming, *[payload(1, b"x")] * 3, payload(1, b"x", N | F), then=sends(cancel(1))),
+    row("ALL-RCT-10", "two items more than were granted on our channel", conversing, *[payload(1, b"x")] * 4, then=sends(cancel(1))),
     row("RS10-FRAG-09", "metadata after data", streaming, payload(1, b"x", N | F), payload(1, sized(b"m"), N | M), then=sends(cancel(1))),
     row("RS10-N-01", "REQUEST_STREAM for 0 items", connected, stream(2, 0), then=stream_err(2, INVALID)),
     row("RS10-EXT-02", "EXT of an unknown type", asking, ext(5, b"x"), then=CONN_ERR),

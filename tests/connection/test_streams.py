@@ -123,12 +123,12 @@ async def test_items_that_nobody_reads_withhold_credit_above_the_inbox_limit(aut
         assert len(rest) == 92
 
 
-async def test_more_items_than_were_granted_end_the_stream(autojump_clock: MockClock) -> None:
+async def test_two_items_more_than_were_granted_end_the_stream(autojump_clock: MockClock) -> None:
     async with raw.client(raw.RS10) as (connection, peer):
         async with connection.request_stream(initial_request_n=2, refill=False) as items:
             await peer.receive()
-            await peer.send(*(raw.payload(1, b"%d" % number) for number in range(3)))
-            assert [(await anext(items)).data for _ in range(2)] == [b"0", b"1"]
+            await peer.send(*(raw.payload(1, b"%d" % number) for number in range(4)))
+            assert [(await anext(items)).data for _ in range(3)] == [b"0", b"1", b"2"]
             with pytest.raises(RemoteProtocolError, match="more items than were granted"):
                 await anext(items)
         assert (await peer.receive()).type == raw.CANCEL

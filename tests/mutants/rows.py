@@ -62,8 +62,8 @@ MUTANTS = (
     Mutant(
         "receiving takes no credit",
         "rsocket/peers_half.py",
-        "stream.granted -= 1\n        if stream.interaction",
-        "stream.granted -= 0\n        if stream.interaction",
+        "stream.granted -= 1\n        elif",
+        "stream.granted -= 0\n        elif",
         STREAMS,
     ),
     Mutant(
@@ -74,10 +74,17 @@ MUTANTS = (
         STREAMS,
     ),
     Mutant(
+        "every item may be early",
+        "rsocket/peers_half.py",
+        "stream.ahead = True",
+        "stream.ahead = False",
+        STREAMS,
+    ),
+    Mutant(
         "one item more than was granted",
         "rsocket/peers_half.py",
-        "if stream.granted <= 0:\n            self._surplus(stream)\n            return\n        stream.granted",
-        "if stream.granted < 0:\n            self._surplus(stream)\n            return\n        stream.granted",
+        "if stream.granted > 0:\n            stream.granted -= 1",
+        "if stream.granted >= 0:\n            stream.granted -= 1",
         STREAMS,
     ),
     Mutant(

@@ -7,7 +7,15 @@ from typing import Any, Final
 
 import pytest
 
-from rsocket_trio.mux.events import CreditGranted, Event, ItemReceived, ItemsReceived, RequestReceived, SessionEnded
+from rsocket_trio.mux.events import (
+    CreditGranted,
+    Event,
+    ItemReceived,
+    ItemsReceived,
+    PeerFault,
+    RequestReceived,
+    SessionEnded,
+)
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
@@ -74,16 +82,20 @@ def test_those_of_one_read_come_together(dialect: Dialect) -> None:
 
 
 @DIALECTS
-def test_no_more_of_them_are_taken_than_were_granted(dialect: Dialect) -> None:
+def test_one_of_them_may_be_early_and_no_more_are_taken(dialect: Dialect) -> None:
     pair, asked, answering = streaming(dialect, 2)
-    answering.room = 3
-    for data in (b"a", b"b", b"c"):
+    answering.room = 4
+    for data in (b"a", b"b", b"c", b"d"):
         pair.server.commands.send_item(answering, Payload(data))
 
     events = [*one_by_one(pair.client.receive([whole(frame) for frame in pair.server.outbox.take()], 0.0))]
 
     assert events[:2] == [ItemReceived(asked, Payload(data), False) for data in (b"a", b"b")]
-    assert "more items than were granted" in str(events[2])
+    assert events[2:4] == [
+        PeerFault(f"stream {asked.id}: an item came before it was granted"),
+        ItemReceived(asked, Payload(b"c"), False),
+    ]
+    assert "more items than were granted" in str(events[4])
 
 
 @DIALECTS
