@@ -10,7 +10,7 @@ import trio
 
 from rsocket_trio import Keepalive, Payload, ResumeOptions
 from rsocket_trio.cli.capturing import captured
-from rsocket_trio.cli.composing import Metadata, compose, simple
+from rsocket_trio.cli.composing import Metadata, check_mimes, compose, simple
 from rsocket_trio.cli.connecting import Dial, client_tls, connected
 from rsocket_trio.cli.data import Loaded, Source, source_of
 from rsocket_trio.cli.interactions import Kind, Wish, perform
@@ -82,6 +82,7 @@ class Ask:
         """Do it. Returns the exit code."""
         set_up_logging(self.log)
         try:
+            check_mimes(self.dialect, self.data_mime, *self.mimes, self.setup_mime)
             metadata = self._metadata(habits)
             dial = self._dial(habits, metadata)
             wish = self._wish(kind, habits, metadata)

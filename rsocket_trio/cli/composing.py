@@ -11,7 +11,6 @@ from rsocket_trio.metadata import (
     AUTHENTICATION,
     COMPOSITE_METADATA,
     ROUTING,
-    WELL_KNOWN,
     Authentication,
     BearerAuthentication,
     Entry,
@@ -19,16 +18,8 @@ from rsocket_trio.metadata import (
     encode_authentication,
     encode_composite,
 )
-
-SHORT_NAMES = {
-    **{mime.partition("/")[2]: mime for mime in WELL_KNOWN.values() if mime.startswith(("application/", "text/"))},
-    "text": "text/plain",
-    "binary": "application/octet-stream",
-    "protobuf": "application/vnd.google.protobuf",
-    "composite": COMPOSITE_METADATA,
-    "routing": ROUTING,
-}
-"""MIME types by the names that people type."""
+from rsocket_trio.metadata.mime import SHORT_NAMES
+from rsocket_trio.rsocket.dialects import DIALECTS
 
 
 @attrs.frozen
@@ -51,6 +42,15 @@ def full_mime(name: str) -> str:
         raise ValueError(
             f"MIME type {name!r}: a full one like text/plain, or one of {', '.join(SHORT_NAMES)}"
         ) from None
+
+
+def check_mimes(dialect: str, *mimes: str | None) -> None:
+    """Raise ``ValueError`` for what is no MIME type in this dialect; some take any text."""
+    record = DIALECTS.get(dialect)
+    if record is None or not record.free_mimes:
+        for mime in mimes:
+            if mime is not None:
+                full_mime(mime)
 
 
 def compose(

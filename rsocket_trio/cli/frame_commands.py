@@ -8,14 +8,14 @@ import click
 
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.frames import Answer, decode_lines, detect_lines, encode_lines, run
-from rsocket_trio.cli.options import SHORT_DIALECTS
 from rsocket_trio.cli.options import dialect as dialect_name
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.running import report
+from rsocket_trio.connection.dialects import SHORT
 from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0, dialect_named
 
 STREAMUX = ("streamux/1", "streamux")
-SHORT_WITH_FRAMES = ", ".join(short for short, name in SHORT_DIALECTS.items() if name in DIALECTS)
+SHORT_WITH_FRAMES = ", ".join(short for short, name in SHORT.items() if name in DIALECTS)
 
 
 def dialect_with_frames(text: str) -> str:

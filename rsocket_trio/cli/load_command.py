@@ -12,7 +12,7 @@ import click
 
 from rsocket_trio.cli.analyzing import aside, last_line, reason, setting
 from rsocket_trio.cli.asking import OURS, credentials, keepalive_terms
-from rsocket_trio.cli.composing import compose
+from rsocket_trio.cli.composing import check_mimes, compose
 from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.running import FAILED, INTERRUPTED, MISUSED, Failure, report
@@ -148,6 +148,7 @@ def make_load(said: dict[str, Any]) -> int:
 
 def terms_of(said: dict[str, Any]) -> dict[str, Any]:
     """The fields of a plan that the options stand for. Raises ``ValueError``."""
+    check_mimes(said["dialect"], said["data_mime"], *said["mimes"], said["setup_mime"])
     metadata = compose(
         said["metadata"],
         said["mimes"],

@@ -9,32 +9,15 @@ from typing import Any, TypeVar
 import attrs
 import click
 
-from rsocket_trio.cli.composing import full_mime
-from rsocket_trio.connection.dialects import ALL, STREAMUX
-from rsocket_trio.rsocket.dialects import (
-    REACTIVESOCKET_0_0,
-    REACTIVESOCKET_0_1,
-    REACTIVESOCKET_0_2,
-    RSOCKET_1_0,
-    RSOCKET_2_0_DRAFT,
-)
+from rsocket_trio.connection.dialects import ALL, IN_SHORT, SHORT
+from rsocket_trio.metadata.mime import SHORT_NAMES
+from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.uris import parse_uri
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 T = TypeVar("T")
 LEVELS = ("debug", "info", "warning", "error")
-
-SHORT_DIALECTS = {
-    "1.0": RSOCKET_1_0.name,
-    "0.2": REACTIVESOCKET_0_2.name,
-    "0.1": REACTIVESOCKET_0_1.name,
-    "0.0": REACTIVESOCKET_0_0.name,
-    "ext": RSOCKET_2_0_DRAFT.name,
-    "streamux": STREAMUX,
-}
-"""Dialects by the names that people type."""
-IN_SHORT = ", ".join(SHORT_DIALECTS)
 
 
 def uri(text: str) -> str:
@@ -44,15 +27,15 @@ def uri(text: str) -> str:
 
 def dialect(text: str) -> str:
     """The name of a dialect in full, of itself or of its short name."""
-    name = SHORT_DIALECTS.get(text, text)
+    name = SHORT.get(text, text)
     if name not in ALL:
         raise click.BadParameter(f"{text!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
     return name
 
 
 def mime(text: str) -> str:
-    """A MIME type in full, of itself or of its short name."""
-    return checked(full_mime, text)[0]
+    """A MIME type in full, of itself or of its short name; what is neither only some dialects take."""
+    return SHORT_NAMES.get(text, text)
 
 
 def header(text: str) -> tuple[str, str]:

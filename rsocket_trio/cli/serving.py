@@ -16,10 +16,10 @@ from rsocket_trio import Responder, ResumeOptions, serve
 from rsocket_trio.cli.capturing import FORMATS, captured
 from rsocket_trio.cli.connecting import server_tls
 from rsocket_trio.cli.loading import load_responder, look_here_first
-from rsocket_trio.cli.options import FILE, IN_SHORT, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
+from rsocket_trio.cli.options import FILE, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.running import FAILED, Failure, report
-from rsocket_trio.connection.dialects import ALL
+from rsocket_trio.connection.dialects import ALL, IN_SHORT
 from rsocket_trio.connection.serving import Terms, serve_inherited
 from rsocket_trio.processes.orders import Run
 from rsocket_trio.processes.stopping import Stop

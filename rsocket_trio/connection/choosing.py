@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rsocket_trio.connection.dialects import STREAMUX, checked_name
+from rsocket_trio.connection.dialects import STREAMUX, full_name
 from rsocket_trio.connection.ends import End, RSocketClient, RSocketServer, ServerEnd, StreamuxEnd, numbered
 from rsocket_trio.errors import Unsupported
 from rsocket_trio.limits import Limits
+from rsocket_trio.metadata.mime import check_mime
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
@@ -35,7 +36,8 @@ def client_end(
     """A client, its terms checked before anything is dialled. Raises ``ValueError`` and ``Unsupported``."""
     _check_limits(limits)
     _check_options(streamux)
-    if checked_name(dialect) == STREAMUX:
+    dialect = full_name(dialect)
+    if dialect == STREAMUX:
         _check_streamux_terms(terms, quirks)
         size = checked_fragment_size(fragment_size, LONGEST_CHUNK)
         if resume is not None:
@@ -48,6 +50,10 @@ def client_end(
         raise Unsupported(f"{record.name} has no extension entries")
     if terms.strict and not record.strict:
         raise Unsupported(f"{record.name} has no strict flag")
+    if not record.free_mimes:
+        check_mime("data_mime", terms.data_mime)
+        if terms.metadata_mime or not record.mime_fields:  # RSX-MIME-01: there an empty one says that there is none
+            check_mime("metadata_mime", terms.metadata_mime)
     try:
         frame = setup_frame(record, numbered(record, terms))
         said = frame, record.codec.encode(frame)
@@ -76,7 +82,8 @@ def server_ends(
     names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
     if not names:
         raise ValueError("no dialect to serve")
-    family = [dialect_named(name) for name in names if checked_name(name) != STREAMUX]
+    names = tuple(dict.fromkeys(map(full_name, names)))
+    family = [dialect_named(name) for name in names if name != STREAMUX]
     ends: dict[str, ServerEnd] = {}
     for record in _with_quirks(family, quirks):
         resumes = resume if record.resumes else None

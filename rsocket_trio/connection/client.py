@@ -28,7 +28,7 @@ from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, ResumeOptions
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
-from rsocket_trio.transports.connect import open_transport
+from rsocket_trio.transports.connect import HeadersLike, as_headers, open_transport
 from rsocket_trio.transports.uris import parse_uri
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def open_connection(
     limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
     ssl_context: ssl.SSLContext | None = None,
-    headers: Iterable[tuple[str, str]] = (),
+    headers: HeadersLike = (),
     quirks: Iterable[str] = (),
     entries: Iterable[object] = (),
     streamux: StreamuxOptions | None = None,
@@ -74,8 +74,8 @@ def open_connection(
     """Connect to a peer for as long as the block.
 
     ``setup`` is the application's word to the server, ``keepalive`` the interval and lifetime (20 s and 90 s),
-    ``fragment_size`` the bytes of an outbound frame, ``headers`` go into a WebSocket handshake. ``responder`` serves
-    the requests that the server makes. ``quirks`` name deviations of old peers to put up with.
+    ``fragment_size`` the bytes of an outbound frame. ``headers`` go into a WebSocket handshake, a mapping or pairs.
+    ``responder`` serves the requests that the server makes. ``quirks`` name deviations of old peers to put up with.
 
     ``entries`` are extension entries of the SETUP, in the extension draft. Where they, or ``lease``, ask for an answer
     there, the block starts with that answer, and a refusal is raised at once.
@@ -100,7 +100,7 @@ def open_connection(
         terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
         end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
         parse_uri(uri)
-        said = tuple(headers)
+        said = as_headers(headers)
         return end, partial(open_transport, uri, ssl_context=ssl_context, headers=said, limits=limits)
 
     return _run_client(prepare, responder, capture)

@@ -13,15 +13,26 @@ from rsocket_trio.streamux.outbound import NAME
 
 STREAMUX: Final = NAME
 ALL: Final[tuple[str, ...]] = (*family.ALL, STREAMUX)
+SHORT: Final[dict[str, str]] = {
+    "1.0": family.RSOCKET_1_0.name,
+    "0.2": family.REACTIVESOCKET_0_2.name,
+    "0.1": family.REACTIVESOCKET_0_1.name,
+    "0.0": family.REACTIVESOCKET_0_0.name,
+    "ext": family.RSOCKET_2_0_DRAFT.name,
+    "streamux": STREAMUX,
+}
+"""Dialects by the names that people type."""
+IN_SHORT: Final = ", ".join(SHORT)
 Found: TypeAlias = Dialect | str
 """A dialect of the family by its record, Streamux by its name."""
 
 
-def checked_name(name: str) -> str:
-    """The name, if a dialect has it. Raises ``ValueError`` for one that none has."""
-    if name not in ALL:
-        raise ValueError(f"dialect {name!r}: the known ones are {', '.join(ALL)}")
-    return name
+def full_name(name: str) -> str:
+    """The name of a dialect in full, of itself or of its short name. Raises ``ValueError`` for one that none has."""
+    full = SHORT.get(name, name)
+    if full not in ALL:
+        raise ValueError(f"dialect {name!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
+    return full
 
 
 def name_of(found: Found) -> str:

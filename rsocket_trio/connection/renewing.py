@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, TypeAlias, TypedDict
+from typing import Any, Final, TypedDict
 
 from rsocket_trio.connection.client import open_connection
 from rsocket_trio.connection.recorded import CaptureLike
@@ -16,9 +16,8 @@ from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.responder import Responder
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, ResumeOptions
+from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.uris import parse_uri
-
-Headers: TypeAlias = Iterable[tuple[str, str]]
 
 
 class ConnectionTerms(TypedDict, total=False):
@@ -36,14 +35,14 @@ class ConnectionTerms(TypedDict, total=False):
     limits: Limits
     fragment_size: int
     ssl_context: ssl.SSLContext | None
-    headers: Headers | Callable[[], Headers | Awaitable[Headers]]
+    headers: HeadersLike | Callable[[], HeadersLike | Awaitable[HeadersLike]]
     quirks: Iterable[str]
     entries: Iterable[object]
     streamux: StreamuxOptions | None
     capture: CaptureLike | None
 
 
-RENEWED: Final[dict[str, Callable[[Any], object]]] = {"setup": as_payload, "headers": tuple}
+RENEWED: Final[dict[str, Callable[[Any], object]]] = {"setup": as_payload, "headers": as_headers}
 """What may be made anew for each connection, and what is made of the result."""
 
 
@@ -52,9 +51,9 @@ def checked(uri: str, terms: ConnectionTerms) -> ConnectionTerms:
     parse_uri(uri)
     inspect.signature(open_connection).bind(uri, **terms)
     given: dict[str, Any] = dict(terms)
-    for name in ("headers", "quirks", "entries"):
+    for name, fit in (("headers", as_headers), ("quirks", tuple), ("entries", tuple)):
         if name in given and not callable(given[name]):
-            given[name] = tuple(given[name])
+            given[name] = fit(given[name])
     return given  # type: ignore[return-value]
 
 

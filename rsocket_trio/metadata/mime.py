@@ -78,6 +78,18 @@ TRACING_ZIPKIN: Final = "message/x.rsocket.tracing-zipkin.v0"
 ROUTING: Final = "message/x.rsocket.routing.v0"
 COMPOSITE_METADATA: Final = "message/x.rsocket.composite-metadata.v0"
 
+SHORT_NAMES: Final[Mapping[str, str]] = {
+    **{text.partition("/")[2]: text for text in IDS if text.startswith(("application/", "text/"))},
+    "text": TEXT_PLAIN,
+    "binary": OCTET_STREAM,
+    "protobuf": "application/vnd.google.protobuf",
+    "composite": COMPOSITE_METADATA,
+    "routing": ROUTING,
+}
+"""MIME types by the names that people type."""
+CHARSETS: Final = ("utf-8", "utf8", "ascii", "us-ascii")
+"""What peers of the drafts say in place of a MIME type: they mean text."""
+
 NO_MIME: Final = (None, "")
 """A payload's own MIME type that leaves the connection's as it is."""
 
@@ -90,6 +102,20 @@ def mime_name(mime: str | int | None) -> str | int:
     if mime is None:
         return ""
     return WELL_KNOWN.get(mime, mime) if isinstance(mime, int) else mime
+
+
+def check_mime(what: str, mime: object) -> None:
+    """Raise ``ValueError`` for a text without a slash, which is no MIME type; it names the one that is meant."""
+    if not isinstance(mime, str) or "/" in mime:
+        return
+    word = mime.strip().lower()
+    from difflib import get_close_matches  # only who needs it loads it
+
+    meant = TEXT_PLAIN if word in CHARSETS else SHORT_NAMES.get(word)
+    if meant is None and (close := get_close_matches(word, SHORT_NAMES, 1, 0.7)):
+        meant = SHORT_NAMES[close[0]]
+    hint = f"did you mean {meant!r}?" if meant is not None else f"it has no slash, as {JSON!r} has"
+    raise ValueError(f"{what} {mime!r} is no MIME type: {hint}")
 
 
 def decode_mime(data: bytes, offset: int = 0) -> tuple[str | int, int]:

@@ -84,6 +84,8 @@ class Dialect:
     """Terms, leases and signs of life are extension entries; SETUP can ask for an answer, requests have entries too."""
     mime_fields: bool = False
     """MIME types are texts or numbers of well-known ones, and a payload may name its own."""
+    free_mimes: bool = False
+    """A MIME type may be any text that the two sides agree on; otherwise it has a slash."""
     resumes: bool = False
     """A session can go on over another transport, by RESUME and positions in bytes."""
     resume_versions: frozenset[tuple[int, int]] = frozenset()

@@ -49,6 +49,7 @@ REACTIVESOCKET_0_2: Final = attrs.evolve(
     request_continues=True,  # RS02-FRAG-03
     parity_is_learnt=True,  # ALL-RCT-12
     strict=True,  # RS02-SETUP-03
+    free_mimes=True,  # RS02-SETUP-05, RS01-SETUP-04
     lease_refusal="LEASE_ERROR: no lease for this request",  # RS02-ERR-09
     resume_versions=frozenset(),
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import Any, TypeAlias
 
 import trio
 
@@ -18,12 +19,26 @@ from rsocket_trio.transports.reasons import reason
 from rsocket_trio.transports.sockets import open_tcp, open_unix, secure
 from rsocket_trio.transports.uris import Endpoint, parse_uri
 
+HeadersLike: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
+"""Headers for a WebSocket handshake: a mapping, or pairs, where a name may stand more than once."""
+
+
+def as_headers(headers: HeadersLike) -> tuple[tuple[str, str], ...]:
+    """The headers as pairs, in their order. Raises ``TypeError`` for what is none of the two."""
+    pairs: list[tuple[str, str]] = []
+    for pair in headers.items() if isinstance(headers, Mapping) else headers:
+        said: Any = pair  # a user's own
+        if isinstance(said, str) or len(said) != 2 or not all(isinstance(text, str) for text in said):
+            raise TypeError(f"headers are a mapping or pairs of text, not {said!r}")
+        pairs.append((said[0], said[1]))
+    return tuple(pairs)
+
 
 def open_transport(
     uri: str,
     *,
     ssl_context: ssl.SSLContext | None = None,
-    headers: Iterable[tuple[str, str]] = (),
+    headers: HeadersLike = (),
     limits: Limits | None = None,
 ) -> AbstractAsyncContextManager[Transport]:
     """Connect, do the handshakes of TLS and WebSocket, and close when the block ends.
@@ -33,7 +48,7 @@ def open_transport(
     as its cause, and ``ValueError`` for a URI that is none. The caller bounds the time.
     """
     endpoint = parse_uri(uri)
-    headers = tuple(headers)
+    headers = as_headers(headers)
     for name, text in headers:
         if not name or not (name + text).isprintable():
             raise ValueError(f"header {name!r}: {text!r} can't be said in HTTP")

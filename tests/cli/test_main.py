@@ -10,8 +10,7 @@ import subprocess
 
 import pytest
 
-from rsocket_trio.cli.options import SHORT_DIALECTS
-from rsocket_trio.connection.dialects import ALL
+from rsocket_trio.connection.dialects import ALL, SHORT
 from rsocket_trio.rsocket.dialects import DIALECTS
 from tests.cli.commands import COMMAND, run, started
 
@@ -64,9 +63,9 @@ async def test_no_command_is_wrong_usage_and_shows_help() -> None:
         ("--nonsense", "rsocket-trio: No such option '--nonsense'."),
         ("frames decode --dialect streamux/1", f"the known ones are {', '.join(DIALECTS)}"),
         ("frames encode --dialect nonsense", f"the known ones are {', '.join(ALL)}"),
-        ("serve module:responder --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT_DIALECTS)}"),
-        ("request tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT_DIALECTS)}"),
-        ("call tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT_DIALECTS)}"),
+        ("serve module:responder --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
+        ("request tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
+        ("call tcp://h:1 --dialect 1", f"{', '.join(ALL)}, in short {', '.join(SHORT)}"),
         ("frames", "rsocket-trio frames: a command is missing: decode or encode"),
         ("frames translate", "rsocket-trio frames: No such command 'translate'."),
         ("detect more", "rsocket-trio detect: Got unexpected extra argument (more)"),
@@ -80,13 +79,13 @@ async def test_wrong_words_are_one_line(arguments: str, said: str) -> None:
 
 
 def test_every_dialect_has_a_short_name() -> None:
-    assert sorted(SHORT_DIALECTS.values()) == sorted(ALL)
+    assert sorted(SHORT.values()) == sorted(ALL)
 
 
-@pytest.mark.parametrize("short", [short for short, name in SHORT_DIALECTS.items() if name in DIALECTS])
+@pytest.mark.parametrize("short", [short for short, name in SHORT.items() if name in DIALECTS])
 async def test_a_short_name_means_its_dialect(short: str) -> None:
     line = json.dumps({"type": "CANCEL", "stream_id": 5}).encode()
-    named = await run("frames", "encode", "--tcp", "--dialect", SHORT_DIALECTS[short], stdin=line)
+    named = await run("frames", "encode", "--tcp", "--dialect", SHORT[short], stdin=line)
     result = await run("frames", "encode", "--tcp", "--dialect", short, stdin=line)
 
     assert (result.code, result.stderr, result.stdout) == (0, "", named.stdout)

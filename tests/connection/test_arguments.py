@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import Any
 
@@ -18,10 +19,15 @@ from rsocket_trio import (
     Rejected,
     RejectedSetup,
     Responder,
+    Setup,
     UnsupportedSetup,
+    connect_forever,
     open_connection,
+    open_connection_over,
     serve,
+    serve_stream,
 )
+from rsocket_trio.rsocket.dialects import ALL
 from tests.connection.pairs import connected_pair
 
 NOWHERE = "memory://nobody-listens-here"
@@ -66,6 +72,132 @@ async def test_a_server_takes_one_dialect_as_a_word_and_serves_no_other() -> Non
             async with open_connection("memory://one-word", dialect="reactivesocket/0.2") as connection:
                 await connection.request_response(b"not here")
         nursery.cancel_scope.cancel()
+
+
+SHORT = {
+    "1.0": "rsocket/1.0",
+    "0.2": "reactivesocket/0.2",
+    "0.1": "reactivesocket/0.1",
+    "0.0": "reactivesocket/0.0",
+    "ext": "rsocket/2.0-draft",
+    "streamux": "streamux/1",
+}
+
+
+@pytest.mark.parametrize("short", SHORT)
+async def test_a_dialect_has_a_short_name_wherever_one_is_given(short: str) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(serve_stream, echo(), theirs, dialects=[short]))
+        async with open_connection_over(ours, dialect=short) as connection:
+            assert (await connection.request_response(b"here")).data == b"here"
+            assert connection.dialect == SHORT[short]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, echo(), "memory://short", dialects=short))
+        async with open_connection("memory://short", dialect=short) as connection:
+            assert (await connection.request_response(b"here")).data == b"here"
+        async with connect_forever("memory://short", dialect=short) as client:
+            assert (await client.request_response(b"here")).data == b"here"
+            assert (await client.connected()).dialect == SHORT[short]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_dialect_that_is_named_twice_is_served_once() -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, echo(), "memory://twice", dialects=["1.0", "rsocket/1.0"]))
+        async with open_connection("memory://twice") as connection:
+            assert (await connection.request_response(b"here")).data == b"here"
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_unknown_dialect_is_told_both_kinds_of_names() -> None:
+    known = "dialect '1': the known ones are rsocket/1.0, .*streamux/1, in short 1.0, 0.2, 0.1, 0.0, ext, streamux"
+    with pytest.raises(ValueError, match=known):
+        async with open_connection(NOWHERE, dialect="1"):
+            raise AssertionError("nothing was dialled")
+    with pytest.raises(ValueError, match=known):
+        await serve(echo(), NOWHERE, dialects=["1.0", "1"])
+
+
+@pytest.mark.parametrize("said", [{"X-One": "1", "X-Two": "2"}, [("X-One", "1"), ("X-Two", "2")]], ids=["map", "pairs"])
+async def test_headers_are_a_mapping_or_pairs(said: Any) -> None:
+    heard: list[tuple[str | None, str | None]] = []
+    responder = echo()
+
+    @responder.setup
+    def hear(setup: Setup, connection: Any) -> None:
+        heard.append((setup.header("x-one"), setup.header("x-two")))
+
+    async with trio.open_nursery() as nursery:
+        (uri,) = await nursery.start(serve, responder, "ws://127.0.0.1:0")
+        async with open_connection(uri, headers=said) as connection:
+            await connection.request_response()
+        async with connect_forever(uri, headers=said) as client:
+            await client.request_response()
+        async with connect_forever(uri, headers=lambda: said) as client:
+            await client.request_response()
+        nursery.cancel_scope.cancel()
+    assert heard == [("1", "2")] * 3
+
+
+@pytest.mark.parametrize("said", ["X-One: 1", ["X-One"], [("X-One", "1", "2")], {"X-One": 1}])
+async def test_headers_that_are_none_say_what_they_are(said: Any) -> None:
+    with pytest.raises(TypeError, match="headers are a mapping or pairs of text, not "):
+        async with open_connection("ws://127.0.0.1:1/", headers=said):
+            raise AssertionError("nothing was dialled")
+    with pytest.raises(TypeError, match="headers are a mapping or pairs of text, not "):
+        async with connect_forever("ws://127.0.0.1:1/", headers=said):
+            raise AssertionError("nothing was dialled")
+
+
+@pytest.mark.parametrize("dialect", ["rsocket/1.0", "rsocket/2.0-draft"])
+@pytest.mark.parametrize("which", ["data_mime", "metadata_mime"])
+@pytest.mark.parametrize(
+    ("mime", "hint"),
+    [
+        ("json", "did you mean 'application/json'?"),
+        ("JSON", "did you mean 'application/json'?"),
+        ("jsn", "did you mean 'application/json'?"),
+        ("utf-8", "did you mean 'text/plain'?"),
+        ("composite", "did you mean 'message/x.rsocket.composite-metadata.v0'?"),
+        ("whatever that is", "it has no slash, as 'application/json' has"),
+    ],
+)
+async def test_a_mime_type_without_a_slash_is_refused_and_the_right_one_suggested(
+    dialect: str, which: str, mime: str, hint: str
+) -> None:
+    terms: dict[str, Any] = {"dialect": dialect, which: mime}
+    with pytest.raises(ValueError, match=re.escape(f"{which} {mime!r} is no MIME type: {hint}")):
+        async with open_connection(NOWHERE, **terms):
+            raise AssertionError("nothing was dialled")
+
+
+@pytest.mark.parametrize("dialect", [name for name in ALL if name.startswith("reactivesocket/")])
+async def test_a_mime_type_is_any_text_in_the_drafts_before_1_0(dialect: str) -> None:
+    heard: list[tuple[object, object]] = []
+    responder = echo()
+
+    @responder.setup
+    def hear(setup: Setup, connection: Any) -> None:
+        heard.append((setup.data_mime, setup.metadata_mime))
+
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_stream, responder, theirs)
+        async with open_connection_over(ours, dialect=dialect, data_mime="utf-8", metadata_mime="json") as connection:
+            await connection.request_response()
+    assert heard == [("utf-8", "json")]
+
+
+async def test_a_server_takes_whatever_mime_type_a_client_says() -> None:
+    # SETUP of 1.0, keepalive 20 s and lifetime 90 s, with "utf8" for both MIME types; then a request.
+    setup = "00001c 00000000 0400 0001 0000 00004e20 00015f90 04 75746638 04 75746638"
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_stream, echo(), theirs)
+        await ours.send_all(bytes.fromhex(setup) + bytes.fromhex("000008 00000001 1000 6869"))
+        assert bytes(await ours.receive_some()) == bytes.fromhex("000008 00000001 2860 6869")
+        await ours.aclose()
 
 
 async def test_a_server_refuses_quirks_that_are_one_text() -> None:

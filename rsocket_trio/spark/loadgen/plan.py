@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import attrs
 
 from rsocket_trio import Keepalive, Payload
-from rsocket_trio.connection.dialects import ALL
+from rsocket_trio.connection.dialects import ALL, SHORT
 from rsocket_trio.metadata import (
     AUTHENTICATION,
     COMPOSITE_METADATA,
@@ -20,6 +20,7 @@ from rsocket_trio.metadata import (
     with_route,
 )
 from rsocket_trio.terms import MAX_REQUESTS
+from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.uris import parse_uri
 
 INTERACTIONS = ("response", "stream", "fnf", "channel")
@@ -59,11 +60,16 @@ class Terms(TypedDict, total=False):
     metadata_mime: str
     keepalive: Keepalive
     lease: bool
-    headers: tuple[tuple[str, str], ...]
+    headers: HeadersLike
     trust: str | None
     untrusted: bool
     cert: str | None
     key: str | None
+
+
+def in_full(dialect: str) -> str:
+    """The name of a dialect in full, where it is a short one."""
+    return SHORT.get(dialect, dialect)
 
 
 @attrs.frozen(kw_only=True)
@@ -109,14 +115,14 @@ class Plan:
     """Whether each task makes one request beforehand, without which there is no load."""
     connect_timeout: float = 10.0
     """Seconds until all connections of a task must be there."""
-    dialect: str = "rsocket/1.0"
+    dialect: str = attrs.field(default="rsocket/1.0", converter=in_full)
     quirks: tuple[str, ...] = ()
     setup: Payload = attrs.field(factory=Payload, repr=False)
     data_mime: str = OCTET_STREAM
     metadata_mime: str = COMPOSITE_METADATA
     keepalive: Keepalive = attrs.field(factory=Keepalive)
     lease: bool = False
-    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=False)
+    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), converter=as_headers, repr=False)
     trust: str | None = None
     """A file of certificates to trust, PEM, which each executor must have; so must ``cert`` and ``key`` be."""
     untrusted: bool = False
