@@ -51,7 +51,9 @@ class StreamReader(Track):
         if stream is not None and stream.ours == ours and stream.interaction is frame.interaction:
             goes_on = stream.asked.pieces and (dialect.request_repeats or dialect.request_continues)
             if goes_on or (dialect.channel_items_are_requests and frame.interaction is Interaction.REQUEST_CHANNEL):
-                self._payload(now, inward, stream, frame.payload, seen, size.all, frame.follows, True, frame.complete)
+                ends = frame.complete and not size.beyond and not stream.asked.pieces
+                item = not (ends and dialect.only_completes(frame.payload, frame.initial_n))
+                self._payload(now, inward, stream, frame.payload, seen, size.all, frame.follows, item, frame.complete)
                 return
         seen.request_n = frame.initial_n
         stream = StreamTrack(frame.stream_id, frame.interaction, now, self.conn_id, self.session.drops, ours)

@@ -8,7 +8,11 @@ import attrs
 
 from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, SetupError
 from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Codec
+
+NO_COUNT = bytes(4)
+"""A number of items where its flag says that there is none."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -80,6 +84,10 @@ class Dialect:
     """A channel's requester can fail its half with ERROR; otherwise it can only cancel."""
     bare_complete_is_no_item: bool = False
     """A completion without metadata and data carries no item, so that an empty last item goes before it."""
+    zero_completes: bool = False
+    """A channel item of four zero bytes that completes carries no item: they are a number without its flag."""
+    requester_responds: bool = False
+    """A channel's requester may end its half with an empty RESPONSE."""
     entries: bool = False
     """Terms, leases and signs of life are extension entries; SETUP can ask for an answer, requests have entries too."""
     mime_fields: bool = False
@@ -102,6 +110,12 @@ class Dialect:
             if codes.get(plain, plain) == code:
                 return error.received(plain, data)
         return RejectedSetup.received(code, data) if code in self.refusals else None
+
+    def only_completes(self, payload: Payload, initial_n: int | None = None) -> bool:
+        """Whether the last REQUEST_CHANNEL of a channel, with this payload and number, has no item (RS01-RSP-03)."""
+        if payload.metadata is not None:
+            return False
+        return not payload.data or (self.zero_completes and initial_n is None and payload.data == NO_COUNT)
 
     def misplaces(self, stream_id: int, code: int) -> bool:
         """Whether an ERROR concerns what its kind cannot: it means nothing then."""

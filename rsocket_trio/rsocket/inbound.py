@@ -106,7 +106,7 @@ class Inbound(PeersHalf):
     def on_payload(self, frame: PayloadFrame) -> None:
         """An item, a fragment of one or of a request, or the end of the peer's half."""
         stream = self.table.mine.get(frame.stream_id) or self.table.theirs.get(frame.stream_id)
-        if stream is None or (self.dialect.request_repeats and not stream.requester):
+        if stream is None or (self.dialect.request_repeats and not stream.requester and not self._ends(stream, frame)):
             self.ignored += 1  # RS10-UNX-12, ALL-RCT-14, RS01-FRAG-04
             return
         self._take(stream, frame)
@@ -212,10 +212,21 @@ class Inbound(PeersHalf):
         if frame.initial_n and stream.open & SENDING:
             stream.room += frame.initial_n
             self.events.append(CreditGranted(stream))
-        empty = not frame.payload.data and frame.payload.metadata is None
-        # RS01-RSP-03: an empty one that completes is no item.
-        item = not (frame.complete and empty)
-        self._take(stream, PayloadFrame(frame.stream_id, frame.payload, item, frame.complete, frame.follows))
+        payload, item = frame.payload, True
+        if frame.complete and stream.assembly is None and self.dialect.only_completes(payload, frame.initial_n):
+            payload, item = EMPTY, False
+        self._take(stream, PayloadFrame(frame.stream_id, payload, item, frame.complete, frame.follows))
+
+    def _ends(self, stream: Stream, frame: PayloadFrame) -> bool:
+        """Whether a channel's requester ends its half with a RESPONSE that carries nothing, between its payloads."""
+        return (
+            self.dialect.requester_responds
+            and frame.complete
+            and not frame.next
+            and stream.interaction is Interaction.REQUEST_CHANNEL
+            and stream.request is None
+            and stream.assembly is None
+        )
 
     def _half_cancel(self, stream: Stream | None) -> None:
         if stream is None or not self.dialect.halves or not stream.open & SENDING:

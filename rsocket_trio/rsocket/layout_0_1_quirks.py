@@ -47,7 +47,9 @@ def encode_setup_of_0_0(frame: SetupFrame) -> Parts:
 
 
 def decode_channel_with_slot(stream_id: int, flags: int, data: bytes) -> RequestFrame:
-    """The count is there even if N is clear; then 0 is as good as none."""
+    """The count is there even if N is clear; then 0 is as good as none. Less than 4 bytes have no room for it."""
+    if len(data) < BODY + UINT32.size:
+        return channel_frame(stream_id, flags, data, None, BODY)
     (initial_n,) = UINT32.unpack_from(data, BODY)
     granted = initial_n if flags & INITIAL_N else initial_n or None
     return channel_frame(stream_id, flags, data, granted, BODY + UINT32.size)

@@ -275,12 +275,12 @@ class Outbound:
 
     def _hides(self, stream: Stream, payload: Payload) -> bool:
         """Whether a completion would carry this item so that its receiver does not see it."""
-        return (
-            self._dialect.bare_complete_is_no_item
-            and stream.interaction is not Interaction.REQUEST_RESPONSE
-            and payload.metadata is None
-            and not payload.data
-        )
+        dialect = self._dialect
+        if not dialect.bare_complete_is_no_item or stream.interaction is Interaction.REQUEST_RESPONSE:
+            return False
+        if stream.requester:
+            return dialect.only_completes(payload)
+        return payload.metadata is None and not payload.data
 
     def _complete(self, stream: Stream) -> None:
         if not self._dialect.halves and not stream.requester:

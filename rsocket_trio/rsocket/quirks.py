@@ -36,6 +36,11 @@ def _rows_otherwise(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     return attrs.evolve(dialect, codec=layout_0_1_quirks.codec(quirks.intersection(layout_0_1_quirks.QUIRKS)))
 
 
+def _slotted(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
+    # Where the number is always there, four zero bytes behind it are an item.
+    return attrs.evolve(_rows_otherwise(dialect, quirks), zero_completes=False)
+
+
 def _swapped_ids(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     return attrs.evolve(dialect, client_swaps_ids=True)
 
@@ -51,7 +56,7 @@ QUIRKS: Final = (
     _of_0_1("low_setup_flags", "the lease and strict flags of SETUP are also read one byte too low",
             "Java wrote 0x0020 and 0x0010", _rows_otherwise),
     _of_0_1("channel_slot", "REQUEST_CHANNEL always has its number, whatever N says",
-            "Java 0.5.2 and C++ always write it", _rows_otherwise),
+            "Java 0.5.2 and C++ always write it", _slotted),
     _of_0_1("client_ids_odd", "a client uses odd stream ids, and its server even ones; on a server it changes nothing",
             "JavaScript 3.3.1, Go, Java 0.5.2, and C++ since February 2017", _swapped_ids),
 )

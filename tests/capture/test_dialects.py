@@ -143,3 +143,17 @@ def test_streamux_is_not_understood_after_a_drop_of_what_came_and_says_how_much(
 
 def test_every_dialect_is_tried_here() -> None:
     assert {*BYTES, "streamux/1"} == set(ALL)
+
+
+@pytest.mark.parametrize("end", ["0008 1000 00000002", "0008 1000 00000002 00000000", "000b 1000 00000002"])
+def test_a_completion_of_a_channel_of_0_1_without_an_item_counts_as_none(end: str) -> None:
+    script = Script("reactivesocket/0.1")
+    script.sent(bytes.fromhex(BYTES["reactivesocket/0.1"]["setup"]), at=10)
+    script.sent(bytes.fromhex("0008 0800 00000002 00000009 61"), at=20)
+    script.received(bytes.fromhex("0009 0000 00000002 00000009"), at=30)
+    script.sent(bytes.fromhex("0008 0000 00000002 00000000"), bytes.fromhex(end), at=40)
+    script.received(bytes.fromhex("000b 1000 00000002 62"), at=50)
+    script.closed()
+    _, [row], _ = script.rows()
+
+    assert (row["n_out"], row["n_in"], row["outcome"]) == (2, 1, "complete")
