@@ -10,7 +10,7 @@ import trio
 
 from rsocket_trio.connection.resuming import Arrival, ServerRoad
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
-from rsocket_trio.rsocket.resumption import Comeback
+from rsocket_trio.rsocket.resumption import Comeback, ReplayedResume
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.base import Transport
@@ -177,8 +177,8 @@ class Sessions:
     def resume(self, back: Comeback, transport: Transport, rest: Sequence[bytes]) -> Arrival:
         """Give a session its next transport. Raises ``RejectedResume``, alike for tokens never known and forgotten.
 
-        A session that waits is dropped when its client can't go on (RS10-RSM-19); one that has a transport is left
-        alone, for who asked may be somebody else.
+        A session that waits is dropped when its client can't go on (RS10-RSM-19). One that has a transport is left
+        alone, for who asked may be somebody else, and so is every session by a RESUME that was recorded.
         """
         connection = self._by_token.get(back.token)
         if connection is None:
@@ -186,7 +186,7 @@ class Sessions:
         try:
             connection.check(back)
         except RejectedResume as refusal:
-            if connection.is_suspended:
+            if connection.is_suspended and not isinstance(refusal, ReplayedResume):
                 connection.lose(ConnectionLost(f"the client could not resume: {refusal}"))
             raise
         arrival = Arrival(transport, rest)

@@ -67,12 +67,23 @@ class FrameStore:
 class RetainingOutbox(Outbox):
     """An outbox whose frames are kept when they leave, once ``retain`` was called.
 
-    A frame that the store has no room for does not leave. ``is_tracked`` tells which frames have a position;
+    A frame that the store has no room for does not leave. ``is_tracked`` tells which frames have a position, and
+    whoever has it retain may ask to be told of each that leaves, and say the same of it;
     ``half_full`` is asked for a frame to send at once when the store is half full, or has no room for what is next;
     ``overflow`` whether to keep nothing any more when that was asked and there is still no room.
     """
 
-    __slots__ = ("_again", "_half_full", "_is_tracked", "_overflow", "_signals", "asked", "is_stalled", "store")
+    __slots__ = (
+        "_again",
+        "_half_full",
+        "_is_tracked",
+        "_leaves",
+        "_overflow",
+        "_signals",
+        "asked",
+        "is_stalled",
+        "store",
+    )
 
     def __init__(
         self,
@@ -83,7 +94,7 @@ class RetainingOutbox(Outbox):
         overflow: Callable[[], bool],
     ) -> None:
         super().__init__(limit, drained)
-        self._is_tracked = is_tracked
+        self._is_tracked = self._leaves = is_tracked
         self._half_full = half_full
         self._overflow = overflow
         self._signals: deque[bytes] = deque()
@@ -95,9 +106,12 @@ class RetainingOutbox(Outbox):
     def __bool__(self) -> bool:
         return bool(self._signals or self._again) or super().__bool__()
 
-    def retain(self, limit: int) -> None:
-        """Keep what leaves from now on, up to so many bytes."""
+    def retain(self, limit: int, leaves: Callable[[bytes], bool] | None = None) -> None:
+        """Keep what leaves from now on, up to so many bytes. ``leaves`` hears of each frame before it is kept, and says
+        whether it has a position."""
         self.store = FrameStore(limit)
+        if leaves is not None:
+            self._leaves = leaves
 
     def forgo(self) -> None:
         """Keep nothing any more: over no other transport will anything be sent again. What was to be still is here."""
@@ -175,7 +189,7 @@ class RetainingOutbox(Outbox):
         for taken in leaving:
             kept = whole(taken)
             frames.append(kept)
-            if self._is_tracked(kept):
+            if self._leaves(kept):
                 store.append(kept)
         if not self.asked and (store.size * 2 >= store.limit or (self.is_stalled and store.size)):
             self.asked = True

@@ -127,7 +127,7 @@ class Continuity:
         """The store is full: whether the session goes on without resumption."""
         if self._resume is None or not self._resume.give_up_when_full:
             return False
-        self._outbox.forgo()
+        self._agreed().forgo()
         # The peer may keep what it sends, and still has to hear how far this side got.
         self.gave_up = True
         return True
@@ -135,7 +135,7 @@ class Continuity:
     def close(self) -> None:
         """The session is over: nobody will ask for what was sent."""
         if self.resumption is not None:
-            self._outbox.forgo()
+            self.resumption.forgo()
 
     def suspend(self) -> list[Event]:
         """The transport is gone. Streams that do not outlive it end (RSX-RES-07)."""
@@ -203,7 +203,7 @@ class Continuity:
             if dialect.entries
             else ResumeOkFrame(resumption.received)
         )
-        resumption.go_on(back.last_received_server_position, dialect.codec.encode(first))
+        resumption.take(back, dialect.codec.encode(first))
         session.restart(now)
 
     def _granted_again(self, entry: Entry) -> tuple[Entry, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Final
 
 from rsocket_trio.errors import RejectedResume, RemoteProtocolError
@@ -17,6 +18,7 @@ from rsocket_trio.values import value
 FIRST_TRACKED: Final = 0x04
 LAST_TRACKED: Final = 0x0B
 LAST_REQUEST: Final = 0x07
+FIRE_AND_FORGET: Final = 0x05
 TOKEN_SIZE: Final = 16
 """Bytes of our own tokens: 128 random bits (RS02-RSM-22)."""
 LAST_POSITION: Final = 2**63 - 1
@@ -27,6 +29,10 @@ REMEMBERED: Final = 16_384
 def is_tracked(frame: bytes) -> bool:
     """Whether a frame moves the position: requests, REQUEST_N, CANCEL, PAYLOAD and ERROR, on a stream (RS10-RSM-04)."""
     return len(frame) > 4 and FIRST_TRACKED <= frame[4] >> 2 <= LAST_TRACKED and frame[:4] != b"\0\0\0\0"
+
+
+class ReplayedResume(RejectedResume):
+    """A RESUME of a moment that its client has left behind: somebody recorded it. It says nothing of the session."""
 
 
 @value
@@ -60,9 +66,12 @@ def comeback(dialect: Dialect, first: bytes) -> Comeback | None:
 class Resumption:
     """What one session knows of its own resumption.
 
-    ``received`` is the position of the next frame expected: the bytes of all tracked frames that came. ``mimes`` are
-    the MIME types that must not change, where a client says them again.
+    ``received`` is the position of the next frame expected: the bytes of all tracked frames that came. ``answered`` is
+    up to where the peer must have counted, because it answered a request that ends there. ``mimes`` are the MIME types
+    that must not change, where a client says them again.
     """
+
+    __slots__ = ("_asked", "_dialect", "_dropped", "_outbox", "answered", "mimes", "received", "store_bytes", "token")
 
     def __init__(self, dialect: Dialect, outbox: RetainingOutbox, token: bytes, store_bytes: int) -> None:
         self._dialect = dialect
@@ -70,8 +79,12 @@ class Resumption:
         self.token = token
         self.store_bytes = store_bytes
         self.received = 0
+        self.answered = 0
+        self._dropped = 0  # what lies before it the client keeps no more, as it said when it came back
         self.mimes: tuple[str | int, str | int] | None = None
-        outbox.retain(store_bytes)
+        # Where the first frame of a request ends, by its stream id, while it is kept and nothing came on its stream.
+        self._asked: dict[bytes, int] = {}
+        outbox.retain(store_bytes, self.leaves)
 
     @property
     def store(self) -> FrameStore:
@@ -83,6 +96,15 @@ class Resumption:
         """Whether a frame that leaves moves the position."""
         return is_tracked(frame)
 
+    def leaves(self, frame: bytes) -> bool:
+        """A frame leaves: whether it moves the position. Where a request ends is remembered until it has an answer."""
+        if not self.tracks(frame):
+            return False
+        kind = frame[4] >> 2
+        if kind <= LAST_REQUEST and kind != FIRE_AND_FORGET:
+            self._asked[frame[:4]] = self.store.position + len(frame)
+        return True
+
     def survives(self, stream_id: int) -> bool:
         """Whether a stream outlives its transport."""
         return True
@@ -92,10 +114,12 @@ class Resumption:
 
     def count(self, frames: Sequence[bytes]) -> None:
         """Whole frames came. Raises ``RemoteProtocolError`` past the last position that can be said (RS10-RSM-07)."""
-        received = self.received
+        received, asked = self.received, self._asked
         for frame in frames:
             if len(frame) > 4 and FIRST_TRACKED <= frame[4] >> 2 <= LAST_TRACKED and frame[:4] != b"\0\0\0\0":
                 received += len(frame)
+                if asked and frame[:4] in asked:
+                    self._note_answer(frame)
         self._got_to(received)
 
     def confirmed(self, position: int) -> None:
@@ -104,25 +128,37 @@ class Resumption:
         if store is None:
             return
         first = store.first
-        store.trim(position)
+        self._trim(store, position)
         if store.first != first:
             # An answer that frees nothing is no reason to ask again.
             self._outbox.asked = self._outbox.is_stalled = False
 
     def check(self, back: Comeback) -> None:
-        """Whether the client's positions can be served. Raises ``RejectedResume`` naming them (RS02-RSM-18)."""
+        """Whether the client's positions can be served. Raises ``RejectedResume`` naming them (RS02-RSM-18).
+
+        ``ReplayedResume`` where they are below what the client itself has said or shown (RS10-RSM-19).
+        """
         store, wanted = self.store, back.last_received_server_position
+        first = back.first_available_client_position
         dialect = self._dialect
         if back.version not in ((dialect.major, dialect.minor), *dialect.resume_versions):
             raise RejectedResume(f"version {back.version[0]}.{back.version[1]} is not that of the session")
         if back.mimes != self.mimes:
             raise RejectedResume("the MIME types are not those of the session")  # RSX-RES-08
+        reached = max(store.first, self.answered)
+        if wanted < reached:
+            raise ReplayedResume(f"position {wanted} is below {reached}, up to where the client got before")
+        if first < self._dropped:
+            raise ReplayedResume(f"the client's first position {first} is below {self._dropped}, as it was before")
         if not store.serves(wanted):
             raise RejectedResume(f"position {wanted} can't be served: kept are {store.first} to {store.position}")
-        if back.first_available_client_position > self.received:
-            raise RejectedResume(
-                f"the client's first position {back.first_available_client_position} is beyond {self.received}"
-            )
+        if first > self.received:
+            raise RejectedResume(f"the client's first position {first} is beyond {self.received}")
+
+    def take(self, back: Comeback, first: bytes) -> None:
+        """Go on with a client whose positions were checked, with this frame before all others."""
+        self._dropped = back.first_available_client_position
+        self.go_on(back.last_received_server_position, first)
 
     def go_on(self, position: int, first: bytes | None) -> None:
         """Send all that the peer does not have, behind this frame.
@@ -134,8 +170,29 @@ class Resumption:
             raise RemoteProtocolError(
                 f"resume position {position} can't be served: kept are {store.first} to {store.position}"
             )
-        store.trim(position)
+        if position < self.answered:
+            raise RemoteProtocolError(
+                f"resume position {position}, but a request that ends at {self.answered} was answered: the peer does"
+                " not count what it receives"
+            )
+        self._trim(store, position)
         self._outbox.again(first)
+
+    def forgo(self) -> None:
+        """Nothing is kept any more, and no position is asked for."""
+        self._outbox.forgo()
+        self._asked.clear()
+
+    def _trim(self, store: FrameStore, position: int) -> None:
+        store.trim(position)
+        asked, first = self._asked, store.first
+        for stream_id in list(takewhile(lambda stream_id: asked[stream_id] <= first, asked)):
+            del asked[stream_id]
+
+    def _note_answer(self, frame: bytes) -> None:
+        """A frame came on the stream of a request that had no answer. Only its opener may say a request there."""
+        if frame[4] >> 2 > LAST_REQUEST:
+            self.answered = max(self.answered, self._asked.pop(frame[:4]))
 
     def _got_to(self, received: int) -> None:
         self.received = received
@@ -148,6 +205,8 @@ class MarkedResumption(Resumption):
 
     ``unreported`` are the bytes received since the peer last heard how far this side got (RSX-RES-05).
     """
+
+    __slots__ = ("_unmarked", "unreported")
 
     def __init__(self, dialect: Dialect, outbox: RetainingOutbox, token: bytes, store_bytes: int) -> None:
         super().__init__(dialect, outbox, token, store_bytes)
@@ -181,6 +240,8 @@ class MarkedResumption(Resumption):
                 self._look_for_mark(frame)
             if int.from_bytes(frame[:4], "big") not in self._unmarked:
                 received += len(frame)
+                if frame[:4] in self._asked:
+                    self._note_answer(frame)
         self.unreported += received - self.received
         self._got_to(received)
 

@@ -92,7 +92,6 @@ async def test_a_resume_whose_version_is_swapped_is_understood(autojump_clock: o
 POSITIONS = [
     pytest.param(3 * TICK + 1, 0, id="ahead of us"),
     pytest.param(2**63 - 1, 0, id="far ahead of us"),
-    pytest.param(0, 0, id="trimmed already"),
     pytest.param(TICK + 1, 0, id="inside a frame"),
     pytest.param(TICK, STREAM + 1, id="the client keeps too little"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -564,6 +565,52 @@ async def test_an_answer_that_cannot_be_gone_on_from_ends_it(autojump_clock: obj
         with pytest.raises(ConnectionLost, match="broke the protocol"):
             await side.connection.fire_and_forget(b"2")
         await side.harbour.expect_nobody(300)
+
+
+@clause("RSX-RES-09")
+@pytest.mark.parametrize(("sent", "goes_on"), [(0, False), (15, True), (28, True)])
+async def test_a_server_must_have_the_requests_that_it_answered(
+    autojump_clock: object, sent: int, goes_on: bool
+) -> None:
+    got: list[bytes] = []
+    outcome: list[RSocketError] = []
+    async with client() as side, trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            try:
+                async with side.connection.request_stream(initial_request_n=9) as items:
+                    async for item in items:
+                        got.append(item.data)
+            except RSocketError as failure:
+                outcome.append(failure)
+
+        async def ask(data: bytes, *entries: Entry) -> None:
+            with contextlib.suppress(RSocketError):
+                await side.connection.request_response(data, entries=entries)
+
+        # Whether it was answered or not, what is not marked has no position.
+        nursery.start_soon(ask, b"unmarked", Entry(RESUME_ID, ignore=True))
+        await side.peer.expect(request(REQUEST_RESPONSE, 1, NO_MARK, data=b"unmarked"))
+        nursery.start_soon(read)
+        await side.peer.expect(ticks(3, 9))
+        nursery.start_soon(ask, b"22")
+        await side.peer.expect(marked(REQUEST_RESPONSE, 5, b"22"))
+        await side.peer.send(payload(1, b"answer", N | C), tick(0, 3))
+        await settle()
+        peer = await side.asked(got=TICK)
+        await peer.send(setup_ok(granted(sent)), tick(2, 3))
+        if goes_on:
+            await settle()
+            assert got == [b"tick 0", b"tick 2"]  # a server that counts sends the gap
+        else:
+            assert b"does not count what it receives" in await peer.expect_failure(CONNECTION_ERROR)
+            await trio.sleep(2)
+            assert got == [b"tick 0"]
+            assert [type(one) for one in outcome] == [ConnectionLost]
+            assert "does not count what it receives" in str(outcome[0])
+            await side.harbour.expect_nobody(300)
+        outcome.clear()
+        nursery.cancel_scope.cancel()
 
 
 @clause("RSX-RES-08")

@@ -154,7 +154,7 @@ MUTANTS = (
     Mutant(
         "frames without a position are kept",
         "mux/retaining.py",
-        "if self._is_tracked(kept):\n                store.append(kept)",
+        "if self._leaves(kept):\n                store.append(kept)",
         "if kept:\n                store.append(kept)",
         RESUME,
     ),
@@ -182,16 +182,30 @@ MUTANTS = (
     Mutant(
         "what the peer has is sent again",
         "rsocket/resumption.py",
-        "store.trim(position)\n        self._outbox.again(first)",
+        "self._trim(store, position)\n        self._outbox.again(first)",
         "self._outbox.again(first)",
         RESUME,
     ),
     Mutant(
         "a client that lost frames may come back",
         "rsocket/resumption.py",
-        "if back.first_available_client_position > self.received:",
-        "if back.first_available_client_position > self.received + 2**31:",
+        "if first > self.received:",
+        "if first > self.received + 2**31:",
         RESUME,
+    ),
+    Mutant(
+        "a server that answered and did not count is believed",
+        "rsocket/resumption.py",
+        "if position < self.answered:",
+        "if position < 0:",
+        ("tests/conformance/test_resume_uncounted.py",),
+    ),
+    Mutant(
+        "a RESUME that was recorded ends a session that waits",
+        "connection/sessions.py",
+        "if connection.is_suspended and not isinstance(refusal, ReplayedResume):",
+        "if connection.is_suspended:",
+        ("tests/conformance/test_resume_replayed.py",),
     ),
     # Waiting and leaving
     Mutant(

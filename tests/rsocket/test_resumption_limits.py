@@ -335,3 +335,34 @@ def test_what_comes_in_one_read_with_the_answer_to_the_setup_counts_as_if_it_cam
         assert positions[-1] == len(frames[-1])
 
     assert positions[0] == positions[1]
+
+
+@each
+def test_requests_that_are_confirmed_answered_or_given_up_are_not_remembered(dialect: Dialect) -> None:
+    pair = ResumablePair(dialect, store_bytes=1024, give_up=True)
+    client, commands = resumption(pair.client), pair.client.commands
+    asked = [commands.open(Interaction.REQUEST_RESPONSE, Payload(b"q")) for _ in range(3)]
+    commands.open(Interaction.FIRE_AND_FORGET, Payload(b"q"))
+    pair.exchange()
+    assert len(client._asked) == 3
+    pair.server.commands.send_item(pair.server.table.theirs[asked[1].id], Payload(b"a"), complete=True)
+    pair.exchange()
+    size = client.store.position // 4
+    assert (len(client._asked), client.answered) == (2, 2 * size)
+    client.confirmed(size)
+    assert len(client._asked) == 1
+    commands.open(Interaction.FIRE_AND_FORGET, Payload(bytes(2000)))
+    pair.lose(30)
+    assert not pair.client.can_resume
+    assert client._asked == {}
+
+
+@by_frames
+def test_only_what_the_asked_side_says_is_an_answer(dialect: Dialect) -> None:
+    pair = ResumablePair(dialect)
+    pair.client.commands.open(Interaction.REQUEST_STREAM, Payload(b"q"), 1)
+    pair.exchange()
+    pair.client.receive([bytes.fromhex("00000001 1000 71"), bytes.fromhex("00000003 2820 71")], pair.now)
+    assert resumption(pair.client).answered == 0
+    pair.client.receive([bytes.fromhex("00000001 2820 71")], pair.now)
+    assert resumption(pair.client).answered == 11
