@@ -45,7 +45,8 @@ class Limits:
     outbox_size: int = attrs.field(default=4 * MIB, validator=between(1, whole=True))
     """Bytes that wait to be written. Beyond: ``send`` and requests wait."""
     inbox_size: int = attrs.field(default=8 * MIB, validator=between(1, whole=True))
-    """Bytes of items received and not yet taken by their readers. Beyond: no new credit is granted."""
+    """Bytes of items received and not yet taken by their readers. Beyond: no new credit is granted, and reading pauses
+    where the peer knows of none (Streamux) or pays no heed to it (the quirk ``ignores_credit``)."""
     held_frames: int = attrs.field(default=256, validator=between(1, whole=True))
     """Frames held while the setup handler decides. Beyond: reading pauses."""
     held_size: int = attrs.field(default=MIB, validator=between(1, whole=True))

@@ -66,6 +66,13 @@ class Clock:
                 missing = f"no {engine.session.first_word} came in time"
                 engine.faults.of_peer(missing)
                 engine.end(ConnectionLost(missing))
+        elif engine.stock.is_blocking and not engine.is_suspended:
+            # Nothing is read because nobody here takes what came: that is no silence of the peer's.
+            engine.session.forgive_silence(now)
+            if engine.stalled_for(now) >= engine.session.limits.silence:
+                _end_stall(engine, engine.session.limits.silence)
+            elif now >= engine.session.deadline:
+                engine.on_deadline(now)
         elif now >= engine.session.deadline:
             engine.on_deadline(now)
         elif engine.stalled_for(now) >= engine.session.limits.silence:
@@ -76,9 +83,9 @@ class Clock:
         if engine.session.awaits_setup:
             return self.setup_deadline
         deadline = engine.session.deadline
-        if math.isinf(deadline) and not engine.is_suspended:
-            # No lifetime was agreed: an idle connection may stay so for ever, but not one that stalls.
-            return trio.current_time() + engine.session.limits.silence / LOOKS
+        if (math.isinf(deadline) or engine.stock.is_blocking) and not engine.is_suspended:
+            # No lifetime was agreed, or none counts: an idle connection may stay so for ever, but not one that stalls.
+            return min(deadline, trio.current_time() + engine.session.limits.silence / LOOKS)
         return deadline
 
 
@@ -97,7 +104,7 @@ async def run_lease_policy(engine: Engine, setup: Setup) -> None:
 
 
 def _end_stall(engine: Engine, seconds: float) -> None:
-    if engine.hearing.is_congested and not engine.session.outbox.reply_frames:
+    if engine.stock.is_blocking or (engine.hearing.is_congested and not engine.session.outbox.reply_frames):
         lost = ConnectionLost(f"reading was paused for {seconds:g} s, because nobody here took what had come")
         engine.faults.fatal(lost)
     else:

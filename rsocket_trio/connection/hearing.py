@@ -26,7 +26,17 @@ class Hearing:
     @property
     def is_congested(self) -> bool:
         """Whether reading must pause."""
-        return self._engine.session.is_congested or self._engine.stock.blocks(self._engine.resume)
+        engine = self._engine
+        if not engine.stock.blocks(self._read_on):
+            return engine.session.is_congested
+        engine.clock.reset()  # how long nothing is taken is looked at before the next deadline comes
+        return True
+
+    def _read_on(self) -> None:
+        """Readers have made room. What the peer said meanwhile stands unread: that was no silence."""
+        engine = self._engine
+        engine.session.forgive_silence(trio.current_time())
+        engine.resume()
 
     @property
     def is_stuck(self) -> bool:

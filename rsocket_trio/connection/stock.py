@@ -42,6 +42,11 @@ class Stock:
         return True
 
     @property
+    def is_blocking(self) -> bool:
+        """Whether reading pauses until readers here have taken some of it."""
+        return self._relieve is not None
+
+    @property
     def is_full(self) -> bool:
         """Whether no new credit is granted."""
         return self.size > self._limit

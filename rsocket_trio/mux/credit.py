@@ -5,6 +5,9 @@ from __future__ import annotations
 MAX_REQUEST_N = 2**31 - 1
 """The largest number that one REQUEST_N or initial request-n can say."""
 
+UNBOUNDED = 1 << 62
+"""A credit that no peer uses up, for one that pays no heed to credit at all."""
+
 
 class Window:
     """Tops credit up when half of it was used, so that the peer never waits for a reader that keeps up.

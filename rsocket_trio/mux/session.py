@@ -200,6 +200,10 @@ class Session(Protocol):
         """The transport could not find the next frame."""
         ...
 
+    def forgive_silence(self, now: float) -> None:
+        """Nothing was read, and that was not the peer's doing: its silence counts from now on."""
+        ...
+
     def cut_off(self, lost: ConnectionLost) -> RSocketError:
         """The transport ended with this error: what it means, given what had come."""
         ...

@@ -98,6 +98,8 @@ class Dialect:
     """A session can go on over another transport, by RESUME and positions in bytes."""
     resume_versions: frozenset[tuple[int, int]] = frozenset()
     """Versions that a RESUME may say beside the dialect's own."""
+    keeps_credit: bool = True
+    """The peer sends no more than it was granted; otherwise what is beyond waits for its reader all the same."""
     metadata_header: int = 3
     """Bytes that a frame pays for carrying metadata at all."""
     request_n_field: int = 4

@@ -6,6 +6,7 @@ import attrs
 
 from rsocket_trio.errors import stream_error
 from rsocket_trio.limits import Limits
+from rsocket_trio.mux.credit import UNBOUNDED
 from rsocket_trio.mux.events import (
     CreditGranted,
     PeerFault,
@@ -91,6 +92,8 @@ class Inbound(PeersHalf):
             return
         stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
         stream.room = 1 if interaction is Interaction.REQUEST_RESPONSE else frame.initial_n or 0
+        if not self.dialect.keeps_credit:
+            stream.granted = UNBOUNDED
         if frame.follows and not frame.complete:
             self.table.theirs[stream_id] = stream
             # Without its payload, which is copied into the assembly: else the first pieces would be here twice.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsocket_trio.errors import LocalProtocolError, StreamError, Unsupported
 from rsocket_trio.mux.bulk import Source
-from rsocket_trio.mux.credit import MAX_REQUEST_N
+from rsocket_trio.mux.credit import MAX_REQUEST_N, UNBOUNDED
 from rsocket_trio.mux.halves import (
     BOTH,
     NEITHER,
@@ -48,6 +48,7 @@ class Outbound:
     """
 
     __slots__ = (
+        "_beyond",
         "_codec",
         "_dialect",
         "_encode",
@@ -67,6 +68,7 @@ class Outbound:
         self, dialect: Dialect, table: StreamTable, outbox: Outbox, fragment_size: int, whole_size: int
     ) -> None:
         self._dialect = dialect
+        self._beyond = 0 if dialect.keeps_credit else UNBOUNDED
         self._codec = dialect.codec
         self._encode = dialect.codec.encode
         self._encoders = dialect.codec.encoders
@@ -107,7 +109,7 @@ class Outbound:
         stream = self._table.new(interaction)
         if self.resumption is not None:
             self.resumption.opened(stream.id, entries)
-        stream.granted = 1 if initial_n is None else initial_n
+        stream.granted = self._beyond + (1 if initial_n is None else initial_n)
         if complete:
             stream.open &= ~SENDING
         if plain is not None and initial_n is None and not entries and interaction in plain.asking:

@@ -1,4 +1,4 @@
-"""What peers of the time did otherwise than their document says: named changes of a dialect, none on by default.
+"""What peers do otherwise than their document says: named changes of a dialect, none on by default.
 
 What only widens what is accepted needs no name and is always on: a client of 0.1 that announces 0.0 or 0.2, answers
 to keepalives with other data or none, a RESPONSE that forgets to complete a request/response, unknown error codes, a
@@ -14,7 +14,7 @@ import attrs
 
 from rsocket_trio.rsocket import layout_0_1_quirks
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1
+from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1, RSOCKET_1_0
 
 Change = Callable[[Dialect, frozenset[str]], Dialect]
 """From a dialect and all its quirks to the dialect with one of them."""
@@ -45,6 +45,10 @@ def _swapped_ids(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     return attrs.evolve(dialect, client_swaps_ids=True)
 
 
+def _unbound(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
+    return attrs.evolve(dialect, keeps_credit=False)
+
+
 def _of_0_1(name: str, meaning: str, peers: str, change: Change) -> Quirk:
     return Quirk(name, REACTIVESOCKET_0_1.name, meaning, peers, change)
 
@@ -59,6 +63,8 @@ QUIRKS: Final = (
             "Java 0.5.2 and C++ always write it", _slotted),
     _of_0_1("client_ids_odd", "a client uses odd stream ids, and its server even ones; on a server it changes nothing",
             "JavaScript 3.3.1, Go, Java 0.5.2, and C++ since February 2017", _swapped_ids),
+    Quirk("ignores_credit", RSOCKET_1_0.name, "items beyond the credit wait for their reader; above "
+          "`Limits.inbox_size` reading pauses", "rsocket-rust sends whatever REQUEST_N says", _unbound),
 )
 # fmt: on
 

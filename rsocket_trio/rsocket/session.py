@@ -201,6 +201,10 @@ class Session(Standing):
             self._fail(error)
         return self._collected()
 
+    def forgive_silence(self, now: float) -> None:
+        """Nothing was read, and that was not the peer's doing: its silence counts from now on."""
+        self.keepalive.heard(now)
+
     def expire(self, now: float) -> list[Event]:
         """What the clock asks for at this time: a beat, or the end of a silent connection."""
         if self.state is State.OVER or self._suspended:

@@ -54,7 +54,6 @@ class Standing:
     first_word = "SETUP"
     is_full = False
     is_mid_frame = False
-    has_credit = True
     message_budget: int | None = None
 
     __slots__ = (
@@ -138,6 +137,11 @@ class Standing:
     def gave_up_resuming(self) -> bool:
         """Whether resumption was agreed, and is not promised any more."""
         return self.continuity.gave_up
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether the peer sends only what it was granted."""
+        return self.dialect.keeps_credit
 
     @property
     def has_mime_fields(self) -> bool:

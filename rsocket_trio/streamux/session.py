@@ -279,6 +279,9 @@ class Session:
         error.__cause__ = lost.__cause__
         return error
 
+    def forgive_silence(self, now: float) -> None:
+        """Does nothing: there is no lifetime here."""
+
     def expire(self, now: float) -> list[Event]:
         """What the clock asks for: the initialize message goes alone, or the peer's did not come."""
         if self.state is not State.OVER and self._beginning is not None and self._beginning.expire(now):

@@ -109,10 +109,10 @@ async def test_a_quirk_that_nobody_knows_is_refused_before_anything_happens(auto
     ours, theirs = trio.testing.memory_stream_pair()
     with pytest.raises(ValueError, match="the known ones are channel_slot, client_ids_odd"):
         await serve_stream(Responder(), theirs, quirks=["odd"])
-    with pytest.raises(ValueError, match=r"quirk 'version_0_0' of rsocket/1.0: there are none"):
+    with pytest.raises(ValueError, match=r"quirk 'version_0_0' of rsocket/1.0: the known ones are ignores_credit"):
         async with open_connection_over(theirs, quirks=["version_0_0"]):
             pass
-    with pytest.raises(ValueError, match=r"quirk 'version_0_0' of rsocket/1.0: there are none"):
+    with pytest.raises(ValueError, match=r"quirk 'version_0_0' of rsocket/1.0: the known ones are ignores_credit"):
         await serve_stream(Responder(), theirs, dialects=["rsocket/1.0"], quirks=["version_0_0"])
     await trio.aclose_forcefully(ours)
 

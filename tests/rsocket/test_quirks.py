@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_1, RSOCKET_1_0
+from rsocket_trio.rsocket.dialects import DIALECTS, REACTIVESOCKET_0_1, REACTIVESOCKET_0_2, RSOCKET_1_0
 from rsocket_trio.rsocket.quirks import QUIRKS, Quirk, all_with_quirks, known_quirks, with_quirks
 
 
@@ -26,7 +26,7 @@ def test_each_changes_its_dialect_in_something_and_keeps_its_name(quirk: Quirk) 
 
 
 def test_all_of_them_go_together_in_any_order() -> None:
-    names = [quirk.name for quirk in QUIRKS]
+    names = list(known_quirks(REACTIVESOCKET_0_1))
     one, two = (with_quirks(REACTIVESOCKET_0_1, order) for order in (names, reversed(names)))
 
     assert one.codec is two.codec
@@ -40,17 +40,26 @@ def test_names_are_found_only_where_they_belong() -> None:
         "channel_slot",
         "client_ids_odd",
     ]
-    assert known_quirks(RSOCKET_1_0) == {}
+    assert list(known_quirks(RSOCKET_1_0)) == ["ignores_credit"]
+    assert known_quirks(REACTIVESOCKET_0_2) == {}
 
 
 def test_a_name_that_the_dialect_does_not_know_is_refused() -> None:
     known = "channel_slot, client_ids_odd, low_setup_flags, version_0_0"
     with pytest.raises(ValueError, match=rf"^quirk 'odd' of reactivesocket/0.1: the known ones are {known}$"):
         with_quirks(REACTIVESOCKET_0_1, ["channel_slot", "odd"])
-    with pytest.raises(ValueError, match=r"^quirk 'channel_slot' of rsocket/1.0: there are none$"):
+    with pytest.raises(ValueError, match=r"^quirk 'channel_slot' of rsocket/1.0: the known ones are ignores_credit$"):
         with_quirks(RSOCKET_1_0, ["channel_slot"])
+    with pytest.raises(ValueError, match=r"^quirk 'channel_slot' of reactivesocket/0.2: there are none$"):
+        with_quirks(REACTIVESOCKET_0_2, ["channel_slot"])
     with pytest.raises(TypeError, match="not one text"):
         with_quirks(REACTIVESOCKET_0_1, "channel_slot")
+
+
+def test_credit_is_ignored_by_name_and_in_1_0_only() -> None:
+    changed = all_with_quirks(list(DIALECTS.values()), ["ignores_credit"])
+
+    assert [dialect.name for dialect in changed if not dialect.keeps_credit] == ["rsocket/1.0"]
 
 
 def test_among_several_dialects_those_change_that_know_it() -> None:
