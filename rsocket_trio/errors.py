@@ -178,6 +178,19 @@ class ConnectionClosed(RSocketError):
     """The connection is closing or closed by agreement: drained, or left by this side."""
 
 
+class Drained(Rejected, ConnectionClosed):
+    """The peer drains, or has drained, and so was not even sent the request: either base says so."""
+
+
+NO_NEW_REQUESTS = "no new requests: the connection is closing"
+"""What a side that drains answers to new requests."""
+
+
+def is_by_drain(error: BaseException) -> bool:
+    """Whether a request came too late for a connection, and may come in time for the next one."""
+    return isinstance(error, ConnectionClosed) or (isinstance(error, Rejected) and error.text == NO_NEW_REQUESTS)
+
+
 class ConnectionLost(RSocketError):
     """The connection ended without agreement: an error of the peer, end of stream, reset, or silence.
 

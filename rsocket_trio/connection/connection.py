@@ -10,6 +10,7 @@ from typing import Any
 
 import trio
 
+from rsocket_trio.connection.ending import part
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.faults import Faults
 from rsocket_trio.connection.requester import Requester
@@ -26,6 +27,9 @@ from rsocket_trio.transports.base import Handshake, Transport
 
 GRACE = 10.0
 """Seconds that open streams get to finish when a connection drains."""
+
+LATE = 1.0
+"""Seconds that a peer gets to close a connection after CONNECTION_CLOSE. What it asks meanwhile is refused."""
 
 _current: contextvars.ContextVar[Connection] = contextvars.ContextVar("rsocket_trio.connection")
 
@@ -79,7 +83,8 @@ class Connection(Requester):
         """Close in good order.
 
         New requests are answered with REJECTED, and own ones raise ``ConnectionClosed``; open streams get ``grace``
-        seconds to finish, then they are cancelled; then CONNECTION_CLOSE is sent and the connection closed. With
+        seconds to finish, then they are cancelled; then CONNECTION_CLOSE is sent and the connection closed: by the
+        peer, which may have asked for something before it heard of that and is still answered, or after a second. With
         ``announce`` it is sent first, for peers that honour it.
         """
         engine = self._engine
@@ -90,7 +95,11 @@ class Connection(Requester):
         with trio.move_on_after(grace):
             while not engine.session.is_quiet and engine.ended is None:
                 await engine.changes.park()
-        engine.leave(ConnectionClosed("the connection was drained by this side"), announce=not announce)
+        closed = ConnectionClosed("the connection was drained by this side")
+        if part(engine, closed):
+            with trio.move_on_after(LATE):
+                await engine.wait_over()
+        engine.leave(closed)
 
     async def wait_closed(self) -> RSocketError:
         """Wait until the connection is over, and return why: the error that every later call raises."""

@@ -12,10 +12,36 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
 
 
+def part(engine: Engine, closed: ConnectionClosed) -> bool:
+    """This side is done: what is open is cancelled, and the peer is told that the connection ends.
+
+    Return whether it hears of that, and can end the connection in its turn: what it asked before it heard is refused
+    until then, in place of being cut.
+    """
+    if engine.ended is not None:
+        return False
+    session = engine.session
+    cancel_all(engine, closed)
+    if engine.is_suspended:
+        return False
+    if not session.has_announced:
+        session.announce_close(last=True)
+    engine.wake()
+    return session.has_announced
+
+
 def leave(engine: Engine, closed: ConnectionClosed, *, announce: bool) -> None:
     """This side is done: what is open is cancelled, what is queued still goes out, then the link closes."""
     if engine.ended is not None:
         return
+    cancel_all(engine, closed)
+    if announce:
+        engine.session.announce_close(last=True)
+    end(engine, closed)
+
+
+def cancel_all(engine: Engine, closed: ConnectionClosed) -> None:
+    """Cancel every open stream, and say so to the peer."""
     session = engine.session
     for stream in session.open_streams():
         owner, stream.owner = stream.owner, None
@@ -27,9 +53,6 @@ def leave(engine: Engine, closed: ConnectionClosed, *, announce: bool) -> None:
             owner.cancel()
         elif owner is not None:
             owner.on_error(again(closed))
-    if announce:
-        session.announce_close(last=True)
-    end(engine, closed)
 
 
 def end(engine: Engine, error: RSocketError) -> None:

@@ -76,6 +76,8 @@ class Hearing:
         engine = self._engine
         if engine.peer_draining:
             engine.end(ConnectionClosed("the peer closed the connection"))
+        elif engine.session.has_announced and engine.session.is_quiet:
+            engine.end(ConnectionClosed("the connection was drained by this side"))
         elif engine.session.can_resume and engine.road is not None:
             suspend(engine, error)
         elif engine.ended is None:

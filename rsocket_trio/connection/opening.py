@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 from rsocket_trio.connection.waiting import Parking
-from rsocket_trio.errors import ConnectionClosed
+from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, again
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.stream import StreamState
 from rsocket_trio.payload import Payload
@@ -135,8 +135,7 @@ class Opening:
             if engine.ended is not None or session.draining:
                 if not handed:
                     await trio.lowlevel.checkpoint()
-                engine.check_open()
-                raise ConnectionClosed("the connection is closing: no new requests")
+                raise self._refusal()
             if handed:
                 return
             if not self._outbox.has_room(size):
@@ -148,6 +147,13 @@ class Opening:
                     self._handed = False
             else:
                 return
+
+    def _refusal(self) -> RSocketError:
+        """Why nothing can be asked any more."""
+        engine, ended = self._engine, self._engine.ended
+        if engine.peer_draining and (ended is None or isinstance(ended, ConnectionClosed)):
+            return Drained("the connection is closing: no new requests" if ended is None else str(ended))
+        return ConnectionClosed("the connection is closing: no new requests") if ended is None else again(ended)
 
     def _take_permit(self, cost: int) -> bool:
         """Whether a new request may go: an id is free, and the lease allows it."""

@@ -107,6 +107,11 @@ class Session(Protocol):
         ...
 
     @property
+    def has_announced(self) -> bool:
+        """Whether the peer was told, or is about to be, that the connection ends."""
+        ...
+
+    @property
     def first_word(self) -> str:
         """What a peer says first, as this protocol calls it."""
         ...

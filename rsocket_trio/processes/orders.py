@@ -32,7 +32,7 @@ LINGER = 5.0
 A connection that it accepted at the last moment gets to ask for something, and what was asked for is not cut.
 """
 
-MARGIN = 2.0
+MARGIN = 3.0
 """Seconds beyond its grace period after which a process that still runs hangs."""
 
 SIZE = struct.Struct("!I")

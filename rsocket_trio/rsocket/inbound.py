@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from rsocket_trio.errors import stream_error
+from rsocket_trio.errors import NO_NEW_REQUESTS, stream_error
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.credit import UNBOUNDED
 from rsocket_trio.mux.events import (
@@ -188,7 +188,7 @@ class Inbound(PeersHalf):
         if frame.interaction not in self.dialect.interactions:
             return INVALID, f"{self.dialect.name} has no {frame.interaction.value}"
         if self.draining:
-            return REJECTED, "no new requests: the connection is closing"  # RS02-ERR-08
+            return REJECTED, NO_NEW_REQUESTS  # RS02-ERR-08
         if len(self.table.theirs) + self.lingering >= self.limits.streams:
             return REJECTED, f"{self.limits.streams} streams are open already"
         if frame.extensions and misdirected(frame.extensions):

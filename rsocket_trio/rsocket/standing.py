@@ -107,6 +107,11 @@ class Standing:
         return self.inbound.draining
 
     @property
+    def has_announced(self) -> bool:
+        """Whether the peer was told, or is about to be, that the connection ends."""
+        return self._announced
+
+    @property
     def opens_at_once(self) -> bool:
         """Whether a new request needs no permit, and is not refused."""
         return self.control.permits is None and not self.inbound.draining

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import trio
 
 from rsocket_trio import ApplicationError, Connection, ConnectionLost, Rejected, RemoteProtocolError
-from rsocket_trio.errors import RSocketError
+from rsocket_trio.errors import RSocketError, is_by_drain
 from rsocket_trio.spark.background import Taker
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.cursor import Cursor
@@ -35,8 +35,10 @@ async def ask_bounds(pool: Pool, options: Options) -> dict[int, Bounds]:
         try:
             async with pool.connection(target) as connection:
                 return await _ask_bounds(pool, connection, options)
-        except Rejected:
-            raise  # a route that is not there will not be there soon
+        except Rejected as error:
+            if not is_by_drain(error):
+                raise  # a route that is not there will not be there soon
+            await tries.failed(error)
         except PASSING_FOR_READS as error:
             await tries.failed(error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from io import BytesIO
 
-from rsocket_trio.errors import Invalid, Rejected, RemoteProtocolError, StreamError
+from rsocket_trio.errors import NO_NEW_REQUESTS, Invalid, Rejected, RemoteProtocolError, StreamError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     Event,
@@ -181,7 +181,7 @@ class Inbound:
             exchange = Exchange(request_id, Interaction.REQUEST_RESPONSE, requester=False)
         table.theirs[request_id] = exchange
         if self.draining:
-            self._refuse(exchange, Rejected("no new requests: the connection is closing"), last)
+            self._refuse(exchange, Rejected(NO_NEW_REQUESTS), last)
             return
         if exchange.interaction is Interaction.REQUEST_CHANNEL:
             self.events.append(RequestReceived(exchange, EMPTY, False))

@@ -161,6 +161,11 @@ class Session:
     # What the connection asks
 
     @property
+    def has_announced(self) -> bool:
+        """Always false: the protocol has no word for the end."""
+        return False
+
+    @property
     def draining(self) -> bool:
         """Whether nothing new is taken or asked."""
         return self.inbound.draining
