@@ -6,6 +6,7 @@ from rsocket_trio.connection.channels import Channel
 from rsocket_trio.connection.client import open_connection, open_connection_over
 from rsocket_trio.connection.connection import Connection, current_connection
 from rsocket_trio.connection.reconnecting import ReconnectingClient, connect_forever
+from rsocket_trio.connection.reporting import Call
 from rsocket_trio.connection.server import run, serve, serve_stream
 from rsocket_trio.connection.streams import Incoming, Outgoing
 from rsocket_trio.errors import (
@@ -34,6 +35,7 @@ from rsocket_trio.terms import Keepalive, Lease, ResumeOptions, Retry, Setup
 
 __all__ = [
     "ApplicationError",
+    "Call",
     "Canceled",
     "Channel",
     "Connection",

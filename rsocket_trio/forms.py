@@ -1,11 +1,17 @@
-"""Which forms of functions does each decorator take, and how is each called?"""
+"""The forms of functions that each decorator takes, and how each is called.
+
+A form is read from the function that is registered, not from one that it wraps: what ``functools.wraps`` copies to a
+wrapper says nothing of the wrapper. Only what passes everything on as it is, a partial, a static method or a cache, is
+looked through.
+"""
 
 from __future__ import annotations
 
 import enum
 import functools
 import inspect
-from collections.abc import Callable
+import typing
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from typing import Any, TypeAlias
 
 from rsocket_trio.values import value
@@ -24,12 +30,24 @@ class Kind(enum.Enum):
 
 @value
 class Handler:
-    """A registered function. ``credit`` is what a channel's handler grants its requester."""
+    """A registered function, and what for: ``interaction`` is the decorator's name, ``route`` that of requests.
+
+    ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
+    ``function`` stands for it.
+    """
 
     function: Function
     kind: Kind
     credit: int = 256
     refill: bool = True
+    interaction: str = ""
+    route: str | None = None
+    origin: Function | None = None
+
+    @property
+    def registered(self) -> Function:
+        """The application's function."""
+        return self.function if self.origin is None else self.origin
 
 
 # What each decorator takes: the kinds by their number of arguments.
@@ -45,6 +63,7 @@ FORMS: dict[str, dict[tuple[str, int], Kind]] = {
     "lease":                {("async generator", 1): Kind.GENERATOR},
     "extension":            {("plain function", 2): Kind.INLINE},
     "extension_entry":      {("plain function", 2): Kind.INLINE},
+    "on_error":             {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
 }
 ARGUMENTS = {
     "request_stream": {1: "(request)", 2: "(request, out)"},
@@ -55,8 +74,19 @@ ARGUMENTS = {
     "lease": {1: "(setup)"},
     "extension": {2: "(stream_id, body)"},
     "extension_entry": {2: "(point, content)"},
+    "on_error": {2: "(error, call)"},
 }
 # fmt: on
+
+# What a plain function may be annotated to return, to serve where only others do.
+ITERABLES = ("AsyncIterator", "AsyncGenerator", "AsyncIterable", "AsyncGeneratorType")
+AWAITABLES = ("Awaitable", "Coroutine", "CoroutineType")
+# The kinds that a plain function can stand in for, by the number of their arguments.
+STAND_INS = {
+    ("async generator", 1): ITERABLES,
+    ("async function", 1): AWAITABLES,
+    ("async function", 2): AWAITABLES,
+}
 
 
 def checked(decorator: str, function: object) -> Handler:
@@ -65,22 +95,134 @@ def checked(decorator: str, function: object) -> Handler:
         raise TypeError(f"{decorator} decorates a function, not {type(function).__name__}")
     shape = _shape(function)
     forms = FORMS[decorator]
-    for (wanted, arguments), kind in forms.items():
-        if shape == wanted and _takes(function, arguments):
-            return Handler(function, kind)
+    if shape != "cached":
+        for (wanted, arguments), kind in forms.items():
+            if shape == wanted and _takes(function, arguments):
+                return Handler(function, kind, interaction=decorator)
+        if shape == "plain function" and "plain function" not in {name for name, _ in forms}:
+            stand_in = _stand_in(decorator, function)
+            if stand_in is not None:
+                return stand_in
     hints = ARGUMENTS.get(decorator, {})
     allowed = " or ".join(
         f"a{'n' if name[0] == 'a' else ''} {name} {hints.get(count, '(request)')}" for name, count in forms
     )
-    found = f"a{'n' if shape[0] == 'a' else ''} {shape}"
-    raise TypeError(f"{decorator} takes {allowed}; {_function_name(function)}{_signature(function)} is {found}")
+    if shape == "cached":
+        # The cache hands the same coroutine or generator out again, which works once.
+        found = "a cache of coroutines or generators, each of which works once: cache what the function awaits"
+    else:
+        found = f"a{'n' if shape[0] == 'a' else ''} {shape}"
+    raise TypeError(f"{decorator} takes {allowed}; {function_name(function)}{_signature(function)} is {found}")
 
 
-def _shape(function: Callable[..., object]) -> str:
-    while isinstance(function, functools.partial):
-        function = function.func
-    if not inspect.isroutine(function) and not inspect.isclass(function):
-        function = function.__call__  # type: ignore[operator]
+# What a plain function stands in for: one that returns what an async one would
+
+
+def _stand_in(decorator: str, function: Function) -> Handler | None:
+    """The handler that a plain function makes which returns a coroutine or an async iterable; ``None`` if it may not.
+
+    It may if it says so by what it is annotated to return, or if its looks can't tell: a lambda, and a wrapper, made
+    with ``functools.wraps`` or of any arguments. What it returns is judged when it is called.
+    """
+    forms = {form: kind for form, kind in FORMS[decorator].items() if form in STAND_INS and _takes(function, form[1])}
+    said = _returns(function)
+    told = {form: kind for form, kind in forms.items() if said in STAND_INS[form]}
+    if told:
+        forms = told
+    elif not forms or said in ITERABLES + AWAITABLES or not _may_be_anything(function):
+        return None
+    (form, kind), *others = forms.items()
+    if others:
+        # It takes any arguments and says nothing: then what it wraps is all that is left to tell.
+        inner = inspect.unwrap(function)
+        form, kind = next(
+            ((one, its) for one, its in forms.items() if one[0] == _shape(inner) and _takes(inner, one[1])),
+            (form, kind),
+        )
+    made = _generating if form[0] == "async generator" else _awaiting
+    return Handler(made(decorator, function), kind, interaction=decorator, origin=function)
+
+
+def _generating(decorator: str, function: Function) -> Function:
+    def generate(*args: object) -> AsyncGenerator[Any, None]:
+        result: Any = function(*args)
+        if isinstance(result, AsyncGenerator):
+            return result
+        if hasattr(result, "__aiter__"):
+            return _generated(result)
+        raise unfit(decorator, function, result, "an async generator or another async iterable")
+
+    return generate
+
+
+async def _generated(items: AsyncIterable[Any]) -> AsyncGenerator[Any, None]:
+    async for item in items:
+        yield item
+
+
+def _awaiting(decorator: str, function: Function) -> Function:
+    async def call(*args: object) -> Any:
+        result = function(*args)
+        if not inspect.isawaitable(result):
+            raise unfit(decorator, function, result, "an awaitable")
+        return await result
+
+    return call
+
+
+def unfit(decorator: str, function: Function, result: object, wanted: str) -> TypeError:
+    """What to raise for a function whose result shows that it is of the wrong kind. A coroutine is closed."""
+    if inspect.iscoroutine(result):
+        result.close()
+    name = type(result).__name__
+    return TypeError(f"{decorator} handler {function_name(function)} returned {name}, not {wanted}")
+
+
+def _may_be_anything(function: Function) -> bool:
+    """Whether nothing shows what a plain function returns: a lambda, or a wrapper."""
+    function = _bare(function)
+    if hasattr(function, "__wrapped__") or getattr(function, "__name__", "") == "<lambda>":
+        return True
+    try:
+        parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return _returns(function) == "" and any(one.kind is one.VAR_POSITIONAL for one in parameters)
+
+
+def _returns(function: Function) -> str:
+    """The name of the class that a function is annotated to return, without its module and parameters; or nothing."""
+    said = getattr(_bare(function), "__annotations__", {}).get("return", "")
+    if not isinstance(said, str):
+        said = getattr(typing.get_origin(said) or said, "__name__", "")
+    return str(said).partition("[")[0].rpartition(".")[2].strip()
+
+
+# What a function looks like
+
+
+def _bare(function: Any) -> Any:
+    """The function inside of what passes arguments and result on as they are."""
+    while True:
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif isinstance(function, staticmethod):
+            function = function.__func__
+        elif not inspect.isroutine(function) and not inspect.isclass(function):
+            function = function.__call__
+            if not inspect.ismethod(function):
+                return function
+        else:
+            return function
+
+
+def _shape(function: Function) -> str:
+    function = _bare(function)
+    cached = getattr(function, "__func__", function)
+    if isinstance(cached, _CACHE):
+        function = cached
+        shape = _shape(function.__wrapped__)
+        return shape if shape in ("plain function", "class") else "cached"
     if inspect.isasyncgenfunction(function):
         return "async generator"
     if inspect.iscoroutinefunction(function):
@@ -90,9 +232,12 @@ def _shape(function: Callable[..., object]) -> str:
     return "class" if inspect.isclass(function) else "plain function"
 
 
-def _takes(function: Callable[..., object], arguments: int) -> bool:
+_CACHE = type(functools.cache(_shape))
+
+
+def _takes(function: Function, arguments: int) -> bool:
     try:
-        inspect.signature(function).bind(*range(arguments))
+        _signature_of(function).bind(*range(arguments))
     except TypeError:
         return False
     except ValueError:
@@ -101,17 +246,27 @@ def _takes(function: Callable[..., object], arguments: int) -> bool:
     return True
 
 
-def _signature(function: Callable[..., object]) -> str:
+def _signature_of(function: Function) -> inspect.Signature:
+    """How it is called itself, whatever it wraps."""
+    while isinstance(function, staticmethod | _CACHE):
+        function = function.__wrapped__
+    return inspect.signature(function, follow_wrapped=False)
+
+
+def _signature(function: Function) -> str:
     try:
-        return f"({', '.join(inspect.signature(function).parameters)})"
+        return f"({', '.join(_signature_of(function).parameters)})"
     except (TypeError, ValueError):
         return "(...)"
 
 
-def _function_name(function: object) -> str:
+def function_name(function: object) -> str:
+    """What errors and the log call a function."""
+    while isinstance(function, functools.partial):
+        function = function.func
     return getattr(function, "__qualname__", None) or repr(function)
 
 
 def name_of_function(handler: Handler) -> str:
     """What errors call it."""
-    return _function_name(handler.function)
+    return function_name(handler.registered)

@@ -1,4 +1,4 @@
-"""Which function serves a request: the decorators that register handlers, and the choice by route."""
+"""The functions that serve requests: the decorators that register handlers, and the choice by route."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import functools
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar, overload
 
+import attrs
 import trio
 
 from rsocket_trio.errors import Rejected, readable
@@ -36,6 +37,7 @@ class Responder:
         self._specials: dict[str, Handler] = {}
         self._extensions: dict[int, Handler] = {}
         self._entry_hooks: dict[int | str, Handler] = {}
+        self._error_handlers: tuple[Handler, ...] = ()
 
     # The decorators: bare, or called with or without a route.
 
@@ -131,6 +133,24 @@ class Responder:
 
         self.lease(fixed_rate)
 
+    @overload
+    def on_error(self, function: F, /) -> F: ...
+    @overload
+    def on_error(self) -> Callable[[F], F]: ...
+    def on_error(self, function: F | None = None) -> F | Callable[[F], F]:
+        """Be told of every failure of a handler: a plain or async function of ``(error, call)``.
+
+        ``call`` is a ``Call``: which request of which connection it was. Functions are called in the order in which
+        they were registered, a plain one at once and inline, an async one in a task. What one raises is logged. What a
+        handler tells its peer on purpose is no failure.
+        """
+
+        def register(function: F) -> F:
+            self._error_handlers += (checked("on_error", function),)
+            return function
+
+        return register if function is None else register(function)
+
     def extension(self, ext_type: int) -> Callable[[F], F]:
         """Take EXT frames of this type: a plain function of ``(stream_id, body)``, run inline."""
         if not 0 < ext_type < 2**31:
@@ -190,8 +210,18 @@ class Responder:
     @property
     def lease_policy(self) -> Function | None:
         """What grants leases."""
-        handler = self._specials.get("lease")
+        handler = self.lease_handler
         return None if handler is None else handler.function
+
+    @property
+    def lease_handler(self) -> Handler | None:
+        """The same with what it was registered as."""
+        return self._specials.get("lease")
+
+    @property
+    def error_handlers(self) -> tuple[Handler, ...]:
+        """What is told of failures."""
+        return self._error_handlers
 
     @property
     def metadata_push_handler(self) -> Handler | None:
@@ -223,7 +253,9 @@ class Responder:
         if taken is not None:
             what = "a default handler" if route is None else f"a handler for route '{route}'"
             raise ValueError(f"{interaction.value} has {what} already: {name_of_function(taken)}")
-        self._handlers[interaction, route] = Handler(handler.function, handler.kind, credit, refill)
+        self._handlers[interaction, route] = attrs.evolve(
+            handler, credit=credit, refill=refill, interaction=interaction, route=route
+        )
         return function
 
     def _special(self, name: str, function: F | None) -> F | Callable[[F], F]:

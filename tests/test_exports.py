@@ -21,7 +21,7 @@ PUBLIC = {
     ),
     *("current_connection", "connect_forever"),
     # What they are given, and what they configure
-    *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush"),
+    *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush", "Call"),
     *("StreamuxOptions", "ReconnectingClient", "Retry"),
     # Errors
     *("RSocketError", "ApplicationError", "Rejected", "Canceled", "Invalid"),

@@ -15,6 +15,7 @@ from rsocket_trio.connection.choosing import server_ends
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.dialects import Found, detect, name_of
 from rsocket_trio.connection.ends import ServerEnd, framing_for
+from rsocket_trio.connection.fault_log import FaultLog
 from rsocket_trio.connection.recorded import (
     RecordedTransport,
     begin_recording,
@@ -67,6 +68,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.draining = False
         self.timers: Timers | None = None
+        self.fault_log = FaultLog()
         self._noise = 0
         self._recording = recording
 
@@ -153,6 +155,10 @@ class Server:
                     for connection in list(self.connections):
                         nursery.start_soon(partial(connection.drain, grace=grace))
 
+    def tell_rest(self) -> None:
+        """No connection is left: the log hears of the failures that it was not told of."""
+        self.fault_log.tell_rest(trio.current_time())
+
     async def _meet(self, transport: Transport) -> Met | None:
         """Find out the dialect, and whose client this is. ``None`` for one that is nobody here, or went away."""
         met: Met | None = None
@@ -211,9 +217,10 @@ class Server:
             transport.use_framing(end.framing(first=True))
         sessions, session = self.sessions, begun.resumable
         if sessions is None or session is None or end.resume is None:
-            return Connection(begun.session, self.responder, begun.setup, transport.handshake), None, None
+            alone = Connection(begun.session, self.responder, begun.setup, transport.handshake, None, self.fault_log)
+            return alone, None, None
         road = ServerRoad(end.resume)
-        connection = Connection(begun.session, self.responder, begun.setup, transport.handshake, road)
+        connection = Connection(begun.session, self.responder, begun.setup, transport.handshake, road, self.fault_log)
         returning = connection.resumable(session, road)
         session.continuity.claim = partial(sessions.claim, returning)
         returning.watch(sessions.on_growth)

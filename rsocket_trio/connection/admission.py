@@ -1,17 +1,19 @@
-"""Who is let in? What a server does with a SETUP: its application considers it, and says yes or no."""
+"""How a client is let in, or not, when its SETUP came: the server's application considers it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import inspect
+from functools import partial
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
-from rsocket_trio.connection.entries import grants
-from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.entries import HookFailed, grants
+from rsocket_trio.connection.fault_log import failures_told_to
+from rsocket_trio.connection.handlers import is_the_end, only_leaf
 from rsocket_trio.errors import NegotiationFailed, RejectedSetup, SetupError
-from rsocket_trio.forms import Kind
+from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.terms import Setup
@@ -43,13 +45,13 @@ def meet(engine: Engine, said: Setup) -> None:
 async def _consider(engine: Engine, setup: Setup) -> None:
     handler = engine.responder.setup_handler
     assert handler is not None
-    try:
+    taken = False
+    with failures_told_to(partial(_refuse_for, engine, handler)):
         answer = handler.function(setup, engine.connection)
-        if handler.kind is Kind.ASYNC:
+        if handler.kind is Kind.ASYNC or inspect.isawaitable(answer):
             await answer
-    except Exception as error:
-        _refuse_for(engine, handler.function, error)
-    else:
+        taken = True
+    if taken:
         _accept(engine)
 
 
@@ -60,18 +62,20 @@ def _accept(engine: Engine) -> None:
     if engine.connection.setup.entries:
         try:
             granted = grants(engine, engine.connection.setup.entries)
-        except Exception as error:
-            _refuse_for(engine, grants, error)
+        except HookFailed as failed:
+            _refuse_for(engine, failed.hook, failed.error)
             return
     engine.start_lease_policy()
     engine.act(engine.session.accept(trio.current_time(), granted))
     engine.on_accepted()
 
 
-def _refuse_for(engine: Engine, function: Callable[..., Any], error: Exception) -> None:
+def _refuse_for(engine: Engine, handler: Handler, error: Exception) -> None:
     leaf = only_leaf(error)
+    refusal: SetupError = RejectedSetup("internal error")
     if isinstance(leaf, SetupError) and not isinstance(leaf, NegotiationFailed):
-        engine.act(engine.session.refuse(leaf))
-        return
-    engine.faults.of_handler(function, error)
-    engine.act(engine.session.refuse(RejectedSetup("internal error")))
+        refusal = leaf
+    elif not is_the_end(engine, error):
+        engine.faults.of_handler(handler, error)
+    if engine.ended is None:
+        engine.act(engine.session.refuse(refusal))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
+from rsocket_trio.connection.fault_log import failures_told_to
+from rsocket_trio.connection.handlers import is_the_end
 from rsocket_trio.connection.timers import Timers
 from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.forms import Handler
 from rsocket_trio.terms import Setup
 
 if TYPE_CHECKING:
@@ -41,6 +45,11 @@ class Clock:
             deadline = self._deadline(self._engine)
             if deadline < self.due:
                 self._timers.set(self, deadline)
+
+    @property
+    def timers(self) -> Timers | None:
+        """What rings at this connection's deadlines; ``None`` before it runs."""
+        return self._timers
 
     def stop(self) -> None:
         """The connection is over: nothing is due, and nothing of it is kept for a deadline that has not come."""
@@ -91,15 +100,18 @@ class Clock:
 
 async def run_lease_policy(engine: Engine, setup: Setup) -> None:
     """Grant what the application's policy yields. A policy that fails grants nothing more, and the log hears."""
-    policy = engine.responder.lease_policy
+    policy = engine.responder.lease_handler
     if policy is None:
         return
-    try:
-        async with aclosing(policy(setup)) as leases:
+    with failures_told_to(partial(_failed, engine, policy)):
+        async with aclosing(policy.function(setup)) as leases:
             async for lease in leases:
                 engine.session.grant(lease, trio.current_time())
                 engine.wake()
-    except Exception as error:
+
+
+def _failed(engine: Engine, policy: Handler, error: Exception) -> None:
+    if not is_the_end(engine, error):
         engine.faults.of_handler(policy, error)
 
 

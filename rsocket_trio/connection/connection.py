@@ -12,6 +12,7 @@ import trio
 
 from rsocket_trio.connection.ending import part
 from rsocket_trio.connection.engine import Engine
+from rsocket_trio.connection.fault_log import FaultLog
 from rsocket_trio.connection.faults import Faults
 from rsocket_trio.connection.requester import Requester
 from rsocket_trio.connection.resuming import Road, ServerRoad
@@ -57,12 +58,13 @@ class Connection(Requester):
         setup: Setup,
         handshake: Handshake,
         road: Road | None = None,
+        fault_log: FaultLog | None = None,
     ) -> None:
         self._state: SimpleNamespace | None = None
         self.setup = setup
         self.handshake = handshake
         self.granted: tuple[Entry, ...] = ()
-        self._engine = Engine(self, session, responder if responder is not None else Responder(), road)
+        self._engine = Engine(self, session, responder if responder is not None else Responder(), road, fault_log)
 
     @property
     def state(self) -> SimpleNamespace:
@@ -139,7 +141,7 @@ class Connection(Requester):
             try:
                 function(self.status)
             except Exception as error:
-                engine.faults.of_handler(function, error)
+                engine.faults.of_state(function, error)
 
         engine.on_state += (tell,)
 

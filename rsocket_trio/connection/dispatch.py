@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from rsocket_trio.connection.admission import meet
-from rsocket_trio.connection.entries import offer_connection, offer_request, with_entries
-from rsocket_trio.connection.handlers import Job
+from rsocket_trio.connection.entries import HookFailed, offer_connection, offer_request, with_entries
+from rsocket_trio.connection.handlers import Job, Unfinished
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
     RemoteProtocolError,
     StreamError,
 )
-from rsocket_trio.forms import Handler, Kind
+from rsocket_trio.forms import Handler, Kind, unfit
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import route_of
 from rsocket_trio.mux.events import (
@@ -113,11 +116,11 @@ class Dispatcher:
             handler = with_entries(handler, event.entries)
             try:
                 offer_request(engine, event.entries)
-            except Exception as error:
-                if stream.interaction is Interaction.FIRE_AND_FORGET and isinstance(error, StreamError):
+            except HookFailed as failed:
+                if stream.interaction is Interaction.FIRE_AND_FORGET and isinstance(failed.error, StreamError):
                     engine.faults.dropped += 1
                 else:
-                    self._fail_request(stream, handler, payload, error)
+                    Job(engine, stream, failed.hook, payload).fail(failed.error)
                 return
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
@@ -145,35 +148,51 @@ class Dispatcher:
             raise Invalid(f"metadata: {error}") from error
         return engine.responder.find(interaction, route)
 
-    def _run_inline(self, stream: StreamState, handler: Handler, payload: Payload) -> None:
+    def _run_inline(self, stream: StreamState, handler: Handler, payload: Any) -> None:
         engine = self._engine
-        workers = engine.workers
+        context = engine.workers.context.copy()
+        result: Any = None
         try:
-            result = workers.context.copy().run(handler.function, payload)
+            result = context.run(handler.function, payload)
             if stream.interaction is Interaction.FIRE_AND_FORGET:
+                if result is not None and isawaitable(result):
+                    self._finish_in_task(stream, handler, payload, Unfinished(result, context))
                 return
             reply = as_payload(result)
             if engine.has_room(reply.size):
                 engine.send_item(stream, reply, complete=True)
                 return
         except Exception as error:
+            if isawaitable(result):
+                # No payload yet: a wrapper or a lambda around an async function has still to be awaited.
+                self._finish_in_task(stream, handler, payload, Unfinished(result, context))
+                return
+            told = error
+            if hasattr(result, "__aiter__"):
+                told = unfit(handler.interaction, handler.registered, result, "a payload: request_stream answers items")
+                told = told.with_traceback(error.__traceback__)
             # Of the handler, or of an answer that the dialect can't say.
-            self._fail_request(stream, handler, payload, error)
+            Job(engine, stream, handler, payload).fail(told)
             return
 
         async def late(request: Payload) -> Payload:
             return reply
 
         # The outbox is full: the answer waits in a task, and the receive task does not.
-        job = Job(engine, stream, Handler(late, Kind.ASYNC), payload)
-        stream.owner = job
-        workers.start(job)
+        self._finish_in_task(stream, handler, payload, late)
 
-    def _fail_request(self, stream: StreamState, handler: Handler, payload: Payload, error: Exception) -> None:
+    def _finish_in_task(
+        self, stream: StreamState, handler: Handler, payload: object, function: Callable[[Any], Awaitable[object]]
+    ) -> None:
+        """Have a worker do what is left of a request whose plain function has returned."""
+        engine = self._engine
+        rest = attrs.evolve(handler, function=function, kind=Kind.ASYNC, origin=handler.registered)
+        job = Job(engine, stream, rest, payload)
         if stream.interaction is Interaction.FIRE_AND_FORGET:
-            self._engine.faults.of_handler(handler.function, error)
+            engine.workers.outlive(job)
         else:
-            Job(self._engine, stream, handler, payload).fail(error)
+            stream.owner = job
+        engine.workers.start(job)
 
     # The connection
 
@@ -193,13 +212,10 @@ class Dispatcher:
         if handler is None or engine.workers.afterlives >= engine.session.limits.pending_handlers:
             engine.faults.dropped += 1
             return
-        if handler.kind is Kind.INLINE:
-            try:
-                engine.workers.context.copy().run(handler.function, event.metadata)
-            except Exception as error:
-                engine.faults.of_handler(handler.function, error)
-            return
         stream = Stream(0, Interaction.FIRE_AND_FORGET, 0, requester=False)
+        if handler.kind is Kind.INLINE:
+            self._run_inline(stream, handler, event.metadata)
+            return
         job = Job(engine, stream, handler, event.metadata)
         engine.workers.outlive(job)
         engine.workers.start(job)
@@ -213,9 +229,11 @@ class Dispatcher:
         engine = self._engine
         handler = engine.responder.extensions[event.ext_type]
         try:
-            engine.workers.context.copy().run(handler.function, event.stream_id, event.body)
+            result = engine.workers.context.copy().run(handler.function, event.stream_id, event.body)
+            if result is not None and isawaitable(result):
+                raise unfit(handler.interaction, handler.registered, result, "nothing: it is a plain function")
         except Exception as error:
-            engine.faults.of_handler(handler.function, error)
+            engine.faults.of_handler(handler, error)
 
     def _on_silent(self, event: TransportSilent) -> None:
         self._engine.replace_link(event.error)

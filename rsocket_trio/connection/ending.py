@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rsocket_trio.connection.handlers import Job
+from rsocket_trio.connection.reporting import hurry
 from rsocket_trio.errors import Canceled, ConnectionClosed, RSocketError, again
 from rsocket_trio.mux.halves import SENDING
 
@@ -71,6 +72,8 @@ def end(engine: Engine, error: RSocketError) -> None:
             owner.on_error(again(error))
     if jobs:
         engine.workers.end(jobs, error)
+    if engine.faults.reports:
+        hurry(engine)
     engine.stock.clear()
     engine.wake_waiters()
     for ping in engine.pings:

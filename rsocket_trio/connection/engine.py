@@ -12,6 +12,7 @@ from rsocket_trio.connection.asked import Asked
 from rsocket_trio.connection.clock import Clock, run_lease_policy
 from rsocket_trio.connection.dispatch import Dispatcher
 from rsocket_trio.connection.ending import end, leave
+from rsocket_trio.connection.fault_log import FaultLog
 from rsocket_trio.connection.faults import Faults
 from rsocket_trio.connection.hearing import Hearing
 from rsocket_trio.connection.link import Link
@@ -81,13 +82,18 @@ class Engine(Asked):
     """The tasks that run handlers, from when the engine runs."""
 
     def __init__(
-        self, connection: Connection, session: Session, responder: Responder, road: Road | None = None
+        self,
+        connection: Connection,
+        session: Session,
+        responder: Responder,
+        road: Road | None = None,
+        fault_log: FaultLog | None = None,
     ) -> None:
         self.connection = connection
         self.session = session
         self.responder = responder
         self.ended: RSocketError | None = None
-        self.faults = Faults(connection)
+        self.faults = Faults(self, fault_log)
         self.stock = Stock(
             session.limits.inbox_size,
             counts_items=not session.has_credit,
@@ -123,40 +129,44 @@ class Engine(Asked):
 
         ``timers`` are those that many connections share; else this one has its own.
         """
-        async with trio.open_nursery() as nursery:
-            # The nursery's own scope is the shield: another around it would cost every connection 700 bytes.
-            nursery.cancel_scope.shield = True
-            self._nursery = nursery
-            self.workers = Workers(self, nursery, context, self.session.limits.idle_workers)
-            own = None
-            try:
-                if timers is None:
-                    timers = own = Timers()
-                    nursery.start_soon(timers.run)
-                self.clock.start(timers)
-                if self.session.client and not self.session.awaits_answer:
-                    self.start_lease_policy()
-                self.link = Link(transport, self._outbox, self.hearing, first)
-                del transport, first
-                await self.link.run(nursery, context)
-                while self.is_suspended and self.ended is None:
-                    await find_the_way_back(self, nursery, context)
-            finally:
-                if self.ended is None:
-                    # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
-                    self.end(ConnectionLost("the connection failed on this side"))
-            self.session.forget()  # whoever still refers to this connection need not keep what it sent
-            if self.workers.outlives:
-                with trio.move_on_after(AFTERLIFE):
-                    await self.workers.outlast()
-            await self.workers.give_up()
-            # Who only waits for something to do is sent home: to be cancelled would take it longer than many a call.
-            going = self.workers.dismiss()
-            if own is not None:
-                own.stop()
-                going += 1
-            if len(nursery.child_tasks) > going:
-                nursery.cancel_scope.cancel()
+        try:
+            async with trio.open_nursery() as nursery:
+                # The nursery's own scope is the shield: another around it would cost every connection 700 bytes.
+                nursery.cancel_scope.shield = True
+                self._nursery = nursery
+                self.workers = Workers(self, nursery, context, self.session.limits.idle_workers)
+                own = None
+                try:
+                    if timers is None:
+                        timers = own = Timers()
+                        nursery.start_soon(timers.run)
+                    self.clock.start(timers)
+                    if self.session.client and not self.session.awaits_answer:
+                        self.start_lease_policy()
+                    self.link = Link(transport, self._outbox, self.hearing, first)
+                    del transport, first
+                    await self.link.run(nursery, context)
+                    while self.is_suspended and self.ended is None:
+                        await find_the_way_back(self, nursery, context)
+                finally:
+                    if self.ended is None:
+                        # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
+                        self.end(ConnectionLost("the connection failed on this side"))
+                self.session.forget()  # whoever still refers to this connection need not keep what it sent
+                if self.workers.outlives:
+                    with trio.move_on_after(AFTERLIFE):
+                        await self.workers.outlast()
+                await self.workers.give_up()
+                # Who only waits for something to do is sent home: to be cancelled takes longer than many a call.
+                going = self.workers.dismiss()
+                if own is not None:
+                    own.stop()
+                    going += 1
+                if len(nursery.child_tasks) > going:
+                    nursery.cancel_scope.cancel()
+        finally:
+            if self.faults.own is not None:
+                self.faults.own.tell_rest(trio.current_time())
 
     def tell_state(self) -> None:
         """Whoever minds hears that the connection was suspended, goes on, or is over."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rsocket_trio.forms import Handler
+from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.payload import as_bytes
 from rsocket_trio.rsocket.extension_payloads import AT_EXT, AT_SETUP, AT_STREAM
 from rsocket_trio.rsocket.extensions import Entry, Point
@@ -24,41 +25,47 @@ def current_request_entries() -> tuple[Entry, ...]:
     return _entries.get()
 
 
-@attrs.frozen(repr=False)
-class WithEntries:
-    """A handler's function for one request; it is the same function to whoever counts its failures."""
+class HookFailed(Exception):
+    """A hook raised ``error``."""
 
-    function: Callable[..., Any]
-    entries: tuple[Entry, ...] = attrs.field(eq=False)
-
-    def __call__(self, *args: object) -> Any:
-        # Every request runs in a context of its own.
-        _entries.set(self.entries)
-        return self.function(*args)
-
-    def __repr__(self) -> str:
-        return getattr(self.function, "__qualname__", None) or repr(self.function)
+    def __init__(self, hook: Handler, error: Exception) -> None:
+        super().__init__(hook, error)
+        self.hook = hook
+        self.error = error
 
 
 def with_entries(handler: Handler, entries: tuple[Entry, ...]) -> Handler:
     """The same handler, in whose calls ``current_request_entries`` says these."""
-    return attrs.evolve(handler, function=WithEntries(handler.function, entries))
+    function = handler.function
+
+    def call(*args: object) -> Any:
+        # Every request runs in a context of its own.
+        _entries.set(entries)
+        return function(*args)
+
+    return attrs.evolve(handler, function=call, origin=handler.registered)
 
 
 def grants(engine: Engine, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """What the application's hooks answer to the entries of a SETUP that ask for it. Raises what a hook raises."""
+    """What the application's hooks answer to the entries of a SETUP that ask for it. Raises ``HookFailed``."""
     granted: list[Entry] = []
     for entry, hook, content in _hooked(engine, AT_SETUP, entries):
-        answer = _call(engine, hook, AT_SETUP, content)
-        if answer is not None and entry.ack and isinstance(entry.ext, str):
-            granted.append(Entry(entry.ext, ignore=True, payload=_answer(answer, engine)))
+        try:
+            answer = _call(engine, hook, AT_SETUP, content)
+            if answer is not None and entry.ack and isinstance(entry.ext, str):
+                granted.append(Entry(entry.ext, ignore=True, payload=_answer(answer, engine)))
+        except Exception as error:
+            raise HookFailed(hook, error) from error
     return tuple(granted)
 
 
 def offer_request(engine: Engine, entries: Iterable[Entry]) -> None:
-    """Show the hooks what a request has. Raises what a hook raises: then the request is not served."""
+    """Show the hooks what a request has. Raises ``HookFailed``: then the request is not served."""
     for _, hook, content in _hooked(engine, AT_STREAM, entries):
-        _call(engine, hook, AT_STREAM, content)
+        try:
+            _call(engine, hook, AT_STREAM, content)
+        except Exception as error:
+            raise HookFailed(hook, error) from error
 
 
 def offer_connection(engine: Engine, entries: Iterable[Entry]) -> None:
@@ -70,20 +77,21 @@ def offer_connection(engine: Engine, entries: Iterable[Entry]) -> None:
             engine.faults.of_handler(hook, error)
 
 
-def _hooked(
-    engine: Engine, point: Point, entries: Iterable[Entry]
-) -> Iterator[tuple[Entry, Callable[..., Any], object]]:
+def _hooked(engine: Engine, point: Point, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Handler, object]]:
     """The entries that a hook takes, with what it is given: what a broker's entry says, or else the entry."""
     hooks = engine.responder.entry_hooks
     for entry in entries:
         hook = hooks.get(entry.ext)
         if hook is not None:
             content = point.read(entry)
-            yield entry, hook.function, entry if content is None else content
+            yield entry, hook, entry if content is None else content
 
 
-def _call(engine: Engine, hook: Callable[..., Any], point: Point, content: object) -> Any:
-    return engine.workers.context.copy().run(hook, point.name, content)
+def _call(engine: Engine, hook: Handler, point: Point, content: object) -> Any:
+    answer = engine.workers.context.copy().run(hook.function, point.name, content)
+    if inspect.isawaitable(answer):
+        raise unfit(hook.interaction, hook.registered, answer, "bytes or nothing: it is a plain function, run inline")
+    return answer
 
 
 def _answer(answer: Any, engine: Engine) -> bytes:

@@ -3,51 +3,94 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING
 
 import attrs
+import trio
 
+from rsocket_trio.connection.fault_log import FaultLog
+from rsocket_trio.connection.reporting import report
 from rsocket_trio.errors import readable
+from rsocket_trio.forms import Handler, Kind, function_name
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.engine import Engine
 
 logger = logging.getLogger("rsocket_trio")
 
 
 @attrs.define(eq=False)
 class Faults:
-    """Counts of what went wrong or was dropped; the first of each kind is logged with the connection's name."""
+    """Counts of what went wrong or was dropped, and who hears of it: the log, and the application's ``on_error``.
 
-    connection: object
+    The log hears of a peer's first fault, and of handlers as ``FaultLog`` says. The connections of a server share one
+    of these; a connection that a client opened has its ``own``, once a handler failed.
+    """
+
+    _engine: Engine
+    _shared: FaultLog | None = None
+    own: FaultLog | None = None
     peer_faults: int = 0
     """Times that the peer broke the rules."""
     handler_errors: int = 0
     """Handlers that failed with an exception of their own."""
     dropped: int = 0
     """Fire-and-forget requests and pushed metadata that no handler took."""
-    _functions: dict[Callable[..., Any], None] = attrs.field(factory=dict)  # an empty set costs 216 bytes
+    unreported: int = 0
+    """Times that an async function of ``on_error`` was not called, because too many were at work."""
+    reports: dict[trio.CancelScope, None] | None = None  # an empty dictionary costs 64 bytes
+    """The async functions of ``on_error`` at work."""
 
     def of_peer(self, text: str) -> None:
         """The peer broke a rule: one line for each connection."""
         self.peer_faults += 1
         if self.peer_faults == 1:
             # The name as text: whoever keeps the record must not keep the connection.
-            logger.warning("%s: %s; further faults are counted", repr(self.connection), readable(text))
+            logger.warning("%s: %s; further faults are counted", repr(self._engine.connection), readable(text))
 
-    def of_handler(self, function: Callable[..., Any], error: BaseException) -> None:
-        """A handler failed: the first time of each handler with its traceback."""
+    def of_handler(self, handler: Handler, error: BaseException) -> None:
+        """A handler failed: the log hears of it, and so does the application."""
         self.handler_errors += 1
-        if function not in self._functions:
-            self._functions[function] = None
-            name = getattr(function, "__qualname__", repr(function))
-            logger.error(
-                "%s: handler %s failed; further failures are counted", repr(self.connection), name, exc_info=error
-            )
+        # A function that is registered stays what it is for as long as the log.
+        self._note(id(handler.registered), described(handler), error)
+        if self._engine.responder.error_handlers:
+            report(self._engine, handler, error)
+
+    def of_state(self, function: Callable[[str], object], error: BaseException) -> None:
+        """A function failed that is told of this connection's states."""
+        self.handler_errors += 1
+        name = function_name(function)
+        # By its name: every connection may have a function of its own, made in the same place.
+        self._note((getattr(function, "__module__", ""), name), f"handler {name} of on_state", error)
+        if self._engine.responder.error_handlers:
+            report(self._engine, Handler(function, Kind.INLINE, interaction="on_state"), error)
+
+    def of_function(self, handler: Handler, error: BaseException) -> None:
+        """A function of ``on_error`` failed, which is no handler of the peer's: only the log hears of it."""
+        self._note(id(handler.registered), described(handler), error)
+
+    def _note(self, identity: Hashable, name: str, error: BaseException) -> None:
+        engine = self._engine
+        log = self._shared or self.own
+        if log is None:
+            log = self.own = FaultLog()
+        log.note(identity, name, error, engine.connection, trio.current_time(), engine.clock.timers)
 
     def fatal(self, error: BaseException) -> None:
         """The connection ends because this side can't say what went wrong on one stream."""
-        logger.warning("%s: %s", repr(self.connection), str(error), exc_info=error.__cause__)
+        logger.warning("%s: %s", repr(self._engine.connection), str(error), exc_info=error.__cause__)
 
     def lost(self, error: BaseException) -> None:
         """The connection ended without agreement."""
         if logger.isEnabledFor(logging.INFO):
-            logger.info("%s: %s", repr(self.connection), str(error))
+            logger.info("%s: %s", repr(self._engine.connection), str(error))
+
+
+def described(handler: Handler) -> str:
+    """What people call a handler: its function, and what it serves."""
+    name = f"handler {function_name(handler.registered)}"
+    if not handler.interaction:
+        return name
+    served = f"{name} of {handler.interaction}"
+    return served if handler.route is None else f"{served} '{readable(handler.route)}'"

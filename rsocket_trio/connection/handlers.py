@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -60,10 +62,10 @@ class Job(Owner):
         """The handler raised: tell the peer what it may know, and the log the rest."""
         told = only_leaf(error)
         if not isinstance(told, StreamError):
-            # The end of the connection, or of the stream by a fault of the peer's, is no failure of the handler's.
+            # The end of the stream by a fault of the peer's is no failure of the handler's.
             is_the_peers = isinstance(told, RemoteProtocolError) and self.stream.open == NEITHER
-            if not is_the_peers and not (isinstance(told, ConnectionLost | ConnectionClosed) and self.engine.ended):
-                self.engine.faults.of_handler(self.handler.function, error)
+            if not is_the_peers and is_failure(self.engine, told):
+                self.engine.faults.of_handler(self.handler, error)
             told = ApplicationError("internal error")
         self.engine.fail_stream(self.stream, told)
 
@@ -112,11 +114,43 @@ class Job(Owner):
             self.sender.on_credit()
 
 
+def is_failure(engine: Engine, told: BaseException) -> bool:
+    """Whether what a handler raised is a fault of it: neither chosen for its peer, nor the end of its connection."""
+    return not isinstance(told, StreamError) and not is_the_end(engine, told)
+
+
+def is_the_end(engine: Engine, error: BaseException) -> bool:
+    """Whether this says no more than that the connection is over."""
+    return engine.ended is not None and isinstance(only_leaf(error), ConnectionLost | ConnectionClosed)
+
+
 def only_leaf(error: BaseException) -> BaseException:
     """What groups of one exception hold, or the group that holds more."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+class Unfinished:
+    """What a plain function returned that has to be awaited, in the context in which it was called.
+
+    A coroutine that is never awaited, since its request was cancelled first, is closed.
+    """
+
+    __slots__ = ("_context", "_waiting")
+
+    def __init__(self, waiting: Awaitable[object], context: contextvars.Context) -> None:
+        self._waiting = waiting
+        self._context = context
+
+    async def __call__(self, _: object) -> Any:
+        for variable, content in self._context.items():
+            variable.set(content)
+        return await self._waiting
+
+    def __del__(self) -> None:
+        if inspect.iscoroutine(self._waiting):
+            self._waiting.close()
 
 
 async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[PayloadLike], Awaitable[None]]) -> None:

@@ -184,3 +184,5 @@ async def serve_stream(
         except BaseExceptionGroup as group:
             leaf = only_leaf(group)
             raise leaf from leaf.__cause__
+        finally:
+            server.tell_rest()

@@ -74,6 +74,7 @@ async def serve_here(
         )
         listeners = await open_listeners()
         async with AsyncExitStack() as stack:
+            stack.callback(server.tell_rest)
             for listener in listeners:
                 stack.push_async_callback(listener.aclose)
             try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from rsocket_trio.connection.handlers import RUNNERS, Job
+from rsocket_trio.connection.handlers import RUNNERS, Job, is_failure, only_leaf
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.mux.halves import NEITHER
@@ -168,13 +168,13 @@ class Workers:
         worker.task = trio.lowlevel.current_task()
         self._begin()
         while (job := worker.job) is not None:
-            function = job.handler.function
+            handler = job.handler
             scope = trio.CancelScope()
             was_cancelled = False
             try:
                 with scope:
                     while job is not None:
-                        function = job.handler.function
+                        handler = job.handler
                         try:
                             if not job.cancelled:
                                 job.scope = scope
@@ -191,7 +191,8 @@ class Workers:
                             job = await self._next_job(worker)
             except Exception as error:
                 # What a handler raised beside being cancelled: its stream is over, so only the log can hear of it.
-                self._engine.faults.of_handler(function, error)
+                if is_failure(self._engine, only_leaf(error)):
+                    self._engine.faults.of_handler(handler, error)
             if was_cancelled:
                 await self._next_job(worker)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 
 
-class Interaction(enum.Enum):
-    """What a stream is for. The value is the name that users know it by."""
+class Interaction(enum.StrEnum):
+    """What a stream is for. The value is the name that users know it by, and the member equals it."""
 
     REQUEST_RESPONSE = "request_response"
     FIRE_AND_FORGET = "fire_and_forget"
@@ -14,5 +14,5 @@ class Interaction(enum.Enum):
     REQUEST_SUBSCRIPTION = "request_subscription"
     REQUEST_CHANNEL = "request_channel"
 
-    # Members are singletons, so identity is enough, and much cheaper than Enum's own hash of the name.
-    __hash__ = object.__hash__
+    # A text keeps its hash, which is much cheaper than Enum's own hash of the name.
+    __hash__ = str.__hash__
