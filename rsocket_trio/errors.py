@@ -99,7 +99,12 @@ class CodedError(RSocketError):
 
 
 class StreamError(CodedError):
-    """One stream ended with ERROR; the connection goes on."""
+    """One stream ended with ERROR; the connection goes on.
+
+    ``is_fault`` says that raising it tells of a fault of this side, which its log hears of as well.
+    """
+
+    is_fault: ClassVar[bool] = False
 
 
 class ApplicationError(StreamError):

@@ -61,11 +61,11 @@ class Job(Owner):
     def fail(self, error: Exception) -> None:
         """The handler raised: tell the peer what it may know, and the log the rest."""
         told = only_leaf(error)
+        # The end of the stream by a fault of the peer's is no failure of the handler's.
+        is_the_peers = isinstance(told, RemoteProtocolError) and self.stream.open == NEITHER
+        if not is_the_peers and is_failure(self.engine, told):
+            self.engine.faults.of_handler(self.handler, error)
         if not isinstance(told, StreamError):
-            # The end of the stream by a fault of the peer's is no failure of the handler's.
-            is_the_peers = isinstance(told, RemoteProtocolError) and self.stream.open == NEITHER
-            if not is_the_peers and is_failure(self.engine, told):
-                self.engine.faults.of_handler(self.handler, error)
             told = ApplicationError("internal error")
         self.engine.fail_stream(self.stream, told)
 
@@ -116,7 +116,7 @@ class Job(Owner):
 
 def is_failure(engine: Engine, told: BaseException) -> bool:
     """Whether what a handler raised is a fault of it: neither chosen for its peer, nor the end of its connection."""
-    return not isinstance(told, StreamError) and not is_the_end(engine, told)
+    return told.is_fault if isinstance(told, StreamError) else not is_the_end(engine, told)
 
 
 def is_the_end(engine: Engine, error: BaseException) -> bool:

@@ -43,9 +43,10 @@ class UnknownPartition(ReplayError):
 
 
 class DamagedPartition(ReplayError):
-    """What a reader hears of a ``CorruptLog``: the position, and nothing of our files."""
+    """What a reader hears of a ``CorruptLog``: the position, and nothing of our files. The log has the rest."""
 
     default_code = 0x313
+    is_fault = True
 
 
 class NotStaged(ReplayError):
@@ -58,6 +59,7 @@ class NotWritten(ReplayError):
     """The disk is full, and nothing was written; or it failed. The same may be tried again."""
 
     default_code = 0x321
+    is_fault = True
 
 
 class CorruptLog(RSocketError):

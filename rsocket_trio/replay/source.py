@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TypeAlias
 
@@ -23,8 +22,6 @@ FIRST_BYTES = 16 * 2**10
 """Bytes that are read first for a reader; twice as many each time that it has taken them fast."""
 SLOW = 0.2
 """Seconds after which a reader that has not taken them is slow."""
-
-logger = logging.getLogger("rsocket_trio.replay")
 
 
 def add_source(
@@ -49,7 +46,6 @@ def add_source(
         try:
             await send_range(log, out, wanted, read_bytes)
         except CorruptLog as error:
-            logger.exception("reading partition %d", wanted.partition)
             raise DamagedPartition(
                 f"partition {wanted.partition} is damaged at position {error.position}: {error.reason}"
             ) from error

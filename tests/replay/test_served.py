@@ -569,7 +569,9 @@ async def test_commands_that_are_malformed_are_invalid(command: str, request_: A
             await client.request_response(json.dumps(request_), route=f"rows.{command}")
 
 
-async def test_a_full_disk_is_told_to_every_writer(tmp_path: Path) -> None:
+async def test_a_full_disk_is_told_to_every_writer_and_to_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     disk = FullDisk()
     ledger = FileLedger(tmp_path, layer=disk)
     async with sink(ledger) as client:
@@ -590,6 +592,9 @@ async def test_a_full_disk_is_told_to_every_writer(tmp_path: Path) -> None:
         disk.room = 2**40
         assert (await commit(client, 1, a=2))["promoted"]
     assert errno.ENOSPC == 28
+    tracebacks = [record.getMessage() for record in caplog.records if record.exc_info]
+    assert ["of request_response 'rows' failed" in text for text in tracebacks] == [True, False, False]
+    assert "No space left on device" in caplog.text
 
 
 async def test_of_a_disk_that_fails_nobody_says_that_nothing_was_written(tmp_path: Path) -> None:
