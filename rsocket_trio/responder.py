@@ -210,7 +210,7 @@ class Responder:
     @property
     def lease_policy(self) -> Function | None:
         """What grants leases."""
-        handler = self.lease_handler
+        handler = self._specials.get("lease")
         return None if handler is None else handler.function
 
     @property
