@@ -24,6 +24,7 @@ from rsocket_trio.cli.running import Failure
 from rsocket_trio.cli.watching import Watch, WatchedTransport
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.transports.connect import open_transport
+from rsocket_trio.transports.lengths import LENGTH
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,8 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
         transport = await stack.enter_async_context(
             open_transport(dial.uri, ssl_context=dial.ssl_context, headers=dial.headers)
         )
-        return WatchedTransport(transport, DIALECTS.get(dial.dialect), dial.watch)
+        kept = transport.is_message_based and "length_on_messages" in dial.quirks
+        return WatchedTransport(transport, DIALECTS.get(dial.dialect), dial.watch, length=LENGTH if kept else 0)
 
     return await stack.enter_async_context(
         open_connection_over(

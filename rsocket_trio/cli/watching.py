@@ -40,13 +40,21 @@ class WatchedTransport:
     is_idle = False
 
     def __init__(
-        self, transport: Transport, dialect: Dialect | None, watch: Watch, show: Callable[[str], None] = complain
+        self,
+        transport: Transport,
+        dialect: Dialect | None,
+        watch: Watch,
+        show: Callable[[str], None] = complain,
+        *,
+        length: int = 0,
     ) -> None:
+        """``length`` are bytes before each frame that are none of its own."""
         self.handshake = transport.handshake
         self._transport = transport
         self._dialect = dialect
         self._watch = watch
         self._show = show
+        self._length = length
 
     @property
     def is_message_based(self) -> bool:
@@ -93,7 +101,7 @@ class WatchedTransport:
 
     def _tell(self, arrow: str, frame: bytes) -> None:
         if self._watch.frames or self._watch.hex:
-            line = f"{arrow} {described(self._dialect, frame)}"
+            line = f"{arrow} {described(self._dialect, frame[self._length :])}"
             self._show(f"{line} {frame.hex()}" if self._watch.hex else line)
         if self._watch.dump:
             for row in dumped(frame):

@@ -22,6 +22,7 @@ from rsocket_trio.connection.recorded import (
     give_up_recording,
     recorder_of,
     session_over,
+    with_lengths,
 )
 from rsocket_trio.connection.resuming import Arrival, ServerRoad
 from rsocket_trio.connection.sessions import Resumable, Sessions
@@ -30,7 +31,7 @@ from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolErro
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.recording import Recording
 from rsocket_trio.responder import Responder
-from rsocket_trio.rsocket.detection import UNDECIDED, answer_for
+from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
 from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
@@ -43,8 +44,9 @@ logger = logging.getLogger("rsocket_trio")
 LEAVING = 1.0
 
 
-Met = tuple[ServerEnd, Sequence[bytes]] | Arrival
-"""Whom a server met: a new client with the frames that came already, or one that is back with its next transport."""
+Met = tuple[ServerEnd, Transport, Sequence[bytes]] | Arrival
+"""Whom a server met: a new client, its transport and the frames that came already, or one that is back with its next
+transport."""
 
 
 class Server:
@@ -89,7 +91,7 @@ class Server:
                 if met is not None:
                     # No more coroutines here than it takes, and nothing kept that only the beginning needs: both cost
                     # memory for as long as the connection.
-                    serving = self._go_on(transport, met, deadline)
+                    serving = self._go_on(met, deadline)
                     del transport, met
                     await serving
             finally:
@@ -107,7 +109,7 @@ class Server:
                 met = await self._meet(transport)
                 patience.deadline = math.inf
                 if met is not None:
-                    await self._go_on(transport, met, deadline)
+                    await self._go_on(met, deadline)
 
     async def serve_one(self, transport: Transport, served: trio.Event) -> None:
         """Serve one transport that needs no handshake, and close it."""
@@ -118,7 +120,7 @@ class Server:
             with trio.CancelScope(deadline=deadline):
                 met = await self._meet(transport)
             if met is not None:
-                await self._go_on(transport, met, deadline)
+                await self._go_on(met, deadline)
         finally:
             served.set()
             with trio.CancelScope(shield=True):
@@ -163,11 +165,12 @@ class Server:
         """Find out the dialect, and whose client this is. ``None`` for one that is nobody here, or went away."""
         met: Met | None = None
         try:
-            end = await self._end_for(transport)
-            if end is None:
+            found = await self._end_for(transport)
+            if found is None:
                 return None
+            end, transport = found
             begin_recording(transport, end.name)
-            met = (end, ()) if end.resume is None else await self._meet_again(transport, end)
+            met = (end, transport, ()) if end.resume is None else await self._meet_again(transport, end)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             logger.debug("a client went before its SETUP: %s", error)
         except RemoteProtocolError as error:
@@ -182,11 +185,11 @@ class Server:
         """The same transport, or one that is recorded."""
         return transport if self._recording is None else RecordedTransport(transport, self._recording, "server")
 
-    def _go_on(self, transport: Transport, met: Met, deadline: float) -> Coroutine[Any, Any, None]:
+    def _go_on(self, met: Met, deadline: float) -> Coroutine[Any, Any, None]:
         """Serve who was met, to the end: to be awaited at once. The connection minds the deadline of the SETUP."""
         if isinstance(met, Arrival):
             return _wait_done(met)
-        end, first = met
+        end, transport, first = met
         return self.run(transport, end, deadline, first)
 
     async def run(
@@ -233,12 +236,12 @@ class Server:
         try:
             frames = await transport.receive()
         except RemoteProtocolError:
-            return end, ()  # the session meets it again, and answers
+            return end, transport, ()  # the session meets it again, and answers
         if not frames:
             return None
         back = end.comeback(frames[0])
         if back is None:
-            return end, frames
+            return end, transport, frames
         assert self.sessions is not None
         try:
             return self.sessions.resume(back, transport, frames[1:])
@@ -248,17 +251,28 @@ class Server:
             await self._say_goodbye(transport)
             return None
 
-    async def _end_for(self, transport: Transport) -> ServerEnd | None:
-        """Whom the first bytes speak to; ``None`` after the peer was told, or not, that it is nobody here."""
+    async def _end_for(self, transport: Transport) -> tuple[ServerEnd, Transport] | None:
+        """Whom the first bytes speak to, over a transport as its client uses it.
+
+        ``None`` after the peer was told, or not, that it is nobody here.
+        """
+        messages = transport.is_message_based
         if len(self.ends) == 1:
-            return next(iter(self.ends.values()))
+            (end,) = self.ends.values()
+            if messages and end.lengths_are_learnt:
+                data, _ = await transport.peek()
+                if keeps_length(data):
+                    transport = with_lengths(transport)
+            return end, transport
         while True:
             data, ended = await transport.peek()
-            found = detect(data, message=transport.is_message_based, ended=ended)
+            found = detect(data, message=messages, ended=ended)
             if found is UNDECIDED:
                 continue
+            if messages and keeps_length(data) and (found is None or _learns_lengths(found)):
+                transport = with_lengths(transport)
             if found is not None and name_of(found) in self.ends:
-                return self.ends[name_of(found)]
+                return self.ends[name_of(found)], transport
             if data or not ended:
                 await self._turn_away(transport, data, found)
             return None
@@ -287,6 +301,10 @@ class Server:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 # The peer was quicker.
                 return
+
+
+def _learns_lengths(found: Found) -> bool:
+    return not isinstance(found, str) and found.lengths_are_learnt
 
 
 async def _wait_done(arrival: Arrival) -> None:

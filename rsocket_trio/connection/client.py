@@ -15,7 +15,14 @@ from rsocket_trio.connection.choosing import client_end
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.ends import End
 from rsocket_trio.connection.handlers import only_leaf
-from rsocket_trio.connection.recorded import CaptureLike, recorded_dial, recorder_of, recording_into, session_over
+from rsocket_trio.connection.recorded import (
+    CaptureLike,
+    dial_with_lengths,
+    recorded_dial,
+    recorder_of,
+    recording_into,
+    session_over,
+)
 from rsocket_trio.connection.resuming import ClientRoad, Dial, is_absence
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
@@ -201,6 +208,8 @@ async def _run_client(
     del prepare
     error: BaseException | None = None
     async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
+        if end.length_on_messages:
+            dial = dial_with_lengths(dial)
         dial = recorded_dial(dial, recording, end.name)
         async with dial() as transport:
             begun = end.begin(trio.current_time())

@@ -68,6 +68,11 @@ class End(Protocol):
         """How bytes are cut on such a transport."""
         ...
 
+    @property
+    def length_on_messages(self) -> bool:
+        """Whether a client's messages keep the length of byte streams."""
+        ...
+
     def begin(self, now: float) -> Begun:
         """A session that has said its first word, if it is its turn."""
         ...
@@ -75,6 +80,11 @@ class End(Protocol):
 
 class ServerEnd(End, Protocol):
     """A server's side, which meets clients that come back as well."""
+
+    @property
+    def lengths_are_learnt(self) -> bool:
+        """Whether a client's first message shows if messages keep the length of byte streams."""
+        ...
 
     def framing(self, *, first: bool = False) -> Framing:
         """How bytes are cut; ``first`` where the first frame is to come, which has a limit of its own."""
@@ -111,6 +121,11 @@ class RSocketClient:
         """How bytes are cut."""
         return framing_for(self.dialect, self.limits)
 
+    @property
+    def length_on_messages(self) -> bool:
+        """Whether messages keep the length of byte streams."""
+        return self.dialect.length_on_messages
+
     def begin(self, now: float) -> Begun:
         """Send the SETUP."""
         dialect, responder, terms, said = self.dialect, self.responder, self.terms, self.said
@@ -143,6 +158,8 @@ class RSocketServer:
     responder: Responder
     resume: ResumeOptions | None
 
+    length_on_messages = False
+
     @property
     def name(self) -> str:
         """The dialect's name."""
@@ -153,6 +170,11 @@ class RSocketServer:
         # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
         first_limit = self.limits.setup_size + LONGEST_TOKEN + 2 if first else None
         return framing_for(self.dialect, self.limits, first_limit=first_limit)
+
+    @property
+    def lengths_are_learnt(self) -> bool:
+        """Whether a client's first message shows if messages keep the length of byte streams."""
+        return self.dialect.lengths_are_learnt
 
     def comeback(self, first: bytes) -> Comeback | None:
         """What the first frame of a client says that comes back."""
@@ -189,6 +211,7 @@ class StreamuxEnd:
     responder: Responder | None
 
     name = STREAMUX
+    length_on_messages = lengths_are_learnt = False
     resume: ResumeOptions | None = None
 
     def framing(self, *, first: bool = False) -> Framing:

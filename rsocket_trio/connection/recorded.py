@@ -16,6 +16,7 @@ from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame, Framing
 from rsocket_trio.mux.recording import Facts, Recorder, Recording
 from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.lengths import LengthOnMessages
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection
@@ -50,6 +51,10 @@ class RecordedTransport:
         if self._is_open and self.recorder is not None:
             self.recorder.closed(self._broken or reason)
         self._is_open = False
+
+    def keep_lengths(self) -> None:
+        """From now on each message of the transport has its length, which is no part of the frames shown."""
+        self._transport = LengthOnMessages(self._transport)
 
     def give_up(self, reason: str) -> None:
         """No session came of it."""
@@ -124,6 +129,14 @@ def begin_recording(transport: Transport, dialect: str) -> None:
         transport.begin(dialect)
 
 
+def with_lengths(transport: Transport) -> Transport:
+    """The same transport, each of its messages a frame behind its length. A recorder sees the frames alone."""
+    if isinstance(transport, RecordedTransport):
+        transport.keep_lengths()
+        return transport
+    return LengthOnMessages(transport)
+
+
 def recorder_of(transport: Transport) -> Recorder | None:
     """Who looks on at a transport."""
     return transport.recorder if isinstance(transport, RecordedTransport) else None
@@ -139,6 +152,17 @@ def session_over(recorder: Recorder | None, connection: Connection) -> None:
     """Tell the recorder of a connection's first transport that it is over, and why."""
     if recorder is not None:
         recorder.over(str(connection._engine.ended or "it failed here"))
+
+
+def dial_with_lengths(dial: Dial) -> Dial:
+    """The same dial; messages of its transports keep their length. On a stream of bytes it is there anyway."""
+
+    @asynccontextmanager
+    async def dialled() -> AsyncIterator[Transport]:
+        async with dial() as transport:
+            yield LengthOnMessages(transport) if transport.is_message_based else transport
+
+    return dialled
 
 
 def recorded_dial(dial: Dial, recording: Recording | None, dialect: str) -> Dial:

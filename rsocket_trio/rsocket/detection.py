@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.rsocket import layout_1_0
+from rsocket_trio.rsocket import layout_0_1, layout_1_0
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
     REACTIVESOCKET_0_0,
@@ -19,6 +19,10 @@ from rsocket_trio.rsocket.dialects import (
 )
 
 RESUME: Final = 0x0D
+SETUP: Final = 0x01
+LENGTH: Final = 4
+"""Bytes of the length of 0.1."""
+TYPES_OF_0_1: Final = frozenset(row.number for row in layout_0_1.CODEC.rows)
 
 
 class Undecided(enum.Enum):
@@ -129,11 +133,12 @@ _ANSWERS: Final = (
 def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | None:
     """Which dialect a client speaks whose first bytes these are; ``None`` when no dialect begins like this.
 
-    ``message`` says that ``data`` is the first message of a transport that keeps borders, ``ended`` that no more bytes
-    will come. At most 16 bytes are needed. ``UNDECIDED`` as long as more bytes could change the answer, that of
-    ``answer_for`` included.
+    ``message`` says that ``data`` is the first message of a transport that keeps borders, with or without the length
+    that peers of 0.1 put before it (``keeps_length``), ``ended`` that no more bytes will come. At most 16 bytes are
+    needed. ``UNDECIDED`` as long as more bytes could change the answer, that of ``answer_for`` included.
     """
     ended = ended or message  # nothing that follows a whole message, an empty one too, changes what it is
+    data, message = _as_drawn(data, message)
     found = _first_that_fits(_SIGNATURES, data, message=message, ended=ended)
     if found is None and _first_that_fits(_ANSWERS, data, message=message, ended=ended) is UNDECIDED:
         return UNDECIDED
@@ -142,10 +147,34 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
 
 def answer_for(data: bytes, *, message: bool) -> Dialect | None:
     """In which dialect INVALID_SETUP answers bytes that ``detect`` did not recognise; ``None``: close silently."""
+    data, message = _as_drawn(data, message)
     found = _first_that_fits(_ANSWERS, data, message=message, ended=True)
     if found is None and _is_misplaced_resume(data if message else _first_frame(data)):
         return RSOCKET_1_0
     return found if isinstance(found, Dialect) else None
+
+
+def keeps_length(message: bytes) -> bool:
+    """Whether a client's first message is a frame of 0.1 behind the length that it has on a byte stream.
+
+    A SETUP is told by its type and stream id alone: no other layout has them there, and a length that contradicts the
+    size of the message can be answered so. Any other frame is one if its length is right.
+    """
+    if len(message) < LENGTH + layout_0_1.CODEC.minimum or message[4] or message[5] not in TYPES_OF_0_1:
+        return False
+    if message[5] == SETUP and not any(message[8:12]):
+        return True
+    return int.from_bytes(message[:LENGTH], "big") == len(message)
+
+
+def _as_drawn(data: bytes, message: bool) -> tuple[bytes, bool]:
+    """The same bytes, and whether they are a message without a length: one that has it is looked at as a byte stream.
+
+    The length is as it should be there, so that the layout decides alone.
+    """
+    if message and keeps_length(data):
+        return len(data).to_bytes(LENGTH, "big") + data[LENGTH:], False
+    return data, message
 
 
 def _first_frame(data: bytes) -> bytes:

@@ -68,6 +68,10 @@ class Dialect:
     """A server takes its client's parity from the connection's first request, and uses the other one itself."""
     client_swaps_ids: bool = False
     """A client uses the parity that is its server's, and expects the server to use the other one."""
+    lengths_are_learnt: bool = False
+    """A client may keep the length of byte streams in each message; its server sees that, and answers alike."""
+    length_on_messages: bool = False
+    """A client keeps the length of byte streams in each message, and expects it there."""
     implicit_lease: bool = False
     """With leases the SETUP itself allows the server's requests, until a LEASE of the client's restricts them."""
     pushes_on_streams: bool = False

@@ -49,6 +49,10 @@ def _unbound(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     return attrs.evolve(dialect, keeps_credit=False)
 
 
+def _kept_lengths(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
+    return attrs.evolve(dialect, length_on_messages=True)
+
+
 def _of_0_1(name: str, meaning: str, peers: str, change: Change) -> Quirk:
     return Quirk(name, REACTIVESOCKET_0_1.name, meaning, peers, change)
 
@@ -63,6 +67,8 @@ QUIRKS: Final = (
             "Java 0.5.2 and C++ always write it", _slotted),
     _of_0_1("client_ids_odd", "a client uses odd stream ids, and its server even ones; on a server it changes nothing",
             "JavaScript 3.3.1, Go, Java 0.5.2, and C++ since February 2017", _swapped_ids),
+    _of_0_1("length_on_messages", "a client's messages keep the length of byte streams; on a server it changes nothing",
+            "JavaScript and Java 0.2.2 over WebSocket", _kept_lengths),
     Quirk("ignores_credit", RSOCKET_1_0.name, "items beyond the credit wait for their reader; above "
           "`Limits.inbox_size` reading pauses", "rsocket-rust sends whatever REQUEST_N says", _unbound),
 )

@@ -125,6 +125,10 @@ class Messages:
         self._rest = chunk[offset:] if self.closed is None else b""
         return messages
 
+    def allow(self, more: int) -> None:
+        """Take messages that are so many bytes larger than so far."""
+        self._max += more
+
     def goodbye(self, code: int) -> bytes:
         """The close frame that says that nothing more is sent; empty if one was sent before, or the peer is gone."""
         judge = self._wsproto()

@@ -76,6 +76,10 @@ class WebSocketTransport:
     def use_framing(self, framing: Framing) -> None:
         """Nothing to cut: messages are frames."""
 
+    def allow(self, more: int) -> None:
+        """Take messages that are so many bytes larger than so far."""
+        self._messages.allow(more)
+
     async def peek(self) -> tuple[bytes, bool]:
         """The first message, at the next call with the one behind it, and whether no more can come.
 

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.rsocket.detection import UNDECIDED, Undecided, answer_for, detect
+from rsocket_trio.rsocket.detection import UNDECIDED, Undecided, answer_for, detect, keeps_length
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
     ALL,
@@ -124,6 +124,27 @@ def test_a_byte_stream_that_ended_is_always_decided(opening: Opening) -> None:
     for size in range(len(data) + 1):
         expected = opening.dialect if size >= opening.decided else None
         assert detect(data[:size], message=False, ended=True) is expected, f"at {size} bytes"
+
+
+@pytest.mark.parametrize(
+    "opening", [one for one in OPENINGS if REACTIVESOCKET_0_1 in (one.dialect, one.answer)], ids=str
+)
+def test_a_message_of_0_1_may_keep_the_length_whatever_that_says(opening: Opening) -> None:
+    for message in (
+        opening.bytes,
+        bytes(4) + opening.bytes[4:],
+        len(opening.bytes).to_bytes(4, "big") + opening.bytes[4:],
+    ):
+        assert keeps_length(message)
+        assert detect(message, message=True, ended=False) is opening.dialect
+        assert answer_for(message, message=True) is REACTIVESOCKET_0_1
+
+
+@pytest.mark.parametrize("opening", OPENINGS, ids=str)
+def test_no_message_without_a_length_looks_as_if_it_had_one(opening: Opening) -> None:
+    begins_u32 = opening.bytes[:1] == b"\0" and opening.dialect in (REACTIVESOCKET_0_0, REACTIVESOCKET_0_1)
+
+    assert not keeps_length(opening.bytes[4 if begins_u32 else 3 :])
 
 
 @pytest.mark.parametrize("opening", OPENINGS, ids=str)

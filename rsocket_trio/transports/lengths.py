@@ -1,0 +1,96 @@
+"""Messages that begin with their own size, as frames of ReactiveSocket 0.1 do on a stream of bytes.
+
+The document leaves the length out where messages have borders; its peers that spoke over WebSocket kept it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.mux.framing import EncodedFrame, Framing, Framing32
+from rsocket_trio.transports.base import Transport
+
+LENGTH = Framing32.prefix
+"""Bytes of the length, which counts them."""
+
+
+class LengthOnMessages:
+    """Another transport of messages, each of which is one frame behind its length.
+
+    A message whose length contradicts its size is no frame: it holds more than one, or a part of one.
+    """
+
+    __slots__ = ("_error", "_transport", "handshake")
+
+    is_message_based = True
+    send_at_once = None
+    is_idle = False
+
+    def __init__(self, transport: Transport) -> None:
+        self.handshake = transport.handshake
+        self._transport = transport
+        self._error: RemoteProtocolError | None = None
+        # The limit of a message is that of a frame, which the length does not belong to. Not every transport has one.
+        allow = getattr(transport, "allow", None)
+        if allow is not None:
+            allow(LENGTH)
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a message was received and its rest was not."""
+        return self._transport.mid_frame
+
+    def use_framing(self, framing: Framing) -> None:
+        """Nothing to cut: messages are frames."""
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """The first message as it came, its length included."""
+        return await self._transport.peek()
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        """Write all frames, each behind its length."""
+        await self._transport.send([_behind_length(frame) for frame in frames])
+
+    async def receive(self) -> Sequence[bytes]:
+        """The frames that came next, without their lengths.
+
+        A length that is wrong raises ``RemoteProtocolError`` once the frames before it were handed out.
+        """
+        if self._error is not None:
+            raise self._error
+        frames: list[bytes] = []
+        for message in await self._transport.receive():
+            length = int.from_bytes(message[:LENGTH], "big")
+            if length != len(message) or length < LENGTH:
+                self._error = _contradiction(message, length)
+                if frames:
+                    break
+                raise self._error
+            frames.append(message[LENGTH:])
+        return frames
+
+    async def finish(self, code: int = 1000) -> None:
+        """Say that nothing more is sent, then wait for the peer to do the same."""
+        await self._transport.finish(code)
+
+    def cut(self) -> bool:
+        """Close at once, if that takes no waiting."""
+        return self._transport.cut()
+
+    async def aclose(self) -> None:
+        """Close at once."""
+        await self._transport.aclose()
+
+
+def _behind_length(frame: EncodedFrame) -> EncodedFrame:
+    if isinstance(frame, bytes):
+        return (LENGTH + len(frame)).to_bytes(LENGTH, "big"), frame
+    return (LENGTH + sum(map(len, frame))).to_bytes(LENGTH, "big"), *frame
+
+
+def _contradiction(message: bytes, length: int) -> RemoteProtocolError:
+    size = len(message)
+    if size < LENGTH:
+        return RemoteProtocolError(f"message of {size} bytes, which has no room for its length of {LENGTH}")
+    return RemoteProtocolError(f"message of {size} bytes whose length says {length}: a message is one frame")
