@@ -55,6 +55,7 @@ gate-load: $(VENV)/.dev
 	$(BIN)/python -m tests.attacks tokens
 	$(BIN)/python -m tests.attacks uncollected
 	$(BIN)/python -m tests.attacks mtu
+	$(BIN)/python -m tests.attacks stalls
 	$(BIN)/python -m tests.attacks leftovers
 
 gate-resume: $(VENV)/.dev

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -26,7 +25,7 @@ from rsocket_trio.connection.recorded import (
 )
 from rsocket_trio.connection.resuming import Arrival, ServerRoad
 from rsocket_trio.connection.sessions import Resumable, Sessions
-from rsocket_trio.connection.timers import Timers
+from rsocket_trio.connection.timers import Patience, Timers
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.recording import Recording
@@ -86,7 +85,7 @@ class Server:
             transport = self._looked_on(transport)
             met: Met | None = None
             try:
-                with trio.CancelScope(deadline=deadline):
+                with Patience(self.timers, deadline):
                     met = await self._meet(transport)
                 if met is not None:
                     # No more coroutines here than it takes, and nothing kept that only the beginning needs: both cost
@@ -103,11 +102,11 @@ class Server:
             logger.exception("%s: a connection failed", accepted.endpoint)
 
     async def _accept_after_handshake(self, accepted: Accepted | AcceptedStream, deadline: float) -> None:
-        with trio.CancelScope(deadline=deadline) as patience:
+        with Patience(self.timers, deadline) as patience:
             async with accepted.open(self.limits) as opened:
                 transport = self._looked_on(opened)
                 met = await self._meet(transport)
-                patience.deadline = math.inf
+                patience.lift()
                 if met is not None:
                     await self._go_on(met, deadline)
 
@@ -117,7 +116,7 @@ class Server:
         transport = self._looked_on(transport)
         met: Met | None = None
         try:
-            with trio.CancelScope(deadline=deadline):
+            with Patience(self.timers, deadline):
                 met = await self._meet(transport)
             if met is not None:
                 await self._go_on(met, deadline)

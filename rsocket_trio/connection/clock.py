@@ -57,8 +57,29 @@ class Clock:
             self._timers.clear(self)
         self._engine = None
 
+    def verdict(self, now: float) -> float:
+        """When the time of this connection's peer was over; infinite while it is not."""
+        engine = self._engine
+        if engine is None:
+            return math.inf
+        session = engine.session
+        if session.awaits_setup:
+            over = self.setup_deadline
+        elif now >= session.deadline and not engine.stock.is_blocking:
+            over = session.patience_until
+        else:
+            over = now - engine.stalled_for(now) + session.limits.silence
+        return over if over <= now else math.inf
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something that came waits to be read."""
+        engine = self._engine
+        return engine is not None and not engine.is_suspended and engine.link is not None and engine.link.has_unread
+
     def ring(self, now: float) -> None:
-        """The deadline has come, or the time that it was set to before."""
+        """The deadline has come, or the time that it was set to before. ``now`` is when that was seen: what came since
+        was heard later, and counts."""
         engine = self._engine
         if engine is None:
             return

@@ -238,6 +238,7 @@ class Engine(Asked):
 
     def on_deadline(self, now: float) -> None:
         """The session's deadline has come."""
+        self.session.excuse(now)
         self._dispatcher.act(self.session.expire(now))
         self.flush()
 

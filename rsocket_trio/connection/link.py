@@ -144,6 +144,12 @@ class Link:
         self._progress_seen = progress
         return now - self._stall_since
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether something came that was not read, as far as the transport can tell."""
+        # An application's own transport may be one that knows nothing of this.
+        return getattr(self._transport, "has_unread", False)
+
     def stop(self) -> None:
         """Read no more: write what is queued, then close."""
         if not self._lost:  # else that has ended already, or is about to

@@ -72,6 +72,11 @@ class RecordedTransport:
         """Whether a part of a frame was received and its rest was not."""
         return self._transport.mid_frame
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether something came that was not received."""
+        return getattr(self._transport, "has_unread", False)
+
     def use_framing(self, framing: Framing) -> None:
         """Cut received bytes into frames this way from now on."""
         self._transport.use_framing(framing)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextvars
-import math
 from typing import TYPE_CHECKING
 
 import trio
 
 from rsocket_trio.connection.link import Link
 from rsocket_trio.connection.resuming import NoWayBack
+from rsocket_trio.connection.timers import Patience
 from rsocket_trio.errors import ConnectionLost
 
 if TYPE_CHECKING:
@@ -40,10 +40,11 @@ async def find_the_way_back(engine: Engine, nursery: trio.Nursery, context: cont
     assert road is not None
     seconds = road.options.session_seconds
     engine.link = None  # the transport that is gone, and what it had read, cost nothing meanwhile
-    with trio.CancelScope(deadline=trio.current_time() + seconds) as engine.detour:
+    with Patience(engine.clock.timers, trio.current_time() + seconds) as patience:
+        engine.detour = patience.scope
         try:
             async with road.next() as arrival:
-                engine.detour.deadline = math.inf
+                patience.lift()
                 _come_back(engine)
                 engine.link = Link(arrival.transport, engine.session.outbox, engine.hearing, arrival.frames)
                 await engine.link.run(nursery, context)
@@ -53,7 +54,7 @@ async def find_the_way_back(engine: Engine, nursery: trio.Nursery, context: cont
             # A fault of the function that opens streams leaves the block; all who wait hear that it is over.
             engine.end(ConnectionLost(f"the session was given up: {error!r}"))
             raise
-    if engine.detour.cancelled_caught and engine.ended is None:
+    if patience.scope.cancelled_caught and engine.ended is None:
         engine.end(ConnectionLost(f"the session was not resumed within {seconds:g} s"))
 
 

@@ -1,12 +1,14 @@
-"""Whose deadline comes next? One task that waits for the deadlines of any number of connections."""
+"""The next deadlines of any number of connections, and one task that waits for all of them."""
 
 from __future__ import annotations
 
 import heapq
 import logging
 import math
+from collections.abc import Iterable
 from itertools import count
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import trio
 
@@ -16,6 +18,13 @@ PORTION = 64
 """Deadlines that are told of in one go: where thousands come at once, others run in between."""
 SLACK = 64
 """Entries that mean nothing any more and may wait beside as many as mean something."""
+ROUNDS = 8
+"""How often all tasks run, and the sockets are asked what came, before a peer is judged by what did not. A plain socket
+is read within two rounds, whatever its task was at; one under TLS or a WebSocket takes some more."""
+LAST_LOOK = 1.0
+"""Seconds that a peer gets at most, of those that its deadline was noticed too late, to be read to the end."""
+PAUSE = 0.01
+"""Seconds from one look to the next, meanwhile."""
 
 
 class Alarm(Protocol):
@@ -23,20 +32,35 @@ class Alarm(Protocol):
 
     due: float
 
+    def verdict(self, now: float) -> float:
+        """When the time was over of a peer that ``ring`` would give up now; infinite where it would not."""
+        ...
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something of the peer's may be here, and waits to be read."""
+        ...
+
     def ring(self, now: float) -> None:
         """The deadline has come."""
         ...
 
 
 class Timers:
-    """The next deadline of each alarm, kept by one task: one each would cost every connection a task of its own."""
+    """The next deadline of each alarm, kept by one task: one each would cost every connection a task of its own.
 
-    __slots__ = ("_heap", "_live", "_numbers", "_scope", "_stopped", "_task")
+    A process that stalls finds deadlines in the past when it goes on, and in its sockets what its peers said in time.
+    So no peer is judged before what was there at the moment of the judgement has been read: the tasks that read get
+    their turns, and where the moment came late, some of the time that it was late by.
+    """
+
+    __slots__ = ("_heap", "_live", "_numbers", "_put_off", "_scope", "_stopped", "_task")
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Alarm]] = []
         self._numbers = count()
         self._live = 0
+        self._put_off: dict[Alarm, float] = {}  # until when, for those that are looked at again
         self._scope: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
         self._stopped = False
@@ -61,6 +85,8 @@ class Timers:
         if not math.isinf(alarm.due):
             self._live -= 1
             alarm.due = math.inf
+        if self._put_off:
+            self._put_off.pop(alarm, None)
 
     async def run(self) -> None:
         """Wait and ring, until stopped or cancelled."""
@@ -72,14 +98,17 @@ class Timers:
                     await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
             if self._stopped:
                 return
-            for number, alarm in enumerate(self._take(trio.current_time()), 1):
-                try:
-                    alarm.ring(trio.current_time())
-                except Exception:
-                    # Whoever rings looks after its own faults; what gets here must not silence all the others.
-                    logger.exception("a deadline could not be told of")
+            now = trio.current_time()
+            judged: list[Alarm] = []
+            for number, alarm in enumerate(self._take(now), 1):
+                if self._verdict(alarm, now) <= now:
+                    judged.append(alarm)
+                else:
+                    self._ring(alarm, now)
                 if number % PORTION == 0:
                     await trio.lowlevel.checkpoint()
+            if judged:
+                await self._judge(judged, now)
 
     def stop(self) -> None:
         """Ring no more: the task ends, if it waits for a deadline, now."""
@@ -98,6 +127,84 @@ class Timers:
         while self._heap and self._heap[0][0] <= now:
             deadline, _, alarm = heapq.heappop(self._heap)
             if alarm.due == deadline:
-                self.clear(alarm)
+                self._live -= 1
+                alarm.due = math.inf
                 taken.append(alarm)
         return taken
+
+    async def _judge(self, alarms: Iterable[Alarm], now: float) -> None:
+        """Have what came until now be read, then ring for those whose peers are still silent, as of now.
+
+        Time goes on meanwhile, and a peer that is heard has a later deadline. Where there was more than was read in so
+        many rounds, as in a large frame, or where a handshake takes an answer, a late judgement comes later still, but
+        within bounds: bytes are no life.
+        """
+        for _ in range(ROUNDS):
+            await trio.lowlevel.checkpoint()
+        for number, alarm in enumerate(alarms, 1):
+            passed = self._verdict(alarm, now)
+            until = self._put_off.get(alarm, now + min(now - passed, LAST_LOOK))
+            if passed <= now < until and alarm.has_unread:
+                self._put_off[alarm] = until
+                self.set(alarm, min(until, trio.current_time() + PAUSE))
+            else:
+                self._ring(alarm, now)
+            if number % PORTION == 0:
+                await trio.lowlevel.checkpoint()
+
+    def _verdict(self, alarm: Alarm, now: float) -> float:
+        try:
+            return alarm.verdict(now)
+        except Exception:
+            logger.exception("a deadline could not be looked at")
+            return math.inf
+
+    def _ring(self, alarm: Alarm, now: float) -> None:
+        if self._put_off:
+            self._put_off.pop(alarm, None)
+        try:
+            alarm.ring(now)
+        except Exception:
+            # Whoever rings looks after its own faults; what gets here must not silence all the others.
+            logger.exception("a deadline could not be told of")
+
+
+class Patience:
+    """A block that is cancelled at a deadline, as by a cancel scope that does not take this process's stalls for the
+    peer's. ``scope`` is what cancels it. Without ``timers`` it is a cancel scope with a deadline, and nothing else."""
+
+    __slots__ = ("_deadline", "_timers", "due", "scope")
+
+    has_unread = True
+    """Nobody knows what a beginning still waits for."""
+
+    def __init__(self, timers: Timers | None, deadline: float) -> None:
+        self.scope = trio.CancelScope(deadline=math.inf if timers is not None else deadline)
+        self.due = math.inf
+        self._timers = timers
+        self._deadline = deadline
+
+    def __enter__(self) -> Self:
+        self.scope.__enter__()
+        if self._timers is not None:
+            self._timers.set(self, self._deadline)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        self.lift()
+        return self.scope.__exit__(kind, error, at)
+
+    def lift(self) -> None:
+        """Never mind the deadline any more."""
+        self._deadline = self.scope.deadline = math.inf
+        if self._timers is not None:
+            self._timers.clear(self)
+
+    def verdict(self, now: float) -> float:
+        """When the time was over; infinite while it is not."""
+        return self._deadline if self._deadline <= now else math.inf
+
+    def ring(self, now: float) -> None:
+        """Cancel the block, if it is not over."""
+        if self._deadline <= now:
+            self.scope.cancel()

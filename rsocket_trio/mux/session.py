@@ -137,6 +137,11 @@ class Session(Protocol):
         ...
 
     @property
+    def patience_until(self) -> float:
+        """When ``expire`` gives the peer up, unless something comes before; infinite where nothing has to come."""
+        ...
+
+    @property
     def is_congested(self) -> bool:
         """Whether reading must pause."""
         ...
@@ -211,6 +216,10 @@ class Session(Protocol):
 
     def cut_off(self, lost: ConnectionLost) -> RSocketError:
         """The transport ended with this error: what it means, given what had come."""
+        ...
+
+    def excuse(self, now: float) -> None:
+        """What is due now may have been due for long: nobody is to blame for what could not be asked of it."""
         ...
 
     def expire(self, now: float) -> list[Event]:

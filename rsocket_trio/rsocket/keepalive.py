@@ -37,10 +37,24 @@ class KeepaliveTimer:
         self._heard = now
         self._next_beat = now + self.interval
 
+    def excuse(self, now: float) -> None:
+        """The clock is looked at late, maybe: a server that is asked only now has as long to answer as ever.
+
+        It has nothing to say unless it is asked, so its silence before the first beat is no sign of death.
+        """
+        asked_last = self._next_beat - self.interval
+        if asked_last <= self._heard and self._next_beat < min(now, self.death):
+            self._heard = max(self._heard, now - self.interval)
+
     @property
     def deadline(self) -> float:
         """When ``expire`` has something to say, as far as is known now."""
         return min(self._next_beat, self._heard + self.max_lifetime)
+
+    @property
+    def death(self) -> float:
+        """When the other side is taken for dead, as far as is known now."""
+        return self._heard + self.max_lifetime
 
     def expire(self, now: float) -> Beat | None:
         """What is due. After a pause of the clock one beat is enough: missed ones are not made up for."""

@@ -205,6 +205,10 @@ class Session(Standing):
         """Nothing was read, and that was not the peer's doing: its silence counts from now on."""
         self.keepalive.heard(now)
 
+    def excuse(self, now: float) -> None:
+        """What is due now may have been due for long: nobody is to blame for what could not be asked of it."""
+        self.keepalive.excuse(now)
+
     def expire(self, now: float) -> list[Event]:
         """What the clock asks for at this time: a beat, or the end of a silent connection."""
         if self.state is State.OVER or self._suspended:

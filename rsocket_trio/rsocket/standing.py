@@ -173,6 +173,11 @@ class Standing:
         return self.keepalive.deadline if self.state in TICKING and not self._suspended else math.inf
 
     @property
+    def patience_until(self) -> float:
+        """When ``expire`` takes a silent peer for dead; infinite when it does not."""
+        return self.keepalive.death if self.state in TICKING and not self._suspended else math.inf
+
+    @property
     def is_congested(self) -> bool:
         """Whether reading must pause: replies wait for a peer that does not read, or the gate holds enough."""
         outbox, limits = self.outbox, self.limits

@@ -17,25 +17,25 @@ COMPANY = 0.01
 class Beginning:
     """The two initialize messages; ``heard`` is what has come of the peer's. Of no use once it is whole."""
 
-    __slots__ = ("_alone_until", "_initialize", "_outbox", "_patience_until", "heard")
+    __slots__ = ("_alone_until", "_initialize", "_outbox", "heard", "patience_until")
 
     def __init__(self, initialize: Initialize, outbox: Outbox) -> None:
         self._initialize = initialize
         self._outbox = outbox
         self._alone_until = math.inf
-        self._patience_until = math.inf
+        self.patience_until = math.inf
         self.heard = b""
 
     @property
     def deadline(self) -> float:
         """When ``expire`` has something to do."""
-        return min(self._alone_until, self._patience_until)
+        return min(self._alone_until, self.patience_until)
 
     def start(self, now: float, *, client: bool, patience: float) -> Terms | None:
         """Send ours; a client gives the server so many seconds for its own. Returns the terms of a quick init."""
         message = self._initialize.encode()
         if client:
-            self._patience_until = now + patience
+            self.patience_until = now + patience
         if client and self._initialize.qr:
             self._outbox.hold()
             self._alone_until = now + COMPANY
@@ -53,7 +53,7 @@ class Beginning:
         """The message of a quick init goes alone, if that is due; whether the peer's is overdue."""
         if now >= self._alone_until:
             self.go()
-        return now >= self._patience_until
+        return now >= self.patience_until
 
     def take(self, data: bytes) -> tuple[bytes, Terms | None]:
         """What came behind the peer's message, and the terms once that is whole. Raises ``NegotiationFailed``."""

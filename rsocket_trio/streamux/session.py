@@ -222,6 +222,13 @@ class Session:
         return self._beginning.deadline if self._beginning is not None and self.state is not State.OVER else math.inf
 
     @property
+    def patience_until(self) -> float:
+        """When ``expire`` ends a connection whose server said nothing; infinite once it has."""
+        if self._beginning is None or self.state is State.OVER:
+            return math.inf
+        return self._beginning.patience_until
+
+    @property
     def is_congested(self) -> bool:
         """Whether reading must pause: acks wait for a peer that does not read, or requests for their handlers."""
         outbox, limits = self.outbox, self.limits
@@ -286,6 +293,9 @@ class Session:
 
     def forgive_silence(self, now: float) -> None:
         """Does nothing: there is no lifetime here."""
+
+    def excuse(self, now: float) -> None:
+        """Nothing is asked of the peer at intervals."""
 
     def expire(self, now: float) -> list[Event]:
         """What the clock asks for: the initialize message goes alone, or the peer's did not come."""

@@ -159,6 +159,11 @@ class ByteStreamTransport:
         """Whether nothing came that was not received, and closing takes no farewell."""
         return self._socket is not None and not self._ended and not self._framing.pending and self._socket.is_idle
 
+    @property
+    def has_unread(self) -> bool:
+        """Whether something came that was not received, as far as that can be told."""
+        return self._framing.pending or has_unread(self._stream)
+
     async def finish(self, code: int = 1000) -> None:
         """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
 
@@ -209,6 +214,13 @@ def cut_socket(stream: trio.abc.Stream) -> bool:
         stream.socket.close()
         return True
     return False
+
+
+def has_unread(stream: trio.abc.Stream) -> bool:
+    """Whether the socket that a stream stands on, if it is one of ours, has what was not read."""
+    while isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    return isinstance(stream, DirectStream) and not stream.is_idle
 
 
 async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:

@@ -20,6 +20,7 @@ from rsocket_trio.transports.bytestream import (
     LEAST_READ_SIZE,
     READ_SIZE,
     cut_socket,
+    has_unread,
     next_read_size,
     say_the_end,
 )
@@ -115,6 +116,11 @@ class WebSocketTransport:
     def mid_frame(self) -> bool:
         """Whether a part of a message was received and its rest was not, or nothing is read until an answer left."""
         return self._messages.mid_frame or self._answering
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something came that was not received, as far as that can be told."""
+        return bool(self._ready) or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:
         """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.

@@ -1,7 +1,7 @@
 """``python -m tests.attacks [NAME ...] [--full]``: each attack, what it did, and whether every bar was met.
 
-``python -m tests.attacks load | reconnect | requests | crowd | bulk | tokens | uncollected | mtu | leftovers``: honest
-load in large numbers, and what can be learned of tokens.
+``python -m tests.attacks load | reconnect | requests | crowd | bulk | tokens | uncollected | mtu | stalls |
+leftovers``: honest load in large numbers, what can be learned of tokens, and whom a server judges that stalls.
 """
 
 from __future__ import annotations

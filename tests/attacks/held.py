@@ -20,6 +20,7 @@ from tests.attacks.crowd import crowd
 from tests.attacks.harness import MIB, PAGE, ROOT, Missed, Victim, expect
 from tests.attacks.line import Line
 from tests.attacks.mtu import mtu
+from tests.attacks.stalls import stalls
 from tests.attacks.tokens import tokens
 from tests.conformance import raw
 
@@ -66,6 +67,8 @@ class Load:
     """Requests without the collector of cycles."""
     payload: float = 20.0
     """MB of one payload in the smallest fragments that peers send."""
+    stalls: int = 10
+    """How often a server stalls."""
 
 
 QUICK = Load(
@@ -84,6 +87,7 @@ QUICK = Load(
     tokens=100,
     uncollected=20_000,
     payload=1,
+    stalls=1,
 )
 
 
@@ -238,6 +242,7 @@ LOADS: dict[str, Callable[[Load], str]] = {
     "tokens": tokens,
     "uncollected": uncollected,
     "mtu": mtu,
+    "stalls": stalls,
 }
 
 

@@ -67,6 +67,8 @@ def responder_of(work: Work, permits: int) -> Responder:
         if request.data == b"sleep":
             with work.counted():
                 await trio.sleep_forever()
+        elif request.data.startswith(b"stall "):
+            time.sleep(float(request.data[6:]))  # noqa: ASYNC251  # which is the point
         return request
 
     @responder.request_stream

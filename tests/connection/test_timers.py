@@ -10,12 +10,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio.connection.timers import PORTION, SLACK, Timers
+from rsocket_trio.connection.timers import LAST_LOOK, PORTION, SLACK, Patience, Timers
 from tests.connection.pairs import settle
 
 
 class Bell:
     """Remembers when it rang, and may want to ring again."""
+
+    has_unread = False
 
     def __init__(self, timers: Timers, started: float, every: float = 0.0) -> None:
         self._started = started
@@ -23,6 +25,9 @@ class Bell:
         self.rang: list[float] = []
         self._timers = timers
         self._every = every
+
+    def verdict(self, now: float) -> float:
+        return math.inf
 
     def ring(self, now: float) -> None:
         self.rang.append(now - self._started)
@@ -133,6 +138,10 @@ class Fault:
     """Fails to ring."""
 
     due = math.inf
+    has_unread = False
+
+    def verdict(self, now: float) -> float:
+        raise KeyError("it could not say")
 
     def ring(self, now: float) -> None:
         raise KeyError("it could not ring")
@@ -153,3 +162,167 @@ async def test_one_that_fails_silences_no_other_and_the_log_hears(
         assert [[round(at, 6) for at in bell.rang] for bell in bells] == [[1], [1], [2]]
         assert len(timers) == 0
     assert "it could not ring" in caplog.text
+    assert "it could not say" in caplog.text
+
+
+# Judgements
+
+
+class Judge(Bell):
+    """Gives somebody up who was not heard of for so long."""
+
+    def __init__(self, timers: Timers, started: float, patience: float = 1.0) -> None:
+        super().__init__(timers, started)
+        self.heard = started
+        self.patience = patience
+        self.judged: list[float] = []
+        timers.set(self, started + patience)
+
+    def verdict(self, now: float) -> float:
+        over = self.heard + self.patience
+        return over if over <= now else math.inf
+
+    def ring(self, now: float) -> None:
+        super().ring(trio.current_time())
+        if self.verdict(now) <= now:
+            self.judged.append(trio.current_time())
+        else:
+            self._timers.set(self, self.heard + self.patience)
+
+
+async def test_who_is_silent_is_given_up_at_the_very_moment(autojump_clock: MockClock) -> None:
+    async with running() as (timers, started):
+        judge = Judge(timers, started)
+        await trio.sleep(10)
+
+    assert judge.judged == [started + 1]
+
+
+async def test_whoever_reads_gets_turns_before_a_judgement_that_comes_late(autojump_clock: MockClock) -> None:
+    async with running() as (timers, started):
+        judges = [Judge(timers, started) for _ in range(40)]
+        read = [judge for number, judge in enumerate(judges) if number % 4]
+
+        async def listen() -> None:
+            for turn in range(6):  # as many as a TLS connection takes, and more than a plain one
+                await trio.lowlevel.checkpoint()
+                del turn
+            for judge in read:
+                judge.heard = trio.current_time()
+
+        autojump_clock.jump(2.5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+        await settle()
+
+        silent = [judge for judge in judges if judge not in read]
+        assert [judge.judged for judge in silent] == [[started + 2.5]] * 10
+        assert not any(judge.judged for judge in read)
+        await trio.sleep(5)
+
+    assert [judge.judged for judge in read] == [[started + 3.5]] * 30
+
+
+async def test_one_that_stalls_again_while_it_reads_judges_nobody_for_that(autojump_clock: MockClock) -> None:
+    async with running() as (timers, started):
+        judge = Judge(timers, started)
+
+        async def listen() -> None:
+            await trio.lowlevel.checkpoint()
+            judge.heard = trio.current_time()
+            autojump_clock.jump(30)
+            await trio.lowlevel.checkpoint()
+            judge.heard = trio.current_time()
+
+        autojump_clock.jump(2.5)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(listen)
+        await trio.sleep(0.5)
+
+        assert judge.judged == []
+
+
+@pytest.mark.parametrize(("late", "more"), [(0.0, 0.0), (0.3, 0.3), (30.0, LAST_LOOK)])
+async def test_of_who_has_more_to_be_read_a_late_judgement_waits_but_not_for_ever(
+    late: float, more: float, autojump_clock: MockClock
+) -> None:
+    async with running() as (timers, started):
+        judge = Judge(timers, started)
+        judge.has_unread = True
+        autojump_clock.jump(1 + late)
+        await trio.sleep(5)
+
+    assert judge.judged == [pytest.approx(started + 1 + late + more)]
+    assert not timers._put_off
+
+
+async def test_who_was_read_to_the_end_meanwhile_is_not_given_up(autojump_clock: MockClock) -> None:
+    async with running() as (timers, started):
+        judge = Judge(timers, started, patience=2)
+        judge.has_unread = True
+        autojump_clock.jump(4)
+        await trio.sleep(0.5)
+        judge.heard, judge.has_unread = trio.current_time(), False
+        await trio.sleep(1.9)
+        assert judge.judged == []
+        await trio.sleep(1)
+
+    assert judge.judged == [pytest.approx(started + 6.5)]
+    assert not timers._put_off
+
+
+async def test_of_who_ended_while_it_was_put_off_nothing_is_kept(autojump_clock: MockClock) -> None:
+    async with running() as (timers, started):
+        judge = Judge(timers, started)
+        judge.has_unread = True
+        autojump_clock.jump(3)
+        await settle()
+        assert judge in timers._put_off
+        timers.clear(judge)
+        assert not timers._put_off
+        await trio.sleep(5)
+
+    assert judge.rang == []
+
+
+# Blocks with a deadline
+
+
+async def test_a_block_is_cancelled_at_its_deadline_and_not_before(autojump_clock: MockClock) -> None:
+    async with running() as (timers, started):
+        with Patience(timers, started + 3) as patience:
+            await trio.sleep_forever()
+        assert patience.scope.cancelled_caught
+        assert trio.current_time() == started + 3
+        assert len(timers) == 0
+
+
+async def test_a_block_whose_deadline_was_lifted_goes_on(autojump_clock: MockClock) -> None:
+    async with running() as (timers, started):
+        with Patience(timers, started + 3) as patience:
+            patience.lift()
+            await trio.sleep(10)
+        assert not patience.scope.cancel_called
+        assert len(timers) == 0
+
+
+async def test_a_block_gets_back_some_of_the_time_that_its_deadline_came_late_by(autojump_clock: MockClock) -> None:
+    async with running() as (timers, started):
+        with Patience(timers, started + 3) as patience:
+            autojump_clock.jump(3.4)
+            await trio.sleep(0.3)
+        assert not patience.scope.cancel_called
+
+        with Patience(timers, trio.current_time() + 3) as patience:
+            began = trio.current_time()
+            autojump_clock.jump(3.4)
+            await trio.sleep_forever()
+        assert trio.current_time() == pytest.approx(began + 3.8)
+
+
+async def test_without_timers_a_block_is_cancelled_all_the_same(autojump_clock: MockClock) -> None:
+    started = trio.current_time()
+    with Patience(None, started + 3) as patience:
+        await trio.sleep_forever()
+    assert patience.scope.cancelled_caught
+    assert trio.current_time() == started + 3

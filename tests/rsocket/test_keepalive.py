@@ -61,3 +61,55 @@ def test_a_server_never_beats() -> None:
     timer = KeepaliveTimer(interval=math.inf, max_lifetime=math.inf, now=0)
     assert timer.deadline == math.inf
     assert timer.expire(1e12) is None
+
+
+# A clock that was looked at late
+
+
+def test_a_server_that_was_asked_late_has_as_long_to_answer_as_ever() -> None:
+    timer = KeepaliveTimer(interval=2, max_lifetime=5, now=0)
+    timer.excuse(30)
+    assert timer.expire(30) is Beat.SEND
+    assert timer.death == 33
+    assert timer.deadline == 32
+    timer.excuse(32)
+    assert timer.expire(32) is Beat.SEND
+    timer.excuse(33)
+    assert timer.expire(33) is Beat.DEAD
+
+
+def test_a_beat_that_was_late_but_before_the_end_counts_from_when_it_left() -> None:
+    timer = KeepaliveTimer(interval=2, max_lifetime=5, now=0)
+    timer.excuse(4.5)
+    assert timer.expire(4.5) is Beat.SEND
+    assert timer.death == 7.5
+
+
+def test_who_was_asked_before_and_kept_silent_is_not_excused() -> None:
+    timer = KeepaliveTimer(interval=2, max_lifetime=5, now=0)
+    timer.excuse(2)
+    assert timer.expire(2) is Beat.SEND
+    timer.excuse(30)
+    assert timer.death == 5
+    assert timer.expire(30) is Beat.DEAD
+
+
+def test_a_lifetime_shorter_than_the_interval_is_no_ones_excuse() -> None:
+    timer = KeepaliveTimer(interval=10, max_lifetime=2, now=0)
+    timer.excuse(30)
+    assert timer.expire(30) is Beat.DEAD
+
+
+def test_a_server_excuses_nobody_for_it_asks_nobody() -> None:
+    timer = KeepaliveTimer(interval=math.inf, max_lifetime=5, now=0)
+    timer.excuse(30)
+    assert timer.expire(30) is Beat.DEAD
+
+
+def test_on_time_an_excuse_changes_nothing() -> None:
+    timer = KeepaliveTimer(interval=0.5, max_lifetime=1.5, now=0)
+    for beat in (0.5, 1.0):
+        timer.excuse(beat)
+        assert timer.expire(beat) is Beat.SEND
+    timer.excuse(1.5)
+    assert timer.expire(1.5) is Beat.DEAD
