@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable
 from itertools import count
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeGuard
 
 import trio
 
@@ -32,6 +32,14 @@ class Alarm(Protocol):
 
     due: float
 
+    def ring(self, now: float) -> None:
+        """The deadline has come."""
+        ...
+
+
+class Judge(Alarm, Protocol):
+    """An alarm at which somebody may be given up, for what did not come of him."""
+
     def verdict(self, now: float) -> float:
         """When the time was over of a peer that ``ring`` would give up now; infinite where it would not."""
         ...
@@ -39,10 +47,6 @@ class Alarm(Protocol):
     @property
     def has_unread(self) -> bool:
         """Whether something of the peer's may be here, and waits to be read."""
-        ...
-
-    def ring(self, now: float) -> None:
-        """The deadline has come."""
         ...
 
 
@@ -99,9 +103,9 @@ class Timers:
             if self._stopped:
                 return
             now = trio.current_time()
-            judged: list[Alarm] = []
+            judged: list[Judge] = []
             for number, alarm in enumerate(self._take(now), 1):
-                if self._verdict(alarm, now) <= now:
+                if is_judge(alarm) and self._verdict(alarm, now) <= now:
                     judged.append(alarm)
                 else:
                     self._ring(alarm, now)
@@ -132,7 +136,7 @@ class Timers:
                 taken.append(alarm)
         return taken
 
-    async def _judge(self, alarms: Iterable[Alarm], now: float) -> None:
+    async def _judge(self, alarms: Iterable[Judge], now: float) -> None:
         """Have what came until now be read, then ring for those whose peers are still silent, as of now.
 
         Time goes on meanwhile, and a peer that is heard has a later deadline. Where there was more than was read in so
@@ -152,7 +156,7 @@ class Timers:
             if number % PORTION == 0:
                 await trio.lowlevel.checkpoint()
 
-    def _verdict(self, alarm: Alarm, now: float) -> float:
+    def _verdict(self, alarm: Judge, now: float) -> float:
         try:
             return alarm.verdict(now)
         except Exception:
@@ -167,6 +171,11 @@ class Timers:
         except Exception:
             # Whoever rings looks after its own faults; what gets here must not silence all the others.
             logger.exception("a deadline could not be told of")
+
+
+def is_judge(alarm: Alarm) -> TypeGuard[Judge]:
+    """Whether somebody may be given up when it rings."""
+    return hasattr(alarm, "verdict")
 
 
 class Patience:

@@ -17,17 +17,12 @@ from tests.connection.pairs import settle
 class Bell:
     """Remembers when it rang, and may want to ring again."""
 
-    has_unread = False
-
     def __init__(self, timers: Timers, started: float, every: float = 0.0) -> None:
         self._started = started
         self.due = math.inf
         self.rang: list[float] = []
         self._timers = timers
         self._every = every
-
-    def verdict(self, now: float) -> float:
-        return math.inf
 
     def ring(self, now: float) -> None:
         self.rang.append(now - self._started)
@@ -175,6 +170,7 @@ class Judge(Bell):
         super().__init__(timers, started)
         self.heard = started
         self.patience = patience
+        self.has_unread = False
         self.judged: list[float] = []
         timers.set(self, started + patience)
 
