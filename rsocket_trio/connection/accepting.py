@@ -85,7 +85,8 @@ class Server:
             transport = self._looked_on(transport)
             met: Met | None = None
             try:
-                with Patience(self.timers, deadline):
+                # One read, as a rule: what lies in a socket is read before Trio looks at the deadline.
+                with trio.CancelScope(deadline=deadline):
                     met = await self._meet(transport)
                 if met is not None:
                     # No more coroutines here than it takes, and nothing kept that only the beginning needs: both cost
@@ -116,7 +117,7 @@ class Server:
         transport = self._looked_on(transport)
         met: Met | None = None
         try:
-            with Patience(self.timers, deadline):
+            with trio.CancelScope(deadline=deadline):
                 met = await self._meet(transport)
             if met is not None:
                 await self._go_on(met, deadline)
