@@ -60,6 +60,7 @@ gate-load: $(VENV)/.dev
 
 gate-resume: $(VENV)/.dev
 	$(BIN)/python -m tests.resume --cuts 200
+	$(BIN)/python -m tests.resume --cuts 40 --replays
 	$(BIN)/python -m tests.resume --aimed
 
 gate-simulation: $(VENV)/.dev

@@ -196,6 +196,29 @@ async def test_a_server_sends_again_exactly_what_is_missing_and_goes_on(autojump
         await expect_position(peer, STREAM + 10)
 
 
+@clause("RSX-RES-08")
+async def test_a_replay_is_refused_and_leaves_the_session(autojump_clock: object) -> None:
+    log = Log()
+    async with server(RSX, log.responder) as harbour:
+        peer = await begin(harbour)
+        await peer.send(ticks(1, 3))
+        await peer.expect(*map(tick, range(3)))
+        await peer.send(position(2 * TICK))
+        await settle()
+        for got in (0, TICK, TICK + 1):
+            assert b"is below 24" in await expect_refused(harbour, resume(got))
+        await expect_position(peer, STREAM)
+        await cut(peer)
+        for got in (0, TICK, TICK + 1):
+            assert b"is below 24" in await expect_refused(harbour, resume(got))
+        assert log.seen == [("stream", b"", None)]
+        peer = await come_back(harbour, got=2 * TICK, sent=STREAM)
+        await peer.expect(tick(2))
+        await cut(peer)
+        await expect_refused(harbour, resume(3 * TICK + 1))
+        assert log.seen == [("stream", b"", None), "stopped"]
+
+
 @clause("RSX-RES-07", "RSX-RES-06")
 async def test_only_marked_streams_count_and_outlive_their_transport(autojump_clock: object) -> None:
     log = Log()

@@ -1,4 +1,4 @@
-"""``python -m tests.resume [--cuts N] [--dialect D] [--seed S] [--aimed] [--sessions]``: resumption at full size.
+"""``python -m tests.resume [--cuts N] [--dialect D] [--seed S] [--replays] [--aimed] [--sessions]``: all of it.
 
 Cuts connections in mid-work and says what was lost, duplicated, reordered or restarted; exits 1 if anything was.
 """
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--cuts", type=int, default=CUTS, help=f"cuts at random bytes, for each dialect ({CUTS})")
     parser.add_argument("--dialect", choices=DIALECTS, help="this dialect only")
     parser.add_argument("--seed", type=int, default=1, help="what chance begins with (1)")
+    parser.add_argument("--replays", action="store_true", help="behind every cut somebody says recorded RESUMEs again")
     parser.add_argument("--aimed", action="store_true", help="cut at each byte of a beginning instead, and at pairs")
     parser.add_argument("--sessions", action="store_true", help="sessions left behind and guessed tokens instead")
     asked = parser.parse_args()
@@ -40,7 +41,9 @@ def main() -> int:
             print(f"{dialect}: aimed cuts {shots}, wrong {len(wrong)}", *wrong[:20], sep="\n  ", flush=True)
             good = good and not wrong
         else:
-            run = functools.partial(run_load, dialect, asked.cuts, asked.seed, patience=PATIENCE)
+            run = functools.partial(
+                run_load, dialect, asked.cuts, asked.seed, patience=PATIENCE, overheard=asked.replays
+            )
             good = report(dialect, trio.run(run)) and good
     return 0 if good else 1
 
@@ -52,7 +55,8 @@ def report(dialect: str, outcome: Outcome) -> bool:
         f"{dialect}: cuts {outcome.cuts}, lost {verdict.lost}, duplicated {verdict.duplicated}, "
         f"reordered {verdict.reordered}, damaged {verdict.damaged}, restarted {verdict.restarted}; "
         f"items {verdict.items}, resumed {outcome.resumed}, frames sent again {outcome.again}, "
-        f"longest pause {outcome.longest_pause:.2f} s, {outcome.seconds:.0f} s",
+        f"longest pause {outcome.longest_pause:.2f} s, {outcome.seconds:.0f} s"
+        + (f"; replays refused {outcome.replays[0]}, taken {outcome.replays[1]}" if any(outcome.replays) else ""),
         *outcome.complaints[:20],
         sep="\n  ",
         flush=True,

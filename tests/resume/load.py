@@ -24,6 +24,7 @@ from rsocket_trio.rsocket.dialects import dialect_named
 from tests.resume.ledger import ASKED, ASKING, LARGEST, Ledger, Verdict
 from tests.resume.proxy import Cut, Tamper, cutting_proxy, random_cuts
 from tests.resume.recorder import Recorder
+from tests.resume.replays import Eavesdropper
 
 DIALECTS = ("rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft")
 STREAMS = 4
@@ -49,6 +50,8 @@ class Outcome:
     longest_pause: float
     seconds: float
     complaints: list[str]
+    replays: tuple[int, int] = (0, 0)
+    """Those that were refused, and those that were taken."""
 
     @property
     def is_clean(self) -> bool:
@@ -166,10 +169,12 @@ async def run_load(
     credit: int = CREDIT,
     options: ResumeOptions = OPTIONS,
     patience: float = 60.0,
+    overheard: bool = False,
 ) -> Outcome:
     """The load over a connection that is cut so many times, then left alone until everything is finished.
 
-    There are at least so many ``items``, of at most ``largest`` bytes.
+    There are at least so many ``items``, of at most ``largest`` bytes. With ``overheard`` somebody records how the
+    client comes back, and says it again behind every cut.
     """
     chance = random.Random(seed)
     ledger, recorder = Ledger(largest), Recorder(dialect_named(dialect))
@@ -180,6 +185,9 @@ async def run_load(
         port = int(uri.rpartition(":")[2])
         async with cutting_proxy(port, plan or random_cuts(chance), recorder=recorder, tamper=tamper) as proxy:
             proxy.limit = cuts
+            eavesdropper = Eavesdropper(proxy, recorder, random.Random(seed))
+            if overheard:
+                nursery.start_soon(eavesdropper.run)
             async with open_connection(
                 proxy.uri,
                 dialect=dialect,
@@ -213,6 +221,7 @@ async def run_load(
         longest_pause=pauses.longest,
         seconds=time.monotonic() - began,
         complaints=recorder.complaints,
+        replays=(eavesdropper.refused, eavesdropper.taken),
     )
 
 

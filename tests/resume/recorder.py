@@ -50,6 +50,8 @@ class Recorder:
         """The position that each side's frames got to on their way, at the most."""
         self.firsts: dict[tuple[int, str], int] = {}
         """The bytes of each connection's first frame in either direction, prefix included."""
+        self.comebacks: list[bytes] = []
+        """How the client asked to go on, each time, as whoever listens has it."""
         self.resumed = 0
         self.again = 0
         self.complaints: list[str] = []
@@ -114,6 +116,7 @@ class Recorder:
                     way.cursor = 0
                     self._way(connection, SERVER).cursor = 0
                 return
+            self.comebacks.append(frame)
             self._claims[connection] = back.last_received_server_position
             self._claim("RESUME", CLIENT, back.last_received_server_position)
         elif connection in self._claims:

@@ -21,6 +21,7 @@ from tests.resume.proxy import FIN, RST, SILENCE, Cut, Tamper
 from tests.resume.recorder import CLIENT, SERVER, Recorder
 
 CUTS = 60
+REPLAYED = 40
 EVERY = 9
 """One byte of so many is aimed at; the command takes them all."""
 PAYLOAD = 0x0A
@@ -56,6 +57,18 @@ async def test_a_cut_at_any_byte_of_a_beginning_is_survived_or_refused(dialect: 
 
     assert wrong == []
     assert shots > 60
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_replay_behind_every_cut_costs_nothing(dialect: str) -> None:
+    outcome = await run_load(dialect, REPLAYED, seed=REPLAYED, overheard=True)
+
+    assert outcome.complaints == []
+    assert outcome.is_clean, outcome
+    assert outcome.cuts == REPLAYED
+    refused, taken = outcome.replays
+    assert refused > 0
+    assert refused + taken > REPLAYED
 
 
 # The judges are judged
