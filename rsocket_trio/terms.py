@@ -63,7 +63,10 @@ class ResumeOptions:
     sessions: int = attrs.field(default=1_000, validator=between(1, whole=True))
     """Sessions of a server that wait for their clients. Beyond: the one that waits longest ends."""
     sessions_bytes: int = attrs.field(default=64 * 2**20, validator=between(1, whole=True))
-    """What all of those keep to send (again). Beyond: the one that waits longest ends."""
+    """What all of those keep. Beyond: the one that waits longest ends."""
+    live_bytes: int = attrs.field(default=256 * 2**20, validator=between(1, whole=True))
+    """What those sessions of a server that are connected keep together to send, or send again. Towards it senders of
+    those wait that keep most: more than eight times what is left. None is ended for it."""
 
     def delay(self, tries: int, chance: float) -> float:
         """Seconds before a try, after so many; ``chance`` is a random number from 0 to 1."""

@@ -227,6 +227,7 @@ class Server:
         returning = connection.resumable(session, road)
         session.continuity.claim = partial(sessions.claim, returning)
         returning.watch(sessions.on_growth)
+        returning.share(sessions.live)
         connection.on_state(lambda _: sessions.on_state(returning))
         return connection, returning, road
 

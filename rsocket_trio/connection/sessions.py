@@ -1,4 +1,4 @@
-"""Which sessions of a server can be resumed: by token, and those without a transport within their bounds."""
+"""The sessions of a server that can be resumed: by token, within the bounds of what they keep, here or away."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import trio
 
 from rsocket_trio.connection.resuming import Arrival, ServerRoad
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
+from rsocket_trio.mux.charge import charged
+from rsocket_trio.mux.retaining import RetainingOutbox
+from rsocket_trio.mux.sharing import Shared
 from rsocket_trio.rsocket.resumption import Comeback, ReplayedResume
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
@@ -25,6 +28,8 @@ STREAM = 4096
 
 class Resumable:
     """A server's connection whose client may come back, with ``token`` once it has one."""
+
+    __slots__ = ("_engine", "_road", "_session", "token")
 
     def __init__(self, engine: Engine, session: Session, road: ServerRoad) -> None:
         self.token: bytes | None = None
@@ -45,12 +50,37 @@ class Resumable:
     @property
     def kept_bytes(self) -> int:
         """Bytes that its client costs while it is away: what is to be sent (again), what was received and is held, not
-        whole or not read, and its open streams."""
+        whole or not read, each entry with what holding it costs, and its open streams."""
         session, resumption = self._session, self._session.continuity.resumption
-        sent = session.outbox.size + session.outbox.reply_size
+        outbox = session.outbox
+        sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
         kept = resumption.store.size if resumption is not None else 0
         received = session.held_size + session.table.reassembling + self._engine.stock.size
         return sent + kept + received + STREAM * len(session.table)
+
+    @property
+    def live_bytes(self) -> int:
+        """What is known of what it keeps to send (again), while its client is connected."""
+        return self._outbox.counted
+
+    def share(self, shared: Shared) -> None:
+        """Share a limit of what is kept to send (again) with the others whose clients are connected."""
+        self._outbox.share(shared, self)
+
+    def ask(self) -> None:
+        """The client should say what it has, for a sender waits until less is kept."""
+        if self._outbox.ask():
+            self._engine.wake()
+
+    def on_room(self) -> None:
+        """Senders may go on."""
+        self._engine.opening.on_written()
+
+    @property
+    def _outbox(self) -> RetainingOutbox:
+        outbox = self._session.outbox
+        assert isinstance(outbox, RetainingOutbox)
+        return outbox
 
     @property
     def is_let_in(self) -> bool:
@@ -97,6 +127,7 @@ class Sessions:
         self._grown: set[Resumable] = set()
         self._kept_bytes = 0
         self._closed = False
+        self.live = Shared(options.live_bytes, _soon)
 
     def __len__(self) -> int:
         return len(self._by_token)
@@ -143,7 +174,7 @@ class Sessions:
         """Something was queued for a client that is not here. Looked at soon: whoever queued it is in the midst."""
         if connection in self._waiting:
             self._grown.add(connection)
-            trio.lowlevel.current_trio_token().run_sync_soon(self._hold_bounds, idempotent=True)
+            _soon(self._hold_bounds)
 
     def _hold_bounds(self) -> None:
         self._measure(self._grown)
@@ -193,3 +224,8 @@ class Sessions:
         self._forget(connection)
         connection.adopt(back, arrival)
         return arrival
+
+
+def _soon(function: Callable[[], None]) -> None:
+    """Call this when those who are at work are done, however often it was asked for meanwhile."""
+    trio.lowlevel.current_trio_token().run_sync_soon(function, idempotent=True)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from rsocket_trio.mux.bulk import Bulk, Source
+from rsocket_trio.mux.charge import ENTRY, charged
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.lane import Departed, Entry, Lane, Urgent
 
@@ -20,9 +21,10 @@ SMALL = 4096
 class Outbox:
     """Everything that waits to be written on one connection.
 
-    ``size`` is the bytes in the lanes. Replies (answers that the peer provokes) are counted apart, in ``reply_size``
-    and ``reply_frames``. ``drained`` is called when a lane that has ended becomes empty. ``is_heard`` says that what
-    left has been read by the peer, all of it.
+    ``size`` is the bytes in the lanes, ``entries`` what they are in, ``charge`` what both count towards the limit.
+    Replies (answers that the peer provokes) are counted apart, in ``reply_size`` and ``reply_frames``. ``drained`` is
+    called when a lane that has ended becomes empty. ``is_heard`` says that what left has been read by the peer, all of
+    it.
     """
 
     __slots__ = (
@@ -36,6 +38,7 @@ class Outbox:
         "_turns",
         "_urgent",
         "bulk_size",
+        "entries",
         "is_heard",
         "reply_size",
         "small_size",
@@ -58,6 +61,7 @@ class Outbox:
         self._turns: deque[Lane] | tuple[()] = ()
         self.small_size = 0
         self.bulk_size = 0
+        self.entries = 0
         self.reply_size = 0
 
     def __bool__(self) -> bool:
@@ -69,13 +73,18 @@ class Outbox:
         return self.small_size + self.bulk_size
 
     @property
+    def charge(self) -> int:
+        """What waits in the lanes, as it counts towards the limit."""
+        return charged(self.small_size + self.bulk_size, self.entries)
+
+    @property
     def reply_frames(self) -> int:
         """Replies waiting."""
         return len(self._replies)
 
     def has_room(self, size: int) -> bool:
         """Whether an entry of this size may be put now. Small ones need not wait for bulk to leave."""
-        small = self.small_size
+        small = self.small_size + self.entries * ENTRY
         return small + self.bulk_size < self._limit or (size <= SMALL and small < self._limit)
 
     def on_answer(self, lane: Departed) -> None:
@@ -134,6 +143,7 @@ class Outbox:
             lane.rest = deque((entry,))
         else:
             lane.rest.append(entry)
+        self.entries += 1
         if type(entry) is bytes:
             size = len(entry)
             if size <= SMALL:
@@ -152,6 +162,7 @@ class Outbox:
             lane.rest = deque((entry,))
         else:
             lane.rest.appendleft(entry)
+        self.entries += 1
         self.bulk_size += entry.size
         return True
 
@@ -214,6 +225,7 @@ class Outbox:
                     total = self._take_run(lane, frames, total, limit)
                     continue
                 frames.append(entry)
+                self.entries -= 1
                 self._tail = 0 if lane.left else id(lane)
                 if size <= SMALL:
                     self.small_size -= size
@@ -271,7 +283,7 @@ class Outbox:
 
     def _take_run(self, lane: Lane, frames: list[EncodedFrame], total: int, limit: int) -> int:
         """Take small entries of the only lane that waits, all but the last one. Returns the bytes taken in all."""
-        rest, entry, before = lane.rest, lane.head, total
+        rest, entry, before, taken = lane.rest, lane.head, total, len(frames)
         assert rest is not None
         while rest and type(entry) is bytes and (size := len(entry)) <= SMALL and total + size <= limit:
             frames.append(entry)
@@ -280,6 +292,7 @@ class Outbox:
         lane.head = entry
         lane.left = True
         self.small_size -= total - before
+        self.entries -= len(frames) - taken
         return total
 
     def _take_part(self, lane: Lane, source: Bulk, frames: list[EncodedFrame], size: int) -> None:
@@ -287,6 +300,7 @@ class Outbox:
         if frame is not None:
             frames.append(frame)
         if not source.next_size:
+            self.entries -= 1
             self.bulk_size -= source.size
             lane.head = lane.rest.popleft() if lane.rest else None
         else:
@@ -295,6 +309,7 @@ class Outbox:
             self.bulk_size -= size
 
     def _forget(self, entry: Entry) -> None:
+        self.entries -= 1
         if not isinstance(entry, bytes):
             self.bulk_size -= entry.size
         elif len(entry) <= SMALL:

@@ -2,23 +2,79 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
+from rsocket_trio.mux.charge import ENTRY
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.mux.lane import Lane
-from rsocket_trio.mux.outbox import WRITE_SIZE, Outbox
+from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox
+from rsocket_trio.mux.sharing import Shared, Sharer
+
+LOOSE = 256
+"""Frames that are kept as they are. When there are as many, the small ones among them are joined."""
+SMALL_FRAME = 1024
+"""Bytes up to which a frame is joined with others: as an object of its own it costs 60 bytes more, in a run two."""
+
+
+class Run:
+    """Small frames that left one after the other, as one piece of memory."""
+
+    __slots__ = ("_data", "_sizes")
+
+    def __init__(self, data: bytes, sizes: array[int]) -> None:
+        self._data = data
+        self._sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    @classmethod
+    def of(cls, frames: Sequence[bytes]) -> Run:
+        """These frames."""
+        return cls(b"".join(frames), array("H", map(len, frames)))
+
+    def frames(self) -> Iterator[bytes]:
+        """Each of them."""
+        end = 0
+        for size in self._sizes:
+            begin, end = end, end + size
+            yield self._data[begin:end]
+
+    def whole_until(self, position: int) -> int:
+        """The bytes of those that end at this position of the run, or before."""
+        end = 0
+        for size in self._sizes:
+            if end + size > position:
+                break
+            end += size
+        return end
+
+    def rest(self, position: int) -> Run:
+        """Those that begin at this position of the run, or behind."""
+        end = count = 0
+        while end < position:
+            end += self._sizes[count]
+            count += 1
+        return Run(self._data[end:], self._sizes[count:])
+
+
+Kept: TypeAlias = bytes | Run
 
 
 class FrameStore:
     """Frames that left, in order. ``position`` is where the next one will begin, ``first`` where the oldest kept does.
 
-    Positions count the bytes of encoded frames from 0 on, as the peer counts those that it receives.
+    Positions count the bytes of encoded frames from 0 on, as the peer counts those that it receives. Many small frames
+    are joined, so that what is kept takes little more memory than its bytes.
     """
 
-    __slots__ = ("_frames", "first", "limit", "position")
+    __slots__ = ("_frames", "_joined", "first", "limit", "position")
 
     def __init__(self, limit: int) -> None:
+        self._joined: deque[Kept] | tuple[()] = ()
         self._frames: deque[bytes] = deque()
         self.limit = limit
         self.first = 0
@@ -36,13 +92,27 @@ class FrameStore:
 
     def append(self, frame: bytes) -> None:
         """A frame leaves."""
-        self._frames.append(frame)
+        frames = self._frames
+        frames.append(frame)
         self.position += len(frame)
+        if len(frames) >= LOOSE:
+            self._join()
 
     def trim(self, position: int) -> None:
         """The peer has everything before this position. One that is old, or was never reached, means nothing."""
         if not self.first < position <= self.position:
             return
+        joined = self._joined
+        while joined:
+            entry = joined[0]
+            if self.first + len(entry) <= position:
+                self.first += len(joined.popleft())
+                continue
+            if isinstance(entry, Run) and (gone := entry.whole_until(position - self.first)):
+                joined[0] = entry.rest(gone)
+                self.first += gone
+            return
+        self._joined = ()
         frames, first = self._frames, self.first
         while frames and first + len(frames[0]) <= position:
             first += len(frames.popleft())
@@ -53,15 +123,38 @@ class FrameStore:
         if not self.first <= position <= self.position:
             return False
         here = self.first
-        for frame in self._frames:
-            if here >= position:
-                break
-            here += len(frame)
+        for entry in self.entries():
+            if here + len(entry) > position:
+                return here == position or (
+                    isinstance(entry, Run) and here + entry.whole_until(position - here) == position
+                )
+            here += len(entry)
         return here == position
 
+    def entries(self) -> list[Kept]:
+        """All frames kept, many small ones in runs."""
+        return [*self._joined, *self._frames]
+
     def kept(self) -> list[bytes]:
-        """All frames kept."""
-        return list(self._frames)
+        """All frames kept, each by itself."""
+        return [frame for kept in self.entries() for frame in ((kept,) if isinstance(kept, bytes) else kept.frames())]
+
+    def _join(self) -> None:
+        """Join small frames among those that are kept as they are."""
+        joined: deque[Kept] = self._joined if isinstance(self._joined, deque) else deque()
+        small: list[bytes] = []
+        for frame in self._frames:
+            if len(frame) <= SMALL_FRAME:
+                small.append(frame)
+                continue
+            if small:
+                joined.append(Run.of(small))
+                small = []
+            joined.append(frame)
+        if small:
+            joined.append(Run.of(small))
+        self._joined = joined
+        self._frames.clear()
 
 
 class RetainingOutbox(Outbox):
@@ -71,6 +164,8 @@ class RetainingOutbox(Outbox):
     whoever has it retain may ask to be told of each that leaves, and say the same of it;
     ``half_full`` is asked for a frame to send at once when the store is half full, or has no room for what is next;
     ``overflow`` whether to keep nothing any more when that was asked and there is still no room.
+
+    Of sessions that share a limit there is room only while this one may keep more; ``counted`` is what is known of it.
     """
 
     __slots__ = (
@@ -79,8 +174,12 @@ class RetainingOutbox(Outbox):
         "_is_tracked",
         "_leaves",
         "_overflow",
+        "_shared",
+        "_sharer",
         "_signals",
         "asked",
+        "counted",
+        "is_away",
         "is_stalled",
         "store",
     )
@@ -98,10 +197,14 @@ class RetainingOutbox(Outbox):
         self._half_full = half_full
         self._overflow = overflow
         self._signals: deque[bytes] = deque()
-        self._again: deque[bytes] = deque()
+        self._again: deque[Kept] = deque()
         self.asked = False
         self.is_stalled = False
         self.store: FrameStore | None = None
+        self.counted = 0
+        self.is_away = False
+        self._shared: Shared | None = None
+        self._sharer: Sharer | None = None
 
     def __bool__(self) -> bool:
         return bool(self._signals or self._again) or super().__bool__()
@@ -116,6 +219,76 @@ class RetainingOutbox(Outbox):
     def forgo(self) -> None:
         """Keep nothing any more: over no other transport will anything be sent again. What was to be still is here."""
         self.store = None
+        self.leave()
+        self._shared = self._sharer = None
+
+    def share(self, shared: Shared, sharer: Sharer) -> None:
+        """Keep no more than what a limit lets this one keep that several share."""
+        self._shared, self._sharer = shared, sharer
+        self.is_away = False
+
+    def leave(self) -> None:
+        """The peer is away, or nothing is kept any more: what is shared with others is no matter of this one."""
+        self._recount(0)
+        self.is_away = True
+        if self._shared is not None and self._sharer is not None and self._shared.forget(self._sharer):
+            self._sharer.on_room()
+
+    def come_back(self) -> None:
+        """The peer is here again."""
+        self.is_away = False
+        self._look()
+
+    def has_room(self, size: int) -> bool:
+        """Whether an entry of this size may be put now."""
+        # The first lines are those of an outbox that keeps nothing: this runs for each item.
+        small = self.small_size + self.entries * ENTRY
+        waiting = small + self.bulk_size
+        if waiting >= self._limit and (size > SMALL or small >= self._limit):
+            return False
+        shared, store, sharer = self._shared, self.store, self._sharer
+        if shared is None or store is None or sharer is None or self.is_away:
+            return True
+        kept = waiting + store.size
+        if kept >= self.counted:
+            shared.total += kept - self.counted
+            self.counted = kept
+        else:
+            self._recount(kept)
+        if shared.lets(kept):
+            return True
+        shared.wait(sharer)
+        return False
+
+    def ask(self) -> bool:
+        """Ask the peer what it has, if something is kept and that was not asked yet. Whether there is more to write."""
+        if self.asked or self.store is None or not self.store.size:
+            return False
+        self.asked = True
+        self.unheard()
+        self._signals.append(self._half_full())
+        return True
+
+    def on_trimmed(self) -> None:
+        """The peer said that it has more than was known before."""
+        self.asked = self.is_stalled = False
+        self._look()
+
+    def discard(self, lane: Lane) -> None:
+        """Drop what waits in one lane."""
+        super().discard(lane)
+        self._look()
+
+    def _look(self) -> None:
+        """Count anew what is kept."""
+        if self._shared is not None and self.store is not None and not self.is_away:
+            self._recount(self.charge + self.store.size)
+
+    def _recount(self, kept: int) -> None:
+        """Those that share a limit hear that this is kept."""
+        if self._shared is not None:
+            before, self.counted = self.counted, kept
+            self._shared.changed(kept - before)
 
     def discard_lanes(self) -> None:
         """Drop what waits in all lanes, and what was to be sent again."""
@@ -136,9 +309,10 @@ class RetainingOutbox(Outbox):
         assert self.store is not None
         self._signals.clear()
         self._drop_untracked()
+        self._look()
         if first is not None:
             self._signals.append(first)
-        self._again = deque(self.store.kept())
+        self._again = deque(self.store.entries())
         self.asked = self.is_stalled = False
 
     def release(self, first: bytes) -> None:
@@ -171,9 +345,12 @@ class RetainingOutbox(Outbox):
             frames.append(signal)
             total += len(signal)
         while again and total < limit:
-            frame = again.popleft()
-            frames.append(frame)
-            total += len(frame)
+            kept_frame = again.popleft()
+            if isinstance(kept_frame, Run):
+                again.extendleft(reversed(list(kept_frame.frames())))
+                continue
+            frames.append(kept_frame)
+            total += len(kept_frame)
         if again or total >= limit:
             return frames
         if store is None:
@@ -195,6 +372,8 @@ class RetainingOutbox(Outbox):
             self.asked = True
             self.unheard()
             frames.append(self._half_full())
+        if self._shared is not None:
+            self._look()
         return frames
 
     def _take_untracked_replies(self, frames: list[EncodedFrame], store: FrameStore) -> None:

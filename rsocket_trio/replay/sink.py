@@ -13,6 +13,7 @@ import trio
 from rsocket_trio import Channel, Invalid, Payload, Responder
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import RSocketError
+from rsocket_trio.mux.charge import charged
 from rsocket_trio.replay.entries import Write, read_sink_payload
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.ledger import Ledger
@@ -21,7 +22,8 @@ from rsocket_trio.replay.requests import read_abort, read_commit, read_stage
 from rsocket_trio.replay.segments import NO_ROOM
 
 WAITING_BYTES = 4 * 2**20
-"""Bytes of a channel's elements that wait for those before them to be written."""
+"""What a channel's elements count that wait for those before them to be written and acknowledged: the bytes of each,
+and what holding it costs, for one may be empty."""
 
 
 def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
@@ -43,7 +45,9 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
             nursery.start_soon(receive, channel, queue)
             while writes := await queue.take():
                 if len(writes) > 1 and await is_written(writes):
-                    await acknowledge(channel, len(writes))
+                    count = len(writes)
+                    del writes  # they are in the log: nobody holds them until the writer wants to hear of them
+                    await acknowledge(channel, count)
                     continue
                 # One may be at fault alone: those before it are written and acknowledged, so that it is known which.
                 for one in writes:
@@ -112,7 +116,7 @@ class Waiting:
     async def put(self, write: Write) -> None:
         """Put one behind the others, and wait while there are too many."""
         self._writes.append(write)
-        self._size += write.element.size
+        self._size += charged(write.element.size)
         self._changed.wake_all()
         while self._size > WAITING_BYTES:
             await self._changed.park()

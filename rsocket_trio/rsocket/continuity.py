@@ -141,6 +141,7 @@ class Continuity:
         """The transport is gone. Streams that do not outlive it end (RSX-RES-07)."""
         session, resumption = self._session, self.resumption
         assert resumption is not None
+        self._outbox.leave()
         lost = [stream for stream in session.open_streams() if not resumption.survives(stream.id)]
         for stream in lost:
             session.outbox.discard(stream)
@@ -204,6 +205,7 @@ class Continuity:
             else ResumeOkFrame(resumption.received)
         )
         resumption.take(back, dialect.codec.encode(first))
+        self._outbox.come_back()
         session.restart(now)
 
     def _granted_again(self, entry: Entry) -> tuple[Entry, ...]:

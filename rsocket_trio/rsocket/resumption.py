@@ -131,7 +131,7 @@ class Resumption:
         self._trim(store, position)
         if store.first != first:
             # An answer that frees nothing is no reason to ask again.
-            self._outbox.asked = self._outbox.is_stalled = False
+            self._outbox.on_trimmed()
 
     def check(self, back: Comeback) -> None:
         """Whether the client's positions can be served. Raises ``RejectedResume`` naming them (RS02-RSM-18).

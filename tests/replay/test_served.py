@@ -40,6 +40,7 @@ from rsocket_trio.replay import (
     add_sink,
     add_source,
 )
+from rsocket_trio.replay import sink as sink_module
 from rsocket_trio.replay.entries import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
 from rsocket_trio.testing import connected_pair
 from tests.replay.disks import BadDisk, FullDisk, QuickDisk
@@ -428,6 +429,39 @@ async def test_an_element_that_can_not_be_written_takes_none_of_those_before_it_
 async def collect(channel: Channel, answers: list[Payload]) -> None:
     async for answer in channel:
         answers.append(answer)
+
+
+@pytest.mark.parametrize("row", [b"", b"x"])
+async def test_rows_of_no_size_wait_as_well_while_their_answers_get_no_credit(
+    row: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink_module, "WAITING_BYTES", 1000 * 256)
+    ledger = Ledger()
+    async with (
+        sink(ledger) as client,
+        client.request_channel(row, route="rows", initial_request_n=1, refill=False) as channel,
+    ):
+        sent = 1
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+
+                async def send() -> None:
+                    nonlocal sent
+                    while sent < 20_000:
+                        await channel.send(row)
+                        sent += 1
+
+                nursery.start_soon(send)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                scope.cancel()
+        # What was written and waits to be told, what waits to be written, and the credit of the channel.
+        assert sent < 2 * 1000 + 3 * 256
+        await channel.send_eof()
+
+        channel.request_n(20_000)
+        answers = [item.data async for item in channel]
+        assert answers == [b""] * sent
+    assert ledger.log.bounds(0) == (0, sent)
 
 
 async def test_a_channel_that_is_not_read_is_not_read_from_either() -> None:
