@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, overload
 
 import attrs
 import trio
@@ -16,10 +16,24 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.rsocket.extensions import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
 from rsocket_trio.terms import Lease, Setup
 
+if TYPE_CHECKING:
+    from rsocket_trio.connection import protocols
+
 SESSIONS_OWN = (KEEPALIVE, RESUME, LEASE)
 """Extensions that no application takes."""
 
 F = TypeVar("F", bound=Function)
+# By their names the type checker says what a handler is not.
+RequestResponseHandler = TypeVar("RequestResponseHandler", bound="protocols.RequestResponse")
+RequestStreamHandler = TypeVar("RequestStreamHandler", bound="protocols.RequestStream")
+RequestChannelHandler = TypeVar("RequestChannelHandler", bound="protocols.Conversation")
+FireAndForgetHandler = TypeVar("FireAndForgetHandler", bound="protocols.FireAndForget")
+MetadataPushHandler = TypeVar("MetadataPushHandler", bound="protocols.MetadataPush")
+SetupHandler = TypeVar("SetupHandler", bound="protocols.SetupHandler")
+LeasePolicy = TypeVar("LeasePolicy", bound="protocols.LeasePolicy")
+ExtensionHandler = TypeVar("ExtensionHandler", bound="protocols.ExtensionTaker")
+ExtensionEntryHandler = TypeVar("ExtensionEntryHandler", bound="protocols.EntryTaker")
+OnErrorHandler = TypeVar("OnErrorHandler", bound="protocols.OnError")
 
 LONGEST_ROUTE = 255
 """Bytes of UTF-8 that a routing tag can hold."""
@@ -42,38 +56,48 @@ class Responder:
     # The decorators: bare, or called with or without a route.
 
     @overload
-    def request_response(self, route: F, /) -> F: ...
+    def request_response(self, route: RequestResponseHandler, /) -> RequestResponseHandler: ...
     @overload
-    def request_response(self, route: str | None = None) -> Callable[[F], F]: ...
-    def request_response(self, route: F | str | None = None) -> F | Callable[[F], F]:
+    def request_response(
+        self, route: str | None = None
+    ) -> Callable[[RequestResponseHandler], RequestResponseHandler]: ...
+    def request_response(
+        self, route: RequestResponseHandler | str | None = None
+    ) -> RequestResponseHandler | Callable[[RequestResponseHandler], RequestResponseHandler]:
         """Serve request/response: an async function of the request, or a plain one that runs inline, without a task."""
         return self._decorator(Interaction.REQUEST_RESPONSE, route)
 
     @overload
-    def request_stream(self, route: F, /) -> F: ...
+    def request_stream(self, route: RequestStreamHandler, /) -> RequestStreamHandler: ...
     @overload
-    def request_stream(self, route: str | None = None) -> Callable[[F], F]: ...
-    def request_stream(self, route: F | str | None = None) -> F | Callable[[F], F]:
+    def request_stream(self, route: str | None = None) -> Callable[[RequestStreamHandler], RequestStreamHandler]: ...
+    def request_stream(
+        self, route: RequestStreamHandler | str | None = None
+    ) -> RequestStreamHandler | Callable[[RequestStreamHandler], RequestStreamHandler]:
         """Serve a stream: an async generator of the request, or an async function of it and an ``Outgoing``."""
         return self._decorator(Interaction.REQUEST_STREAM, route)
 
     @overload
-    def request_subscription(self, route: F, /) -> F: ...
+    def request_subscription(self, route: RequestStreamHandler, /) -> RequestStreamHandler: ...
     @overload
-    def request_subscription(self, route: str | None = None) -> Callable[[F], F]: ...
-    def request_subscription(self, route: F | str | None = None) -> F | Callable[[F], F]:
+    def request_subscription(
+        self, route: str | None = None
+    ) -> Callable[[RequestStreamHandler], RequestStreamHandler]: ...
+    def request_subscription(
+        self, route: RequestStreamHandler | str | None = None
+    ) -> RequestStreamHandler | Callable[[RequestStreamHandler], RequestStreamHandler]:
         """Serve a subscription of drafts 0.0 and 0.1, in the forms of ``request_stream``; it never completes."""
         return self._decorator(Interaction.REQUEST_SUBSCRIPTION, route)
 
     @overload
-    def request_channel(self, route: F, /) -> F: ...
+    def request_channel(self, route: RequestChannelHandler, /) -> RequestChannelHandler: ...
     @overload
     def request_channel(
         self, route: str | None = None, *, initial_request_n: int = 256, refill: bool = True
-    ) -> Callable[[F], F]: ...
+    ) -> Callable[[RequestChannelHandler], RequestChannelHandler]: ...
     def request_channel(
-        self, route: F | str | None = None, *, initial_request_n: int = 256, refill: bool = True
-    ) -> F | Callable[[F], F]:
+        self, route: RequestChannelHandler | str | None = None, *, initial_request_n: int = 256, refill: bool = True
+    ) -> RequestChannelHandler | Callable[[RequestChannelHandler], RequestChannelHandler]:
         """Serve a channel: an async function of a ``Channel``.
 
         ``initial_request_n`` is the credit that the requester gets, topped up unless ``refill`` is false.
@@ -82,26 +106,30 @@ class Responder:
         return self._decorator(Interaction.REQUEST_CHANNEL, route, credit=initial_request_n, refill=refill)
 
     @overload
-    def fire_and_forget(self, route: F, /) -> F: ...
+    def fire_and_forget(self, route: FireAndForgetHandler, /) -> FireAndForgetHandler: ...
     @overload
-    def fire_and_forget(self, route: str | None = None) -> Callable[[F], F]: ...
-    def fire_and_forget(self, route: F | str | None = None) -> F | Callable[[F], F]:
+    def fire_and_forget(self, route: str | None = None) -> Callable[[FireAndForgetHandler], FireAndForgetHandler]: ...
+    def fire_and_forget(
+        self, route: FireAndForgetHandler | str | None = None
+    ) -> FireAndForgetHandler | Callable[[FireAndForgetHandler], FireAndForgetHandler]:
         """Serve fire-and-forget: an async or plain function of the request. Nothing is ever answered."""
         return self._decorator(Interaction.FIRE_AND_FORGET, route)
 
     @overload
-    def metadata_push(self, function: F, /) -> F: ...
+    def metadata_push(self, function: MetadataPushHandler, /) -> MetadataPushHandler: ...
     @overload
-    def metadata_push(self) -> Callable[[F], F]: ...
-    def metadata_push(self, function: F | None = None) -> F | Callable[[F], F]:
+    def metadata_push(self) -> Callable[[MetadataPushHandler], MetadataPushHandler]: ...
+    def metadata_push(
+        self, function: MetadataPushHandler | None = None
+    ) -> MetadataPushHandler | Callable[[MetadataPushHandler], MetadataPushHandler]:
         """Take metadata pushed for the connection: an async or plain function of the ``bytes``."""
         return self._special("metadata_push", function)
 
     @overload
-    def setup(self, function: F, /) -> F: ...
+    def setup(self, function: SetupHandler, /) -> SetupHandler: ...
     @overload
-    def setup(self) -> Callable[[F], F]: ...
-    def setup(self, function: F | None = None) -> F | Callable[[F], F]:
+    def setup(self) -> Callable[[SetupHandler], SetupHandler]: ...
+    def setup(self, function: SetupHandler | None = None) -> SetupHandler | Callable[[SetupHandler], SetupHandler]:
         """Let connections in: a function of ``(Setup, Connection)``; raising ``RejectedSetup`` refuses.
 
         Until it returns no request runs.
@@ -109,10 +137,10 @@ class Responder:
         return self._special("setup", function)
 
     @overload
-    def lease(self, function: F, /) -> F: ...
+    def lease(self, function: LeasePolicy, /) -> LeasePolicy: ...
     @overload
-    def lease(self) -> Callable[[F], F]: ...
-    def lease(self, function: F | None = None) -> F | Callable[[F], F]:
+    def lease(self) -> Callable[[LeasePolicy], LeasePolicy]: ...
+    def lease(self, function: LeasePolicy | None = None) -> LeasePolicy | Callable[[LeasePolicy], LeasePolicy]:
         """Grant leases: an async generator of the ``Setup`` that yields ``Lease``, one generator per connection."""
         return self._special("lease", function)
 
@@ -134,10 +162,12 @@ class Responder:
         self.lease(fixed_rate)
 
     @overload
-    def on_error(self, function: F, /) -> F: ...
+    def on_error(self, function: OnErrorHandler, /) -> OnErrorHandler: ...
     @overload
-    def on_error(self) -> Callable[[F], F]: ...
-    def on_error(self, function: F | None = None) -> F | Callable[[F], F]:
+    def on_error(self) -> Callable[[OnErrorHandler], OnErrorHandler]: ...
+    def on_error(
+        self, function: OnErrorHandler | None = None
+    ) -> OnErrorHandler | Callable[[OnErrorHandler], OnErrorHandler]:
         """Be told of every failure of a handler: a plain or async function of ``(error, call)``.
 
         ``call`` is a ``Call``: which request of which connection it was. Functions are called in the order in which
@@ -145,18 +175,18 @@ class Responder:
         handler tells its peer on purpose is no failure.
         """
 
-        def register(function: F) -> F:
+        def register(function: OnErrorHandler) -> OnErrorHandler:
             self._error_handlers += (checked("on_error", function),)
             return function
 
         return register if function is None else register(function)
 
-    def extension(self, ext_type: int) -> Callable[[F], F]:
+    def extension(self, ext_type: int) -> Callable[[ExtensionHandler], ExtensionHandler]:
         """Take EXT frames of this type: a plain function of ``(stream_id, body)``, run inline."""
         if not 0 < ext_type < 2**31:
             raise ValueError(f"extended type {ext_type}: must be between 1 and {2**31 - 1}")
 
-        def register(function: F) -> F:
+        def register(function: ExtensionHandler) -> ExtensionHandler:
             handler = checked("extension", function)
             if ext_type in self._extensions:
                 raise ValueError(
@@ -167,7 +197,7 @@ class Responder:
 
         return register
 
-    def extension_entry(self, extension: int | str) -> Callable[[F], F]:
+    def extension_entry(self, extension: int | str) -> Callable[[ExtensionEntryHandler], ExtensionEntryHandler]:
         """Take entries of an application's own extension, by name, or of a well-known one such as the broker's.
 
         A plain function of ``(point, content)``, run inline; ``point`` is ``"SETUP"``, ``"REQUEST"`` or ``"EXT"``,
@@ -177,7 +207,7 @@ class Responder:
         if extension in SESSIONS_OWN or extension in RESERVED:
             raise ValueError(f"extension {extension!r} is not an application's")
 
-        def register(function: F) -> F:
+        def register(function: ExtensionEntryHandler) -> ExtensionEntryHandler:
             handler = checked("extension_entry", function)
             taken = self._entry_hooks.get(extension)
             if taken is not None:

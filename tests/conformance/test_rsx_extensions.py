@@ -409,7 +409,7 @@ def test_an_extension_has_one_hook_and_some_have_none() -> None:
         with pytest.raises(ValueError, match="is not an application's"):
             responder.extension_entry(taken)
     with pytest.raises(TypeError, match=r"plain function \(point, content\)"):
-        responder.extension_entry("x.two")(lambda content: None)
+        responder.extension_entry("x.two")(lambda content: None)  # type: ignore[type-var]
 
 
 # MIME types of payloads

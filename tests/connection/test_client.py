@@ -249,11 +249,11 @@ async def test_nothing_of_another_exception_reaches_the_peer(
 async def test_what_is_no_payload_is_an_internal_error(autojump_clock: MockClock) -> None:
     responder = Responder()
 
-    @responder.request_response
+    @responder.request_response  # type: ignore[call-overload]
     async def wrong(request: Payload) -> object:
         return 7
 
-    @responder.request_response("inline")
+    @responder.request_response("inline")  # type: ignore[type-var]
     def wrong_at_once(request: Payload) -> object:
         return None
 

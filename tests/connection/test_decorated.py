@@ -195,7 +195,7 @@ def test_a_wrapper_that_takes_other_arguments_than_it_should_is_refused_although
         return
 
     with pytest.raises(TypeError, match=r"\(request, other\) is an async function"):
-        Responder().request_response(wrapper)
+        Responder().request_response(wrapper)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize("wrap", [in_generator, in_plain, as_partial, staticmethod, as_lambda, without_wraps])
@@ -349,7 +349,7 @@ async def test_a_channel_whose_lambda_returns_nothing_to_await_fails(
     caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     responder = Responder()
-    responder.request_channel(lambda channel: None)
+    responder.request_channel(lambda channel: None)  # type: ignore[call-overload]
     async with connected_pair(responder) as pair, pair.client.request_channel() as channel:
         with pytest.raises(ApplicationError, match="internal error"):
             await anext(channel)

@@ -1,0 +1,400 @@
+"""The type checker finds a wrong handler where it is decorated, and lets every right one stay what it is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.blocks import ROOT
+from tests.missing import require
+
+PATIENCE = 300.0
+
+RIGHT = """
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, NoReturn, ParamSpec, TypeVar, assert_type
+
+from rsocket_trio import Call, Channel, Connection, Lease, Outgoing, Payload, PayloadLike, Responder, Setup
+
+P = ParamSpec("P")
+R = TypeVar("R")
+responder = Responder()
+
+
+@responder.request_response
+async def echo(request: Payload) -> Payload:
+    return request
+
+
+@responder.request_response("upper")
+def upper(request: Payload) -> bytes:
+    return request.data.upper()
+
+
+@responder.request_response()
+def text(message: Payload, suffix: str = "") -> str:
+    return message.text + suffix
+
+
+@responder.request_response("any")
+async def anything(request: object) -> PayloadLike:
+    return "anything"
+
+
+@responder.request_response("never")
+async def never(request: Payload) -> NoReturn:
+    raise ValueError("never")
+
+
+@responder.request_response("either")
+def either(request: Payload) -> bytes | Awaitable[bytes]:
+    return b"" if request.data else upper_later(request)
+
+
+async def upper_later(request: Payload) -> bytes:
+    return request.data.upper()
+
+
+@responder.request_response("untyped")
+def untyped(request):  # type: ignore[no-untyped-def]
+    return request
+
+
+@responder.request_stream("items")
+async def items(request: Payload) -> AsyncIterator[str]:
+    yield "one"
+
+
+@responder.request_stream
+async def push(request: Payload, out: Outgoing) -> None:
+    await out.send(b"one")
+
+
+@responder.request_stream("handed on")
+def handed_on(request: Payload) -> AsyncIterator[str]:
+    return items(request)
+
+
+@responder.request_subscription
+async def prices(request: Payload) -> AsyncIterator[bytes | str]:
+    yield b"1"
+
+
+@responder.request_channel("chat", initial_request_n=16)
+async def chat(channel: Channel) -> None:
+    async for item in channel:
+        await channel.send(item)
+
+
+@responder.fire_and_forget("log")
+async def log(request: Payload) -> None:
+    return
+
+
+@responder.fire_and_forget
+@responder.request_response("both")
+def both(request: Payload) -> bytes:
+    return b""
+
+
+seen: list[Payload] = []
+responder.fire_and_forget("seen")(seen.append)
+
+
+@responder.metadata_push
+def pushed(metadata: bytes) -> None:
+    return
+
+
+@responder.setup
+async def meet(setup: Setup, connection: Connection) -> None:
+    connection.state.user = setup.payload.text
+
+
+@responder.lease
+async def permits(setup: Setup) -> AsyncIterator[Lease]:
+    yield Lease(1, 1)
+
+
+@responder.extension(7)
+def take(stream_id: int, body: bytes) -> None:
+    return
+
+
+@responder.extension_entry("acme")
+def take_entry(point: str, content: object) -> bytes | None:
+    return None
+
+
+@responder.on_error
+def report(error: Exception, call: Call) -> str | None:
+    return call.route
+
+
+@responder.on_error()
+async def report_later(error: BaseException, call: object) -> None:
+    return
+
+
+# Wrapped, partial, bound, lambdas
+
+
+def traced(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    @functools.wraps(function)
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await function(*args, **kwargs)
+
+    return wrapper
+
+
+@responder.request_response("traced")
+@traced
+async def wrapped(request: Payload) -> bytes:
+    return request.data
+
+
+@responder.request_response("wraps")
+@functools.wraps(echo)
+async def with_wraps(request: Payload) -> bytes:
+    return request.data
+
+
+def loose(function: Any) -> Any:
+    return function
+
+
+responder.request_stream("loose")(loose(items))
+
+
+async def with_database(database: str, request: Payload) -> bytes:
+    return database.encode()
+
+
+responder.request_response("partial")(functools.partial(with_database, "database"))
+responder.request_response("lambda")(lambda request: upper_later(request))
+responder.request_response("cached")(functools.cache(lambda request: b"x"))
+
+
+class Service:
+    async def greet(self, request: Payload) -> bytes:
+        return b"hello"
+
+    async def __call__(self, request: Payload, out: Outgoing) -> None:
+        await out.send(b"hello")
+
+
+responder.request_response("greet")(Service().greet)
+responder.request_stream("service")(Service())
+
+# What is decorated stays what it was.
+
+assert_type(upper(Payload()), bytes)
+assert_type(text(Payload(), suffix="!"), str)
+assert_type(items(Payload()), AsyncIterator[str])
+assert_type(permits(Setup(dialect="rsocket/1.0")), AsyncIterator[Lease])
+
+
+async def calls(call: Call) -> None:
+    assert_type(await echo(Payload()), Payload)
+    assert_type(report(ValueError(), call), str | None)
+"""
+
+WRONG = """
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+from rsocket_trio import Call, Channel, Connection, Lease, Outgoing, Payload, Responder, Setup
+
+responder = Responder()
+
+
+@responder.request_response("number")  # wrong
+def number(request: Payload) -> int:
+    return 7
+
+
+@responder.request_response("nothing")  # wrong
+async def nothing(request: Payload) -> None:
+    return
+
+
+@responder.request_response  # wrong
+async def of_bytes(request: bytes) -> bytes:
+    return request
+
+
+@responder.request_response("items")  # wrong
+async def items_for_one(request: Payload) -> AsyncIterator[bytes]:
+    yield b""
+
+
+@responder.request_response("two")  # wrong
+async def two(request: Payload, out: Outgoing) -> bytes:
+    return b""
+
+
+@responder.request_response("none")  # wrong
+async def no_argument() -> bytes:
+    return b""
+
+
+@responder.request_stream("numbers")  # wrong
+async def numbers(request: Payload) -> AsyncIterator[int]:
+    yield 7
+
+
+@responder.request_stream("one")  # wrong
+async def one(request: Payload) -> bytes:
+    return b""
+
+
+@responder.request_stream("plain")  # wrong
+def plain(request: Payload) -> Iterator[bytes]:
+    yield b""
+
+
+@responder.request_stream("push")  # wrong
+async def push_to_channel(request: Payload, out: Channel) -> None:
+    return
+
+
+@responder.request_subscription  # wrong
+async def price(request: Payload) -> bytes:
+    return b""
+
+
+@responder.request_channel("chat")  # wrong
+async def chat(channel: Payload) -> None:
+    return
+
+
+@responder.request_channel("plain")  # wrong
+def chat_at_once(channel: Channel) -> None:
+    return
+
+
+@responder.request_channel("items", initial_request_n=3)  # wrong
+async def chat_items(channel: Channel) -> AsyncIterator[bytes]:
+    yield b""
+
+
+@responder.fire_and_forget("log")  # wrong
+async def log(request: str) -> None:
+    return
+
+
+@responder.fire_and_forget("items")  # wrong
+async def log_items(request: Payload) -> AsyncIterator[bytes]:
+    yield b""
+
+
+@responder.metadata_push  # wrong
+async def pushed(metadata: Payload) -> None:
+    return
+
+
+@responder.setup  # wrong
+async def meet(setup: Setup) -> None:
+    return
+
+
+@responder.setup()  # wrong
+async def decide(setup: Setup, connection: Connection) -> bool:
+    return True
+
+
+@responder.lease  # wrong
+async def permit(setup: Setup) -> Lease:
+    return Lease(1, 1)
+
+
+@responder.lease()  # wrong
+async def permits(setup: Setup) -> AsyncIterator[int]:
+    yield 7
+
+
+@responder.extension(7)  # wrong
+async def take(stream_id: int, body: bytes) -> None:
+    return
+
+
+@responder.extension_entry("acme")  # wrong
+def take_entry(content: object) -> None:
+    return
+
+
+@responder.on_error  # wrong
+def report(error: Exception) -> None:
+    return
+
+
+@responder.on_error()  # wrong
+async def report_route(error: Exception, route: str) -> None:
+    return
+"""
+
+
+class Finding(NamedTuple):
+    """One error of the type checker."""
+
+    line: int
+    text: str
+
+
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding]]:
+    """What the type checker says of both."""
+    require(None if find_spec("mypy") else "mypy is not installed")
+    folder = tmp_path_factory.mktemp("handlers")
+    files = {"right.py": RIGHT, "wrong.py": WRONG}
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    command = [sys.executable, "-m", "mypy", "--config-file", "pyproject.toml", "--no-error-summary"]
+    done = subprocess.run(
+        [*command, *(str(folder / name) for name in files)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    found: dict[str, list[Finding]] = {name: [] for name in files}
+    for path, line, text in re.findall(r"^(.+?):(\d+): error: (.*)$", done.stdout, re.MULTILINE):
+        found[Path(path).name].append(Finding(int(line), text))
+    assert done.stderr == ""
+    return found
+
+
+def test_right_handlers_of_every_form_pass_and_keep_their_types(findings: dict[str, list[Finding]]) -> None:
+    assert findings["right.py"] == []
+
+
+def test_every_wrong_handler_is_found_where_it_is_decorated(findings: dict[str, list[Finding]]) -> None:
+    wrong = [number for number, line in enumerate(WRONG.splitlines(), 1) if line.endswith("# wrong")]
+
+    assert [finding.line for finding in findings["wrong.py"]] == wrong
+
+
+def test_the_errors_name_the_decorator_or_its_handler_and_the_type_that_was_found(
+    findings: dict[str, list[Finding]],
+) -> None:
+    texts = [finding.text for finding in findings["wrong.py"]]
+
+    assert texts[0] == (
+        'Value of type variable "RequestResponseHandler" of function cannot be "Callable[[Payload], int]"  [type-var]'
+    )
+    for text in texts:
+        assert re.search(
+            r'variable "\w+(Handler|Policy)" .*cannot be "|variant of "\w+" of "Responder" matches argument type "',
+            text,
+        )
