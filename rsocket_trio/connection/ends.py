@@ -141,8 +141,9 @@ class RSocketClient:
             extensions=responder.extensions if responder is not None else (),
             resume=self.resume,
         )
-        own_policy = responder is not None and responder.lease_policy is not None
-        session.start_client(numbered(dialect, terms), now, own_policy=own_policy, said=said)
+        # A lease for requests that nobody here serves is of no use, and servers end on one that they do not expect.
+        grants = responder is not None and responder.lease_policy is None
+        session.start_client(numbered(dialect, terms), now, grants=grants, said=said)
         written = setup_frame(dialect, terms) if dialect.mime_fields else said[0]
         setup = described(dialect, stated(dialect, written))
         return Begun(session, setup, session if self.resume is not None else None)

@@ -27,17 +27,18 @@ UNLIMITED_LEASE = Lease(MAX_REQUESTS, MAX_SECONDS)
 class ClientBeginning:
     """A client says its SETUP, and waits for the answer where it asked for one.
 
-    ``own_policy`` says that its application grants the server's requests itself.
+    ``grants`` says that with leases the session grants the server's requests, and without bounds: not where the
+    application has a policy for that, or serves no requests.
     """
 
     is_full = False
 
-    __slots__ = ("_own_policy", "_session", "_terms")
+    __slots__ = ("_grants", "_session", "_terms")
 
-    def __init__(self, session: Session, terms: ClientTerms, *, own_policy: bool) -> None:
+    def __init__(self, session: Session, terms: ClientTerms, *, grants: bool) -> None:
         self._session = session
         self._terms = terms
-        self._own_policy = own_policy
+        self._grants = grants
 
     def start(self, now: float, said: tuple[SetupFrame, bytes] | None = None) -> None:
         """Send SETUP. Raises ``LocalProtocolError`` for terms that the dialect can't say."""
@@ -93,7 +94,7 @@ class ClientBeginning:
         session.beginning = None
         if terms.lease:
             session.control.agree_leases()
-            if not self._own_policy and not session.dialect.implicit_lease:
+            if self._grants and not session.dialect.implicit_lease:
                 session.grant(UNLIMITED_LEASE, now)  # RS10-CON-11
 
 

@@ -84,14 +84,14 @@ class Session(Standing):
     # What the connection says
 
     def start_client(
-        self, terms: ClientTerms, now: float, *, own_policy: bool = False, said: tuple[SetupFrame, bytes] | None = None
+        self, terms: ClientTerms, now: float, *, grants: bool = True, said: tuple[SetupFrame, bytes] | None = None
     ) -> None:
-        """Send SETUP, and with leases our own first LEASE, unless the application has a policy for that.
+        """Send SETUP, and with leases a first LEASE without bounds, unless ``grants`` is false.
 
         ``said`` is the SETUP of these terms, for those who have made it already to see whether it can be said.
         Raises ``LocalProtocolError`` for terms that the dialect can't say.
         """
-        ClientBeginning(self, terms, own_policy=own_policy).start(now, said)
+        ClientBeginning(self, terms, grants=grants).start(now, said)
 
     def start_server(self, *, grants_leases: bool) -> None:
         """Wait for SETUP."""

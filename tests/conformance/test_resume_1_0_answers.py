@@ -13,6 +13,7 @@ from rsocket_trio import (
     Keepalive,
     RejectedResume,
     RejectedSetup,
+    Responder,
     RSocketError,
 )
 from tests.conformance.raw import (
@@ -252,7 +253,7 @@ async def test_what_belongs_to_the_beginning_means_nothing_to_a_client_later(
 @both
 @clause("RS10-RSM-21", "RS02-RSM-20", "RS02-RSM-03")
 async def test_a_client_waits_for_a_lease_anew_and_grants_its_own_again(autojump_clock: object, wire: Wire) -> None:
-    async with client(wire, lease=True) as side:
+    async with client(wire, Responder(), lease=True) as side:
         await side.peer.expect(lease(2**31 - 1, 2**31 - 1))
         await side.peer.send(lease(60_000, 5))
         await side.connection.fire_and_forget(b"one")
@@ -272,6 +273,15 @@ async def test_a_client_waits_for_a_lease_anew_and_grants_its_own_again(autojump
         while (got := await peer.receive()).type == KEEPALIVE:
             pass
         assert got == parsed(forget(3, b"two"))
+
+
+@both
+@clause("RS10-RSM-21", "RS02-RSM-20")
+async def test_a_client_that_serves_nothing_grants_nothing_anew(autojump_clock: object, wire: Wire) -> None:
+    async with client(wire, lease=True) as side:
+        await trio.sleep(1)
+        peer = await side.resumed(got=0, sent=0)
+        await peer.expect_silence(10)
 
 
 @both

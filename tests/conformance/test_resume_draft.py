@@ -673,7 +673,8 @@ async def test_a_client_asks_for_its_leases_again_and_waits_for_them(autojump_cl
     seen: list[str] = []
 
     async def ask() -> None:
-        async with open_connection_over(harbour.connect, dialect=RSX.name, resume=OPTIONS, lease=True) as connection:
+        options: Any = {"dialect": RSX.name, "resume": OPTIONS, "lease": True, "responder": Responder()}
+        async with open_connection_over(harbour.connect, **options) as connection:
             await connection.fire_and_forget(b"1")
             seen.append("1")
             await trio.sleep(1)

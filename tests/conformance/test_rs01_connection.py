@@ -304,7 +304,7 @@ async def test_a_lifetime_of_0_means_no_death_by_silence_but_half_a_frame_stalls
 
 @clause("RS01-CON-13", "RS01-CON-05", "RS01-CON-15", "RS01-LEASE-02", "RS01-UNX-05", "RS01-CON-18")
 async def test_a_client_with_leases_grants_one_after_setup_and_waits_for_one(autojump_clock: object) -> None:
-    async with client(W, lease=True, keepalive=Keepalive(10, 100_000)) as (connection, peer):
+    async with client(W, Log().responder, lease=True, keepalive=Keepalive(10, 100_000)) as (connection, peer):
         await peer.expect(UNLIMITED)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.fire_and_forget, b"x")
@@ -313,6 +313,15 @@ async def test_a_client_with_leases_grants_one_after_setup_and_waits_for_one(aut
                 await peer.expect(W.keepalive())
             await peer.send(W.lease(1, 1))
             await peer.expect(W.forget(2, b"x"))
+
+
+@clause("RS01-CON-13")
+async def test_a_client_with_leases_that_serves_nothing_grants_none(autojump_clock: object) -> None:
+    async with client(W, lease=True) as (connection, peer):
+        await peer.send(W.lease(60_000, 1))
+        await connection.fire_and_forget(b"x")
+        await peer.expect(W.forget(2, b"x"))
+        await peer.expect_silence(10)
 
 
 @clause("RS01-CON-13")
@@ -356,7 +365,6 @@ async def test_a_server_that_accepts_leases_holds_the_client_to_them(autojump_cl
 async def test_the_last_lease_replaces_all_former_ones(autojump_clock: object) -> None:
     sent: list[int] = []
     async with client(W, lease=True, keepalive=Keepalive(1000, 10_000)) as (connection, peer):
-        await peer.expect(UNLIMITED)
         async with trio.open_nursery() as nursery:
 
             async def forget(number: int) -> None:

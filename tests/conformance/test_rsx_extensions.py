@@ -191,7 +191,7 @@ async def test_the_cost_of_a_request_in_pieces_stands_on_its_first(autojump_cloc
 async def test_a_client_waits_for_as_many_permits_as_its_requests_cost(grant: Any, autojump_clock: object) -> None:
     async with asking_client(lease=True) as (peer, outcome), trio.open_nursery() as nursery:
         await peer.send(setup_ok(selected(0)))
-        await peer.expect(permits(FOREVER, FOREVER))
+        await settle()
         [connection] = outcome
         assert isinstance(connection, Connection)
         nursery.start_soon(call, connection, b"dear", 3)
@@ -239,7 +239,7 @@ async def test_a_server_waits_for_permits_of_the_client(autojump_clock: object) 
 async def test_permits_of_a_strategy_that_was_not_selected_mean_nothing(autojump_clock: object) -> None:
     async with asking_client(lease=True) as (peer, outcome):
         await peer.send(setup_ok(selected(0)), permits(1000, 5, strategy=1))
-        await peer.expect(permits(FOREVER, FOREVER))
+        await settle()
         [connection] = outcome
         assert connection.lease == Lease(0, 0)  # type: ignore[attr-defined]
 

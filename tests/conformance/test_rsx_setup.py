@@ -99,12 +99,20 @@ async def test_a_client_that_asks_for_no_answer_may_request_at_once(autojump_clo
 
 @clause("RSX-SETUP-03", "RSX-LEASE-06", "RSX-LEASE-01")
 async def test_a_client_that_asks_for_leases_waits_for_the_answer(autojump_clock: object) -> None:
-    async with asking_client(lease=True, keepalive=Keepalive(1, 90)) as (peer, outcome):
+    async with asking_client(Responder(), lease=True, keepalive=Keepalive(1, 90)) as (peer, outcome):
         await peer.expect_silence(30)
         assert outcome == []
         await peer.send(setup_ok(selected(0)))
         await peer.expect(permits(2**31 - 1, 2**31 - 1))
         await peer.expect(beat())
+        assert len(outcome) == 1
+
+
+@clause("RSX-LEASE-06")
+async def test_a_client_that_serves_nothing_permits_nothing(autojump_clock: object) -> None:
+    async with asking_client(lease=True) as (peer, outcome):
+        await peer.send(setup_ok(selected(0)))
+        await peer.expect_silence(10)
         assert len(outcome) == 1
 
 
@@ -218,7 +226,6 @@ async def test_what_may_be_ignored_is(autojump_clock: object) -> None:
         await peer.send(setup_ok(selected(0), stream_id=1))
         await peer.expect_silence(1)
         await peer.send(setup_ok(entry(0x55, b"?", ignore=True), selected(0)), setup_ok())
-        await peer.expect(permits(2**31 - 1, 2**31 - 1))
         await peer.expect_alive()
         assert len(outcome) == 1
 

@@ -116,7 +116,10 @@ async def test_a_peer_that_says_nothing_more_is_not_waited_for_once_writing_fail
 
 async def test_nothing_overtakes_the_setup(autojump_clock: MockClock) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
-    async with open_connection_over(theirs, lease=True) as connection, trio.open_nursery() as nursery:
+    async with (
+        open_connection_over(theirs, responder=Responder(), lease=True) as connection,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(connection.ping)
         await settle()
         peer = raw.RawPeer(ours)
