@@ -13,7 +13,7 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
 from rsocket_trio.rsocket.fragmenting import checked_fragment_size
-from rsocket_trio.rsocket.quirks import all_with_quirks, with_quirks
+from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
@@ -45,7 +45,7 @@ def client_end(
         return StreamuxEnd(DIALLING if streamux is None else streamux, True, limits, size, responder)
     if streamux is not None:
         raise ValueError(f"streamux options for {dialect}: they are those of {STREAMUX}")
-    record = with_quirks(dialect_named(dialect), quirks)
+    record = spoken(with_quirks(dialect_named(dialect), quirks))
     if terms.entries and not record.entries:
         raise Unsupported(f"{record.name} has no extension entries")
     if terms.strict and not record.strict:
@@ -85,7 +85,7 @@ def server_ends(
     names = tuple(dict.fromkeys(map(full_name, names)))
     family = [dialect_named(name) for name in names if name != STREAMUX]
     ends: dict[str, ServerEnd] = {}
-    for record in _with_quirks(family, quirks):
+    for record in map(spoken, _with_quirks(family, quirks)):
         resumes = resume if record.resumes else None
         ends[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes)
     if resume is not None and not any(record.resumes for record in family):

@@ -250,7 +250,7 @@ class Control:
         self._inbound.events.append(LeaseReceived())
 
     def _on_metadata_push(self, frame: MetadataPushFrame) -> None:
-        if frame.stream_id:
+        if frame.stream_id and not self._dialect.any_push_id:
             self._inbound.on_metadata_push(frame)
         else:
             self._inbound.events.append(MetadataPushed(frame.metadata))

@@ -76,6 +76,10 @@ class Dialect:
     """With leases the SETUP itself allows the server's requests, until a LEASE of the client's restricts them."""
     pushes_on_streams: bool = False
     """METADATA_PUSH may concern one stream."""
+    any_push_id: bool = False
+    """METADATA_PUSH concerns the connection, whatever its stream id says."""
+    flags_counts: bool = False
+    """Requests with a number say by a flag that it is there, though their document does not name one."""
     setup_codes: Mapping[int, int] | None = None
     """How the codes of set-up errors are written; ``None``: as they are."""
     refusals: range = range(0)

@@ -146,8 +146,12 @@ class Inbound(PeersHalf):
         """Metadata for a stream: for our requester's, if both sides have one of that id (RS00-MP-04)."""
         table = self.table
         stream = table.mine.get(frame.stream_id) or table.theirs.get(frame.stream_id)
-        if stream is None or stream.open == NEITHER or not self.dialect.pushes_on_streams:
+        if not self.dialect.pushes_on_streams:
             self.ignored += 1  # RS10-UNX-13
+            text = f"metadata pushed on stream {frame.stream_id} is ignored: {self.dialect.name} has it on stream 0"
+            self.events.append(PeerFault(text))
+        elif stream is None or stream.open == NEITHER:
+            self.ignored += 1
         else:
             self.events.append(StreamMetadataPushed(stream, MetadataPush(frame.metadata, frame.metadata_type)))
 

@@ -2,7 +2,8 @@
 
 What only widens what is accepted needs no name and is always on: a client of 0.1 that announces 0.0 or 0.2, answers
 to keepalives with other data or none, a RESPONSE that forgets to complete a request/response, unknown error codes, a
-RESUME of 1.0 that says 0.1 (rsocket-js).
+RESUME of 1.0 that says 0.1 (rsocket-js). So are a channel's ends as Java says them in 0.1, the parity of stream ids
+that a server of 0.1 or 0.2 learns, and in 0.2 an item that says only that it is the last.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ def _kept_lengths(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     return attrs.evolve(dialect, length_on_messages=True)
 
 
+def _pushed_anywhere(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
+    return attrs.evolve(dialect, any_push_id=True)
+
+
 def _of_0_1(name: str, meaning: str, peers: str, change: Change) -> Quirk:
     return Quirk(name, REACTIVESOCKET_0_1.name, meaning, peers, change)
 
@@ -61,14 +66,16 @@ def _of_0_1(name: str, meaning: str, peers: str, change: Change) -> Quirk:
 QUIRKS: Final = (
     _of_0_1("version_0_0", "a client announces version 0.0",
             "Java 0.2.2 and Go take no other", _rows_otherwise),
-    _of_0_1("low_setup_flags", "the lease and strict flags of SETUP are also read one byte too low",
-            "Java wrote 0x0020 and 0x0010", _rows_otherwise),
+    _of_0_1("low_setup_flags", "the lease and strict flags of SETUP are read and written one byte too low as well",
+            "Java 0.2.2 and 0.5.2 write and read 0x0020 and 0x0010", _rows_otherwise),
     _of_0_1("channel_slot", "REQUEST_CHANNEL always has its number, whatever N says",
             "Java 0.5.2 and C++ always write it", _slotted),
     _of_0_1("client_ids_odd", "a client uses odd stream ids, and its server even ones; on a server it changes nothing",
             "JavaScript 3.3.1, Go, Java 0.5.2, and C++ since February 2017", _swapped_ids),
     _of_0_1("length_on_messages", "a client's messages keep the length of byte streams; on a server it changes nothing",
             "JavaScript and Java 0.2.2 over WebSocket", _kept_lengths),
+    _of_0_1("metadata_push_on_streams", "metadata pushed with any stream id concerns the connection",
+            "Java 0.2.2 takes an id of its own for each", _pushed_anywhere),
     Quirk("ignores_credit", RSOCKET_1_0.name, "items beyond the credit wait for their reader; above "
           "`Limits.inbox_size` reading pauses", "rsocket-rust sends whatever REQUEST_N says", _unbound),
 )
@@ -78,6 +85,13 @@ QUIRKS: Final = (
 def known_quirks(dialect: Dialect) -> dict[str, Quirk]:
     """The quirks of a dialect, by name."""
     return {quirk.name: quirk for quirk in QUIRKS if quirk.dialect == dialect.name}
+
+
+def spoken(dialect: Dialect) -> Dialect:
+    """The dialect as sessions write it, where that is more than its document draws: what peers ignore, or need."""
+    if not dialect.flags_counts:
+        return dialect
+    return attrs.evolve(dialect, codec=layout_0_1_quirks.flagging_counts(dialect.codec))
 
 
 def with_quirks(dialect: Dialect, names: Iterable[str]) -> Dialect:

@@ -69,6 +69,11 @@ class Old:
         """Every frame has it; otherwise SETUP."""
         return self.header == ">BBHQ"
 
+    @property
+    def counted(self) -> str:
+        """The flag that peers of 0.1 set, and Go needs, where a number stands always; the document does not name it."""
+        return "" if self.has_version else "N"
+
     # The header
 
     def frame(
@@ -95,6 +100,8 @@ class Old:
             "SETUP": "IMLS",
             "KEEPALIVE": "IMR",
             "REQUEST_CHANNEL": "IMFCN",
+            "REQUEST_STREAM": "IMFN",
+            "REQUEST_SUB": "IMFN",
         }.get(kind, "IMFC")
         flags = "".join(flag for flag in meaning if flag in names and bits & names[flag])
         assert sum({names[flag] for flag in flags}) == bits, f"spare bits in {data!r}"
@@ -152,10 +159,10 @@ class Old:
         return self.frame("REQUEST_FNF", flags, stream_id, data)
 
     def stream(self, stream_id: int, n: int, data: bytes = b"", flags: str = "") -> bytes:
-        return self.frame("REQUEST_STREAM", flags, stream_id, self.n(n) + data)
+        return self.frame("REQUEST_STREAM", flags + self.counted, stream_id, self.n(n) + data)
 
     def sub(self, stream_id: int, n: int, data: bytes = b"", flags: str = "") -> bytes:
-        return self.frame("REQUEST_SUB", flags, stream_id, self.n(n) + data)
+        return self.frame("REQUEST_SUB", flags + self.counted, stream_id, self.n(n) + data)
 
     def channel(self, stream_id: int, n: int | None = None, data: bytes = b"", flags: str = "") -> bytes:
         if n is None:

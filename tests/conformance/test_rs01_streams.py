@@ -524,7 +524,7 @@ async def test_a_large_request_leaves_in_fragments_of_its_type(autojump_clock: o
             assert first.type == second.type == f"REQUEST_{kind.upper()}"
             assert first.body[:9] == n + old.sized(b"m")
             if kind == "stream":
-                assert (first.flags, second.flags) == ("MF", "")
+                assert (first.flags, second.flags) == ("MFN", "N")
                 assert second.body[:4] == n
                 assert first.body[9:] + second.body[4:] == b"d" * 90
             else:

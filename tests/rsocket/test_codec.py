@@ -659,14 +659,16 @@ def test_a_setup_can_say_0_0() -> None:
 @pytest.mark.parametrize(
     ("flags", "lease", "strict"), [("0020", True, False), ("0010", False, True), ("3000", True, True)]
 )
-def test_lease_and_strict_can_be_read_from_the_low_flags(flags: str, lease: bool, strict: bool) -> None:
+def test_lease_and_strict_can_be_read_from_the_low_flags_and_are_written_there_too(
+    flags: str, lease: bool, strict: bool
+) -> None:
     codec = quirky("low_setup_flags")
     frame = codec.decode(bytes.fromhex(f"0001 {flags} 00000000 00000000 00000001 00000001 00 00"))
 
     assert isinstance(frame, SetupFrame)
     assert (frame.lease, frame.strict) == (lease, strict)
-    high = 0x2000 * lease | 0x1000 * strict
-    assert codec.encode(frame)[2:4] == high.to_bytes(2, "big")
+    both = 0x2020 * lease | 0x1010 * strict
+    assert codec.encode(frame)[2:4] == both.to_bytes(2, "big")
 
 
 def test_two_quirks_of_one_frame_go_together() -> None:
@@ -676,6 +678,9 @@ def test_two_quirks_of_one_frame_go_together() -> None:
     assert frame == attrs.evolve(SETUP, major=0, minor=0)
     assert codec.decode(bytes.fromhex("0001 0020 00000000 00000000 000001f4 000005dc 0161 0162")) == attrs.evolve(
         SETUP, major=0, minor=0, lease=True
+    )
+    assert codec.encode(attrs.evolve(SETUP, minor=1, lease=True, strict=True))[2:12] == bytes.fromhex(
+        "3030 00000000 00000000"
     )
 
 

@@ -40,13 +40,14 @@ def test_names_are_found_only_where_they_belong() -> None:
         "channel_slot",
         "client_ids_odd",
         "length_on_messages",
+        "metadata_push_on_streams",
     ]
     assert list(known_quirks(RSOCKET_1_0)) == ["ignores_credit"]
     assert known_quirks(REACTIVESOCKET_0_2) == {}
 
 
 def test_a_name_that_the_dialect_does_not_know_is_refused() -> None:
-    known = "channel_slot, client_ids_odd, length_on_messages, low_setup_flags, version_0_0"
+    known = "channel_slot, client_ids_odd, length_on_messages, low_setup_flags, metadata_push_on_streams, version_0_0"
     with pytest.raises(ValueError, match=rf"^quirk 'odd' of reactivesocket/0.1: the known ones are {known}$"):
         with_quirks(REACTIVESOCKET_0_1, ["channel_slot", "odd"])
     with pytest.raises(ValueError, match=r"^quirk 'channel_slot' of rsocket/1.0: the known ones are ignores_credit$"):
