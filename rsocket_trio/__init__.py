@@ -1,87 +1,31 @@
-"""RSocket for Trio: request/response, streams and channels with back-pressure, cancellation and leases."""
+"""RSocket for Trio: request/response, streams and channels with back-pressure, cancellation and leases.
+
+The names are those of ``connection/public.py``. They are loaded with the first one that is asked for: the command line
+begins in this package, and has Ctrl-C in its hands before it loads anything that takes time.
+"""
 
 from __future__ import annotations
 
-from rsocket_trio.connection.channels import Channel
-from rsocket_trio.connection.client import open_connection, open_connection_over
-from rsocket_trio.connection.connection import Connection, current_connection
-from rsocket_trio.connection.reconnecting import ReconnectingClient, connect_forever
-from rsocket_trio.connection.reporting import Call
-from rsocket_trio.connection.server import run, serve, serve_stream
-from rsocket_trio.connection.streams import Incoming, Outgoing
-from rsocket_trio.errors import (
-    ApplicationError,
-    Canceled,
-    ConnectionClosed,
-    ConnectionLost,
-    Invalid,
-    InvalidSetup,
-    LocalProtocolError,
-    NegotiationFailed,
-    ProtocolError,
-    Rejected,
-    RejectedResume,
-    RejectedSetup,
-    RemoteProtocolError,
-    RSocketError,
-    Unsupported,
-    UnsupportedSetup,
-)
-from rsocket_trio.limits import Limits
-from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
-from rsocket_trio.responder import Responder
-from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import Keepalive, Lease, ResumeOptions, Retry, Setup
+TYPE_CHECKING = False  # as type checkers take it; to import typing takes longer than all that is here
+if TYPE_CHECKING:
+    from rsocket_trio.connection.public import *  # noqa: F403 - its __all__ is checked there
+    from rsocket_trio.connection.public import __all__ as __all__
+else:
 
-__all__ = [
-    "ApplicationError",
-    "Call",
-    "Canceled",
-    "Channel",
-    "Connection",
-    "ConnectionClosed",
-    "ConnectionLost",
-    "Incoming",
-    "Invalid",
-    "InvalidSetup",
-    "Keepalive",
-    "Lease",
-    "Limits",
-    "LocalProtocolError",
-    "MetadataPush",
-    "NegotiationFailed",
-    "Outgoing",
-    "Payload",
-    "PayloadLike",
-    "ProtocolError",
-    "RSocketError",
-    "ReconnectingClient",
-    "Rejected",
-    "RejectedResume",
-    "RejectedSetup",
-    "RemoteProtocolError",
-    "Responder",
-    "ResumeOptions",
-    "Retry",
-    "Setup",
-    "StreamuxOptions",
-    "Unsupported",
-    "UnsupportedSetup",
-    "connect_forever",
-    "current_connection",
-    "open_connection",
-    "open_connection_over",
-    "run",
-    "serve",
-    "serve_stream",
-]
+    def __getattr__(name: str) -> object:
+        """Load all public names, and return the one that was asked for."""
+        if not name.startswith("_") or name == "__all__":
+            from rsocket_trio.connection import public
+
+            globals().update({each: getattr(public, each) for each in public.__all__}, __all__=public.__all__)
+            if name in globals():
+                return globals()[name]
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        """The public names, and what every module has."""
+        __getattr__("__all__")
+        return sorted(globals())
 
 
-def _show_names_here() -> None:
-    """Users meet these names here, so this is where errors and documentation say that they live."""
-    for name in __all__:
-        if isinstance(globals()[name], type):
-            globals()[name].__module__ = __name__
-
-
-_show_names_here()
+del TYPE_CHECKING

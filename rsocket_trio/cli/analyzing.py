@@ -11,6 +11,7 @@ from typing import IO
 
 import click
 
+from rsocket_trio.cli import starting
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.running import FAILED, MISUSED, Failure, report
 from rsocket_trio.errors import readable
@@ -112,6 +113,8 @@ def make_report(
         raise Failure(str(error), FAILED) from error
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
+
+    starting.done()
 
     with tempfile.TemporaryFile() as said:
         try:

@@ -16,7 +16,7 @@ from rsocket_trio.cli.data import Loaded, Source, source_of
 from rsocket_trio.cli.interactions import Kind, Wish, perform
 from rsocket_trio.cli.options import set_up_logging
 from rsocket_trio.cli.output import Output
-from rsocket_trio.cli.running import Failure, report, run_client
+from rsocket_trio.cli.running import TIMED_OUT, Failure, report, run_client
 from rsocket_trio.cli.watching import Watch
 from rsocket_trio.metadata import JSON, OCTET_STREAM, TEXT_PLAIN, Authentication, BearerAuthentication
 
@@ -27,14 +27,12 @@ class Habits:
 
     data_mime: str
     metadata_mime: str
-    files: bool
-    """Whether ``@name`` as data is a file."""
     first_opens: bool
     """Whether a channel's first payload travels in the frame that opens it."""
 
 
-OURS = Habits(data_mime=OCTET_STREAM, metadata_mime=TEXT_PLAIN, files=False, first_opens=False)
-RSC = Habits(data_mime=JSON, metadata_mime=JSON, files=True, first_opens=True)
+OURS = Habits(data_mime=OCTET_STREAM, metadata_mime=TEXT_PLAIN, first_opens=False)
+RSC = Habits(data_mime=JSON, metadata_mime=JSON, first_opens=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -130,7 +128,7 @@ class Ask:
 
     def _wish(self, kind: Kind, habits: Habits, metadata: Metadata) -> Wish:
         sources: Sequence[Source] = [
-            *(source_of(each, files=habits.files) for each in self.data),
+            *(source_of(each) for each in self.data),
             *(Loaded(place) for place in self.load),
         ]
         return Wish(
@@ -155,7 +153,7 @@ async def ask(dial: Dial, wish: Wish, output: Output, timeout: float | None) -> 
             await perform(connection, wish, output)
             return
     missing = "end" if output.lines else "answer"
-    raise Failure(f"TooSlowError: no {missing} within {timeout:g} s")
+    raise Failure(f"TooSlowError: no {missing} within {timeout:g} s", TIMED_OUT)
 
 
 def credentials(user_and_password: str | None, token: str | None) -> Authentication | None:

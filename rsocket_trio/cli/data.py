@@ -63,13 +63,14 @@ class Loaded:
 
     async def whole(self) -> bytes:
         """All of it, as one payload. Raises ``Failure`` where it can't be read."""
-        return await _in_thread(self._read)
+        return await _in_thread(self.read)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
         """The payloads that it makes in a channel: one."""
         yield await self.whole()
 
-    def _read(self) -> bytes:
+    def read(self) -> bytes:
+        """The same, while everybody waits."""
         try:
             if self.place.startswith(URL_SCHEMES):
                 import urllib.request  # as much to load as all of our own commands
@@ -85,11 +86,11 @@ class Loaded:
 Source = Text | Stdin | Loaded
 
 
-def source_of(value: str, *, files: bool = False) -> Source:
-    """What a ``--data`` means: ``-`` is standard input and, with ``files``, ``@name`` a file."""
+def source_of(value: str) -> Source:
+    """What a ``--data`` means: ``-`` is standard input, ``@name`` a file; any other text is the data itself."""
     if value == "-":
         return Stdin()
-    if files and len(value) > 1 and value.startswith("@"):
+    if len(value) > 1 and value.startswith("@"):
         return Loaded(value[1:])
     return Text(value)
 

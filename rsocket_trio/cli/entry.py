@@ -8,9 +8,17 @@ MISSING = "rsocket-trio needs its command line extra: pip install 'rsocket-trio[
 
 
 def main() -> None:
-    """Run the command line. Exits with 2 where click is not installed."""
+    """Run the command line. Exits with 2 where click is not installed, with 130 after Ctrl-C."""
     try:
+        from rsocket_trio.cli.starting import begin, end
+    except KeyboardInterrupt:
+        print("rsocket-trio: interrupted", file=sys.stderr)
+        sys.exit(130)
+    try:
+        begin()
         from rsocket_trio.cli.main import main as command
+    except KeyboardInterrupt:
+        end()
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import click
 
+from rsocket_trio.cli import starting
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.frames import Answer, decode_lines, detect_lines, encode_lines, run
 from rsocket_trio.cli.options import dialect as dialect_name
@@ -73,6 +74,7 @@ def detect_command(ctx: click.Context, /) -> None:
 
 def answer(answers: Iterable[Answer]) -> int:
     """Write every answer as it comes. Returns the exit code."""
+    starting.done()
     try:
         return run(answers, write_text)
     except BaseException as error:

@@ -135,6 +135,9 @@ async def _hear_of_refusal(connection: Connection) -> None:
     await trio.lowlevel.checkpoint()
     with trio.move_on_after(PATIENCE):
         try:
+            # A server that still asks its application answers the first one; by the second it knows, unless that takes
+            # its time.
+            await connection.ping()
             await connection.ping()
         except (ConnectionLost, ConnectionClosed, Unsupported):
             # What was asked for is done: how the connection ends later does not matter.

@@ -10,12 +10,15 @@ from typing import Any
 
 import click
 
+from rsocket_trio.cli import starting
 from rsocket_trio.cli.analyzing import aside, last_line, reason, setting
 from rsocket_trio.cli.asking import OURS, credentials, keepalive_terms
 from rsocket_trio.cli.composing import check_mimes, compose
+from rsocket_trio.cli.data import Loaded, Stdin, source_of
 from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
 from rsocket_trio.cli.output import write_text
-from rsocket_trio.cli.running import FAILED, INTERRUPTED, MISUSED, Failure, report
+from rsocket_trio.cli.running import FAILED, MISUSED, Failure, report
+from rsocket_trio.cli.starting import INTERRUPTED
 from rsocket_trio.payload import Payload
 
 NO_SPARK = "a load needs pyspark: pip install 'rsocket-trio[spark]'"
@@ -68,7 +71,9 @@ def shared_options(command: Callback) -> Callback:
     show_default=True,
     help="What a request is.",
 )
-@click.option("-d", "--data", metavar="TEXT|-", help="The data of each request; - is standard input.")
+@click.option(
+    "-d", "--data", metavar="TEXT|@FILE|-", help="The data of each request; @FILE is a file, - standard input."
+)
 @click.option("--size", "sizes", type=sizes, metavar="BYTES[,...]", help="Random data instead, of one of these sizes.")
 @click.option("--items", type=COUNT, metavar="N", default=1, help="Payloads that a channel sends (1).")
 @click.option(
@@ -129,6 +134,8 @@ def make_load(said: dict[str, Any]) -> int:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
+    starting.done()
+
     # The workers are to be of this Python; without this they are whatever "python3" is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     master = said["master"] or f"local[{plan.tasks}]"
@@ -144,6 +151,14 @@ def make_load(said: dict[str, Any]) -> int:
             raise Failure(str(error), FAILED) from error
     write_text(json.dumps(summary.to_dict()) if said["as_json"] else table(summary, per_second=not said["quiet"]))
     return INTERRUPTED if summary.interrupted else 0
+
+
+def data_of(value: str) -> bytes:
+    """The data of each request. Raises ``Failure`` for a file that can't be read."""
+    source = source_of(value)
+    if isinstance(source, Stdin):
+        return sys.stdin.buffer.read()
+    return source.read() if isinstance(source, Loaded) else os.fsencode(source.text)
 
 
 def terms_of(said: dict[str, Any]) -> dict[str, Any]:
@@ -166,7 +181,7 @@ def terms_of(said: dict[str, Any]) -> dict[str, Any]:
         "route": metadata.route,
         "metadata": metadata.content,
         "metadata_mime": metadata.mime,
-        "data": sys.stdin.buffer.read() if said["data"] == "-" else os.fsencode(said["data"] or ""),
+        "data": data_of(said["data"] or ""),
         "sizes": said["sizes"] or (),
         "data_mime": said["data_mime"] or OURS.data_mime,
         "setup": Payload(os.fsencode(said["setup_data"] or ""), metadata.setup),

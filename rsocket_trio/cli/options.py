@@ -118,8 +118,8 @@ class Row:
 # fmt: off
 ROWS = (
     Row("route",    "-r --route", "-r --route", "The route of the handler.", {}),
-    Row("data",     "-d --data", "-d --data -i --input", "The data; - is standard input, in a channel a payload a "
-                    "line.", {**MANY, "metavar": "TEXT|-"}),
+    Row("data",     "-d --data", "-d --data -i --input", "The data; @FILE is a file's content, - is standard "
+                    "input, in a channel a payload a line.", {**MANY, "metavar": "TEXT|@FILE|-"}),
     Row("load",     "", "-l --load", "Data from a file or URL.", {**MANY, "metavar": "FILE|URL"}),
     Row("metadata", "-m --metadata", "-m --metadata", "Metadata; several make composite metadata.", MANY),
     Row("take",     "--take", "--take", "Stop after so many items.", {"type": COUNT, "metavar": "N"}),

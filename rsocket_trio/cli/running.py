@@ -9,12 +9,45 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+import rsocket_trio
+from rsocket_trio.cli import starting
 from rsocket_trio.cli.output import Output, ReaderGone
-from rsocket_trio.errors import RSocketError, readable
+from rsocket_trio.cli.starting import INTERRUPTED
+from rsocket_trio.errors import (
+    ApplicationError,
+    Canceled,
+    ConnectionClosed,
+    ConnectionLost,
+    Invalid,
+    Rejected,
+    RejectedResume,
+    RSocketError,
+    SetupError,
+    readable,
+)
 
 FAILED = 1
 MISUSED = 2
-INTERRUPTED = 128 + signal.SIGINT
+CANNOT_CONNECT = 3
+REFUSED_SETUP = 4
+REJECTED = 5
+APPLICATION_ERROR = 6
+CANCELED_OR_INVALID = 7
+TIMED_OUT = 8
+
+CODES: tuple[tuple[type[Exception], int], ...] = (
+    (Rejected, REJECTED),
+    (ApplicationError, APPLICATION_ERROR),
+    (Canceled, CANCELED_OR_INVALID),
+    (Invalid, CANCELED_OR_INVALID),
+    (RejectedResume, CANNOT_CONNECT),  # of a session whose connection was lost
+    (SetupError, REFUSED_SETUP),
+    (ConnectionLost, CANNOT_CONNECT),
+    (ConnectionClosed, CANNOT_CONNECT),
+    (trio.TooSlowError, TIMED_OUT),
+    (RSocketError, FAILED),
+)
+"""The exit code of each outcome, that of the first row that fits."""
 
 
 class Failure(Exception):
@@ -64,10 +97,16 @@ def described(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         # Without the number of the error, which says nothing to a person.
         return f"rsocket-trio: {readable(error.strerror or text)}", FAILED
-    name = type(error).__name__
-    if isinstance(error, RSocketError | trio.TooSlowError):
-        return (f"{name}: {text}" if text else name), FAILED
+    name = public_name(type(error))
+    for kind, code in CODES:
+        if isinstance(error, kind):
+            return (f"{name}: {text}" if text else name), code
     return f"{name}: {text} (a fault of rsocket-trio: --stacktrace shows where)", FAILED
+
+
+def public_name(kind: type[BaseException]) -> str:
+    """The name by which users know an exception's class: its own, or of the first public one that it is made from."""
+    return next((each.__name__ for each in kind.__mro__ if each.__name__ in rsocket_trio.__all__), kind.__name__)
 
 
 def complain(text: str) -> None:
@@ -104,6 +143,8 @@ async def _until_interrupted(work: Callable[[Output], Awaitable[None]], output: 
             except Exception as exc:
                 error = exc
             nursery.cancel_scope.cancel()
+    # From here on there is something to leave in order: the files of a capture.
+    starting.done()
     if interrupted:
         return INTERRUPTED
     if error is not None:

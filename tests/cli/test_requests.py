@@ -119,7 +119,7 @@ async def test_tls_needs_a_certificate_that_is_trusted(uri: str, certificates: t
         doubting = await run("request", served.uri, "-r", "echo", "--data", "x")
 
     assert (trusting.code, trusting.stdout) == (careless.code, careless.stdout) == (0, "x\n")
-    assert doubting.code == 1
+    assert doubting.code == 3
     assert doubting.stderr.startswith(f"ConnectionLost: {served.uri}: certificate verify failed")
     assert doubting.stderr.count("\n") == 1
 
@@ -231,7 +231,7 @@ async def test_a_route_without_a_handler_is_one_line() -> None:
     async with serving() as served:
         result = await run("request", served.uri, "--route", "x")
 
-    assert (result.code, result.stdout) == (1, "")
+    assert (result.code, result.stdout) == (5, "")
     assert result.stderr == "Rejected: no request_response handler for route 'x'\n"
 
 
@@ -245,7 +245,7 @@ async def test_what_takes_too_long_is_given_up(command: str, route: str, missing
         if missing:
             with trio.fail_after(10):
                 await served.cancelled.wait()
-    assert result.code == (1 if missing else 0)
+    assert result.code == (8 if missing else 0)
     assert result.stderr == (f"TooSlowError: no {missing} within 2 s\n" if missing else "")
 
 
@@ -253,7 +253,7 @@ async def test_what_takes_too_long_is_given_up(command: str, route: str, missing
 async def test_a_refused_connection_is_one_line(command: str) -> None:
     result = await run(command, "tcp://127.0.0.1:1", "--metadata", "m")
 
-    assert (result.code, result.stdout) == (1, "")
+    assert (result.code, result.stdout) == (3, "")
     assert result.stderr == "ConnectionLost: tcp://127.0.0.1:1: connection refused\n"
 
 
@@ -261,7 +261,7 @@ async def test_a_websocket_path_that_is_not_served_is_one_line() -> None:
     async with serving("ws://127.0.0.1:0/rsocket") as served:
         result = await run("request", served.uri.replace("/rsocket", "/other"))
 
-    assert result.code == 1
+    assert result.code == 3
     assert "404" in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -275,7 +275,7 @@ async def test_a_server_that_is_none_of_ours_is_one_line() -> None:
         await stream.aclose()
         code, stderr = await process.end()
 
-    assert code == 1
+    assert code == 3
     assert stderr.startswith("ConnectionLost: ")
 
 

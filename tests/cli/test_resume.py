@@ -67,7 +67,7 @@ async def test_a_stream_without_it_ends_with_its_connection(tmp_path: Path) -> N
         result = await run("stream", proxy.uri)
 
     assert result.stdout.startswith("0 ")
-    assert (result.code, proxy.made) == (1, 1)
+    assert (result.code, proxy.made) == (3, 1)
     assert result.stderr.startswith("ConnectionLost: ")
 
 
@@ -75,7 +75,7 @@ async def test_a_server_without_it_refuses(tmp_path: Path) -> None:
     async with cut_off(tmp_path) as proxy:
         result = await run("stream", "--resume", proxy.uri)
 
-    assert (result.code, result.stdout) == (1, "")
+    assert (result.code, result.stdout) == (4, "")
     assert result.stderr == "RejectedSetup: resumption is not offered here\n"
 
 

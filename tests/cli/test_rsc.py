@@ -268,7 +268,7 @@ async def test_retrying_waits_for_a_server_to_come(tmp_path: Path) -> None:
 async def test_retrying_ends_with_the_reason() -> None:
     result = await run("call", "tcp://127.0.0.1:1", "--retry", "1")
 
-    assert (result.code, result.stderr) == (1, "ConnectionLost: tcp://127.0.0.1:1: connection refused\n")
+    assert (result.code, result.stderr) == (3, "ConnectionLost: tcp://127.0.0.1:1: connection refused\n")
 
 
 @pytest.fixture
@@ -303,8 +303,8 @@ async def test_data_is_loaded_from_a_url(url: str) -> None:
 
 
 WRONG = [
-    (1, "RejectedSetup: resumption is not offered here", "--resume"),
-    (1, "RejectedSetup: resumption is not offered here", "--resume 30"),
+    (4, "RejectedSetup: resumption is not offered here", "--resume"),
+    (4, "RejectedSetup: resumption is not offered here", "--resume 30"),
     (2, "'--resume': 0.0 is not in the range x>0", "--resume 0"),
     (2, "one of REQUEST_RESPONSE, REQUEST_STREAM", "--im REQUEST_NOTHING"),
     (2, "No such option", "--zipkinUrl x"),
@@ -312,7 +312,7 @@ WRONG = [
     (2, "data cannot go with it", "--metadataPush -m a -d b"),
     (1, "cannot read nowhere.txt: No such file or directory", "-d @nowhere.txt"),
     (1, "cannot read nowhere.txt: No such file or directory", "--load nowhere.txt"),
-    (1, "Rejected: no request_stream handler for route 'x'", "--stream -r x"),
+    (5, "Rejected: no request_stream handler for route 'x'", "--stream -r x"),
 ]
 
 

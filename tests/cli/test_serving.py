@@ -138,7 +138,7 @@ async def test_a_dialect_that_is_not_named_is_not_served(app: Path) -> None:
         assert (await run("request", uri)).code == 0
         for command in ("request", "fnf", "push"):
             refused = await run(command, uri, "--dialect", "reactivesocket/0.2", "--data", "x")
-            assert refused.code == 1
+            assert refused.code == 4
             assert refused.stderr.startswith("InvalidSetup: ")
 
 

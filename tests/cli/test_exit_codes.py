@@ -1,0 +1,144 @@
+"""The exit code of a client command says what kind of end it came to; stderr names it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from rsocket_trio import (
+    ApplicationError,
+    Canceled,
+    Channel,
+    Invalid,
+    Payload,
+    Rejected,
+    RejectedResume,
+    RejectedSetup,
+    Responder,
+    Setup,
+    serve,
+)
+from rsocket_trio.cli.running import described
+from rsocket_trio.errors import Drained
+from tests.cli.commands import run
+
+OUTCOMES = {
+    "reject": (5, "Rejected: not now"),
+    "fail": (6, "ApplicationError: it broke"),
+    "fail by code": (6, "ApplicationError: it broke (code 0x301)"),
+    "fault": (6, "ApplicationError: internal error"),
+    "cancel": (7, "Canceled: no more"),
+    "invalid": (7, "Invalid: what?"),
+    "hang": (8, "TooSlowError: no answer within 2 s"),
+}
+
+
+def responder() -> Responder:
+    """Its data says what becomes of a request, or of a connection that is set up with it."""
+    found = Responder()
+
+    @found.setup
+    def meet(setup: Setup, connection: object) -> None:
+        if setup.payload.data:
+            raise RejectedSetup("who are you?")
+
+    @found.request_response
+    async def end(request: Payload) -> bytes:
+        match request.text:
+            case "reject":
+                raise Rejected("not now")
+            case "fail":
+                raise ApplicationError("it broke")
+            case "fail by code":
+                raise ApplicationError("it broke", code=0x301)
+            case "cancel":
+                raise Canceled("no more")
+            case "invalid":
+                raise Invalid("what?")
+            case "hang":
+                await trio.sleep_forever()
+        raise ZeroDivisionError
+
+    return found
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, responder(), "tcp://127.0.0.1:0", grace=0))
+        yield uri
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("command", ["request", "call"])
+@pytest.mark.parametrize("how", OUTCOMES)
+async def test_each_end_of_a_request_has_its_code(command: str, how: str) -> None:
+    code, said = OUTCOMES[how]
+    async with served() as uri:
+        result = await run(command, uri, "--data", how, *(["--timeout", "2"] if how == "hang" else []))
+
+    assert (result.code, result.stdout, result.stderr) == (code, "", f"{said}\n")
+
+
+@pytest.mark.parametrize("command", ["request", "stream", "channel", "fnf", "push", "call"])
+async def test_a_refused_setup_is_4_and_a_server_that_is_not_there_3(command: str) -> None:
+    async with served() as uri:
+        refused = await run(command, uri, "--setup-data" if command != "call" else "--sd", "me", "-m", "x")
+    absent = await run(command, uri, "-m", "x")
+
+    assert (refused.code, refused.stderr) == (4, "RejectedSetup: who are you?\n")
+    assert (absent.code, absent.stderr) == (3, f"ConnectionLost: {uri}: connection refused\n")
+
+
+async def test_a_host_that_is_unknown_is_3() -> None:
+    result = await run("request", "tcp://nowhere.invalid:1")
+
+    assert result.code == 3
+    assert result.stderr.startswith("ConnectionLost: tcp://nowhere.invalid:1: ")
+
+
+async def test_an_interaction_that_the_dialect_lacks_is_1() -> None:
+    async with served() as uri:
+        result = await run("push", uri, "--dialect", "streamux", "--data", "m")
+
+    assert result.code == 1
+    assert result.stderr.startswith("Unsupported: ")
+
+
+def test_an_error_is_shown_by_its_public_name() -> None:
+    assert described(Drained("the connection is closing")) == ("Rejected: the connection is closing", 5)
+    assert described(RejectedResume("unknown token")) == ("RejectedResume: unknown token", 3)
+
+
+# Data from files
+
+
+@pytest.mark.parametrize("command", ["request", "channel", "call"])
+async def test_data_of_any_command_may_be_a_files_content(command: str, tmp_path: Path) -> None:
+    (tmp_path / "data.bin").write_bytes(b"\x00one\r\ntwo\xff")
+    echo = Responder()
+
+    @echo.request_response
+    def answer(request: Payload) -> str:
+        return request.data.hex()
+
+    @echo.request_channel
+    async def answer_all(channel: Channel) -> None:
+        async for item in channel:
+            await channel.send(item.data.hex())
+
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, echo, "tcp://127.0.0.1:0", grace=0))
+        result = await run(command, uri, "--data", "@data.bin", cwd=tmp_path)
+        absent = await run(command, uri, "--data", "@absent", cwd=tmp_path)
+        alone = await run(command, uri, "--data", "@", cwd=tmp_path)
+        nursery.cancel_scope.cancel()
+
+    assert (result.code, result.stdout) == (0, b"\x00one\r\ntwo\xff".hex() + "\n")
+    assert (absent.code, absent.stderr) == (1, "cannot read absent: No such file or directory\n")
+    assert (alone.code, alone.stdout) == (0, "40\n")
