@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -28,6 +29,7 @@ from tests.conformance.raw import (
     Wire,
     ask,
     both,
+    complete,
     error,
     forget,
     keepalive,
@@ -299,6 +301,32 @@ async def test_a_full_store_asks_and_then_waits_until_it_is_told(autojump_clock:
             await peer.send(keepalive(respond=False, position=total))
         assert asked == 5
         assert [got.body for got in seen] == [b"tick %d" % number for number in range(len(seen))]
+
+
+# A server: closing
+
+
+@both
+@clause("RS10-RSM-14", "RS02-RSM-13", "RS10-ERR-09")
+async def test_a_close_that_was_announced_is_said_again_on_each_transport(autojump_clock: object, wire: Wire) -> None:
+    log, accepted = Log(), list[Any]()
+
+    @log.responder.setup
+    def meet(terms: Any, connection: Any) -> None:
+        accepted.append(connection)
+
+    async with server(wire, log.responder) as harbour, trio.open_nursery() as nursery:
+        peer = await begin(harbour, wire)
+        await peer.send(stream(1, 1, b"3"))
+        await peer.expect(tick(0))
+        nursery.start_soon(partial(accepted.pop().drain, announce=True, grace=50))
+        assert (await peer.receive()).error_code == CONNECTION_CLOSE
+        for _ in range(2):
+            await cut(peer)
+            peer = await come_back(harbour, wire, got=TICK, sent=STREAM + 1)
+            assert (await peer.receive()).error_code == CONNECTION_CLOSE
+        await peer.send(request_n(1, 9))
+        await peer.expect(tick(1), tick(2), complete(1))
 
 
 # A server: leases

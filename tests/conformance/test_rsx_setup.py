@@ -37,6 +37,7 @@ from tests.conformance.raw import (
     keepalive,
     parsed,
     payload,
+    settle,
 )
 from tests.conformance.rawx import (
     KEEPALIVE_ID,
@@ -332,6 +333,10 @@ async def test_a_refused_client_hears_nothing_else(autojump_clock: object) -> No
     @log.responder.setup
     async def gate(terms: object, connection: Any) -> None:
         await connection.fire_and_forget(b"early")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.ping)
+            await settle()
+            nursery.cancel_scope.cancel()
         raise RejectedSetup("not you")
 
     async with bare_server(RSX, log.responder) as peer:

@@ -35,6 +35,8 @@ CANCELS = (
 )
 
 OUTBOX = ("tests/mux/test_outbox.py", "tests/connection/test_link_at_once.py")
+LEDGER = ("tests/replay/test_ledgers.py",)
+SEGMENTS = ("tests/replay/test_segments.py",)
 PARTS = ("tests/rsocket/test_parts.py",)
 MUTANTS = (
     # Credit
@@ -207,7 +209,29 @@ MUTANTS = (
         "if connection.is_suspended:",
         ("tests/conformance/test_resume_replayed.py",),
     ),
+    Mutant(
+        "the close that was announced is not said again",
+        "rsocket/session.py",
+        "if self._announced:",
+        "if self._announced and not self.can_resume:",
+        ("tests/rsocket/test_resumption_limits.py", "tests/conformance/test_resume_1_0_transports.py"),
+    ),
     # Waiting and leaving
+    # No peer can see the next one today: who leaves for good keeps nothing any more, so that no lane waits for room.
+    Mutant(
+        "the last word leaves while lanes wait for room among what is kept",
+        "mux/outbox.py",
+        "if self._last is not None and not (frames or turns):",
+        "if self._last is not None and not frames:",
+        (*OUTBOX, *STORE),
+    ),
+    Mutant(
+        "urgent frames that were held leave behind a refusal",
+        "mux/outbox.py",
+        "self._held = False\n            self._urgent.clear()",
+        "self._held = False",
+        (*OUTBOX, *STORE, "tests/conformance/test_rsx_setup.py"),
+    ),
     Mutant(
         "who came last is the next one to be woken",
         "connection/waiting.py",
@@ -235,6 +259,13 @@ MUTANTS = (
         "rsocket/inbound.py",
         "stream.request = None\n        self._outbox.discard(stream)",
         "stream.request = None",
+        CANCELS,
+    ),
+    Mutant(
+        "what waits for a cancelled half is sent",
+        "rsocket/inbound.py",
+        "self._outbox.discard(stream)\n        self._outbound.keep_credit(stream)",
+        "self._outbound.keep_credit(stream)",
         CANCELS,
     ),
     Mutant(
@@ -278,6 +309,35 @@ MUTANTS = (
         "self.mine[exchange.id] = LOCKED",
         "self.mine.pop(exchange.id, None)",
         ("tests/streamux/test_session.py", "tests/streamux/test_ids_never_collide.py"),
+    ),
+    # What is on the disk
+    Mutant(
+        "a sink drops the attempts of another",
+        "replay/ledger.py",
+        "if stage is not None and stage.sink == sink]",
+        "if stage is not None]",
+        LEDGER,
+    ),
+    Mutant(
+        "a sink promotes the attempts of another",
+        "replay/ledger.py",
+        "if stage is None or stage.sink != sink:",
+        "if stage is None:",
+        LEDGER,
+    ),
+    Mutant(
+        "what was rolled back is said to be durable",
+        "replay/segments.py",
+        "self._durable = mark.durable",
+        "pass",
+        SEGMENTS,
+    ),
+    Mutant(
+        "of the files that are rolled back the oldest goes first",
+        "replay/segments.py",
+        "for late in reversed(fresh):",
+        "for late in fresh:",
+        SEGMENTS,
     ),
     # Time
     Mutant(

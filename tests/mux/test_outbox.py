@@ -282,3 +282,17 @@ def test_an_answer_to_a_part_says_nothing_of_the_others() -> None:
     outbox.take()
     outbox.on_answer(twice)
     assert not heard(outbox)
+
+
+def test_of_what_was_held_only_replies_leave_behind_a_refusal() -> None:
+    outbox = Outbox(1 << 30, lambda lane: None)
+    outbox.hold()
+    outbox.put_urgent(b"urgent")
+    outbox.put_signal(b"signal")
+    outbox.put(Lane(), b"in a lane")
+    outbox.put_reply(b"refusal")
+    assert outbox.take() == []
+    outbox.drop_held()
+
+    assert outbox.take() == [b"refusal"]
+    assert not outbox

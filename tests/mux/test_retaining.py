@@ -413,6 +413,7 @@ def test_what_was_held_is_forgotten_beside_replies() -> None:
     outbox, _ = retaining(100)
     outbox.hold()
     outbox.put_signal(b"signal")
+    outbox.put_urgent(b"urgent")
     outbox.put(Lane(), b"Tracked")
     outbox.put_reply(b"refusal")
     outbox.drop_held()
@@ -430,3 +431,17 @@ def test_the_last_word_waits_for_what_is_sent_again() -> None:
 
     assert taken(outbox, 5) == [b"first"]
     assert taken(outbox) == [b"T1", b"last"]
+
+
+def test_the_last_word_waits_for_lanes_that_wait_for_room() -> None:
+    outbox, store = retaining(100)
+    outbox.put(Lane(), b"T" * 100)
+    taken(outbox)
+    outbox.put(Lane(), b"T" * 60)
+    outbox.put_last(b"last")
+    assert taken(outbox) == []
+
+    store.trim(100)
+    assert taken(outbox) == [b"T" * 60]
+    assert taken(outbox) == [b"last"]
+    assert not outbox

@@ -157,6 +157,36 @@ async def test_attempts_expire(kind: str, tmp_path: Path, autojump_clock: trio.t
 
 
 @pytest.mark.parametrize("kind", KINDS)
+async def test_a_sink_reaches_no_attempts_but_its_own(kind: str, tmp_path: Path) -> None:
+    async with new_ledger(kind, tmp_path) as ledger:
+        await stage(ledger, "a", [b"1", b"2"])
+        unfinished = await ledger.begin("sink", "b", 0)
+        assert await ledger.abort("other", ["a", "b"]) == 0
+        with pytest.raises(NotStaged, match="attempt a is not staged for sink other"):
+            await ledger.commit("other", 1, {"a": 2})
+        await ledger.commit("other", 1, {})
+        # What comes after its batch drops the attempts that it names: those of this sink.
+        assert not (await ledger.commit("other", 1, {"a": 2, "b": 0})).promoted
+        assert (list(ledger.staged), await rows_of(ledger)) == (["a", "b"], [])
+
+        await unfinished.add(Element(b"3"))
+        await unfinished.seal()
+        assert (await ledger.commit("sink", 1, {"a": 2, "b": 1})).promoted
+        assert await rows_of(ledger) == [b"1", b"2", b"3"]
+
+
+async def test_attempts_belong_to_their_sink_in_the_next_process_too(tmp_path: Path) -> None:
+    async with new_ledger("files", tmp_path) as ledger:
+        await stage(ledger, "a", [b"1"])
+        await ledger.commit("other", 1, {})
+    async with new_ledger("files", tmp_path) as ledger:
+        assert await ledger.abort("other", ["a"]) == 0
+        assert not (await ledger.commit("other", 1, {"a": 1})).promoted
+        assert (await ledger.commit("sink", 1, {"a": 1})).promoted
+        assert await rows_of(ledger) == [b"1"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 async def test_a_commit_that_is_cancelled_promotes_whole_or_not_at_all(kind: str, tmp_path: Path) -> None:
     async with new_ledger(kind, tmp_path) as ledger:
         await stage(ledger, "a", [b"1", b"2"])

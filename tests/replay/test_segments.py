@@ -13,7 +13,7 @@ import pytest
 from rsocket_trio.replay import CorruptLog, Element, PositionAhead, PositionExpired, Record
 from rsocket_trio.replay.records import HEADER, SEGMENT_HEADER
 from rsocket_trio.replay.segments import Segments
-from tests.replay.disks import BadDisk, Died, FullDisk, QuickDisk, UnpluggedDisk
+from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
 
 THREE = [Element(b"one"), Element(b"two", b"meta"), Element(b"", b"", 5)]
 READ = [Record(0, b"one"), Record(1, b"two", b"meta"), Record(2, b"", b"", 5)]
@@ -182,6 +182,43 @@ def test_a_loss_of_power_at_any_call_leaves_a_log_that_opens(tmp_path: Path) -> 
         if not disk.is_dead:
             break
     assert len(found) == 12
+
+
+BAD = Element(b"", count=0)
+"""No record can hold it: what is written with it is rolled back."""
+
+
+def test_a_process_that_dies_while_it_rolls_back_leaves_no_gap(tmp_path: Path) -> None:
+    elements = [Element(b"%010d" % n) for n in range(20)]
+    found: list[bytes] = []
+    for life in range(1, 200):
+        disk, folder = MortalDisk(life), tmp_path / str(life)
+        with suppress(Died), opened(folder, segment_bytes=100, layer=disk) as segments:
+            segments.append(elements[:3])
+            with pytest.raises(ValueError, match="a record of 0 rows"):
+                segments.append([*elements[3:], BAD])
+        with opened(folder, segment_bytes=100) as segments:
+            found = [record.data for record in all_of(segments)]
+            assert found == [element.data for element in elements[: len(found)]]
+            assert segments.latest == len(found)
+        if not disk.is_dead:
+            break
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("more", [1, 5], ids=["in one file", "over several"])
+def test_what_was_safe_is_known_to_be_after_something_was_rolled_back(tmp_path: Path, more: int) -> None:
+    with opened(tmp_path, segment_bytes=150) as segments:
+        segments.append([Element(b"safe")])
+        segments.begin()
+        segments.write([Element(b"%050d" % n) for n in range(more)])
+        segments.sync()  # as where another partition fails then
+        segments.roll_back()
+        segments.append([Element(b"behind")])
+    # What says that the first was safe is the record behind it.
+    flip(only_file(tmp_path), SEGMENT_HEADER + HEADER.size)
+    with pytest.raises(CorruptLog, match=f"damaged at offset {SEGMENT_HEADER}, position 0"), opened(tmp_path):
+        pass
 
 
 # Damage

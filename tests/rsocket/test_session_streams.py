@@ -25,6 +25,7 @@ from rsocket_trio.mux.events import (
     StreamCompleted,
     StreamFailed,
 )
+from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
@@ -72,6 +73,24 @@ def test_a_cancel_overtakes_what_was_queued_for_it() -> None:
 
     assert (client_saw, server_saw) == ([], [StreamCancelled(theirs)])
     pair.assert_quiet()
+
+
+def test_what_waits_when_the_peer_cancels_its_half_is_never_sent_but_credit_is() -> None:
+    pair = SessionPair()
+    asked = pair.client.commands.open(CHANNEL, Payload(), 1)
+    theirs = request_in(pair.exchange()[1])
+    pair.server.commands.request_n(theirs, 5)
+    pair.exchange()
+    for data in (b"one", b"two" * 1000):  # the second in fragments
+        pair.client.commands.send_item(asked, Payload(data))
+    pair.client.commands.request_n(asked, 3)
+    pair.server.commands.send_cancel(theirs)
+    assert pair.move(pair.server) == [SendingCancelled(asked)]
+
+    frames = [whole(frame) for frame in pair.client.outbox.take()]
+    assert frames == [bytes.fromhex("00000001 2000 00000003")]
+    assert not pair.client.outbox
+    assert pair.client.outbox.size == 0
 
 
 @pytest.mark.parametrize("interaction", [RR, STREAM, CHANNEL])
