@@ -12,7 +12,28 @@ else:
     # A frozen class costs four times as much to make, and frames are made for every item.
     from attrs import define as value
 
-__all__ = ["between", "value"]
+__all__ = ["Unsaid", "UnsaidNumber", "UnsaidText", "between", "value"]
+
+
+class Unsaid:
+    """The default of an argument, told from the same value that a caller gives by its class.
+
+    It equals that value and is used as it is, where nothing else decides.
+    """
+
+    __slots__ = ()
+
+
+class UnsaidNumber(Unsaid, int):
+    """A whole number that nobody gave."""
+
+    __slots__ = ()
+
+
+class UnsaidText(Unsaid, str):
+    """A text that nobody gave."""
+
+    __slots__ = ()
 
 
 def between(low: float, high: float = math.inf, *, whole: bool = False) -> Callable[[Any, Any, Any], None]:

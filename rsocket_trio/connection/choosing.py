@@ -12,11 +12,12 @@ from rsocket_trio.metadata.mime import check_mime
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
-from rsocket_trio.rsocket.fragmenting import checked_fragment_size
+from rsocket_trio.rsocket.fragmenting import UNCUT, checked_fragment_size
 from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
+from rsocket_trio.values import Unsaid
 
 LONGEST_CHUNK = 2**30 - 1
 DIALLING = StreamuxOptions()
@@ -45,7 +46,9 @@ def client_end(
         return StreamuxEnd(DIALLING if streamux is None else streamux, True, limits, size, responder)
     if streamux is not None:
         raise ValueError(f"streamux options for {dialect}: they are those of {STREAMUX}")
-    record = spoken(with_quirks(dialect_named(dialect), quirks))
+    record = with_quirks(dialect_named(dialect), quirks)
+    if record.flags_counts:
+        record = spoken(record)
     if terms.entries and not record.entries:
         raise Unsupported(f"{record.name} has no extension entries")
     if terms.strict and not record.strict:
@@ -61,6 +64,8 @@ def client_end(
         raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
     if resume is not None and not record.resumes:
         raise Unsupported(f"{record.name} has no resumption")
+    if isinstance(fragment_size, Unsaid) and (record.major, record.minor) in record.whole_versions:
+        fragment_size = UNCUT
     size = _checked_size(fragment_size, record.codec.largest, resume)
     return RSocketClient(record, terms, limits, size, responder, resume, said)
 
@@ -84,10 +89,11 @@ def server_ends(
         raise ValueError("no dialect to serve")
     names = tuple(dict.fromkeys(map(full_name, names)))
     family = [dialect_named(name) for name in names if name != STREAMUX]
+    own_size = not isinstance(fragment_size, Unsaid)
     ends: dict[str, ServerEnd] = {}
     for record in map(spoken, _with_quirks(family, quirks)):
         resumes = resume if record.resumes else None
-        ends[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes)
+        ends[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes, own_size)
     if resume is not None and not any(record.resumes for record in family):
         raise Unsupported(f"resumption of {', '.join(names)}: there is none")
     largest = min((record.codec.largest for record in family), default=LONGEST_CHUNK)

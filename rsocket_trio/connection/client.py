@@ -37,6 +37,7 @@ from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
 from rsocket_trio.transports.connect import HeadersLike, as_headers, open_transport
 from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.values import UnsaidNumber
 
 if TYPE_CHECKING:
     from trio_websocket import WebSocketConnection
@@ -49,7 +50,7 @@ Connect: TypeAlias = Callable[[], Awaitable[Connected]]
 Where it can't it raises ``OSError`` (and so what TLS raises), ``ConnectionLost``, ``trio.BrokenResourceError``,
 ``trio.ClosedResourceError``, ``trio.TooSlowError`` or trio-websocket's ``HandshakeError``.
 """
-FRAGMENT_SIZE = 65536
+FRAGMENT_SIZE = UnsaidNumber(65536)
 """Bytes of an outbound frame by default."""
 NO_SETUP = Payload()
 KEEPALIVE = Keepalive(interval=20, max_lifetime=90)

@@ -158,6 +158,8 @@ class RSocketServer:
     fragment_size: int
     responder: Responder
     resume: ResumeOptions | None
+    own_size: bool
+    """Whether the fragment size is the application's, whatever the client joins."""
 
     length_on_messages = False
 
@@ -196,7 +198,7 @@ class RSocketServer:
             extensions=responder.extensions,
             resume=self.resume,
         )
-        session.start_server(grants_leases=responder.lease_policy is not None)
+        session.start_server(grants_leases=responder.lease_policy is not None, own_size=self.own_size)
         setup = Setup(dialect=dialect.name, metadata_mime=COMPOSITE_METADATA)
         return Begun(session, setup, session if self.resume is not None else None)
 

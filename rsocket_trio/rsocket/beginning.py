@@ -10,6 +10,7 @@ from rsocket_trio.mux.events import SetupAccepted, SetupReceived
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extension_terms import check_grants, grants
 from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.fragmenting import UNCUT
 from rsocket_trio.rsocket.frames import ErrorFrame, KeepaliveFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.gate import Gate
 from rsocket_trio.rsocket.keepalive import KeepaliveTimer
@@ -101,11 +102,12 @@ class ClientBeginning:
 class ServerBeginning:
     """A server waits for SETUP, then for its application, while the gate holds what comes."""
 
-    __slots__ = ("_gate", "_grants_leases", "_session")
+    __slots__ = ("_gate", "_grants_leases", "_own_size", "_session")
 
-    def __init__(self, session: Session, *, grants_leases: bool) -> None:
+    def __init__(self, session: Session, *, grants_leases: bool, own_size: bool) -> None:
         self._session = session
         self._grants_leases = grants_leases
+        self._own_size = own_size
         self._gate = Gate(session.dialect, session.limits, session.table, session.control)
 
     @property
@@ -148,6 +150,8 @@ class ServerBeginning:
         session.control.established = True
         # Without a lifetime silence alone kills nothing.
         session.keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, session.inbound.now)
+        if not self._own_size and (frame.major, frame.minor) in dialect.whole_versions:
+            session.commands.cut_above(UNCUT)
         continuity.begin_server(frame)
         if frame.lease:
             session.control.agree_leases()

@@ -78,6 +78,8 @@ class Dialect:
     """METADATA_PUSH may concern one stream."""
     any_push_id: bool = False
     """METADATA_PUSH concerns the connection, whatever its stream id says."""
+    whole_versions: frozenset[tuple[int, int]] = frozenset()
+    """Versions whose peers join no fragments: they get payloads whole, unless the application says otherwise."""
     flags_counts: bool = False
     """Requests with a number say by a flag that it is there, though their document does not name one."""
     setup_codes: Mapping[int, int] | None = None

@@ -14,6 +14,8 @@ from rsocket_trio.rsocket.layout_2_0_draft import mime_fields
 
 WHOLE_BODY = 32768
 """Bytes from which a body is not copied into its frame, but handed to the write as it is."""
+UNCUT = 2**24 - 1 + 16
+"""Bytes of a frame for peers that join no fragments: a payload below 2^24 - 1, and what may stand before it in 0.1."""
 EMPTY = Payload()
 LONGEST_MIMES = 2 * 128
 """Bytes that the MIME types of one payload take at most."""

@@ -75,11 +75,18 @@ class Outbound:
         self._header = dialect.codec.header_size
         self._table = table
         self._outbox = outbox
-        self._fragment_size = fragment_size
         self._whole_size = min(whole_size, dialect.codec.largest)
         self.resumption: Resumption | None = None
-        self._lone_size = lone_size(dialect, fragment_size)
         self._plain = dialect.codec.plain
+        # As cut_above has it, spelled out: a connection is made for many a single request.
+        self._fragment_size = fragment_size
+        self._lone_size = lone_size(dialect, fragment_size)
+        self._plain_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
+
+    def cut_above(self, fragment_size: int) -> None:
+        """Cut payloads whose frame would have more than so many bytes. To be said before anything is sent."""
+        self._fragment_size = fragment_size
+        self._lone_size = lone_size(self._dialect, fragment_size)
         self._plain_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
 
     def open(

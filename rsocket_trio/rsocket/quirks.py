@@ -37,6 +37,10 @@ def _rows_otherwise(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     return attrs.evolve(dialect, codec=layout_0_1_quirks.codec(quirks.intersection(layout_0_1_quirks.QUIRKS)))
 
 
+def _announced_0_0(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
+    return attrs.evolve(_rows_otherwise(dialect, quirks), major=0, minor=0)
+
+
 def _slotted(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     # Where the number is always there, four zero bytes behind it are an item.
     return attrs.evolve(_rows_otherwise(dialect, quirks), zero_completes=False)
@@ -64,8 +68,8 @@ def _of_0_1(name: str, meaning: str, peers: str, change: Change) -> Quirk:
 
 # fmt: off
 QUIRKS: Final = (
-    _of_0_1("version_0_0", "a client announces version 0.0",
-            "Java 0.2.2 and Go take no other", _rows_otherwise),
+    _of_0_1("version_0_0", "a client announces version 0.0, and cuts no payload below 16 MiB - 1 by default",
+            "Java 0.2.2 and Go take no other", _announced_0_0),
     _of_0_1("low_setup_flags", "the lease and strict flags of SETUP are read and written one byte too low as well",
             "Java 0.2.2 and 0.5.2 write and read 0x0020 and 0x0010", _rows_otherwise),
     _of_0_1("channel_slot", "REQUEST_CHANNEL always has its number, whatever N says",

@@ -93,9 +93,9 @@ class Session(Standing):
         """
         ClientBeginning(self, terms, grants=grants).start(now, said)
 
-    def start_server(self, *, grants_leases: bool) -> None:
-        """Wait for SETUP."""
-        self.beginning = ServerBeginning(self, grants_leases=grants_leases)
+    def start_server(self, *, grants_leases: bool, own_size: bool = True) -> None:
+        """Wait for SETUP. ``own_size`` says that the fragment size is the application's, whatever the client joins."""
+        self.beginning = ServerBeginning(self, grants_leases=grants_leases, own_size=own_size)
 
     def accept(self, now: float, granted: tuple[Entry, ...] = ()) -> list[Event]:
         """The application takes the SETUP, and grants these entries of it; what was held for it happens now."""

@@ -26,7 +26,7 @@ from tests.conformance.report import page as page_of
 
 CLAUSES = read()
 IDS = [clause.id for clause in CLAUSES]
-CHAPTERS = {"0": 14, "1": 98, "2": 145, "3": 126, "4": 86, "5": 174, "6": 77, "7": 9, "11": 17}
+CHAPTERS = {"0": 14, "1": 98, "2": 145, "3": 126, "4": 86, "5": 174, "6": 77, "7": 9, "11": 18}
 """How many clauses each chapter has: none is lost, none is added in silence."""
 
 
