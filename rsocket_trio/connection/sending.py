@@ -86,6 +86,16 @@ class Sender:
         finally:
             engine.wake()
 
+    async def wait_room(self, beyond: int) -> int:
+        """Wait until more than ``beyond`` items may be sent, and return how many."""
+        await trio.lowlevel.checkpoint()
+        stream = self._stream
+        while stream.room <= beyond or not stream.open & SENDING:
+            self._check()
+            await self._waiters().park()
+        self._check()
+        return stream.room
+
     async def push(self, push: MetadataPush) -> None:
         """Send metadata for the stream, waiting for room. Raises ``Unsupported`` where the dialect has none."""
         stream, engine = self._stream, self._engine

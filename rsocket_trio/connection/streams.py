@@ -66,6 +66,15 @@ class Outgoing:
         """How many items the peer's credit allows right now, without waiting."""
         return self._sender.room
 
+    async def wait_room(self, beyond: int = 0) -> int:
+        """Wait until the peer's credit allows more than ``beyond`` items, and return how many it allows: ``room``.
+
+        For those who hand demand on in place of buffering: what the peer granted is what they ask of others. Waits for
+        credit alone, not for room in the outbox. Raises as ``send`` does when nothing more can be sent. Where the
+        protocol has no credit (Streamux) ``room`` is always 2^31-1.
+        """
+        return await self._sender.wait_room(beyond)
+
     def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
         """Send one item.
 

@@ -8,13 +8,14 @@ from io import BytesIO
 from typing import Any, Final, TypeAlias
 
 from rsocket_trio.errors import LocalProtocolError
+from rsocket_trio.mux.credit import MAX_REQUEST_N
 from rsocket_trio.mux.halves import BOTH, NEITHER
 from rsocket_trio.mux.ids import RoundIds
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.lane import Lane
 
-UNBOUNDED = 2**62
-"""Items that may be sent: the protocol has no credit."""
+UNBOUNDED = MAX_REQUEST_N
+"""Items that may be sent: the protocol has no credit, and so much can be handed on where there is one."""
 
 
 class Exchange(Lane):
