@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from rsocket_trio.mux.charge import ENTRY
 from rsocket_trio.mux.framing import EncodedFrame, whole
@@ -157,11 +157,22 @@ class FrameStore:
         self._frames.clear()
 
 
+class Keeper(Protocol):
+    """Somebody who looks at each frame that leaves."""
+
+    def tracks(self, frame: bytes) -> bool:
+        """Whether a frame has a position."""
+        ...
+
+    def leaves(self, frame: bytes) -> bool:
+        """A frame leaves: the same, told once for each and before it is kept."""
+        ...
+
+
 class RetainingOutbox(Outbox):
     """An outbox whose frames are kept when they leave, once ``retain`` was called.
 
-    A frame that the store has no room for does not leave. ``is_tracked`` tells which frames have a position, and
-    whoever has it retain may ask to be told of each that leaves, and say the same of it;
+    A frame that the store has no room for does not leave. ``is_tracked`` tells which frames have a position;
     ``half_full`` is asked for a frame to send at once when the store is half full, or has no room for what is next;
     ``overflow`` whether to keep nothing any more when that was asked and there is still no room.
 
@@ -209,12 +220,11 @@ class RetainingOutbox(Outbox):
     def __bool__(self) -> bool:
         return bool(self._signals or self._again) or super().__bool__()
 
-    def retain(self, limit: int, leaves: Callable[[bytes], bool] | None = None) -> None:
-        """Keep what leaves from now on, up to so many bytes. ``leaves`` hears of each frame before it is kept, and says
-        whether it has a position."""
+    def retain(self, limit: int, keeper: Keeper | None = None) -> None:
+        """Keep what leaves from now on, up to so many bytes. A ``keeper`` knows better which frames have a position."""
         self.store = FrameStore(limit)
-        if leaves is not None:
-            self._leaves = leaves
+        if keeper is not None:
+            self._is_tracked, self._leaves = keeper.tracks, keeper.leaves
 
     def forgo(self) -> None:
         """Keep nothing any more: over no other transport will anything be sent again. What was to be still is here."""

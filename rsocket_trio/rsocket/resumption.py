@@ -83,8 +83,8 @@ class Resumption:
         self._dropped = 0  # what lies before it the client keeps no more, as it said when it came back
         self.mimes: tuple[str | int, str | int] | None = None
         # Where the first frame of a request ends, by its stream id, while it is kept and nothing came on its stream.
-        self._asked: dict[bytes, int] = {}
-        outbox.retain(store_bytes, self.leaves)
+        self._asked: dict[bytes, int] | None = None
+        outbox.retain(store_bytes, self)
 
     @property
     def store(self) -> FrameStore:
@@ -102,6 +102,8 @@ class Resumption:
             return False
         kind = frame[4] >> 2
         if kind <= LAST_REQUEST and kind != FIRE_AND_FORGET:
+            if self._asked is None:
+                self._asked = {}
             self._asked[frame[:4]] = self.store.position + len(frame)
         return True
 
@@ -119,7 +121,7 @@ class Resumption:
             if len(frame) > 4 and FIRST_TRACKED <= frame[4] >> 2 <= LAST_TRACKED and frame[:4] != b"\0\0\0\0":
                 received += len(frame)
                 if asked and frame[:4] in asked:
-                    self._note_answer(frame)
+                    self._note_answer(frame, asked)
         self._got_to(received)
 
     def confirmed(self, position: int) -> None:
@@ -181,18 +183,19 @@ class Resumption:
     def forgo(self) -> None:
         """Nothing is kept any more, and no position is asked for."""
         self._outbox.forgo()
-        self._asked.clear()
+        self._asked = None
 
     def _trim(self, store: FrameStore, position: int) -> None:
         store.trim(position)
         asked, first = self._asked, store.first
-        for stream_id in list(takewhile(lambda stream_id: asked[stream_id] <= first, asked)):
-            del asked[stream_id]
+        if asked:
+            for stream_id, _ in list(takewhile(lambda entry: entry[1] <= first, asked.items())):
+                del asked[stream_id]
 
-    def _note_answer(self, frame: bytes) -> None:
+    def _note_answer(self, frame: bytes, asked: dict[bytes, int]) -> None:
         """A frame came on the stream of a request that had no answer. Only its opener may say a request there."""
         if frame[4] >> 2 > LAST_REQUEST:
-            self.answered = max(self.answered, self._asked.pop(frame[:4]))
+            self.answered = max(self.answered, asked.pop(frame[:4]))
 
     def _got_to(self, received: int) -> None:
         self.received = received
@@ -232,7 +235,7 @@ class MarkedResumption(Resumption):
 
     def count(self, frames: Sequence[bytes]) -> None:
         """Whole frames came."""
-        received = self.received
+        received, asked = self.received, self._asked
         for frame in frames:
             if not is_tracked(frame):
                 continue
@@ -240,8 +243,8 @@ class MarkedResumption(Resumption):
                 self._look_for_mark(frame)
             if int.from_bytes(frame[:4], "big") not in self._unmarked:
                 received += len(frame)
-                if frame[:4] in self._asked:
-                    self._note_answer(frame)
+                if asked and frame[:4] in asked:
+                    self._note_answer(frame, asked)
         self.unreported += received - self.received
         self._got_to(received)
 
