@@ -142,15 +142,15 @@ MUTANTS = (
     Mutant(
         "a position inside of a frame is served",
         "mux/retaining.py",
-        "return here == position",
-        "return here >= position",
+        "return here == position or (",
+        "return here <= position or (",
         RESUME,
     ),
     Mutant(
         "the oldest frame is not sent again",
         "mux/retaining.py",
-        "self._again = deque(self.store.kept())",
-        "self._again = deque(self.store.kept()[1:])",
+        "self._again = deque(self.store.entries())",
+        "self._again = deque(self.store.entries()[1:])",
         RESUME,
     ),
     Mutant(
@@ -169,9 +169,9 @@ MUTANTS = (
     ),
     Mutant(
         "the peer is asked only once how far it got",
-        "rsocket/resumption.py",
-        "self._outbox.asked = self._outbox.is_stalled = False",
-        "self._outbox.is_stalled = False",
+        "mux/retaining.py",
+        "self.asked = self.is_stalled = False\n        self._look()",
+        "self.is_stalled = False\n        self._look()",
         (*RESUME, "tests/connection/test_resume_stalls.py"),
     ),
     Mutant(
