@@ -129,7 +129,7 @@ def _stand_in(decorator: str, function: Function) -> Handler | None:
     told = {form: kind for form, kind in forms.items() if said in STAND_INS[form]}
     if told:
         forms = told
-    elif not forms or said in ITERABLES + AWAITABLES or not _may_be_anything(function):
+    elif not forms or not _may_be_anything(function):
         return None
     (form, kind), *others = forms.items()
     if others:
@@ -179,7 +179,7 @@ def unfit(decorator: str, function: Function, result: object, wanted: str) -> Ty
 
 
 def _may_be_anything(function: Function) -> bool:
-    """Whether nothing shows what a plain function returns: a lambda, or a wrapper."""
+    """Whether nothing shows what a plain function returns: a lambda, or a wrapper, whose annotations are copies."""
     function = _bare(function)
     if hasattr(function, "__wrapped__") or getattr(function, "__name__", "") == "<lambda>":
         return True

@@ -10,7 +10,7 @@ import attrs
 
 from rsocket_trio.connection.admission import meet
 from rsocket_trio.connection.entries import HookFailed, offer_connection, offer_request, with_entries
-from rsocket_trio.connection.handlers import Job, Unfinished
+from rsocket_trio.connection.handlers import Job, Unfinished, is_failure, only_leaf
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
@@ -175,9 +175,12 @@ class Dispatcher:
             Job(engine, stream, handler, payload).fail(told)
             return
 
-        async def late(request: Payload) -> Payload:
-            return reply
+        held = [reply]
 
+        async def late(request: Payload) -> Payload:
+            return held.pop()
+
+        del reply  # the worker keeps its last handler, which keeps no answer
         # The outbox is full: the answer waits in a task, and the receive task does not.
         self._finish_in_task(stream, handler, payload, late)
 
@@ -233,7 +236,8 @@ class Dispatcher:
             if result is not None and isawaitable(result):
                 raise unfit(handler.interaction, handler.registered, result, "nothing: it is a plain function")
         except Exception as error:
-            engine.faults.of_handler(handler, error)
+            if is_failure(engine, only_leaf(error)):
+                engine.faults.of_handler(handler, error)
 
     def _on_silent(self, event: TransportSilent) -> None:
         self._engine.replace_link(event.error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from rsocket_trio.connection.handlers import is_failure, only_leaf
 from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.payload import as_bytes
 from rsocket_trio.rsocket.extension_payloads import AT_EXT, AT_SETUP, AT_STREAM
@@ -74,7 +75,8 @@ def offer_connection(engine: Engine, entries: Iterable[Entry]) -> None:
         try:
             _call(engine, hook, AT_EXT, content)
         except Exception as error:
-            engine.faults.of_handler(hook, error)
+            if is_failure(engine, only_leaf(error)):
+                engine.faults.of_handler(hook, error)
 
 
 def _hooked(engine: Engine, point: Point, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Handler, object]]:

@@ -140,13 +140,18 @@ class Unfinished:
     __slots__ = ("_context", "_waiting")
 
     def __init__(self, waiting: Awaitable[object], context: contextvars.Context) -> None:
-        self._waiting = waiting
-        self._context = context
+        self._waiting: Awaitable[object] | None = waiting
+        self._context: contextvars.Context | None = context
 
     async def __call__(self, _: object) -> Any:
+        assert self._context is not None
+        assert self._waiting is not None
         for variable, content in self._context.items():
             variable.set(content)
-        return await self._waiting
+        # The worker keeps its last handler: nothing of the request stays with that.
+        waiting, self._waiting = self._waiting, None
+        self._context = None
+        return await waiting
 
     def __del__(self) -> None:
         if inspect.iscoroutine(self._waiting):

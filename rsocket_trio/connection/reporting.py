@@ -38,7 +38,7 @@ class Call:
 
 def report(engine: Engine, failed: Handler, error: BaseException) -> None:
     """Tell every function that was registered. A plain one is called here, an async one awaited in a task."""
-    call = Call(route=failed.route, interaction=str(failed.interaction), connection=engine.connection)
+    call = Call(route=failed.route, interaction=failed.interaction, connection=engine.connection)
     for handler in engine.responder.error_handlers:
         if handler.kind is Kind.ASYNC and not _has_room(engine):
             continue

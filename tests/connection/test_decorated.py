@@ -10,6 +10,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 import trio
@@ -281,6 +282,49 @@ async def test_plain_functions_may_say_what_they_return(autojump_clock: MockCloc
         async with pair.client.request_stream(b"x", route="push") as items:
             assert [item.data async for item in items] == [b"x", b"x"]
         assert (await pair.client.request_response(b"y")).data == b"<y>"
+
+
+async def test_annotations_that_wraps_copied_do_not_speak_for_the_wrapper(autojump_clock: MockClock) -> None:
+    async def give(request: Payload) -> Awaitable[bytes]:
+        return echo(request)
+
+    responder = Responder()
+
+    @responder.request_stream("items")
+    @functools.wraps(give)
+    def items(request: Payload) -> AsyncIterator[bytes]:
+        return twice(request)
+
+    @responder.request_stream("push")
+    @functools.wraps(twice)
+    def push(request: Payload, out: Outgoing) -> Awaitable[None]:
+        return push_twice(request, out)
+
+    async with connected_pair(responder) as pair:
+        for route in ("items", "push"):
+            async with pair.client.request_stream(b"x", route=route) as got:
+                assert [item.data async for item in got] == [b"x", b"x"]
+
+
+async def test_mocks_serve(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    later, at_once = AsyncMock(return_value=b"later"), Mock(return_value=b"at once")
+    chat, items = AsyncMock(return_value=None), Mock(side_effect=twice)
+    responder.request_response("later")(later)
+    responder.request_response("at once")(at_once)
+    responder.request_channel(chat)
+    responder.request_stream(items)
+    async with connected_pair(responder) as pair:
+        assert (await pair.client.request_response(b"x", route="later")).data == b"later"
+        assert (await pair.client.request_response(route="at once")).data == b"at once"
+        async with pair.client.request_channel() as channel:
+            assert [item async for item in channel] == []
+        async with pair.client.request_stream(b"x") as got:
+            assert [item.data async for item in got] == [b"x", b"x"]
+    assert later.await_count == 1
+    assert chat.await_count == 1
+    for mock in (later, at_once, chat, items):
+        mock.reset_mock()  # they keep what they were called with
 
 
 def items_at_once(request: Any) -> Any:
