@@ -258,7 +258,11 @@ class Dispatcher:
         event.token.set()
 
     def _on_peer_fault(self, event: PeerFault) -> None:
-        self._engine.faults.of_peer(event.text)
+        faults = self._engine.faults
+        if event.ignored:
+            faults.of_ignored(event.text)
+        else:
+            faults.of_peer(event.text)
 
     def _on_peer_draining(self, event: PeerDraining) -> None:
         self._engine.on_peer_draining()

@@ -33,6 +33,8 @@ class Faults:
     own: FaultLog | None = None
     peer_faults: int = 0
     """Times that the peer broke the rules."""
+    ignored: int = 0
+    """Requests and pushed metadata that were ignored for their stream ids; they are faults of the peer's as well."""
     handler_errors: int = 0
     """Handlers that failed with an exception of their own."""
     dropped: int = 0
@@ -48,6 +50,13 @@ class Faults:
         if self.peer_faults == 1:
             # The name as text: whoever keeps the record must not keep the connection.
             logger.warning("%s: %s; further faults are counted", repr(self._engine.connection), readable(text))
+
+    def of_ignored(self, text: str) -> None:
+        """A frame had no effect: one line for each connection, whatever else its peer did wrong."""
+        self.peer_faults += 1
+        self.ignored += 1
+        if self.ignored == 1:
+            logger.warning("%s: %s; further ones are counted", repr(self._engine.connection), readable(text))
 
     def of_handler(self, handler: Handler, error: BaseException) -> None:
         """A handler failed: the log hears of it, and so does the application."""

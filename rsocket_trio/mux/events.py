@@ -136,9 +136,13 @@ class Pong:
 
 @value
 class PeerFault:
-    """The peer broke a rule, and nothing but the log has to hear of it."""
+    """The peer broke a rule, and nothing but the log has to hear of it.
+
+    ``ignored`` says that a frame had no effect at all, for its stream id.
+    """
 
     text: str
+    ignored: bool = False
 
 
 @value

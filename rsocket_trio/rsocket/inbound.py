@@ -149,7 +149,7 @@ class Inbound(PeersHalf):
         if not self.dialect.pushes_on_streams:
             self.ignored += 1  # RS10-UNX-13
             text = f"metadata pushed on stream {frame.stream_id} is ignored: {self.dialect.name} has it on stream 0"
-            self.events.append(PeerFault(text))
+            self.events.append(PeerFault(text, ignored=True))
         elif stream is None or stream.open == NEITHER:
             self.ignored += 1
         else:
@@ -184,7 +184,7 @@ class Inbound(PeersHalf):
         """ALL-RCT-12: nothing answers a request whose id is not the peer's to use, so that the log has to say it."""
         self.ignored += 1
         reason = f"the peer's ids are {self.table.peers_parity}" if stream_id else "that is the connection"
-        self.events.append(PeerFault(f"a request on stream {stream_id} is ignored: {reason}"))
+        self.events.append(PeerFault(f"a request on stream {stream_id} is ignored: {reason}", ignored=True))
 
     def _refusal(self, frame: RequestFrame) -> tuple[int, str] | None:
         if frame.initial_n == 0 and self.dialect.zero_initial_n_invalid:

@@ -174,7 +174,7 @@ async def test_requests_that_are_ignored_are_logged_once_and_counted(
         assert "a request on stream 0 is ignored: that is the connection" in record.getMessage()
         await peer.send(RS01.stream(4, 1), RS01.channel(6, 1), RS01.forget(8), RS01.sub(10, 1))
         await peer.expect_silence()
-        assert connections[0].faults.peer_faults == 9
+        assert connections[0].faults.peer_faults == connections[0].faults.ignored == 9
         assert len(caplog.records) == 1
     caplog.clear()
     responder, connections = echo_that_asks()
@@ -183,6 +183,30 @@ async def test_requests_that_are_ignored_are_logged_once_and_counted(
         await peer.expect_alive()
         assert "a request on stream 2 is ignored: the peer's ids are odd" in caplog.text
         assert connections[0].faults.peer_faults == 1
+
+
+@clause("ALL-RCT-12", "RS01-UNX-08")
+async def test_a_request_that_is_ignored_is_logged_whatever_else_its_client_did_wrong(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    responder, connections = echo_that_asks()
+
+    @responder.request_channel(initial_request_n=1)
+    async def sit(channel: Any) -> None:
+        await trio.sleep_forever()
+
+    async with raw32.server(RS01, responder) as peer:
+        await peer.send(RS01.channel(1, 9))
+        await peer.expect(RS01.request_n(1, 1))
+        await peer.send(*(RS01.channel(1, None, b"x") for _ in range(3)))
+        await peer.expect_error(1, 0x204)
+        await peer.send(RS01.ask(2, b"lost"), RS01.ask(4, b"lost"))
+        await raw32.settle()
+        assert [record.getMessage().partition("a request on stream ")[2] for record in caplog.records] == [
+            "",
+            "2 is ignored: the peer's ids are odd; further ones are counted",
+        ]
+        assert (connections[0].faults.peer_faults, connections[0].faults.ignored) == (4, 2)
 
 
 @clause("ALL-RCT-12", "RS02-SID-07", "RS02-RSM-13")
