@@ -244,10 +244,10 @@ class Dispatcher:
 
     def _on_ended(self, event: SessionEnded) -> None:
         engine = self._engine
-        if isinstance(event.error, ConnectionLost):
+        if isinstance(event.error, ConnectionLost) and not event.ordinary:
             engine.faults.of_peer(str(event.error))
         else:
-            # A refusal: whoever waits is told, and on the server the application itself decided.
+            # A refusal (whoever waits is told, and on the server the application itself decided), or an ordinary end.
             engine.faults.lost(event.error)
         engine.end(event.error)
 

@@ -159,9 +159,13 @@ class TransportSilent:
 
 @value
 class SessionEnded:
-    """The session is over. What the outbox still holds is to be sent, then the transport closed."""
+    """The session is over. What the outbox still holds is to be sent, then the transport closed.
+
+    ``ordinary`` says that the peer ended it while nothing was open: nobody is to blame.
+    """
 
     error: RSocketError
+    ordinary: bool = False
 
 
 Event: TypeAlias = (

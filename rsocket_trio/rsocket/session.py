@@ -262,7 +262,9 @@ class Session(Standing):
         except RemoteProtocolError as error:
             self._fail(error)
         except EndedByPeer as end:
-            self._end(end.error)
+            # rsocket-java says CONNECTION_ERROR when an application disposes of a connection.
+            is_connection_error = isinstance(end.error, ConnectionLost) and end.error.code == CONNECTION_ERROR
+            self._end(end.error, ordinary=is_connection_error and not self._has_open)
         except SetupError as refusal:
             self.end_with(refusal.code, refusal.data, refusal)
         return self._collected()
@@ -305,7 +307,12 @@ class Session(Standing):
             self.outbox.put_reply(self.error_frame(code, data))
         self._end(error)
 
-    def _end(self, error: RSocketError) -> None:
+    @property
+    def _has_open(self) -> bool:
+        """Whether any stream is open, or may be among what the gate holds."""
+        return self.held_size > 0 or any(stream.open for stream in self.open_streams())
+
+    def _end(self, error: RSocketError, *, ordinary: bool = False) -> None:
         self.outbox.discard_lanes()
         self.close(error)
-        self.inbound.events.append(SessionEnded(error))
+        self.inbound.events.append(SessionEnded(error, ordinary))
