@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from rsocket_trio.payload import Payload
-from rsocket_trio.values import between
+from rsocket_trio.values import Unsaid, between
 
 MAX_SECONDS = (2**31 - 1) / 1000
 """The longest time that 31 bits of milliseconds can say: a little more than 24 days."""
@@ -25,6 +25,20 @@ class Keepalive:
 
     interval: float = attrs.field(default=20.0, validator=between(0.001, MAX_SECONDS))
     max_lifetime: float = attrs.field(default=90.0, validator=between(0.001, MAX_SECONDS))
+
+
+class UnsaidKeepalive(Unsaid, Keepalive):
+    """A ``Keepalive`` that nobody gave; it equals one that somebody did."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Keepalive) and attrs.astuple(self) == attrs.astuple(other)
+
+    __hash__ = Keepalive.__hash__
+
+    def __repr__(self) -> str:
+        return f"Keepalive(interval={self.interval!r}, max_lifetime={self.max_lifetime!r})"
 
 
 @attrs.frozen

@@ -18,7 +18,17 @@ from rsocket_trio.cli.options import set_up_logging
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.running import TIMED_OUT, Failure, report, run_client
 from rsocket_trio.cli.watching import Watch
-from rsocket_trio.metadata import JSON, OCTET_STREAM, TEXT_PLAIN, Authentication, BearerAuthentication
+from rsocket_trio.connection.choosing import peer_and_dialect
+from rsocket_trio.connection.client import KEEPALIVE
+from rsocket_trio.metadata import (
+    COMPOSITE_METADATA,
+    JSON,
+    OCTET_STREAM,
+    TEXT_PLAIN,
+    Authentication,
+    BearerAuthentication,
+)
+from rsocket_trio.rsocket.peers import Peer
 
 
 @attrs.frozen(kw_only=True)
@@ -29,6 +39,11 @@ class Habits:
     metadata_mime: str
     first_opens: bool
     """Whether a channel's first payload travels in the frame that opens it."""
+    bare_mime: str = COMPOSITE_METADATA
+    """The metadata MIME type of a connection on which there is no metadata."""
+    keepalive: Keepalive = KEEPALIVE
+    credit: int | None = None
+    """Items that are asked for first; ``None`` for the library's own default."""
 
 
 OURS = Habits(data_mime=OCTET_STREAM, metadata_mime=TEXT_PLAIN, first_opens=False)
@@ -50,6 +65,7 @@ class Ask:
     timeout: float | None
     dialect: str
     quirks: tuple[str, ...]
+    peer: str | None
     data_mime: str | None
     mimes: tuple[str, ...]
     setup_data: str | None
@@ -80,9 +96,11 @@ class Ask:
         """Do it. Returns the exit code."""
         set_up_logging(self.log)
         try:
-            check_mimes(self.dialect, self.data_mime, *self.mimes, self.setup_mime)
+            peer, dialect = peer_and_dialect(self.peer, self.dialect)
+            habits = habits_with(peer, habits)
+            check_mimes(dialect, self.data_mime, *self.mimes, self.setup_mime)
             metadata = self._metadata(habits)
-            dial = self._dial(habits, metadata)
+            dial = self._dial(habits, metadata, dialect)
             wish = self._wish(kind, habits, metadata)
         except (ValueError, Failure) as error:
             return report(error, stacktrace=self.stacktrace)
@@ -103,21 +121,23 @@ class Ask:
             self.metadata,
             self.mimes,
             default_mime=habits.metadata_mime,
+            bare_mime=habits.bare_mime,
             route=self.route,
             credentials=credentials(self.simple, self.bearer),
             setup_text=self.setup_metadata,
             setup_mime=self.setup_mime,
         )
 
-    def _dial(self, habits: Habits, metadata: Metadata) -> Dial:
+    def _dial(self, habits: Habits, metadata: Metadata, dialect: str) -> Dial:
         return Dial(
             uri=self.uri,
-            dialect=self.dialect,
+            dialect=dialect,
             quirks=self.quirks,
+            peer=self.peer,
             setup=Payload(os.fsencode(self.setup_data or ""), metadata.setup),
             data_mime=self.data_mime or habits.data_mime,
             metadata_mime=metadata.mime,
-            keepalive=keepalive_terms(self.keepalive, self.lifetime),
+            keepalive=keepalive_terms(self.keepalive, self.lifetime, habits.keepalive),
             lease=self.lease,
             ssl_context=client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
             headers=self.headers,
@@ -137,7 +157,7 @@ class Ask:
             metadata=metadata.content,
             sources=tuple(sources),
             take=self.take,
-            limit_rate=self.limit_rate,
+            limit_rate=self.limit_rate or habits.credit,
             delay=self.delay / 1000,
             first_opens=habits.first_opens if self.first_opens is None else self.first_opens,
         )
@@ -165,8 +185,18 @@ def credentials(user_and_password: str | None, token: str | None) -> Authenticat
     return None if token is None else BearerAuthentication(token)
 
 
-def keepalive_terms(interval: float | None, lifetime: float | None) -> Keepalive:
+def habits_with(peer: Peer | None, habits: Habits) -> Habits:
+    """What is meant to an old peer when nothing is said."""
+    if peer is None:
+        return habits
+    habits = attrs.evolve(habits, credit=peer.initial_request_n, keepalive=peer.keepalive or habits.keepalive)
+    if peer.mime is not None:
+        habits = attrs.evolve(habits, data_mime=peer.mime, metadata_mime=peer.mime, bare_mime=peer.mime)
+    return habits
+
+
+def keepalive_terms(interval: float | None, lifetime: float | None, default: Keepalive = KEEPALIVE) -> Keepalive:
     """The terms, with the default of what is not said; a longer interval makes the lifetime longer too."""
-    default = Keepalive()
-    interval = default.interval if interval is None else interval
-    return Keepalive(interval, max(default.max_lifetime, 3 * interval) if lifetime is None else lifetime)
+    if lifetime is None:
+        lifetime = default.max_lifetime if interval is None else max(default.max_lifetime, 3 * interval)
+    return Keepalive(default.interval if interval is None else interval, lifetime)

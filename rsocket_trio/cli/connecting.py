@@ -23,6 +23,7 @@ from rsocket_trio.capture import Capture
 from rsocket_trio.cli.running import Failure
 from rsocket_trio.cli.watching import Watch, WatchedTransport
 from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.lengths import LENGTH
 
@@ -39,6 +40,7 @@ class Dial:
     uri: str
     dialect: str
     quirks: tuple[str, ...] = ()
+    peer: str | None = None
     setup: Payload = attrs.field(factory=Payload)
     data_mime: str
     metadata_mime: str
@@ -85,6 +87,7 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
                 ssl_context=dial.ssl_context,
                 headers=dial.headers,
                 quirks=dial.quirks,
+                peer=dial.peer,
                 resume=dial.resume,
                 capture=dial.capture,
             )
@@ -94,7 +97,8 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
         transport = await stack.enter_async_context(
             open_transport(dial.uri, ssl_context=dial.ssl_context, headers=dial.headers)
         )
-        kept = transport.is_message_based and "length_on_messages" in dial.quirks
+        quirks = (*dial.quirks, *(PEERS[dial.peer].quirks if dial.peer is not None else ()))
+        kept = transport.is_message_based and "length_on_messages" in quirks
         return WatchedTransport(transport, DIALECTS.get(dial.dialect), dial.watch, length=LENGTH if kept else 0)
 
     return await stack.enter_async_context(
@@ -107,6 +111,7 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
             keepalive=dial.keepalive,
             lease=dial.lease,
             quirks=dial.quirks,
+            peer=dial.peer,
             resume=dial.resume,
             capture=dial.capture,
         )

@@ -12,25 +12,26 @@ import click
 
 from rsocket_trio.cli import starting
 from rsocket_trio.cli.analyzing import aside, last_line, reason, setting
-from rsocket_trio.cli.asking import OURS, credentials, keepalive_terms
+from rsocket_trio.cli.asking import OURS, credentials, habits_with, keepalive_terms
 from rsocket_trio.cli.composing import check_mimes, compose
 from rsocket_trio.cli.data import Loaded, Stdin, source_of
 from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.running import FAILED, MISUSED, Failure, report
 from rsocket_trio.cli.starting import INTERRUPTED
+from rsocket_trio.connection.choosing import peer_and_dialect
 from rsocket_trio.payload import Payload
 
 NO_SPARK = "a load needs pyspark: pip install 'rsocket-trio[spark]'"
 SHARED = (
-    *("route", "metadata", "take", "limit_rate", "dialect", "quirks", "mimes", "setup_data", "setup_metadata"),
+    *("route", "metadata", "take", "limit_rate", "dialect", "quirks", "peer", "mimes", "setup_data", "setup_metadata"),
     *("setup_mime", "simple", "bearer", "keepalive", "lifetime", "lease", "trust", "untrusted", "cert", "key"),
     *("headers", "log", "stacktrace"),
 )
 """Options that mean the same as in the other commands of a client, by their parameters."""
 SAME = (
     *("uri", "rate", "seconds", "tasks", "connections", "interaction", "items", "take", "arrivals", "in_flight"),
-    *("timeout", "warm_up", "seed", "dialect", "quirks", "lease", "headers", "trust", "untrusted", "cert", "key"),
+    *("timeout", "warm_up", "seed", "quirks", "peer", "lease", "headers", "trust", "untrusted", "cert", "key"),
 )
 """Options that are fields of a plan as they are."""
 INTERACTIONS = ("response", "stream", "fnf", "channel")
@@ -163,28 +164,32 @@ def data_of(value: str) -> bytes:
 
 def terms_of(said: dict[str, Any]) -> dict[str, Any]:
     """The fields of a plan that the options stand for. Raises ``ValueError``."""
-    check_mimes(said["dialect"], said["data_mime"], *said["mimes"], said["setup_mime"])
+    peer, dialect = peer_and_dialect(said["peer"], said["dialect"])
+    habits = habits_with(peer, OURS)
+    check_mimes(dialect, said["data_mime"], *said["mimes"], said["setup_mime"])
     metadata = compose(
         said["metadata"],
         said["mimes"],
-        default_mime=OURS.metadata_mime,
+        default_mime=habits.metadata_mime,
+        bare_mime=habits.bare_mime,
         route=said["route"],
         credentials=credentials(said["simple"], said["bearer"]),
         setup_text=said["setup_metadata"],
         setup_mime=said["setup_mime"],
     )
     terms = {name: said[name] for name in SAME}
-    if said["limit_rate"] is not None:
-        terms["credit"] = said["limit_rate"]
+    if (credit := said["limit_rate"] or habits.credit) is not None:
+        terms["credit"] = credit
     return {
         **terms,
+        "dialect": dialect,
         "route": metadata.route,
         "metadata": metadata.content,
         "metadata_mime": metadata.mime,
         "data": data_of(said["data"] or ""),
         "sizes": said["sizes"] or (),
-        "data_mime": said["data_mime"] or OURS.data_mime,
+        "data_mime": said["data_mime"] or habits.data_mime,
         "setup": Payload(os.fsencode(said["setup_data"] or ""), metadata.setup),
-        "keepalive": keepalive_terms(said["keepalive"], said["lifetime"]),
+        "keepalive": keepalive_terms(said["keepalive"], said["lifetime"], habits.keepalive),
         "probe": not said["no_probe"],
     }

@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from rsocket_trio.connection.client import DIALECT
 from rsocket_trio.connection.dialects import ALL, IN_SHORT, SHORT
 from rsocket_trio.metadata.mime import SHORT_NAMES
-from rsocket_trio.rsocket.dialects import RSOCKET_1_0
+from rsocket_trio.rsocket.peers import PEERS, peer_named
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.uris import parse_uri
 
@@ -31,6 +32,11 @@ def dialect(text: str) -> str:
     if name not in ALL:
         raise click.BadParameter(f"{text!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
     return name
+
+
+def peer(text: str) -> str:
+    """The name of an old peer."""
+    return checked(peer_named, text)[1]
 
 
 def mime(text: str) -> str:
@@ -129,8 +135,10 @@ ROWS = (
                     {"type": click.IntRange(min=0), "default": 0, "metavar": "MS"}),
     Row("timeout",  "--timeout", "--timeout", "Seconds for all of it.", {"type": SECONDS, "metavar": "SECONDS"}),
     Row("dialect",  "--dialect", "--dialect", f"The protocol and version, in full or in short: {IN_SHORT}.",
-                    {"type": dialect, "metavar": "NAME", "default": RSOCKET_1_0.name, "show_default": True}),
+                    {"type": dialect, "metavar": "NAME", "default": DIALECT, "show_default": True}),
     Row("quirks",   "--quirk", "--quirk", "A deviation of the peer to put up with.", MANY),
+    Row("peer",     "--peer", "--peer", f"An old peer by name, which sets all that it needs: {', '.join(PEERS)}.",
+                    {"type": peer, "metavar": "NAME"}),
     Row("mimes",    "--metadata-mime", "--mmt --metadataMimeType --metadataFormat",
                     "MIME type of the metadata; of each, where there are several.",
                     {**MANY, "type": mime, "metavar": "MIME"}),

@@ -270,7 +270,8 @@ class Server:
             found = detect(data, message=messages, ended=ended)
             if found is UNDECIDED:
                 continue
-            if messages and keeps_length(data) and (found is None or _learns_lengths(found)):
+            learns = found is None or (not isinstance(found, str) and found.lengths_are_learnt)
+            if messages and learns and keeps_length(data):
                 transport = with_lengths(transport)
             if found is not None and name_of(found) in self.ends:
                 return self.ends[name_of(found)], transport
@@ -302,10 +303,6 @@ class Server:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 # The peer was quicker.
                 return
-
-
-def _learns_lengths(found: Found) -> bool:
-    return not isinstance(found, str) and found.lengths_are_learnt
 
 
 async def _wait_done(arrival: Arrival) -> None:

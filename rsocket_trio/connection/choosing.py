@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import attrs
 
 from rsocket_trio.connection.dialects import STREAMUX, full_name
 from rsocket_trio.connection.ends import End, RSocketClient, RSocketServer, ServerEnd, StreamuxEnd, numbered
@@ -13,15 +16,33 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
 from rsocket_trio.rsocket.fragmenting import UNCUT, checked_fragment_size
+from rsocket_trio.rsocket.peers import Peer, peer_named
 from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.values import Unsaid
 
+T = TypeVar("T")
 LONGEST_CHUNK = 2**30 - 1
 DIALLING = StreamuxOptions()
 SERVING = StreamuxOptions(qa=True)
+
+
+def checked_peer(name: str, dialect: str) -> Peer:
+    """The peer of that name. Raises ``ValueError`` for a name that is none, and for another dialect than its own."""
+    peer = peer_named(name)
+    if not isinstance(dialect, Unsaid) and full_name(dialect) != peer.dialect:
+        raise ValueError(f"peer {name!r} speaks {peer.dialect}, not {full_name(dialect)}")
+    return peer
+
+
+def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
+    """The peer of that name, if one is named, and the dialect in full; a peer brings its own. Raises ``ValueError``."""
+    if name is None:
+        return None, full_name(dialect)
+    peer = checked_peer(name, dialect)
+    return peer, peer.dialect
 
 
 def client_end(
@@ -33,11 +54,22 @@ def client_end(
     quirks: Iterable[str],
     streamux: StreamuxOptions | None,
     resume: ResumeOptions | None,
+    peer: str | None = None,
 ) -> End:
-    """A client, its terms checked before anything is dialled. Raises ``ValueError`` and ``Unsupported``."""
+    """A client, its terms checked before anything is dialled. Raises ``ValueError`` and ``Unsupported``.
+
+    What a peer needs is the default: what is no ``Unsaid`` in the terms was given, and stays. Quirks are added.
+    """
+    known = None if peer is None else checked_peer(peer, dialect)
+    if known is None:
+        dialect = full_name(dialect)
+    else:
+        dialect = known.dialect
+        terms = _as_needed(known, terms)
+        fragment_size = _needed(known.fragment_size, fragment_size)
+        quirks = quirks if isinstance(quirks, str) else (*known.quirks, *quirks)
     _check_limits(limits)
     _check_options(streamux)
-    dialect = full_name(dialect)
     if dialect == STREAMUX:
         _check_streamux_terms(terms, quirks)
         size = checked_fragment_size(fragment_size, LONGEST_CHUNK)
@@ -49,14 +81,18 @@ def client_end(
     record = with_quirks(dialect_named(dialect), quirks)
     if record.flags_counts:
         record = spoken(record)
+    if known is not None and known.initial_request_n is not None:
+        record = attrs.evolve(record, initial_request_n=known.initial_request_n)
     if terms.entries and not record.entries:
         raise Unsupported(f"{record.name} has no extension entries")
     if terms.strict and not record.strict:
         raise Unsupported(f"{record.name} has no strict flag")
     if not record.free_mimes:
-        check_mime("data_mime", terms.data_mime)
-        if terms.metadata_mime or not record.mime_fields:  # RSX-MIME-01: there an empty one says that there is none
-            check_mime("metadata_mime", terms.metadata_mime)
+        for what, mime in ("data_mime", terms.data_mime), ("metadata_mime", terms.metadata_mime):
+            # A number has none, and nor has an empty type for metadata, which says in the draft that there is none.
+            says_none = not mime and record.mime_fields and what == "metadata_mime"  # RSX-MIME-01
+            if isinstance(mime, str) and "/" not in mime and not says_none:
+                check_mime(what, mime)
     try:
         frame = setup_frame(record, numbered(record, terms))
         said = frame, record.codec.encode(frame)
@@ -67,7 +103,21 @@ def client_end(
     if isinstance(fragment_size, Unsaid) and (record.major, record.minor) in record.whole_versions:
         fragment_size = UNCUT
     size = _checked_size(fragment_size, record.codec.largest, resume)
-    return RSocketClient(record, terms, limits, size, responder, resume, said)
+    return RSocketClient(record, terms, limits, size, responder, resume, said, record.length_on_messages)
+
+
+def _as_needed(peer: Peer, terms: ClientTerms) -> ClientTerms:
+    """The terms with what the peer needs in the place of what nobody gave."""
+    return attrs.evolve(
+        terms,
+        data_mime=_needed(peer.mime, terms.data_mime),
+        metadata_mime=_needed(peer.mime, terms.metadata_mime),
+        keepalive=_needed(peer.keepalive, terms.keepalive),
+    )
+
+
+def _needed(need: T | None, given: T) -> T:
+    return need if need is not None and isinstance(given, Unsaid) else given
 
 
 def server_ends(

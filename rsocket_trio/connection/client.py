@@ -32,12 +32,12 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.extension_terms import as_entries
 from rsocket_trio.rsocket.setup import ClientTerms
 from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import Keepalive, ResumeOptions
+from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
 from rsocket_trio.transports.connect import HeadersLike, as_headers, open_transport
 from rsocket_trio.transports.uris import parse_uri
-from rsocket_trio.values import UnsaidNumber
+from rsocket_trio.values import UnsaidNumber, UnsaidText
 
 if TYPE_CHECKING:
     from trio_websocket import WebSocketConnection
@@ -50,10 +50,13 @@ Connect: TypeAlias = Callable[[], Awaitable[Connected]]
 Where it can't it raises ``OSError`` (and so what TLS raises), ``ConnectionLost``, ``trio.BrokenResourceError``,
 ``trio.ClosedResourceError``, ``trio.TooSlowError`` or trio-websocket's ``HandshakeError``.
 """
+DIALECT = UnsaidText("rsocket/1.0")
+DATA_MIME = UnsaidText(OCTET_STREAM)
+METADATA_MIME = UnsaidText(COMPOSITE_METADATA)
 FRAGMENT_SIZE = UnsaidNumber(65536)
 """Bytes of an outbound frame by default."""
 NO_SETUP = Payload()
-KEEPALIVE = Keepalive(interval=20, max_lifetime=90)
+KEEPALIVE = UnsaidKeepalive(interval=20, max_lifetime=90)
 LIMITS = Limits()
 NO_RECORDING = nullcontext()
 
@@ -61,11 +64,11 @@ NO_RECORDING = nullcontext()
 def open_connection(
     uri: str,
     *,
-    dialect: str = "rsocket/1.0",
+    dialect: str = DIALECT,
     responder: Responder | None = None,
     setup: PayloadLike = NO_SETUP,
-    data_mime: str = OCTET_STREAM,
-    metadata_mime: str = COMPOSITE_METADATA,
+    data_mime: str = DATA_MIME,
+    metadata_mime: str = METADATA_MIME,
     keepalive: Keepalive = KEEPALIVE,
     lease: bool = False,
     strict: bool = False,
@@ -75,6 +78,7 @@ def open_connection(
     ssl_context: ssl.SSLContext | None = None,
     headers: HeadersLike = (),
     quirks: Iterable[str] = (),
+    peer: str | None = None,
     entries: Iterable[object] = (),
     streamux: StreamuxOptions | None = None,
     capture: CaptureLike | None = None,
@@ -84,6 +88,9 @@ def open_connection(
     ``setup`` is the application's word to the server, ``keepalive`` the interval and lifetime (20 s and 90 s),
     ``fragment_size`` the bytes of an outbound frame. ``headers`` go into a WebSocket handshake, a mapping or pairs.
     ``responder`` serves the requests that the server makes. ``quirks`` name deviations of old peers to put up with.
+
+    ``peer`` names an old implementation, and sets what it needs: the dialect, quirks, MIME types, keepalive, fragment
+    size and the credit that requests begin with. What is given beside it wins; ``quirks`` are added.
 
     ``entries`` are extension entries of the SETUP, in the extension draft. Where they, or ``lease``, ask for an answer
     there, the block starts with that answer, and a refusal is raised at once.
@@ -106,9 +113,9 @@ def open_connection(
 
     def prepare() -> tuple[End, Dial]:
         terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
+        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
         parse_uri(uri)
-        said = as_headers(headers)
+        said = as_headers(headers) if headers else ()
         return end, partial(open_transport, uri, ssl_context=ssl_context, headers=said, limits=limits)
 
     return _run_client(prepare, responder, capture)
@@ -117,11 +124,11 @@ def open_connection(
 def open_connection_over(
     stream: Connected | Connect,
     *,
-    dialect: str = "rsocket/1.0",
+    dialect: str = DIALECT,
     responder: Responder | None = None,
     setup: PayloadLike = NO_SETUP,
-    data_mime: str = OCTET_STREAM,
-    metadata_mime: str = COMPOSITE_METADATA,
+    data_mime: str = DATA_MIME,
+    metadata_mime: str = METADATA_MIME,
     keepalive: Keepalive = KEEPALIVE,
     lease: bool = False,
     strict: bool = False,
@@ -129,6 +136,7 @@ def open_connection_over(
     limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
     quirks: Iterable[str] = (),
+    peer: str | None = None,
     entries: Iterable[object] = (),
     streamux: StreamuxOptions | None = None,
     capture: CaptureLike | None = None,
@@ -144,7 +152,7 @@ def open_connection_over(
 
     def prepare() -> tuple[End, Dial]:
         terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume)
+        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
         if resume is not None and not callable(stream):
             raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
         return end, partial(_connected, stream)

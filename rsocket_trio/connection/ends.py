@@ -111,6 +111,8 @@ class RSocketClient:
     resume: ResumeOptions | None
     said: tuple[SetupFrame, bytes]
     """The SETUP, as it is where no session may be resumed."""
+    length_on_messages: bool
+    """Whether messages keep the length of byte streams."""
 
     @property
     def name(self) -> str:
@@ -120,11 +122,6 @@ class RSocketClient:
     def framing(self) -> Framing:
         """How bytes are cut."""
         return framing_for(self.dialect, self.limits)
-
-    @property
-    def length_on_messages(self) -> bool:
-        """Whether messages keep the length of byte streams."""
-        return self.dialect.length_on_messages
 
     def begin(self, now: float) -> Begun:
         """Send the SETUP."""

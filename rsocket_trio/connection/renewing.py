@@ -7,7 +7,8 @@ import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypedDict
 
-from rsocket_trio.connection.client import open_connection
+from rsocket_trio.connection.choosing import checked_peer
+from rsocket_trio.connection.client import DIALECT, open_connection
 from rsocket_trio.connection.recorded import CaptureLike
 from rsocket_trio.connection.resuming import is_absence
 from rsocket_trio.errors import ConnectionLost
@@ -37,6 +38,7 @@ class ConnectionTerms(TypedDict, total=False):
     ssl_context: ssl.SSLContext | None
     headers: HeadersLike | Callable[[], HeadersLike | Awaitable[HeadersLike]]
     quirks: Iterable[str]
+    peer: str | None
     entries: Iterable[object]
     streamux: StreamuxOptions | None
     capture: CaptureLike | None
@@ -51,6 +53,8 @@ def checked(uri: str, terms: ConnectionTerms) -> ConnectionTerms:
     parse_uri(uri)
     inspect.signature(open_connection).bind(uri, **terms)
     given: dict[str, Any] = dict(terms)
+    if given.get("peer") is not None:
+        checked_peer(given["peer"], given.get("dialect", DIALECT))
     for name, fit in (("headers", as_headers), ("quirks", tuple), ("entries", tuple)):
         if name in given and not callable(given[name]):
             given[name] = fit(given[name])

@@ -18,6 +18,10 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import BytesLike, Payload, PayloadLike, as_bytes, as_payload
 from rsocket_trio.rsocket.extension_terms import as_entries
 from rsocket_trio.terms import Setup
+from rsocket_trio.values import UnsaidNumber
+
+INITIAL_REQUEST_N = UnsaidNumber(256)
+"""Items that a request asks for first, unless its caller or the peer's name says otherwise."""
 
 
 class Requester:
@@ -56,7 +60,7 @@ class Requester:
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
-        initial_request_n: int = 256,
+        initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: Literal[False] = False,
     ) -> Incoming: ...
@@ -68,7 +72,7 @@ class Requester:
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
-        initial_request_n: int = 256,
+        initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: Literal[True],
     ) -> IncomingWithPushes: ...
@@ -79,16 +83,16 @@ class Requester:
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
-        initial_request_n: int = 256,
+        initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: bool = False,
     ) -> Incoming:
         """A stream of items, to be used under ``async with``.
 
-        ``initial_request_n`` items may come before the reader takes one; credit is topped up at half, unless
-        ``refill`` is false. Raises ``ValueError`` for a credit outside of 1 to 2^31-1. With ``pushes`` metadata that
-        a peer of ReactiveSocket 0.0 pushes onto the stream comes between the items, as ``MetadataPush``; without it
-        such metadata is dropped.
+        ``initial_request_n`` items (256, or what ``peer=`` sets) may come before the reader takes one; credit is
+        topped up at half, unless ``refill`` is false. Raises ``ValueError`` for a credit outside of 1 to 2^31-1. With
+        ``pushes`` metadata that a peer of ReactiveSocket 0.0 pushes onto the stream comes between the items, as
+        ``MetadataPush``; without it such metadata is dropped.
         """
         return self._incoming(Interaction.REQUEST_STREAM, payload, route, entries, initial_request_n, refill, pushes)
 
@@ -99,7 +103,7 @@ class Requester:
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
-        initial_request_n: int = 256,
+        initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: Literal[False] = False,
     ) -> Incoming: ...
@@ -111,7 +115,7 @@ class Requester:
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
-        initial_request_n: int = 256,
+        initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: Literal[True],
     ) -> IncomingWithPushes: ...
@@ -122,7 +126,7 @@ class Requester:
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
-        initial_request_n: int = 256,
+        initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: bool = False,
     ) -> Incoming:
@@ -136,14 +140,14 @@ class Requester:
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
-        initial_request_n: int = 256,
+        initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
     ) -> Channel:
         """A channel, to be used under ``async with``; the payload opens it and is the handler's ``channel.request``."""
-        checked_request_n(initial_request_n)
+        credit = self._credit(initial_request_n)
         request = self._request(payload, route)
         return Channel(
-            *(self._engine, Interaction.REQUEST_CHANNEL, request, initial_request_n),
+            *(self._engine, Interaction.REQUEST_CHANNEL, request, credit),
             refill=refill,
             entries=as_entries(entries),
         )
@@ -215,10 +219,13 @@ class Requester:
         refill: bool,
         pushes: bool,
     ) -> Incoming:
-        checked_request_n(credit)
+        credit = self._credit(credit)
         kind = IncomingWithPushes if pushes else Incoming
         request = self._request(payload, route)
         return kind(self._engine, interaction, request, credit, refill=refill, entries=as_entries(entries))
+
+    def _credit(self, asked: int) -> int:
+        return self._engine.session.initial_request_n if type(asked) is UnsaidNumber else checked_request_n(asked)
 
     def _request(self, payload: PayloadLike, route: str | None) -> Payload:
         request = payload if type(payload) is Payload else as_payload(payload)

@@ -190,6 +190,11 @@ class Session(Protocol):
         ...
 
     @property
+    def initial_request_n(self) -> int:
+        """The credit that a request begins with where its caller names none."""
+        ...
+
+    @property
     def message_budget(self) -> int | None:
         """Bytes of one message that may wait for its reader before it is refused; ``None`` for no such bound."""
         ...

@@ -138,7 +138,8 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
     needed. ``UNDECIDED`` as long as more bytes could change the answer, that of ``answer_for`` included.
     """
     ended = ended or message  # nothing that follows a whole message, an empty one too, changes what it is
-    data, message = _as_drawn(data, message)
+    if message and data[4:5] == b"\0" and keeps_length(data):
+        data, message = _with_right_length(data), False
     found = _first_that_fits(_SIGNATURES, data, message=message, ended=ended)
     if found is None and _first_that_fits(_ANSWERS, data, message=message, ended=ended) is UNDECIDED:
         return UNDECIDED
@@ -147,7 +148,8 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
 
 def answer_for(data: bytes, *, message: bool) -> Dialect | None:
     """In which dialect INVALID_SETUP answers bytes that ``detect`` did not recognise; ``None``: close silently."""
-    data, message = _as_drawn(data, message)
+    if message and data[4:5] == b"\0" and keeps_length(data):
+        data, message = _with_right_length(data), False
     found = _first_that_fits(_ANSWERS, data, message=message, ended=True)
     if found is None and _is_misplaced_resume(data if message else _first_frame(data)):
         return RSOCKET_1_0
@@ -167,14 +169,9 @@ def keeps_length(message: bytes) -> bool:
     return int.from_bytes(message[:LENGTH], "big") == len(message)
 
 
-def _as_drawn(data: bytes, message: bool) -> tuple[bytes, bool]:
-    """The same bytes, and whether they are a message without a length: one that has it is looked at as a byte stream.
-
-    The length is as it should be there, so that the layout decides alone.
-    """
-    if message and keeps_length(data):
-        return len(data).to_bytes(LENGTH, "big") + data[LENGTH:], False
-    return data, message
+def _with_right_length(message: bytes) -> bytes:
+    """A message that keeps its length, as a byte stream: the length is as it should be, so the layout decides alone."""
+    return len(message).to_bytes(LENGTH, "big") + message[LENGTH:]
 
 
 def _first_frame(data: bytes) -> bytes:

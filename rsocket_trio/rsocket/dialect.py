@@ -46,6 +46,8 @@ class Dialect:
     """A request may be fragmented; otherwise it travels whole or not at all."""
     channel_items_are_requests: bool = False
     """The requester of a channel sends its items as further REQUEST_CHANNEL frames."""
+    channel_item_n: int | None = None
+    """The number of items that each of those asks for, if it has one."""
     strict: bool
     """SETUP can ask for strict interpretation of its payload."""
     lease_refusal: str
@@ -110,6 +112,8 @@ class Dialect:
     """Versions that a RESUME may say beside the dialect's own."""
     keeps_credit: bool = True
     """The peer sends no more than it was granted; otherwise what is beyond waits for its reader all the same."""
+    initial_request_n: int = 256
+    """The credit that a request of this side begins with where its caller names none."""
     metadata_header: int = 3
     """Bytes that a frame pays for carrying metadata at all."""
     request_n_field: int = 4

@@ -279,7 +279,8 @@ class Outbound:
         self, stream: Stream, payload: Payload, *, next_: bool, complete: bool
     ) -> RequestFrame | PayloadFrame:
         if stream.requester and self._dialect.channel_items_are_requests:
-            return RequestFrame(stream.id, stream.interaction, payload, None, False, complete)  # RS01-SEQ-09
+            initial_n = self._dialect.channel_item_n if next_ else None
+            return RequestFrame(stream.id, stream.interaction, payload, initial_n, False, complete)  # RS01-SEQ-09
         return PayloadFrame(stream.id, payload, next_, complete, False)
 
     def _hides(self, stream: Stream, payload: Payload) -> bool:

@@ -42,8 +42,9 @@ def _announced_0_0(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
 
 
 def _slotted(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    # Where the number is always there, four zero bytes behind it are an item.
-    return attrs.evolve(_rows_otherwise(dialect, quirks), zero_completes=False)
+    # Where the number is always there, four zero bytes behind it are an item. Java sets the flag with it, so that peers
+    # which follow the document read the items as well.
+    return attrs.evolve(_rows_otherwise(dialect, quirks), zero_completes=False, channel_item_n=0)
 
 
 def _swapped_ids(dialect: Dialect, quirks: frozenset[str]) -> Dialect:

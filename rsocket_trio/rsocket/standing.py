@@ -149,6 +149,11 @@ class Standing:
         return self.dialect.keeps_credit
 
     @property
+    def initial_request_n(self) -> int:
+        """The credit that a request begins with where its caller names none."""
+        return self.dialect.initial_request_n
+
+    @property
     def has_mime_fields(self) -> bool:
         """Whether payloads may name MIME types of their own."""
         return self.dialect.mime_fields

@@ -57,6 +57,7 @@ class Session:
     has_mime_fields = False
     first_word = "initialize message"
     has_credit = False
+    initial_request_n = 256
     can_resume = False
     gave_up_resuming = False
 

@@ -48,7 +48,7 @@ def open_transport(
     as its cause, and ``ValueError`` for a URI that is none. The caller bounds the time.
     """
     endpoint = parse_uri(uri)
-    headers = as_headers(headers)
+    headers = as_headers(headers) if headers else ()
     for name, text in headers:
         if not name or not (name + text).isprintable():
             raise ValueError(f"header {name!r}: {text!r} can't be said in HTTP")

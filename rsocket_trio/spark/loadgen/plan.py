@@ -8,20 +8,24 @@ from typing import Any, TypedDict
 import attrs
 
 from rsocket_trio import Keepalive, Payload
+from rsocket_trio.connection.choosing import peer_and_dialect
+from rsocket_trio.connection.client import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME
 from rsocket_trio.connection.dialects import ALL, SHORT
+from rsocket_trio.connection.requester import INITIAL_REQUEST_N
 from rsocket_trio.metadata import (
     AUTHENTICATION,
     COMPOSITE_METADATA,
-    OCTET_STREAM,
     Authentication,
     Entry,
     encode_authentication,
     encode_composite,
     with_route,
 )
+from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.values import Unsaid
 
 INTERACTIONS = ("response", "stream", "fnf", "channel")
 CLOSED = "closed"
@@ -55,6 +59,7 @@ class Terms(TypedDict, total=False):
     connect_timeout: float
     dialect: str
     quirks: tuple[str, ...]
+    peer: str | None
     setup: Payload
     data_mime: str
     metadata_mime: str
@@ -99,7 +104,7 @@ class Plan:
     """Payloads that a request of a channel sends; the first one opens it."""
     take: int | None = None
     """Items after which a stream or channel is cancelled and counts as answered; all by default."""
-    credit: int = 256
+    credit: int = INITIAL_REQUEST_N
     """Items of a stream or channel that are asked for first; topped up at half."""
     arrivals: str = "poisson"
     """``poisson`` or ``constant`` distances between requests; or ``closed``: each after the answer before it."""
@@ -115,12 +120,13 @@ class Plan:
     """Whether each task makes one request beforehand, without which there is no load."""
     connect_timeout: float = 10.0
     """Seconds until all connections of a task must be there."""
-    dialect: str = attrs.field(default="rsocket/1.0", converter=in_full)
+    dialect: str = attrs.field(default=DIALECT, converter=in_full)
     quirks: tuple[str, ...] = ()
+    peer: str | None = None
     setup: Payload = attrs.field(factory=Payload, repr=False)
-    data_mime: str = OCTET_STREAM
-    metadata_mime: str = COMPOSITE_METADATA
-    keepalive: Keepalive = attrs.field(factory=Keepalive)
+    data_mime: str = DATA_MIME
+    metadata_mime: str = METADATA_MIME
+    keepalive: Keepalive = KEEPALIVE
     lease: bool = False
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), converter=as_headers, repr=False)
     trust: str | None = None
@@ -159,10 +165,14 @@ class Plan:
             raise ValueError(f"items is for channels: a {self.interaction} sends one payload")
         if self.take is not None and self.interaction not in ("stream", "channel"):
             raise ValueError(f"take is for streams and channels: a {self.interaction} has no items")
-        if self.auth is not None and self.metadata_mime != COMPOSITE_METADATA:
-            raise ValueError(f"auth needs composite metadata, not {self.metadata_mime}")
+        known, _ = peer_and_dialect(self.peer, self.dialect)
+        mime = self.metadata_mime
+        if known is not None and known.mime is not None and isinstance(mime, Unsaid):
+            mime = known.mime
+        if self.auth is not None and mime != COMPOSITE_METADATA:
+            raise ValueError(f"auth needs composite metadata, not {mime}")
         if self.route is not None:
-            with_route(self.route, self.request_metadata, self.metadata_mime)
+            with_route(self.route, self.request_metadata, mime)
 
     @property
     def bound(self) -> int:
@@ -170,6 +180,12 @@ class Plan:
         if self.in_flight is not None:
             return self.in_flight
         return self.connections if self.arrivals == CLOSED else IN_FLIGHT
+
+    @property
+    def first_credit(self) -> int:
+        """The credit that a stream or channel begins with: what the plan says, or else what the peer needs."""
+        needed = PEERS[self.peer].initial_request_n if self.peer is not None else None
+        return self.credit if needed is None or not isinstance(self.credit, Unsaid) else needed
 
     @property
     def request_metadata(self) -> bytes | None:
@@ -184,6 +200,7 @@ class Plan:
         return {
             "dialect": self.dialect,
             "quirks": self.quirks,
+            "peer": self.peer,
             "setup": self.setup,
             "data_mime": self.data_mime,
             "metadata_mime": self.metadata_mime,

@@ -55,7 +55,7 @@ def request_of(plan: Plan) -> Request:
         ) as channel:
             return await _converse(channel, Payload(payload.data), plan, first)
 
-    credit = plan.credit if plan.take is None else min(plan.credit, plan.take)
+    credit = plan.first_credit if plan.take is None else min(plan.first_credit, plan.take)
     refill = plan.take is None or plan.take > credit
     found: dict[str, Request] = {"response": response, "stream": stream, "fnf": fnf, "channel": channel}
     return found[plan.interaction]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import attrs
@@ -9,6 +10,7 @@ import pytest
 
 from rsocket_trio.metadata import AUTHENTICATION, TEXT_PLAIN, BearerAuthentication, decode_composite
 from rsocket_trio.spark.loadgen.plan import Plan, Terms
+from rsocket_trio.values import Unsaid
 from tests.spark.loadgen.loading import plan
 
 
@@ -27,6 +29,9 @@ from tests.spark.loadgen.loading import plan
         ({"arrivals": "random"}, "arrivals 'random': one of poisson, constant, closed"),
         ({"interaction": "request"}, "interaction 'request': one of response, stream, fnf, channel"),
         ({"dialect": "rsocket/9"}, "dialect 'rsocket/9': one of"),
+        ({"peer": "java-9"}, "peer 'java-9': the known ones are java-0.2.2"),
+        ({"peer": "js-3", "dialect": "1.0"}, "peer 'js-3' speaks reactivesocket/0.1, not rsocket/1.0"),
+        ({"peer": "js-3", "auth": BearerAuthentication("t")}, "auth needs composite metadata, not utf-8"),
         ({"data": b"x", "sizes": (1,)}, "data and sizes exclude each other"),
         ({"sizes": (-1,)}, "each is 0 or more bytes"),
         ({"items": 2}, "items is for channels"),
@@ -43,6 +48,23 @@ def test_a_term_that_cannot_be_is_named(terms: dict[str, Any], said: str) -> Non
 
 def test_run_takes_every_field_of_a_plan() -> None:
     assert Terms.__annotations__.keys() == {field.name for field in attrs.fields(Plan)} - {"uri"}
+
+
+def test_names_are_short_and_headers_a_mapping_as_elsewhere() -> None:
+    wanted = plan(dialect="0.1", headers={"X-One": "1"})
+
+    assert wanted.connection_terms()["dialect"] == "reactivesocket/0.1"
+    assert wanted.connection_terms()["headers"] == (("X-One", "1"),)
+
+
+def test_an_old_peer_sets_what_nobody_said_in_the_processes_of_spark_too() -> None:
+    wanted = pickle.loads(pickle.dumps(plan(peer="java-0.5.2")))
+    terms = wanted.connection_terms()
+
+    assert wanted.first_credit == 2
+    assert pickle.loads(pickle.dumps(plan(peer="java-0.5.2", credit=256))).first_credit == 256
+    assert terms["peer"] == "java-0.5.2"
+    assert all(isinstance(terms[name], Unsaid) for name in ("dialect", "data_mime", "metadata_mime", "keepalive"))
 
 
 def test_credentials_go_with_each_request_and_are_not_shown() -> None:

@@ -1,0 +1,115 @@
+"""``--peer``: an old peer's name on the command line sets what nobody else said."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from rsocket_trio import Keepalive, ResumeOptions
+from rsocket_trio.cli import asking
+from rsocket_trio.cli.connecting import Dial
+from rsocket_trio.cli.interactions import Wish
+from rsocket_trio.cli.load_command import load_command, terms_of
+from rsocket_trio.cli.main import commands
+from rsocket_trio.cli.output import Output
+from rsocket_trio.rsocket.peers import PEERS
+from tests.cli.commands import run
+
+CLIENTS = ["request", "stream", "channel", "fnf", "push", "call"]
+URI = "tcp://127.0.0.1:1"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Dial, Wish]]:
+    """What a command line would do, if it did it."""
+    seen: list[tuple[Dial, Wish]] = []
+
+    async def note(dial: Dial, wish: Wish, *_: object) -> None:
+        seen.append((dial, wish))
+
+    def run_at_once(work: Callable[[Output], Awaitable[None]], **_: Any) -> int:
+        with pytest.raises(StopIteration):
+            work(Output(quiet=True)).__await__().send(None)
+        return 0
+
+    def ask(*words: str) -> tuple[Dial, Wish]:
+        with pytest.raises(SystemExit) as left:
+            commands.main(list(words))
+        assert left.value.code == 0
+        return seen.pop()
+
+    monkeypatch.setattr(asking, "ask", note)
+    monkeypatch.setattr(asking, "run_client", run_at_once)
+    return ask
+
+
+@pytest.mark.parametrize("command", CLIENTS)
+@pytest.mark.parametrize("name", PEERS)
+def test_every_client_command_has_it(asked: Callable[..., tuple[Dial, Wish]], command: str, name: str) -> None:
+    dial, wish = asked(command, URI, "--peer", name)
+    peer = PEERS[name]
+
+    assert (dial.peer, dial.dialect, dial.quirks) == (name, "reactivesocket/0.1", ())
+    if peer.mime is not None:
+        assert (dial.data_mime, dial.metadata_mime) == ("utf-8", "utf-8")
+    assert dial.keepalive == (Keepalive(500, 900) if name == "js-1" else Keepalive(20, 90))
+    assert wish.credit == (2 if name == "java-0.5.2" else 256)
+
+
+@pytest.mark.parametrize("words", [["-m", "x"], ["--setup-metadata", "x"], []])
+def test_metadata_alone_is_of_the_peers_type(asked: Callable[..., tuple[Dial, Wish]], words: list[str]) -> None:
+    dial, _ = asked("request", URI, "--peer", "js-3", *words)
+
+    assert dial.metadata_mime == "utf-8"
+    assert dial.setup.metadata == (b"x" if "--setup-metadata" in words else None)
+
+
+def test_what_is_said_wins(asked: Callable[..., tuple[Dial, Wish]]) -> None:
+    terms = "--data-mime json --metadata-mime a/b --keepalive 7 --dialect 0.1 --quirk version_0_0"
+    dial, _ = asked("request", URI, "--peer", "js-1", *terms.split())
+
+    assert (dial.data_mime, dial.metadata_mime) == ("application/json", "a/b")
+    assert dial.keepalive == Keepalive(7, 900)
+    assert dial.quirks == ("version_0_0",)
+    dial, wish = asked("stream", URI, "--peer", "java-0.5.2", "--limit-rate", "9", "--lifetime", "5")
+    assert dial.keepalive == Keepalive(20, 5)
+    assert wish.credit == 9
+
+
+def test_without_it_nothing_changes(asked: Callable[..., tuple[Dial, Wish]]) -> None:
+    dial, wish = asked("request", URI)
+
+    assert (dial.peer, dial.dialect, dial.keepalive) == (None, "rsocket/1.0", Keepalive(20, 90))
+    assert dial.metadata_mime == "message/x.rsocket.composite-metadata.v0"
+    assert wish.credit == 256
+    assert asked("request", URI, "--resume", "3")[0].resume == ResumeOptions(session_seconds=3)
+
+
+def test_a_load_has_it_as_well() -> None:
+    words = [URI, "--rate", "1", "--peer", "java-0.5.2"]
+    with load_command.make_context("load", list(words)) as context:
+        terms = terms_of(context.params)
+    assert (terms["peer"], terms["dialect"], terms["credit"]) == ("java-0.5.2", "reactivesocket/0.1", 2)
+    with load_command.make_context("load", [URI, "--rate", "1", "--peer", "js-1"]) as context:
+        terms = terms_of(context.params)
+    assert terms["keepalive"] == Keepalive(500, 900)
+    assert (terms["data_mime"], terms["metadata_mime"]) == ("utf-8", "utf-8")
+
+
+def test_a_server_has_none() -> None:
+    serving = commands.get_command(click.Context(commands), "serve")
+    assert serving is not None
+    assert "peer" not in {param.name for param in serving.params}
+
+
+async def test_a_name_that_nobody_has_is_wrong_usage(tmp_path: Path) -> None:
+    unknown = await run("request", URI, "--peer", "java-9")
+    other = await run("request", URI, "--peer", "js-3", "--dialect", "1.0")
+
+    assert (unknown.code, other.code) == (2, 2)
+    assert f"peer 'java-9': the known ones are {', '.join(PEERS)}" in " ".join(unknown.stderr.split())
+    assert "peer 'js-3' speaks reactivesocket/0.1, not rsocket/1.0" in other.stderr
