@@ -43,7 +43,7 @@ class Limits:
     reply_frames: int = attrs.field(default=4_096, validator=between(1, whole=True))
     """The same in frames."""
     outbox_size: int = attrs.field(default=4 * MIB, validator=between(1, whole=True))
-    """Bytes that wait to be written. Beyond: ``send`` and requests wait."""
+    """Bytes that wait to be written, 256 more for each frame or payload. Beyond: ``send`` and requests wait."""
     inbox_size: int = attrs.field(default=8 * MIB, validator=between(1, whole=True))
     """Bytes of items received and not yet taken by their readers. Beyond: no new credit is granted, and reading pauses
     where the peer knows of none (Streamux) or pays no heed to it (the quirk ``ignores_credit``)."""

@@ -10,8 +10,8 @@ LEFT: Final = 8
 and who comes later still finds room."""
 GRACE: Final = 16 * 1024
 """Bytes that a session may keep whatever the others do: about what a connection costs by itself."""
-FEW: Final = 64
-"""The part of a small limit that may be kept whatever the others do."""
+PART: Final = 1024
+"""The part of a small limit that this is at most."""
 
 
 class Sharer(Protocol):
@@ -41,7 +41,7 @@ class Shared:
 
     def __init__(self, limit: int, soon: Callable[[Callable[[], None]], object]) -> None:
         self.limit = limit
-        self.grace = max(1, min(GRACE, limit // FEW))
+        self.grace = max(1, min(GRACE, limit // PART))
         self.total = 0
         self._soon = soon
         self._waiting: dict[Sharer, None] = {}

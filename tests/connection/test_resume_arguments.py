@@ -48,6 +48,8 @@ from tests.connection.resuming import (
         ("sessions", 1.5, TypeError),
         ("sessions_bytes", 0, ValueError),
         ("sessions_bytes", True, TypeError),
+        ("live_bytes", 0, ValueError),
+        ("live_bytes", 1e6, TypeError),
         ("give_up_when_full", "yes", TypeError),
     ],
 )

@@ -1,0 +1,182 @@
+"""What connected sessions keep together is bounded: those wait that keep most, and go on when there is less."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from rsocket_trio import Limits, Payload, Responder
+from rsocket_trio.mux.sharing import GRACE, Shared
+from tests.conformance.raw import KEEPALIVE, RS10, RawPeer, cancel, keepalive, stream
+from tests.conformance.resuming import begin, cut, resume, resume_ok, server, with_options
+
+ITEM = 994
+"""Bytes of an item whose frame has a thousand."""
+FRAME = 1000
+ENDLESS = 2**31 - 1
+LIVE = 1_000_000
+OPTIONS = with_options(store_bytes=4 * LIVE, live_bytes=LIVE)
+
+
+def endless() -> Responder:
+    responder = Responder()
+
+    @responder.request_stream
+    async def items(request: Payload) -> AsyncIterator[bytes]:
+        while True:
+            yield bytes(ITEM)
+
+    return responder
+
+
+@attrs.define
+class Reader:
+    """A client that reads all, and says how far it got only when it is told to, or asked and ``honest``."""
+
+    peer: RawPeer
+    honest: bool = False
+    came: int = 0
+    asked: int = 0
+
+    async def read(self, enough: int = ENDLESS) -> None:
+        """Take what comes until nothing does, or this is enough."""
+        while self.came < enough:
+            with trio.move_on_after(1) as scope:
+                got = await self.peer.receive()
+            if scope.cancelled_caught:
+                return
+            if got.type == KEEPALIVE:
+                self.asked += 1
+                if self.honest:
+                    await self.say()
+            else:
+                self.came += 6 + len(got.body)
+
+    async def say(self) -> None:
+        """Say how far it got."""
+        await self.peer.send(keepalive(respond=False, position=self.came))
+
+
+async def hang_on(*readers: Reader, enough: int = ENDLESS) -> None:
+    """Let all of these read at once until nothing comes, or each has enough."""
+    async with trio.open_nursery() as nursery:
+        for reader in readers:
+            nursery.start_soon(reader.read, enough)
+
+
+async def test_senders_of_the_session_that_keeps_most_wait_and_others_do_not(autojump_clock: object) -> None:
+    async with server(RS10, endless(), OPTIONS) as harbour:
+        greedy = Reader(await begin(harbour, RS10, b"greedy"))
+        await greedy.peer.send(stream(1, ENDLESS))
+        await greedy.read()
+        assert 0.8 * LIVE < greedy.came <= LIVE
+        assert greedy.asked == 1  # how far it is
+
+        honest = Reader(await begin(harbour, RS10, b"honest"), honest=True)
+        await honest.peer.send(stream(1, 5_000))
+        await honest.read()
+        assert honest.came == 5_000 * FRAME
+
+        await greedy.peer.send(keepalive())  # it is connected, and not ended for anything
+        assert (await greedy.peer.receive()).type == KEEPALIVE
+
+
+async def test_senders_go_on_once_their_client_says_how_far_it_got(autojump_clock: object) -> None:
+    async with server(RS10, endless(), OPTIONS) as harbour:
+        reader = Reader(await begin(harbour, RS10))
+        await reader.peer.send(stream(1, ENDLESS))
+        for turn in range(1, 4):
+            before = reader.came
+            await reader.read()
+            assert 0.8 * LIVE < reader.came - before <= LIVE
+            assert reader.asked == turn
+            await reader.say()
+
+
+@pytest.mark.parametrize("how", ["says how far it got", "leaves", "is cut off", "ends"])
+async def test_senders_go_on_once_another_session_keeps_less(how: str, autojump_clock: object) -> None:
+    async with server(RS10, endless(), OPTIONS) as harbour:
+        first, second = Reader(await begin(harbour, RS10, b"1")), Reader(await begin(harbour, RS10, b"2"))
+        for reader in (first, second):
+            await reader.peer.send(stream(1, ENDLESS))
+        await hang_on(first, second)
+        assert 0.9 * LIVE < first.came + second.came <= LIVE
+        before = second.came
+
+        if how == "says how far it got":
+            await first.peer.send(cancel(1))
+            await first.say()
+        elif how == "leaves":
+            await first.peer.stream.aclose()
+        elif how == "is cut off":
+            await cut(first.peer)
+        else:
+            await first.peer.send_bytes(b"\0\0\6\0\0\0\0\0\0")  # a frame of a type that there is not
+        await second.read()
+        assert 0.8 * LIVE < second.came <= LIVE
+        assert second.came > before
+
+
+async def test_however_many_there_are_they_keep_no_more_together(autojump_clock: object) -> None:
+    async with server(RS10, endless(), OPTIONS) as harbour:
+        readers = [Reader(await begin(harbour, RS10, b"%d" % number)) for number in range(20)]
+        for reader in readers:
+            await reader.peer.send(stream(1, ENDLESS))
+            await reader.read()
+        await hang_on(*readers)
+        assert 0.9 * LIVE < sum(reader.came for reader in readers) <= LIVE + len(readers) * FRAME
+        assert min(reader.came for reader in readers) >= 1
+
+        for reader in readers:
+            reader.honest = True
+            await reader.say()
+        await hang_on(*readers, enough=LIVE)
+        assert min(reader.came for reader in readers) >= LIVE
+
+
+async def test_a_session_counts_only_while_its_client_is_connected(autojump_clock: object) -> None:
+    async with server(RS10, endless(), OPTIONS, limits=Limits(outbox_size=100_000)) as harbour:
+        first = Reader(await begin(harbour, RS10, b"1"))
+        await first.peer.send(stream(1, ENDLESS))
+        await first.read()
+        kept = first.came
+        await cut(first.peer)
+
+        second = Reader(await begin(harbour, RS10, b"2"))
+        await second.peer.send(stream(1, 300))
+        await second.read()
+        assert second.came == 300 * FRAME
+
+        back = Reader(await harbour.peer())
+        await back.peer.send(resume(RS10, b"1"))
+        await back.peer.expect(resume_ok(len(stream(1, ENDLESS))))
+        await back.read()
+        assert kept < back.came < kept + 110_000  # all of it again, and what was queued meanwhile
+
+        third = Reader(await begin(harbour, RS10, b"3"))
+        await third.peer.send(stream(1, 300))
+        await third.read()
+        assert third.came == FRAME
+        await back.say()
+        await third.read()
+        assert third.came == 300 * FRAME
+
+
+def test_a_session_that_keeps_nothing_never_waits() -> None:
+    shared = Shared(1, lambda function: function())
+    shared.changed(10_000)
+
+    assert shared.lets(0)
+    assert not shared.lets(1)
+
+
+def test_what_a_connection_costs_anyhow_may_be_kept_whatever_others_do() -> None:
+    shared = Shared(256 * 2**20, lambda function: function())
+    shared.changed(300 * 2**20)
+
+    assert shared.lets(GRACE - 1)
+    assert not shared.lets(GRACE)
