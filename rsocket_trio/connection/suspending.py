@@ -10,7 +10,7 @@ import trio
 from rsocket_trio.connection.link import Link
 from rsocket_trio.connection.resuming import NoWayBack
 from rsocket_trio.connection.timers import Patience
-from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -49,13 +49,17 @@ async def find_the_way_back(engine: Engine, nursery: trio.Nursery, context: cont
                 engine.link = Link(arrival.transport, engine.session.outbox, engine.hearing, arrival.frames)
                 await engine.link.run(nursery, context)
         except NoWayBack as end:
+            if isinstance(end.__cause__, RemoteProtocolError):
+                engine.faults.of_peer(str(end.error))
+            else:
+                engine.faults.lost(end.error)
             engine.end(end.error)
         except Exception as error:
             # A fault of the function that opens streams leaves the block; all who wait hear that it is over.
             engine.end(ConnectionLost(f"the session was given up: {error!r}"))
             raise
     if patience.scope.cancelled_caught and engine.ended is None:
-        engine.end(ConnectionLost(f"the session was not resumed within {seconds:g} s"))
+        engine.lose(ConnectionLost(f"the session was not resumed within {seconds:g} s"))
 
 
 def _come_back(engine: Engine) -> None:

@@ -60,8 +60,9 @@ clause = pytest.mark.clause
     ("code", "kind"), [(REJECTED_RESUME, RejectedResume), (CONNECTION_ERROR, ConnectionLost), (0x3FF, ConnectionLost)]
 )
 async def test_a_refusal_ends_it_and_is_not_tried_again(
-    autojump_clock: object, wire: Wire, code: int, kind: type[RSocketError]
+    autojump_clock: object, wire: Wire, code: int, kind: type[RSocketError], caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO")
     async with client(wire) as side, waiting(side) as outcome:
         peer = await side.asked(got=0)
         await peer.send(error(0, code, b"no way back"))
@@ -69,6 +70,8 @@ async def test_a_refusal_ends_it_and_is_not_tried_again(
         await settle()
         assert [type(one) for one in outcome] == [kind]
         assert "no way back" in str(outcome[0])
+        assert "no way back" in caplog.messages[-1]
+        assert side.connection.faults.peer_faults == 0
         assert side.connection.status == "closed"
         await side.harbour.expect_nobody(300)
         with pytest.raises(kind):

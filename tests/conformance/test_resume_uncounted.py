@@ -58,7 +58,7 @@ async def collect(connection: Connection | ReconnectingClient, got: list[bytes],
 @both
 @clause("RS02-RSM-25", "RS10-RSM-24", "RS10-RSM-16", "RS02-RSM-15")
 async def test_no_item_is_left_out_where_the_server_says_0_and_does_not_send_the_gap(
-    autojump_clock: object, wire: Wire
+    autojump_clock: object, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     got: list[bytes] = []
     outcome: list[RSocketError] = []
@@ -79,6 +79,9 @@ async def test_no_item_is_left_out_where_the_server_says_0_and_does_not_send_the
         assert "position 0" in str(lost)
         assert REASON in str(lost)
         assert side.connection.status == "closed"
+        assert side.connection.faults.peer_faults == 1
+        [warning] = [record for record in caplog.records if record.levelname == "WARNING"]
+        assert REASON in warning.getMessage()
         for later in (side.connection.request_response(b"x"), side.connection.fire_and_forget(b"x")):
             with pytest.raises(ConnectionLost, match=REASON):
                 await later
