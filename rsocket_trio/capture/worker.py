@@ -93,7 +93,8 @@ class Worker:
             # Whatever it is, it must not reach a connection.
             self._fail(error)
             for writer in self._writers.values():
-                writer.abandon()
+                # A full disk, mostly: what was written stays, and of the rest what fits.
+                writer.save()
         finally:
             for done in self._flushes:
                 done.set()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from rsocket_trio.capture.footers import shortened
 from rsocket_trio.capture.rows import Row
 from rsocket_trio.capture.schema import (
     BINARY,
@@ -29,6 +32,10 @@ GROUP: Final = 16384
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 DAY: Final = 86_400_000_000
 """Microseconds."""
+MAGIC: Final = b"PAR1"
+SIZE: Final = struct.Struct("<I")
+END: Final = SIZE.pack(0) + MAGIC
+"""As long as what follows a footer: its size, and how Parquet begins and ends."""
 NO_PYARROW: Final = (
     "a capture in Parquet needs pyarrow: pip install 'rsocket-trio[capture]', or capture with format=\"jsonl\""
 )
@@ -37,8 +44,11 @@ NO_PYARROW: Final = (
 class Part(Protocol):
     """One file that is being written."""
 
+    rows: int
+    """Rows that are whole in the file, and are read from it once it is complete."""
+
     def write(self, rows: Sequence[Row]) -> None:
-        """Add rows. Raises ``OSError`` where the disk is full."""
+        """Add rows. Raises ``OSError`` where they do not fit: what was written before stays."""
         ...
 
     @property
@@ -47,7 +57,7 @@ class Part(Protocol):
         ...
 
     def close(self) -> None:
-        """Complete the file."""
+        """Complete the file. Raises ``OSError`` where not all of it fits: ``rows`` says how many it has then."""
         ...
 
 
@@ -57,30 +67,44 @@ class JsonPart:
     suffix = ".jsonl"
 
     def __init__(self, path: Path, columns: Sequence[Column]) -> None:
-        self._file = path.open("w", encoding="utf-8")
+        # What a write says it took is in the file: no buffer has still to be written when the disk is full.
+        self._file = path.open("wb", buffering=0)
         self._names = [column.name for column in columns]
         self._said = [_said(column) for column in columns]
-        self.size = 0
+        self.size = self.rows = 0
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Add rows."""
+        """Add rows. Of those that do not all fit the first ones stay."""
         lines = []
         for row in rows:
             cells = [
                 cell if cell is None or say is None else say(cell) for cell, say in zip(row, self._said, strict=True)
             ]
             lines.append(json.dumps(dict(zip(self._names, cells, strict=True)), separators=(",", ":")) + "\n")
-        text = "".join(lines)
-        self.size += len(text)
-        self._file.write(text)
+        text = "".join(lines).encode()
+        written = 0
+        try:
+            for size in _writes(self._file, text):
+                written += size
+        finally:
+            whole = len(text) if written == len(text) else text.rfind(b"\n", 0, written) + 1
+            self.size += whole
+            self.rows += len(rows) if whole == len(text) else text.count(b"\n", 0, whole)
 
     def close(self) -> None:
-        """Complete the file."""
-        self._file.close()
+        """Complete the file, without a line that was begun only."""
+        try:
+            self._file.truncate(self.size)
+        finally:
+            self._file.close()
 
 
 class ParquetPart:
-    """Parquet, compressed with zstd, a row group for each write."""
+    """Parquet, compressed with zstd, a row group for each write.
+
+    The footer comes at the end, and is needed to read anything. Where it does not fit it takes the place of the last
+    row groups.
+    """
 
     suffix = ".parquet"
 
@@ -88,9 +112,12 @@ class ParquetPart:
         from pyarrow.parquet import ParquetWriter
 
         self._schema = arrow_schema(columns)
-        self._file = path.open("wb")
+        self._file = path.open("w+b", buffering=0)
+        self._sink = _Sink(self._file)
+        self._ends: list[tuple[int, int]] = []
+        self.rows = 0
         try:
-            self._writer = ParquetWriter(self._file, self._schema, compression="zstd")
+            self._writer = ParquetWriter(self._sink, self._schema, compression="zstd")
         except BaseException:
             self._file.close()
             raise
@@ -102,18 +129,85 @@ class ParquetPart:
             pa.array(cells, type=field.type) for cells, field in zip(zip(*rows, strict=True), self._schema, strict=True)
         ]
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=self._schema))
+        if self._sink.error is not None:
+            raise self._sink.error
+        self.rows += len(rows)
+        self._ends.append((self._sink.size, self.rows))
 
     @property
     def size(self) -> int:
         """Bytes so far."""
-        return self._file.tell()
+        return self._sink.size
 
     def close(self) -> None:
-        """Write the footer."""
+        """Write the footer, of as many row groups as it fits behind."""
+        sink, error = self._sink, self._sink.error
         try:
+            tail = len(sink.held)
+            sink.holds = True
             self._writer.close()
+            footer = bytes(sink.held[tail : -len(END)])
+            while self._ends:
+                try:
+                    self._end_with(footer if error is None else shortened(footer, len(self._ends), self.rows))
+                    break
+                except OSError as failure:
+                    error = failure
+                    self._ends.pop()
+                    self.rows = self._ends[-1][1] if self._ends else 0
         finally:
             self._file.close()
+        if error is not None:
+            raise error
+
+    def _end_with(self, footer: bytes) -> None:
+        self._file.truncate(self._ends[-1][0])
+        self._file.seek(self._ends[-1][0])
+        for _ in _writes(self._file, footer + SIZE.pack(len(footer)) + MAGIC):
+            continue
+
+
+class _Sink:
+    """What Arrow writes to. It takes all: Arrow can't go on behind a write that failed. What does not fit is held."""
+
+    closed = False
+
+    def __init__(self, file: FileIO) -> None:
+        self._file = file
+        self.size = 0
+        self.held = bytearray()
+        self.holds = False
+        """Whether nothing more goes into the file."""
+        self.error: OSError | None = None
+
+    def write(self, data: bytes) -> int:
+        """Write it, or hold it."""
+        if not self.holds:
+            try:
+                for size in _writes(self._file, data):
+                    self.size += size
+                return len(data)
+            except OSError as error:
+                self.error = error
+                self.holds = True
+        self.held += data
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def close(self) -> None:
+        """The file is closed by whoever opened it."""
+
+
+def _writes(file: FileIO, data: bytes) -> Iterator[int]:
+    """Write all of it; each number is the bytes that are in the file then."""
+    view = memoryview(data)
+    while view:
+        size = file.write(view)
+        assert size is not None  # a file is always ready
+        yield size
+        view = view[size:]
 
 
 FORMATS: Final[dict[str, type[JsonPart] | type[ParquetPart]]] = {"parquet": ParquetPart, "jsonl": JsonPart}
@@ -202,14 +296,43 @@ class TableWriter:
     def complete(self) -> None:
         """Complete the file that is being written, with all rows so far."""
         self._write()
+        self._finish()
+
+    def save(self) -> None:
+        """Complete the file that is being written with what fits into it: writing has failed, here or elsewhere.
+
+        Rows that do not fit are lost. Never raises.
+        """
+        try:
+            self.complete()
+        except OSError:
+            self._rows = []
+            self._keep_what_fits()
+        except Exception:
+            # A fault, and what it left behind is nothing to build on. The first failure is the one that is told.
+            self.abandon()
+
+    def _keep_what_fits(self) -> None:
+        try:
+            self._finish()
+        except OSError:
+            return  # The file has what it has.
+
+    def _finish(self) -> None:
+        """Give the file its name, if it has rows. Raises ``OSError`` where not all of them fit."""
         part, self._part = self._part, None
         if part is None:
             return
-        part.close()
-        temporary, final = self._paths
-        os.replace(temporary, final)
-        self.kept += self._in_part
         self._in_part = 0
+        temporary, final = self._paths
+        try:
+            part.close()
+        finally:
+            if part.rows:
+                os.replace(temporary, final)
+                self.kept += part.rows
+            else:
+                temporary.unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """Give up what is in no whole file; its space is given back as far as that can be done."""
@@ -233,10 +356,11 @@ class TableWriter:
             day = rows[0][self._when] // DAY
             same = [row for row in rows if row[self._when] // DAY == day]
             rest = [] if len(same) == len(rows) else [row for row in rows if row[self._when] // DAY != day]
-            self._rows = rows  # they are not lost sight of if this fails
-            self._part_for(day).write(same)
-            self._in_part += len(same)
+            part = self._part_for(day)
+            # Not tried twice: a part of them may be in the file when this fails.
             self._rows = rest
+            self._in_part += len(same)
+            part.write(same)
             rows = rest
 
     def _part_for(self, day: int) -> Part:
