@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import logging
+import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias, TypeVar
 
 import attrs
 import trio
@@ -35,8 +36,38 @@ FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """What the system says when this process, or all of them, may have no more sockets."""
 PATIENCE = 0.1
 """Seconds until accepting is tried again then."""
+TOLD_AGAIN = 60.0
+"""Seconds between two lines in the log that say so."""
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Shortage:
+    """What the log hears of connections that can't be accepted: a line a minute, however many listeners try again."""
+
+    def __init__(self) -> None:
+        self._told = -math.inf
+        self._untold = 0
+
+    async def accept(self, accept: Callable[[], Awaitable[T]], uri: str) -> T:
+        """The next connection, tried again for as long as there are no descriptors or no memory for it."""
+        while True:
+            try:
+                return await accept()
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                self._tell(uri, error, trio.current_time())
+            await trio.sleep(PATIENCE)
+
+    def _tell(self, uri: str, error: OSError, now: float) -> None:
+        if now - self._told < TOLD_AGAIN:
+            self._untold += 1
+            return
+        more = f"; {self._untold} more tries since the last such line" if self._untold else ""
+        logger.warning("%s: no connection can be accepted: %s%s", uri, reason(error), more)
+        self._told, self._untold = now, 0
 
 
 class Accepted:
@@ -142,8 +173,10 @@ class BoundListener(trio.abc.AsyncResource):
         endpoint: Endpoint,
         listeners: Sequence[AnyListener],
         ssl_context: ssl.SSLContext | None,
+        shortage: Shortage | None = None,
     ) -> None:
         self.endpoint = endpoint
+        self.shortage = shortage or Shortage()
         self._listeners = list(listeners)
         self._ssl_context = ssl_context
 
@@ -193,17 +226,11 @@ class BoundListener(trio.abc.AsyncResource):
         self, listener: AnyListener, handler: Callable[[Accepted], Awaitable[None]], tasks: trio.Nursery
     ) -> NoReturn:
         """As ``trio.serve_listeners``, whose tasks each close their stream once more, in a scope of its own."""
+        accept: Callable[[], Awaitable[DirectStream | MemoryTransport]] = listener.accept
         async with listener:
             while True:
-                try:
-                    stream = await listener.accept()
-                except OSError as error:
-                    if error.errno not in FULL:
-                        raise
-                    logger.warning("%s: no connection can be accepted: %s", self.uri, reason(error))
-                    await trio.sleep(PATIENCE)
-                else:
-                    tasks.start_soon(handler, Accepted(self.endpoint, stream, self._ssl_context))
+                stream = await self.shortage.accept(accept, self.uri)
+                tasks.start_soon(handler, Accepted(self.endpoint, stream, self._ssl_context))
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""
@@ -229,11 +256,18 @@ class GivenListener(trio.abc.AsyncResource):
     ) -> NoReturn:
         """Accept until cancelled, and close the listener then."""
 
-        def handle(stream: trio.abc.Stream) -> Awaitable[None]:
-            return handler(AcceptedStream(stream))
+        async def handle(stream: trio.abc.Stream) -> None:
+            try:
+                await handler(AcceptedStream(stream))
+            finally:
+                await trio.aclose_forcefully(stream)
 
-        task_status.started(self.uri)
-        await trio.serve_listeners(handle, [self._listener], handler_nursery=handler_nursery)
+        shortage = Shortage()
+        async with trio.open_nursery() as nursery, self._listener:
+            tasks = handler_nursery or nursery
+            task_status.started(self.uri)
+            while True:
+                tasks.start_soon(handle, await shortage.accept(self._listener.accept, self.uri))
 
     async def aclose(self) -> None:
         """Stop listening."""
@@ -259,9 +293,10 @@ async def open_listeners(
         if endpoint.uses_tls and ssl_context is None:
             raise ValueError(f"{endpoint}: serving TLS needs an ssl_context with a certificate")
     bound: list[BoundListener] = []
+    shortage = Shortage()
     try:
         for endpoint in endpoints:
-            bound.append(await _bind(endpoint, ssl_context, unix_mode, backlog))
+            bound.append(await _bind(endpoint, ssl_context, unix_mode, backlog, shortage))
     except BaseException:
         for listener in bound:
             await listener.aclose()
@@ -270,7 +305,7 @@ async def open_listeners(
 
 
 async def _bind(
-    endpoint: Endpoint, ssl_context: ssl.SSLContext | None, unix_mode: int | None, backlog: int
+    endpoint: Endpoint, ssl_context: ssl.SSLContext | None, unix_mode: int | None, backlog: int, shortage: Shortage
 ) -> BoundListener:
     listeners: Sequence[AnyListener]
     try:
@@ -284,4 +319,4 @@ async def _bind(
             listeners = tcp
     except OSError as exc:
         raise OSError(exc.errno, f"cannot listen on {endpoint}: {reason(exc)}") from exc
-    return BoundListener(endpoint, listeners, ssl_context)
+    return BoundListener(endpoint, listeners, ssl_context, shortage)

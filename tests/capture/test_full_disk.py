@@ -148,12 +148,12 @@ async def main(directory, format, limit):
         [uri] = await nursery.start(partial(serve, responder, "tcp://127.0.0.1:0", capture=capture))
         resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), resource.RLIM_INFINITY))
         async with open_connection(uri) as connection:
-            for _ in range(30):
-                for _ in range(300):
+            while capture.error is None:
+                # As fast as the capture looks, so that it drops nothing for another reason.
+                for _ in range(1000):
                     await connection.request_response(b"x")
-                await trio.to_thread.run_sync(capture.flush)
-                if capture.error is not None:
-                    break
+                while capture._buffer.frames and capture.error is None:
+                    await trio.sleep(0.001)
             for _ in range(100):
                 await connection.request_response(b"the server goes on")
         nursery.cancel_scope.cancel()
@@ -168,12 +168,13 @@ trio.run(main, *sys.argv[1:])
 def test_a_server_whose_capture_fills_the_disk_goes_on_and_what_was_written_is_read(
     format: str, tmp_path: Path
 ) -> None:
-    limit = "60000" if format == "jsonl" else "12000"
+    # More than one write, and less than two.
+    limit = "14000000" if format == "jsonl" else "600000"
     done = subprocess.run(
         [sys.executable, "-c", SERVER, tmp_path / "frames", format, limit],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
         env={**os.environ, "PYTHONPATH": os.getcwd()},
     )
@@ -183,5 +184,5 @@ def test_a_server_whose_capture_fills_the_disk_goes_on_and_what_was_written_is_r
     assert (int(dropped) > 0, kind) == (True, "OSError")
     assert done.stderr.count("records nothing more") == 1
     rows = read(tmp_path / "frames", "frames")
-    assert rows
+    assert len(rows) >= GROUP
     assert len({(row["conn_id"], row["seq"]) for row in rows}) == len(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import socket
 import stat
 from pathlib import Path
@@ -15,7 +16,7 @@ from trio.testing import MockClock
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.direct import DirectStream
-from rsocket_trio.transports.listen import PATIENCE, Accepted, BoundListener, open_listeners
+from rsocket_trio.transports.listen import PATIENCE, Accepted, BoundListener, GivenListener, open_listeners
 from rsocket_trio.transports.memory import MemoryTransport
 from rsocket_trio.transports.uris import parse_uri
 from tests.transports.pairs import receive_frames, transport_pair
@@ -287,10 +288,10 @@ async def test_a_listener_survives_a_client_that_resets_at_once() -> None:
         nursery.cancel_scope.cancel()
 
 
-def troubled(listener: BoundListener, wrong: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the first two tries to accept fail."""
+def troubled(listener: BoundListener, wrong: int, monkeypatch: pytest.MonkeyPatch, failures: int = 2) -> None:
+    """Let the first tries to accept fail."""
     [inner] = listener._listeners
-    answers = [OSError(wrong, os.strerror(wrong))] * 2
+    answers = [OSError(wrong, os.strerror(wrong))] * failures
     accept = inner.accept
 
     async def fail_first() -> DirectStream | MemoryTransport:
@@ -321,7 +322,47 @@ async def test_accepting_goes_on_as_soon_as_there_are_descriptors_again(
 
     assert trio.current_time() - started == pytest.approx(2 * PATIENCE)
     text = "memory://m: no connection can be accepted: too many open files"
-    assert [record.getMessage() for record in caplog.records] == [text] * 2
+    assert [record.getMessage() for record in caplog.records] == [text]
+
+
+async def test_listeners_that_get_no_descriptors_say_so_once_a_minute_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    listeners = await open_listeners(["memory://one", "memory://two"])
+    async with trio.open_nursery() as nursery:
+        for listener in listeners:
+            troubled(listener, errno.EMFILE, monkeypatch, failures=10_000)
+            await nursery.start(listener.serve, hold)
+        await trio.sleep(3 * 60 - PATIENCE / 2)
+        nursery.cancel_scope.cancel()
+
+    first, *later = [record.getMessage() for record in caplog.records]
+    assert first == "memory://one: no connection can be accepted: too many open files"
+    assert len(later) == 2
+    for line in later:
+        found = re.fullmatch(r"memory://(one|two): .*; (\d+) more tries since the last such line", line)
+        assert found is not None
+        assert int(found[2]) == pytest.approx(2 * 60 / PATIENCE, abs=3)
+
+
+async def test_a_listener_of_the_applications_own_without_descriptors_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    class Full(trio.abc.Listener[trio.abc.Stream]):
+        async def accept(self) -> trio.abc.Stream:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+        async def aclose(self) -> None:
+            return
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(GivenListener(Full()).serve, hold)
+        await trio.sleep(10)
+        nursery.cancel_scope.cancel()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "stream: no connection can be accepted: too many open files"
+    ]
 
 
 async def test_a_listener_that_broke_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
