@@ -68,17 +68,17 @@ def compose(
 
     One text alone is the metadata as it stands, in its own MIME type. A route, credentials, several texts, or a SETUP
     in another type make it composite metadata, where each is an entry; a text whose type is composite metadata itself
-    is entries that are ready-made. ``bare_mime`` is for a connection whose requests have none. Raises ``ValueError``
-    for what can't be said.
+    is entries that are ready-made. ``bare_mime`` is for a connection where nothing is to be composed, a route aside.
+    Raises ``ValueError`` for what can't be said.
     """
     pairs = [(_mime_at(mimes, place, default_mime), text) for place, text in enumerate(texts)]
     alone = _alone(pairs, mimes, route, credentials)
     if alone is not None and (setup_mime is None or setup_mime == alone):
         content = _content(*pairs[0]) if pairs else None
         return Metadata(alone, route, content, None if setup_text is None else _content(alone, setup_text))
-    nothing = credentials is None and route is None and not pairs and setup_mime in (None, bare_mime)
-    if nothing and bare_mime != COMPOSITE_METADATA:
-        return Metadata(bare_mime, None, None, None if setup_text is None else _content(bare_mime, setup_text))
+    bare = credentials is None and not pairs and not mimes and setup_mime in (None, bare_mime)
+    if bare and bare_mime != COMPOSITE_METADATA:
+        return Metadata(bare_mime, route, None, None if setup_text is None else _content(bare_mime, setup_text))
     entries = [] if credentials is None else [(AUTHENTICATION, encode_authentication(credentials))]
     entries += [(mime, _content(mime, text)) for mime, text in pairs]
     content = b"".join(_entry(mime, content) for mime, content in entries) if entries else None

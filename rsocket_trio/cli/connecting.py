@@ -24,6 +24,7 @@ from rsocket_trio.cli.running import Failure
 from rsocket_trio.cli.watching import Watch, WatchedTransport
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
+from rsocket_trio.rsocket.quirks import with_quirks
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.lengths import LENGTH
 
@@ -98,8 +99,11 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
             open_transport(dial.uri, ssl_context=dial.ssl_context, headers=dial.headers)
         )
         quirks = (*dial.quirks, *(PEERS[dial.peer].quirks if dial.peer is not None else ()))
-        kept = transport.is_message_based and "length_on_messages" in quirks
-        return WatchedTransport(transport, DIALECTS.get(dial.dialect), dial.watch, length=LENGTH if kept else 0)
+        record = DIALECTS.get(dial.dialect)
+        if record is not None:
+            record = with_quirks(record, quirks)
+        kept = record is not None and record.length_on_messages and transport.is_message_based
+        return WatchedTransport(transport, record, dial.watch, length=LENGTH if kept else 0)
 
     return await stack.enter_async_context(
         open_connection_over(

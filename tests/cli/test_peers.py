@@ -6,16 +6,19 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 import pytest
+import trio
 
-from rsocket_trio import Keepalive, ResumeOptions
+from rsocket_trio import Keepalive, Responder, ResumeOptions, serve
 from rsocket_trio.cli import asking
-from rsocket_trio.cli.connecting import Dial
+from rsocket_trio.cli.connecting import Dial, connected
 from rsocket_trio.cli.interactions import Wish
 from rsocket_trio.cli.load_command import load_command, terms_of
 from rsocket_trio.cli.main import commands
 from rsocket_trio.cli.output import Output
+from rsocket_trio.cli.watching import Watch
 from rsocket_trio.rsocket.peers import PEERS
 from tests.cli.commands import run
 
@@ -60,7 +63,7 @@ def test_every_client_command_has_it(asked: Callable[..., tuple[Dial, Wish]], co
     assert wish.credit == (2 if name == "java-0.5.2" else 256)
 
 
-@pytest.mark.parametrize("words", [["-m", "x"], ["--setup-metadata", "x"], []])
+@pytest.mark.parametrize("words", [["-m", "x"], ["--setup-metadata", "x"], ["-r", "x"], []])
 def test_metadata_alone_is_of_the_peers_type(asked: Callable[..., tuple[Dial, Wish]], words: list[str]) -> None:
     dial, _ = asked("request", URI, "--peer", "js-3", *words)
 
@@ -98,6 +101,29 @@ def test_a_load_has_it_as_well() -> None:
         terms = terms_of(context.params)
     assert terms["keepalive"] == Keepalive(500, 900)
     assert (terms["data_mime"], terms["metadata_mime"]) == ("utf-8", "utf-8")
+
+
+async def test_frames_are_shown_as_the_peer_means_them(capfd: pytest.CaptureFixture[str]) -> None:
+    responder = Responder()
+    responder.request_response(lambda request: request)
+    terms = Dial(
+        uri="ws://",
+        dialect="reactivesocket/0.1",
+        data_mime="utf-8",
+        metadata_mime="utf-8",
+        peer="js-3",
+        watch=Watch(frames=True, hex=True),
+    )
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            (uri,) = await nursery.start(serve, responder, "ws://127.0.0.1:0")
+            async with connected(attrs.evolve(terms, uri=uri)) as connection:
+                assert (await connection.request_response(b"hello")).data == b"hello"
+            nursery.cancel_scope.cancel()
+    setup, request, answer = capfd.readouterr().err.splitlines()
+    assert setup.startswith("-> SETUP, stream 0, major 0, minor 1, ")
+    assert request == "-> REQUEST_RESPONSE, stream 1, 'hello' 000000110004000000000001" + b"hello".hex()
+    assert answer == "<- RESPONSE, stream 1, 'hello', next, complete 00000011000b100000000001" + b"hello".hex()
 
 
 def test_a_server_has_none() -> None:

@@ -260,6 +260,18 @@ async def test_a_client_by_name_says_why_it_ends_on_a_server_without_lengths(aut
     theirs.close()
 
 
+async def test_so_it_is_over_a_websocket_that_the_program_opened() -> None:
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            (uri,) = await nursery.start(serve, echo(), "ws://127.0.0.1:0")
+            async with (
+                trio_websocket.open_websocket_url(uri) as websocket,
+                open_connection_over(websocket, dialect="0.1", quirks=["length_on_messages"]) as connection,
+            ):
+                assert (await connection.request_response(b"hello")).data == b"hello"
+            nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("uri", ["ws://127.0.0.1:0", "memory://lengths", "tcp://127.0.0.1:0"])
 async def test_both_ends_of_ours_agree_on_every_transport(uri: str) -> None:
     large = Payload(bytes(300_000))

@@ -84,6 +84,41 @@ async def test_the_setup_is_what_the_peer_understands(autojump_clock: object, na
         assert await heard.next() == bytes.fromhex(SETUPS[name])
 
 
+QUIRKS = {
+    "java-0.2.2": "channel_slot length_on_messages low_setup_flags metadata_push_on_streams version_0_0",
+    "java-0.5.2": "channel_slot client_ids_odd low_setup_flags",
+    "js-3": "client_ids_odd length_on_messages",
+    "js-1": "length_on_messages",
+    "go-2016": "client_ids_odd version_0_0",
+    "python-2017": "",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_quirks_of_each_are_those_that_it_needs(name: str) -> None:
+    assert " ".join(sorted(PEERS[name].quirks)) == QUIRKS[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_lease_is_asked_for_where_the_peer_reads_it(autojump_clock: object, name: str) -> None:
+    async with asking(peer=name, lease=True) as (_, heard):
+        flags = (await heard.next())[2:4]
+
+    assert flags == bytes.fromhex("2020" if name.startswith("java") else "2000")
+
+
+async def test_metadata_that_java_pushes_on_an_id_of_its_own_is_heard(autojump_clock: object) -> None:
+    heard: list[bytes] = []
+    responder = Responder()
+    responder.metadata_push(heard.append)
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with open_connection_over(theirs, peer="java-0.2.2", responder=responder):
+        await ours.send_all(bytes.fromhex("00000014 000d 4000 00000005 00000008 6d657461"))
+        await trio.sleep(1)
+    await trio.aclose_forcefully(ours)
+    assert heard == [b"meta"]
+
+
 @pytest.mark.parametrize("name", NAMES)
 async def test_requests_have_the_ids_of_the_peers_clients(autojump_clock: object, name: str) -> None:
     async with asking(peer=name) as (connection, heard):
