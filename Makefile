@@ -56,6 +56,8 @@ gate-load: $(VENV)/.dev
 	$(BIN)/python -m tests.attacks uncollected
 	$(BIN)/python -m tests.attacks mtu
 	$(BIN)/python -m tests.attacks stalls
+	$(BIN)/python -m tests.attacks abandoned
+	$(BIN)/python -m tests.attacks rows
 	$(BIN)/python -m tests.attacks leftovers
 
 gate-resume: $(VENV)/.dev

@@ -1,7 +1,8 @@
 """``python -m tests.attacks [NAME ...] [--full]``: each attack, what it did, and whether every bar was met.
 
 ``python -m tests.attacks load | reconnect | requests | crowd | bulk | tokens | uncollected | mtu | stalls |
-leftovers``: honest load in large numbers, what can be learned of tokens, and whom a server judges that stalls.
+abandoned | rows | leftovers``: honest load in large numbers, what can be learned of tokens, whom a server judges that
+stalls, and what it keeps of things of no size.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from tests.attacks.crowd import crowd
 from tests.attacks.harness import MIB, PAGE, ROOT, Missed, Victim, expect
 from tests.attacks.line import Line
 from tests.attacks.mtu import mtu
+from tests.attacks.small import abandoned, rows
 from tests.attacks.stalls import stalls
 from tests.attacks.tokens import tokens
 from tests.conformance import raw
@@ -67,6 +68,12 @@ class Load:
     """Requests without the collector of cycles."""
     payload: float = 20.0
     """MB of one payload in the smallest fragments that peers send."""
+    abandoned: int = 8
+    """Sessions whose clients leave without a word."""
+    store: int = 4 * MIB
+    """Bytes of frames that each of them keeps."""
+    rows: int = 5_000_000
+    """Rows of no size for a sink."""
     stalls: int = 10
     """How often a server stalls."""
 
@@ -87,6 +94,9 @@ QUICK = Load(
     tokens=100,
     uncollected=20_000,
     payload=1,
+    abandoned=2,
+    store=256 * 1024,
+    rows=200_000,
     stalls=1,
 )
 
@@ -242,6 +252,8 @@ LOADS: dict[str, Callable[[Load], str]] = {
     "tokens": tokens,
     "uncollected": uncollected,
     "mtu": mtu,
+    "abandoned": abandoned,
+    "rows": rows,
     "stalls": stalls,
 }
 

@@ -21,7 +21,18 @@ from typing import Any
 
 import trio
 
-from rsocket_trio import Channel, Lease, Limits, Payload, Responder, RSocketError, open_connection, serve
+from rsocket_trio import (
+    Channel,
+    Lease,
+    Limits,
+    Payload,
+    Responder,
+    ResumeOptions,
+    RSocketError,
+    open_connection,
+    serve,
+)
+from rsocket_trio.replay import Ledger, add_sink
 from tests.attacks import crowd
 
 WATCHED = {
@@ -102,6 +113,7 @@ def responder_of(work: Work, permits: int) -> Responder:
             work.left.append(time.monotonic())
 
     crowd.serve_ledgers(responder, work)
+    add_sink(responder, "rows", Ledger())
 
     @responder.fire_and_forget
     async def note(request: Payload) -> None:
@@ -199,11 +211,13 @@ async def main(options: dict[str, Any]) -> None:
         import rsocket_trio.transports.websocket  # noqa: F401  # what the first handshake would import
     context = server_tls() if "tls" in schemes else None
     limits = Limits(**options.get("limits", {}))
+    resume = ResumeOptions(**options["resume"]) if "resume" in options else None
     async with trio.open_nursery() as nursery, trio.open_nursery() as clients:
 
         async def start(task_status: trio.TaskStatus[list[str]]) -> None:
             responder = responder_of(work, options.get("permits", 0))
-            await serve(responder, uris, limits=limits, ssl_context=context, grace=0.1, task_status=task_status)
+            terms: dict[str, Any] = {"limits": limits, "resume": resume, "ssl_context": context, "grace": 0.1}
+            await serve(responder, uris, **terms, task_status=task_status)
 
         said = b""
         print(json.dumps(await nursery.start(start)), flush=True)
