@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.connection.client import DIALECT
 from rsocket_trio.connection.dialects import ALL, IN_SHORT, SHORT
 from rsocket_trio.metadata.mime import SHORT_NAMES
@@ -196,7 +197,7 @@ def set_up_logging(level: str | None) -> None:
     if level is None:
         logging.getLogger().addHandler(logging.NullHandler())
     else:
-        logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        show_log(level)
 
 
 def completion_option(command: Callback) -> Callback:

@@ -1,4 +1,4 @@
-"""Where do items go? To stdout as they are, one a line, at once, without holding up the connection."""
+"""Items go to stdout, one a line, at once, without holding up the connection; as they are, but for a terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import select
 from functools import partial
 
 import trio
+
+from rsocket_trio.cli.terminal import escaped, escaped_lines, is_terminal
 
 STDOUT = 1
 ALWAYS_FITS = 4096
@@ -26,15 +28,19 @@ class Output:
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self.lines = 0
+        self._is_terminal = is_terminal(STDOUT)
         self._poll = select.poll()
         self._poll.register(STDOUT, select.POLLOUT)
 
     async def write_line(self, data: bytes) -> None:
-        """One item: its bytes, whatever they are, and a newline. Raises ``ReaderGone``."""
+        """One item: its bytes, whatever they are, and a newline. On a terminal what it would obey is escaped.
+
+        Raises ``ReaderGone``.
+        """
         self.lines += 1
         if self._quiet:
             return
-        line = memoryview(data + b"\n")
+        line = memoryview((escaped(data) if self._is_terminal else data) + b"\n")
         try:
             while line and self._poll.poll(0):
                 line = line[os.write(STDOUT, line[:ALWAYS_FITS]) :]
@@ -58,7 +64,9 @@ def write_all(data: bytes | memoryview) -> None:
 
 
 def write_text(line: str) -> None:
-    """A line of text, at once. Raises ``ReaderGone``."""
+    """A line of text, or several, at once; on a terminal what it would obey is escaped. Raises ``ReaderGone``."""
+    if is_terminal(STDOUT):
+        line = escaped_lines(line)
     try:
         write_all(line.encode("utf-8", "backslashreplace") + b"\n")
     except BrokenPipeError:

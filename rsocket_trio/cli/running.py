@@ -13,6 +13,7 @@ import rsocket_trio
 from rsocket_trio.cli import starting
 from rsocket_trio.cli.output import Output, ReaderGone
 from rsocket_trio.cli.starting import INTERRUPTED
+from rsocket_trio.cli.terminal import STDERR, escaped_lines, is_terminal
 from rsocket_trio.errors import (
     ApplicationError,
     Canceled,
@@ -110,9 +111,9 @@ def public_name(kind: type[BaseException]) -> str:
 
 
 def complain(text: str) -> None:
-    """Write to stderr, if anybody is there to read it."""
+    """Write to stderr, if anybody is there to read it; on a terminal what it would obey is escaped."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(escaped_lines(text) if is_terminal(STDERR) else text, file=sys.stderr, flush=True)
     except OSError:
         return
 

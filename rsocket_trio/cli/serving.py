@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,6 +18,7 @@ from rsocket_trio.cli.loading import load_responder, look_here_first
 from rsocket_trio.cli.options import FILE, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.running import FAILED, Failure, report
+from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.connection.dialects import ALL, IN_SHORT
 from rsocket_trio.connection.serving import Terms, serve_inherited
 from rsocket_trio.processes.orders import Run
@@ -141,11 +141,6 @@ def serve_command(
                 serve_until_stopped(partial(serve, responder, uris, unix_mode=unix_mode, **here))
     except BaseException as error:
         ctx.exit(report(error, stacktrace=stacktrace))
-
-
-def show_log(level: str) -> None:
-    """Write log lines from this level on to stderr."""
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 async def _supervise(

@@ -1,0 +1,169 @@
+"""What a peer sent does nothing to a terminal: it is escaped there, and as it is in a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import tty
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+
+from rsocket_trio import ApplicationError, Payload, Responder, serve
+from rsocket_trio.cli.terminal import escaped, escaped_lines
+from tests.cli.commands import COMMAND, PATIENCE
+
+HOSTILE = (
+    b"\x1b]0;owned\x07\x1b[2J red\r\n\t\x7f\xc2\x9b31m \xe2\x80\xae txt.exe \xff\x9b \xc3\xa4\xe4\xb8\xad\xe3\x80\x80!"
+)
+SHOWN = r"\x1b]0;owned\x07\x1b[2J red\r\n\t\x7f\x9b31m \u202e txt.exe \xff\x9b" + " ä中\N{IDEOGRAPHIC SPACE}!"
+
+
+def test_everything_that_a_terminal_obeys_is_escaped_and_text_is_not() -> None:
+    assert escaped(HOSTILE).decode() == SHOWN
+    controls = [*range(0x20), 0x7F, *range(0x80, 0xA0)]
+    for code in controls:
+        assert escaped(chr(code).encode()).isascii()
+        assert escaped(chr(code).encode()).startswith(b"\\")
+    for byte in range(0x80, 0x100):
+        assert escaped(bytes([byte])) == b"\\x%02x" % byte
+    plain = "Ünïcödé, 日本語, \u05e9\u05dc\u05d5\u05dd, \N{FAMILY}, a\u00a0b, 👩\u200d🔬, C:\\dir".encode()
+    assert escaped(plain) == plain
+    assert escaped_lines("one\x07\ntwo") == "one\\x07\ntwo"
+
+
+def hostile() -> Responder:
+    """Everything that it says is a trap for a terminal."""
+    responder = Responder()
+
+    @responder.request_response
+    def answer(request: Payload) -> bytes:
+        return HOSTILE
+
+    @responder.request_response("fail")
+    def fail(request: Payload) -> bytes:
+        raise ApplicationError(HOSTILE)
+
+    @responder.request_stream
+    async def items(request: Payload) -> AsyncIterator[bytes]:
+        yield HOSTILE
+        yield b"\x1bc"
+
+    return responder
+
+
+@asynccontextmanager
+async def served() -> AsyncIterator[str]:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, hostile(), "tcp://127.0.0.1:0", grace=0))
+        yield uri
+        nursery.cancel_scope.cancel()
+
+
+async def on_terminal(*arguments: str, on: str, stdin: bytes = b"") -> tuple[bytes, bytes]:
+    """What a command writes to a terminal, which is its stdout or its stderr, and to the other, which is a pipe."""
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)  # so that the terminal itself makes nothing else of a newline
+    seen: list[bytes] = []
+
+    def read() -> None:
+        while True:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:
+                return  # nobody has the other end any more
+            if not chunk:
+                return
+            seen.append(chunk)
+
+    try:
+        with trio.fail_after(PATIENCE):
+            process = await trio.lowlevel.open_process(
+                [*COMMAND, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=theirs if on == "stdout" else subprocess.PIPE,
+                stderr=theirs if on == "stderr" else subprocess.PIPE,
+            )
+            os.close(theirs)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(trio.to_thread.run_sync, read, abandon_on_cancel=True))
+                assert process.stdin is not None
+                await process.stdin.send_all(stdin)
+                await process.stdin.aclose()
+                pipe = process.stderr if on == "stdout" else process.stdout
+                assert pipe is not None
+                other = b"".join([chunk async for chunk in pipe])
+                await process.wait()
+    finally:
+        os.close(ours)
+    return b"".join(seen), other
+
+
+@pytest.mark.parametrize("command", ["request", "call"])
+async def test_an_answer_is_escaped_on_a_terminal_only(command: str) -> None:
+    async with served() as uri:
+        shown, said = await on_terminal(command, uri, on="stdout")
+        raw_said, raw = await on_terminal(command, uri, on="stderr")
+
+    assert (shown.decode(), said) == (f"{SHOWN}\n", b"")
+    assert (raw_said, raw) == (b"", HOSTILE + b"\n")
+
+
+async def test_each_item_of_a_stream_is_one_line_of_a_terminal() -> None:
+    async with served() as uri:
+        shown, _ = await on_terminal("stream", uri, on="stdout")
+
+    assert shown.decode().split("\n") == [SHOWN, "\\x1bc", ""]
+
+
+@pytest.mark.parametrize("flags", [[], ["--debug", "--log", "debug", "--stacktrace"]], ids=["", "everything shown"])
+async def test_an_errors_text_is_escaped_on_a_terminal(flags: list[str]) -> None:
+    async with served() as uri:
+        shown, _ = await on_terminal("request", uri, "-r", "fail", *flags, on="stderr")
+
+    assert b"ApplicationError: \\x1b]0;owned\\x07" in shown
+    text = shown.decode()
+    assert [char for char in text if char != "\n" and not char.isprintable() and char != "\N{IDEOGRAPHIC SPACE}"] == []
+
+
+async def test_decoded_frames_are_escaped_on_a_terminal() -> None:
+    setup = bytes.fromhex("00000000 0400 00010000 00004e20 00015f90") + b"\x04\x7f\x1b/a" + b"\x03b/\x7f"
+    shown, _ = await on_terminal("frames", "decode", on="stdout", stdin=setup.hex().encode() + b"\n")
+    _, raw = await on_terminal("frames", "decode", on="stderr", stdin=setup.hex().encode() + b"\n")
+
+    assert b"\x1b" not in shown
+    assert b"\x7f" not in shown
+    assert json.loads(raw)["metadata_mime"] == "\x7f\x1b/a"
+
+
+LOGGING = """
+from rsocket_trio.cli.terminal import show_log
+import logging
+show_log("info")
+try:
+    raise ValueError("\\x1b[31m")
+except ValueError:
+    logging.getLogger("x").exception("a peer said \\x07")
+"""
+
+
+def test_log_lines_and_tracebacks_are_escaped_on_a_terminal() -> None:
+    ours, theirs = pty.openpty()
+    tty.setraw(theirs)
+    try:
+        subprocess.run([sys.executable, "-c", LOGGING], stderr=theirs, check=True, timeout=PATIENCE)
+        shown = os.read(ours, 65536).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    piped = subprocess.run([sys.executable, "-c", LOGGING], stderr=subprocess.PIPE, check=True, timeout=PATIENCE)
+
+    assert "ERROR x: a peer said \\x07\n" in shown
+    assert shown.endswith("ValueError: \\x1b[31m\n")
+    assert piped.stderr.endswith(b"ValueError: \x1b[31m\n")
