@@ -174,16 +174,17 @@ class Inbound(PeersHalf):
             self._ignore_request(stream_id)
             return
         if stream_id in self.table.theirs:
-            self.ignored += 1  # RS10-UNX-09
+            self._ignore_request(stream_id, "that id is in use")  # RS10-UNX-09
             return
         self.refused += 1
         if interaction is not Interaction.FIRE_AND_FORGET:
             self._outbound.refuse(stream_id, code, text)
 
-    def _ignore_request(self, stream_id: int) -> None:
-        """ALL-RCT-12: nothing answers a request whose id is not the peer's to use, so that the log has to say it."""
+    def _ignore_request(self, stream_id: int, reason: str | None = None) -> None:
+        """Nothing answers a request whose id is not the peer's to use (ALL-RCT-12): only the log can say it."""
         self.ignored += 1
-        reason = f"the peer's ids are {self.table.peers_parity}" if stream_id else "that is the connection"
+        if reason is None:
+            reason = f"the peer's ids are {self.table.peers_parity}" if stream_id else "that is the connection"
         self.events.append(PeerFault(f"a request on stream {stream_id} is ignored: {reason}", ignored=True))
 
     def _refusal(self, frame: RequestFrame) -> tuple[int, str] | None:
@@ -209,7 +210,7 @@ class Inbound(PeersHalf):
         elif live.interaction is frame.interaction and self.dialect.channel_items_are_requests and live.request is None:
             self._channel_item(live, frame)
         else:
-            self.ignored += 1  # RS10-UNX-09
+            self._ignore_request(frame.stream_id, "that id is in use")  # RS10-UNX-09
 
     def _channel_item(self, stream: Stream, frame: RequestFrame) -> None:
         """RS01-CH-02: a further REQUEST_CHANNEL is an item; a number that it carries is added as credit."""

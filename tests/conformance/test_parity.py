@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import pytest
@@ -207,6 +208,27 @@ async def test_a_request_that_is_ignored_is_logged_whatever_else_its_client_did_
             "2 is ignored: the peer's ids are odd; further ones are counted",
         ]
         assert (connections[0].faults.peer_faults, connections[0].faults.ignored) == (4, 2)
+
+
+@clause("RS01-UNX-09", "RS02-UNX-05", "RS10-UNX-09")
+async def test_a_request_on_an_id_in_use_is_logged_and_counted_too(
+    autojump_clock: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    for wire, id_ in ((RS10, 1), (RS02, 1), (RS02, 2)):
+        responder, connections = echo_that_asks()
+
+        @responder.request_stream
+        async def sit(request: Payload) -> Any:
+            await trio.sleep(math.inf)
+            yield
+
+        async with raw.server(wire, responder) as peer:
+            await peer.send(raw.stream(id_, 1), raw.stream(id_, 1), raw.ask(id_, b"x"))
+            await peer.expect_alive()
+            assert connections[0].faults.ignored == 2
+    texts = [record.getMessage() for record in caplog.records]
+    assert all("is ignored: that id is in use" in text for text in texts)
+    assert len(texts) == 3
 
 
 @clause("ALL-RCT-12", "RS02-SID-07", "RS02-RSM-13")

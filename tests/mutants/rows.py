@@ -296,6 +296,42 @@ MUTANTS = (
         "self.reassembling -= 0",
         ("tests/conformance/test_limits.py",),
     ),
+    # Old peers
+    Mutant(
+        "an answer of 0.2 without NEXT is dropped",
+        "rsocket/peers_half.py",
+        "elif frame.next or (self.dialect.bare_payload_is_item",
+        "elif frame.next or (not complete and self.dialect.bare_payload_is_item",
+        STREAMS,
+    ),
+    Mutant(
+        "a server that asks first still learns its client's parity",
+        "rsocket/streams.py",
+        "        self.learns = False  # ALL-RCT-12",
+        "        # ALL-RCT-12",
+        ("tests/conformance/test_parity.py",),
+    ),
+    Mutant(
+        "a server learns the parity anew from every request",
+        "rsocket/streams.py",
+        "        self.learns = False\n        parity =",
+        "        parity =",
+        ("tests/conformance/test_parity.py",),
+    ),
+    Mutant(
+        "four zero bytes end a channel in the midst of a payload",
+        "rsocket/inbound.py",
+        "if frame.complete and stream.assembly is None and",
+        "if frame.complete and",
+        ("tests/conformance/test_old_channels.py",),
+    ),
+    Mutant(
+        "a fragment size that is given is for new peers only",
+        "rsocket/beginning.py",
+        "if not self._own_size and ",
+        "if ",
+        ("tests/conformance/test_uncut.py",),
+    ),
     Mutant(
         "cancels cost the peer nothing",
         "rsocket/lease.py",
