@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from types import TracebackType
 
 import attrs
 
@@ -161,15 +162,18 @@ def kind_of(error: BaseException) -> tuple[str, str, str]:
 
 def lines_of(error: BaseException) -> tuple[str, str]:
     """The line in the handler that led to an exception, and the line that raised it; each may be nowhere."""
-    outermost = innermost = ""
+    outermost = innermost = None
     traceback = error.__traceback__
     while traceback is not None:
-        file = traceback.tb_frame.f_code.co_filename
-        innermost = f"{file}:{traceback.tb_lineno}"
-        if not outermost and not file.startswith(OURS):
-            outermost = innermost
+        innermost = traceback
+        if outermost is None and not traceback.tb_frame.f_code.co_filename.startswith(OURS):
+            outermost = traceback
         traceback = traceback.tb_next
-    return outermost, innermost
+    return _line(outermost), _line(innermost)
+
+
+def _line(traceback: TracebackType | None) -> str:
+    return "" if traceback is None else f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -12,7 +12,7 @@ import trio
 from rsocket_trio.connection.fault_log import FaultLog
 from rsocket_trio.connection.reporting import report
 from rsocket_trio.errors import readable
-from rsocket_trio.forms import Handler, Kind, function_name
+from rsocket_trio.forms import Handler, function_name
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -64,7 +64,7 @@ class Faults:
         # A function that is registered stays what it is for as long as the log.
         self._note(id(handler.registered), described(handler), error)
         if self._engine.responder.error_handlers:
-            report(self._engine, handler, error)
+            report(self._engine, handler.interaction, handler.route, error)
 
     def of_state(self, function: Callable[[str], object], error: BaseException) -> None:
         """A function failed that is told of this connection's states."""
@@ -73,7 +73,7 @@ class Faults:
         # By its name: every connection may have a function of its own, made in the same place.
         self._note((getattr(function, "__module__", ""), name), f"handler {name} of on_state", error)
         if self._engine.responder.error_handlers:
-            report(self._engine, Handler(function, Kind.INLINE, interaction="on_state"), error)
+            report(self._engine, "on_state", None, error)
 
     def of_function(self, handler: Handler, error: BaseException) -> None:
         """A function of ``on_error`` failed, which is no handler of the peer's: only the log hears of it."""
@@ -87,8 +87,16 @@ class Faults:
         log.note(identity, name, error, engine.connection, trio.current_time(), engine.clock.timers)
 
     def fatal(self, error: BaseException) -> None:
-        """The connection ends because this side can't say what went wrong on one stream."""
-        logger.warning("%s: %s", repr(self._engine.connection), str(error), exc_info=error.__cause__)
+        """The connection ends because this side can't say what went wrong on one stream.
+
+        The cause, if there is one, is what the application's ``encode_error`` of Streamux raised.
+        """
+        logger.warning("%s: %s", repr(self._engine.connection), str(error))
+        if error.__cause__ is not None:
+            self.handler_errors += 1
+            self._note("encode_error", "encode_error", error.__cause__)
+            if self._engine.responder.error_handlers:
+                report(self._engine, "encode_error", None, error.__cause__)
 
     def lost(self, error: BaseException) -> None:
         """The connection ended without agreement."""

@@ -36,9 +36,9 @@ class Call:
     connection: Connection
 
 
-def report(engine: Engine, failed: Handler, error: BaseException) -> None:
+def report(engine: Engine, interaction: str, route: str | None, error: BaseException) -> None:
     """Tell every function that was registered. A plain one is called here, an async one awaited in a task."""
-    call = Call(route=failed.route, interaction=failed.interaction, connection=engine.connection)
+    call = Call(route=route, interaction=interaction, connection=engine.connection)
     for handler in engine.responder.error_handlers:
         if handler.kind is Kind.ASYNC and not _has_room(engine):
             continue

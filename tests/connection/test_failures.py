@@ -563,6 +563,30 @@ async def test_a_failing_handler_of_streamux_is_heard_before_the_session_ends(
     assert len(logged.tracebacks) == 1
 
 
+async def test_a_failing_encoder_of_streamux_is_heard_once_with_its_traceback(
+    logged: Logged, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+    heard: list[tuple[str, str]] = []
+    responder.on_error(lambda error, call: heard.append((str(error), call.interaction)))
+    responder.request_response(boom)
+
+    def encode(error: Exception) -> bytes:
+        raise KeyError("no word")
+
+    streamux = StreamuxOptions(requests="whole", encode_error=encode)
+    async with trio.open_nursery() as nursery:
+        serving = partial(serve, responder, "memory://mux", streamux=streamux)
+        await nursery.start(lambda task_status: serving(task_status=task_status))
+        for _ in range(3):
+            async with open_connection("memory://mux", dialect="streamux/1") as connection:
+                with pytest.raises(ConnectionLost):
+                    await connection.request_response(b"x")
+        nursery.cancel_scope.cancel()
+    assert heard == [("boom", "request_response"), ("'no word'", "encode_error")] * 3
+    assert [str(error) for error in logged.tracebacks] == ["boom", "'no word'"]
+
+
 async def test_what_fails_beside_a_cancel_is_reported_and_a_chosen_error_is_not(
     logged: Logged, autojump_clock: MockClock
 ) -> None:
@@ -669,6 +693,29 @@ async def test_an_async_function_of_on_error_gets_a_second_when_the_connection_i
         assert cancelled == []
         over = trio.current_time()
     assert cancelled == [over + LAST_WORD]
+
+
+async def test_what_fails_when_the_connection_ends_is_reported_as_well(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    heard: list[str] = []
+
+    @responder.on_error
+    async def send(error: Exception, call: Call) -> None:
+        await trio.sleep(LAST_WORD / 2)
+        heard.append(str(error))
+
+    @responder.request_response
+    async def clean_up_badly(request: Payload) -> bytes:
+        try:
+            await trio.sleep_forever()
+        except trio.Cancelled:
+            raise ValueError("bad day") from None
+
+    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
+        nursery.start_soon(pair.client.request_response)
+        await settle()
+        nursery.cancel_scope.cancel()
+    assert heard == ["bad day"]
 
 
 async def test_async_functions_of_on_error_are_bounded_and_those_beyond_are_counted(autojump_clock: MockClock) -> None:
