@@ -38,6 +38,8 @@ OUTBOX = ("tests/mux/test_outbox.py", "tests/connection/test_link_at_once.py")
 LEDGER = ("tests/replay/test_ledgers.py",)
 SEGMENTS = ("tests/replay/test_segments.py",)
 PARTS = ("tests/rsocket/test_parts.py",)
+FAILURES = ("tests/connection/test_failures.py", "tests/connection/test_fault_log.py")
+DECORATED = ("tests/connection/test_decorated.py",)
 MUTANTS = (
     # Credit
     Mutant(
@@ -374,6 +376,71 @@ MUTANTS = (
         "for late in reversed(fresh):",
         "for late in fresh:",
         SEGMENTS,
+    ),
+    # Failures of handlers
+    Mutant(
+        "a second failure of a handler is taken for the first",
+        "connection/fault_log.py",
+        "key = (handler, kind, line, place)",
+        "key = handler",
+        FAILURES,
+    ),
+    Mutant(
+        "failures are told apart without a bound",
+        "connection/fault_log.py",
+        "if known is None and len(self._known) < DIFFERENT:",
+        "if known is None:",
+        FAILURES,
+    ),
+    Mutant(
+        "the last repeats of a server are never told",
+        "connection/serving.py",
+        "stack.callback(server.tell_rest)",
+        "pass",
+        FAILURES,
+    ),
+    Mutant(
+        "the last repeats of a client are never told",
+        "connection/engine.py",
+        "self.faults.own.tell_rest(trio.current_time())",
+        "pass",
+        FAILURES,
+    ),
+    Mutant(
+        "reports are cancelled with their connection",
+        "connection/reporting.py",
+        "scope = trio.CancelScope(shield=True)",
+        "scope = trio.CancelScope()",
+        FAILURES,
+    ),
+    Mutant(
+        "reports outlive their connection",
+        "connection/ending.py",
+        "hurry(engine)",
+        "pass",
+        FAILURES,
+    ),
+    Mutant(
+        "what a handler chose to tell is a failure",
+        "connection/handlers.py",
+        "return told.is_fault if isinstance(told, StreamError) else not is_the_end(engine, told)",
+        "return not is_the_end(engine, told)",
+        FAILURES,
+    ),
+    # Decorators
+    Mutant(
+        "arguments are those of the wrapped function",
+        "forms.py",
+        "return inspect.signature(function, follow_wrapped=False)",
+        "return inspect.signature(function)",
+        DECORATED,
+    ),
+    Mutant(
+        "a coroutine that was cancelled before it began is left",
+        "connection/handlers.py",
+        "if inspect.iscoroutine(self._waiting):",
+        "if False:",
+        DECORATED,
     ),
     # Time
     Mutant(
