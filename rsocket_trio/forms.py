@@ -261,10 +261,11 @@ def _signature(function: Function) -> str:
 
 
 def function_name(function: object) -> str:
-    """What errors and the log call a function."""
+    """What errors and the log call a function; of an object that can be called its class, and nothing that it holds."""
     while isinstance(function, functools.partial):
         function = function.func
-    return getattr(function, "__qualname__", None) or repr(function)
+    name = getattr(function, "__qualname__", None)
+    return name if isinstance(name, str) else type(function).__qualname__
 
 
 def name_of_function(handler: Handler) -> str:

@@ -108,13 +108,13 @@ class FaultLog:
         if not repeated:
             return
         self._told = now
-        told = [f"{one.count} times {one.name}" for one in repeated[:NAMED]]
+        told = [f"{_times(one.count)} {one.name}" for one in repeated[:NAMED]]
         if len(repeated) > NAMED:
-            told.append(f"{sum(one.count for one in repeated[NAMED:])} times {len(repeated) - NAMED} more")
+            told.append(f"{_times(sum(one.count for one in repeated[NAMED:]))} {len(repeated) - NAMED} more")
         total = sum(one.count for one in repeated)
         for one in repeated:
             one.count = 0
-        logger.error("handlers failed again, %d times: %s", total, "; ".join(told))
+        logger.error("handlers failed again, %s: %s", _times(total), "; ".join(told))
 
     def _repeated(self) -> Iterator[Repeated]:
         for one in self._known.values():
@@ -131,6 +131,10 @@ class FaultLog:
             self._timers = timers
         if self._next < self.due:
             timers.set(self, self._next)
+
+
+def _times(count: int) -> str:
+    return f"{count} time" if count == 1 else f"{count} times"
 
 
 @contextmanager

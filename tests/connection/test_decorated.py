@@ -617,3 +617,27 @@ async def test_a_failing_wrapped_handler_is_logged_by_the_name_of_what_it_wraps(
                 await pair.client.request_response(route="partial")
     (record,) = (record for record in caplog.records if record.levelno >= logging.ERROR)
     assert "<locals>.fail of request_response 'partial' failed" in record.getMessage()
+
+
+class Greeter:
+    """Says in its representation what no log is to have."""
+
+    def __repr__(self) -> str:
+        return "Greeter(password='sesame')"
+
+    def __call__(self, request: Payload) -> bytes:
+        raise ValueError("bad day")
+
+
+async def test_an_object_that_serves_is_called_by_its_class_and_by_nothing_that_it_holds(
+    caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    responder = Responder()
+    responder.request_response(Greeter())
+    with pytest.raises(TypeError, match=r"request_stream takes .*; Greeter\(request\) is a plain function"):
+        responder.request_stream(Greeter())  # type: ignore[call-overload]
+    async with connected_pair(responder) as pair:
+        with pytest.raises(ApplicationError):
+            await pair.client.request_response()
+    assert "handler Greeter of request_response failed" in caplog.text
+    assert "sesame" not in caplog.text

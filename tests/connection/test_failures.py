@@ -205,7 +205,7 @@ async def test_a_server_logs_256_failures_and_counts_further_ones(logged: Logged
             await trio.sleep(MINUTE + 1)
         assert len(logged.tracebacks) == 256
         assert len(logged.lines) == 2
-        assert logged.lines[1].startswith("handlers failed again, 45 times: 44 times others; 1 times handler ")
+        assert logged.lines[1].startswith("handlers failed again, 45 times: 44 times others; 1 time handler ")
         nursery.cancel_scope.cancel()
 
 

@@ -52,7 +52,7 @@ def test_a_repeat_within_a_minute_waits_for_its_end_and_one_later_is_told_at_onc
     assert told() == []
     log.ring(160)
     (line,) = told()
-    assert line.startswith("handlers failed again, 1 times: 1 times handler 0, ValueError at ")
+    assert line.startswith("handlers failed again, 1 time: 1 time handler 0, ValueError at ")
     assert log.due == math.inf
     note(log, "again", 219, timers)
     assert log.due == 220
@@ -140,7 +140,7 @@ def test_beyond_so_many_new_failures_are_counted_and_those_that_are_known_go_on(
     assert told() == []
     log.tell_rest(2)
     (line,) = told()
-    assert line.startswith("handlers failed again, 3 times: 2 times others; 1 times handler 7, ")
+    assert line.startswith("handlers failed again, 3 times: 2 times others; 1 time handler 7, ")
 
 
 def test_lines_are_that_which_raised_and_that_of_the_handler_which_led_there() -> None:
