@@ -303,6 +303,29 @@ async def test_what_a_handler_tells_its_peer_is_no_failure(
     assert (logged.tracebacks, logged.lines, heard) == ([], [], [])
 
 
+async def test_an_error_that_says_so_is_told_to_the_peer_and_is_a_failure_as_well(
+    logged: Logged, autojump_clock: MockClock
+) -> None:
+    class Broken(ApplicationError):
+        is_fault = True
+
+    responder = Responder()
+    heard: list[Exception] = []
+    responder.on_error(lambda error, call: heard.append(error))
+
+    @responder.request_response
+    async def fail(request: Payload) -> bytes:
+        raise Broken("the disk is full", code=0x400)
+
+    async with connected_pair(responder) as pair:
+        with pytest.raises(ApplicationError, match="the disk is full") as caught:
+            await pair.client.request_response()
+        assert caught.value.code == 0x400
+        assert pair.server.faults.handler_errors == 1
+    assert [type(error) for error in heard] == [Broken]
+    assert len(logged.tracebacks) == 1
+
+
 # Every kind of handler, and on_error
 
 
