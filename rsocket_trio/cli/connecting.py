@@ -140,10 +140,19 @@ def client_tls(
     return context
 
 
-def server_tls(cert: str, key: str | None) -> ssl.SSLContext:
-    """What a server shows. Raises ``Failure`` naming the file."""
+def server_tls(cert: str, key: str | None, client_ca: str | None = None) -> ssl.SSLContext:
+    """What a server shows and, with ``client_ca``, which authorities' certificates its clients must show.
+
+    Raises ``Failure`` naming the file.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_certificate(context, cert, key)
+    if client_ca is not None:
+        try:
+            context.load_verify_locations(client_ca)
+        except OSError as error:
+            raise Failure(f"cannot use certificates of {client_ca}: {_why(error)}") from error
+        context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 

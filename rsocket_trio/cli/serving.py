@@ -58,6 +58,9 @@ def mode(text: str) -> int:
 @click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to put up with.")
 @click.option("--cert", type=FILE, help="The certificate for tls and wss, PEM.")
 @click.option("--key", type=FILE, help="Its key, PEM, if not in the same file.")
+@click.option(
+    "--client-ca", type=FILE, help="Clients of tls and wss must show a certificate of one of these authorities, PEM."
+)
 @click.option("--unix-mode", type=mode, metavar="MODE", help="Permissions of a Unix socket, as in 660.")
 @click.option(
     "--grace",
@@ -100,6 +103,7 @@ def serve_command(
     dialects: tuple[str, ...],
     quirks: tuple[str, ...],
     cert: str | None,
+    client_ca: str | None,
     key: str | None,
     unix_mode: int | None,
     grace: float,
@@ -122,12 +126,14 @@ def serve_command(
         for uri in uris:
             if parse_uri(uri).uses_tls:
                 raise click.UsageError(f"{uri} needs a certificate: --cert", ctx)
+    if client_ca is not None and not any(parse_uri(uri).uses_tls for uri in uris):
+        raise click.UsageError("--client-ca asks for certificates, which only clients of tls and wss can show", ctx)
     show_log(log)
     try:
         terms = Terms(
             dialects=dialects or ALL,
             quirks=quirks,
-            ssl_context=partial(server_tls, cert, key) if cert is not None else None,
+            ssl_context=partial(server_tls, cert, key, client_ca) if cert is not None else None,
             grace=grace,
             resume=ResumeOptions(session_seconds=resume) if resume is not None else None,
         )

@@ -14,6 +14,7 @@ from rsocket_trio.connection.ending import part
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.fault_log import FaultLog
 from rsocket_trio.connection.faults import Faults
+from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.requester import Requester
 from rsocket_trio.connection.resuming import Road, ServerRoad
 from rsocket_trio.connection.sessions import Resumable
@@ -89,6 +90,7 @@ class Connection(Requester):
         peer, which may have asked for something before it heard of that and is still answered, or after a second. With
         ``announce`` it is sent first, for peers that honour it.
         """
+        need_trio()
         engine = self._engine
         await trio.lowlevel.checkpoint()
         if engine.ended is not None:
@@ -105,6 +107,7 @@ class Connection(Requester):
 
     async def wait_closed(self) -> RSocketError:
         """Wait until the connection is over, and return why: the error that every later call raises."""
+        need_trio()
         await trio.lowlevel.checkpoint()
         return await self._engine.wait_over()
 

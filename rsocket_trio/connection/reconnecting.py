@@ -14,6 +14,7 @@ import trio
 from rsocket_trio.connection.client import open_connection
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.reconnecting_requests import Requests
 from rsocket_trio.connection.recorded import recording_into
 from rsocket_trio.connection.renewing import ConnectionTerms, checked, renewed
@@ -76,10 +77,12 @@ class ReconnectingClient(Requests):
 
     async def connected(self) -> Connection:
         """Wait for a connection, and return it. Raises what ended the client."""
+        need_trio()
         await trio.lowlevel.checkpoint()
         return await self._next(wait=True)
 
     async def _take(self) -> Connection:
+        need_trio()
         return await self._next(self._wait)
 
     async def _next(self, wait: bool) -> Connection:
@@ -226,6 +229,7 @@ async def connect_forever(
     ``InvalidSetup``, ``UnsupportedSetup``, ``NegotiationFailed``, ``Unsupported``) and terms that can't be said are not
     tried again: the client is closed, and every waiting and later call raises them.
     """
+    need_trio()
     if not isinstance(retry, Retry):
         raise TypeError(f"retry is a Retry, not {type(retry).__name__}")
     if on_state is not None and not callable(on_state):

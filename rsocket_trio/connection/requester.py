@@ -9,6 +9,7 @@ import trio
 
 from rsocket_trio.connection.channels import Channel
 from rsocket_trio.connection.engine import Engine
+from rsocket_trio.connection.loops import need_trio, no_trio
 from rsocket_trio.connection.replies import Reply
 from rsocket_trio.connection.streams import Incoming, IncomingWithPushes
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
@@ -45,7 +46,10 @@ class Requester:
         request = as_payload(payload) if route is None else self._request(payload, route)
         extensions = as_entries(entries) if entries else ()
         # What Opening.open does, without a coroutine of its own for each request.
-        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except RuntimeError:
+            raise no_trio() from None
         stream = engine.opening.at_once(Interaction.REQUEST_RESPONSE, request, None, extensions)
         if stream is None:
             stream = await engine.opening.in_turn(Interaction.REQUEST_RESPONSE, request, None, extensions)
@@ -158,6 +162,7 @@ class Requester:
         """Send a request that is never answered. What was accepted is not lost by leaving the connection."""
         request = self._request(payload, route)
         extensions = as_entries(entries)
+        need_trio()
         await trio.lowlevel.checkpoint()
         await self._engine.opening.open(Interaction.FIRE_AND_FORGET, request, None, extensions)
 
@@ -165,6 +170,7 @@ class Requester:
         """Send metadata that concerns the connection as a whole; its type is that of ReactiveSocket 0.0."""
         engine = self._engine
         content = as_bytes(metadata)
+        need_trio()
         await trio.lowlevel.checkpoint()
         await engine.opening.wait_for_room(len(content))
         engine.session.metadata_push(content, metadata_type)
@@ -177,6 +183,7 @@ class Requester:
         Streamux a ping takes a request id, and waits while none is free.
         """
         engine = self._engine
+        need_trio()
         await trio.lowlevel.checkpoint()
         answered = trio.Event()
         await engine.opening.ping(answered)
@@ -192,6 +199,7 @@ class Requester:
     async def send_extension(self, ext_type: int, body: BytesLike = b"", *, ignore: bool = True) -> None:
         """Send an EXT frame; a peer that does not know the type skips it, unless ``ignore`` is false."""
         engine = self._engine
+        need_trio()
         await trio.lowlevel.checkpoint()
         engine.check_open()
         engine.session.extension(ext_type, as_bytes(body), ignore=ignore)
@@ -204,6 +212,7 @@ class Requester:
         """
         engine = self._engine
         content = as_entries(entries)
+        need_trio()
         await trio.lowlevel.checkpoint()
         engine.check_open()
         engine.session.entries(content, ignore=ignore)

@@ -13,6 +13,7 @@ from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS, Connected, as_
 from rsocket_trio.connection.connection import GRACE
 from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.recorded import (
     CaptureLike,
     recording_into,
@@ -99,6 +100,7 @@ async def serve(
     name that is none, ``ImportError`` for a module that fails; ``ChildProcessError`` when workers end again and again;
     ``RuntimeError`` for ``signals`` outside of the main thread.
     """
+    need_trio()
     terms = Terms(
         dialects=(dialects,) if isinstance(dialects, str) else tuple(dialects),
         resume=resume,
@@ -172,6 +174,7 @@ async def serve_stream(
 
     When cancelled the connection drains for at most ``grace`` seconds.
     """
+    need_trio()
     async with recording_into(capture) as recording:
         server = Server(responder, dialects, limits, fragment_size, resume, quirks, streamux, recording)
         transport = as_transport(stream)

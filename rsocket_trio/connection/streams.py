@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
+from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.receiving import BudgetedInbox, Inbox, PushInbox
 from rsocket_trio.connection.sending import Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
@@ -131,6 +132,7 @@ class Incoming(Owner):
     async def __aenter__(self) -> Self:
         if self._stream is not None:
             raise LocalProtocolError("a stream can be opened once only: ask the connection for a new one")
+        need_trio()
         await trio.lowlevel.checkpoint()
         # Nothing waits between the opening and the owner's place in it, so no event is missed.
         self._attach(await self._engine.opening.open(self._interaction, self.request, self._credit, self._entries))

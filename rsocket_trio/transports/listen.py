@@ -8,7 +8,7 @@ import math
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import NoReturn, TypeAlias, TypeVar
+from typing import NoReturn, TypeAlias
 
 import attrs
 import trio
@@ -40,7 +40,6 @@ TOLD_AGAIN = 60.0
 """Seconds between two lines in the log that say so."""
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 
 class Shortage:
@@ -50,16 +49,12 @@ class Shortage:
         self._told = -math.inf
         self._untold = 0
 
-    async def accept(self, accept: Callable[[], Awaitable[T]], uri: str) -> T:
-        """The next connection, tried again for as long as there are no descriptors or no memory for it."""
-        while True:
-            try:
-                return await accept()
-            except OSError as error:
-                if error.errno not in FULL:
-                    raise
-                self._tell(uri, error, trio.current_time())
-            await trio.sleep(PATIENCE)
+    async def wait(self, uri: str, error: OSError) -> None:
+        """Wait until accepting is worth another try. Raises the error where that is not what it is about."""
+        if error.errno not in FULL:
+            raise error
+        self._tell(uri, error, trio.current_time())
+        await trio.sleep(PATIENCE)
 
     def _tell(self, uri: str, error: OSError, now: float) -> None:
         if now - self._told < TOLD_AGAIN:
@@ -226,11 +221,14 @@ class BoundListener(trio.abc.AsyncResource):
         self, listener: AnyListener, handler: Callable[[Accepted], Awaitable[None]], tasks: trio.Nursery
     ) -> NoReturn:
         """As ``trio.serve_listeners``, whose tasks each close their stream once more, in a scope of its own."""
-        accept: Callable[[], Awaitable[DirectStream | MemoryTransport]] = listener.accept
         async with listener:
             while True:
-                stream = await self.shortage.accept(accept, self.uri)
-                tasks.start_soon(handler, Accepted(self.endpoint, stream, self._ssl_context))
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    await self.shortage.wait(self.uri, error)
+                else:
+                    tasks.start_soon(handler, Accepted(self.endpoint, stream, self._ssl_context))
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""
@@ -267,7 +265,12 @@ class GivenListener(trio.abc.AsyncResource):
             tasks = handler_nursery or nursery
             task_status.started(self.uri)
             while True:
-                tasks.start_soon(handle, await shortage.accept(self._listener.accept, self.uri))
+                try:
+                    stream = await self._listener.accept()
+                except OSError as error:
+                    await shortage.wait(self.uri, error)
+                else:
+                    tasks.start_soon(handle, stream)
 
     async def aclose(self) -> None:
         """Stop listening."""

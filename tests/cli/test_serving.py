@@ -175,6 +175,31 @@ async def test_tls_is_served_with_a_certificate(uri: str, split: bool, app: Path
         assert (await connection.request_response()).data == b"rsocket/1.0"
 
 
+@pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["", "workers"])
+@pytest.mark.parametrize("uri", ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket"])
+async def test_with_client_ca_a_client_must_show_a_certificate_of_that_authority(
+    uri: str, workers: tuple[str, ...], app: Path
+) -> None:
+    ours, theirs, strangers = trustme.CA(), trustme.CA(), trustme.CA()
+    ours.cert_pem.write_to_path(app / "ours.pem")
+    theirs.cert_pem.write_to_path(app / "theirs.pem")
+    ours.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(app / "both.pem")
+    theirs.issue_cert("ada@example.org").private_key_and_cert_chain_pem.write_to_path(app / "ada.pem")
+    strangers.issue_cert("eve@example.org").private_key_and_cert_chain_pem.write_to_path(app / "eve.pem")
+    listen = ("--listen", uri, "--cert", "both.pem", "--client-ca", "theirs.pem")
+
+    async with serve(app, *listen, *workers) as (_, (bound,)):
+        ask = ("request", bound, "--trust-cert", "ours.pem")
+        known = await run(*ask, "--cert", "ada.pem", cwd=app)
+        stranger = await run(*ask, "--cert", "eve.pem", cwd=app)
+        nobody = await run(*ask, cwd=app)
+
+    assert (known.code, known.stdout, known.stderr) == (0, "rsocket/1.0\n", "")
+    for refused in (stranger, nobody):
+        assert (refused.code, refused.stdout) == (3, "")
+        assert refused.stderr.startswith("ConnectionLost: ")
+
+
 async def test_a_responder_inside_something_is_found(app: Path) -> None:
     async with started("serve", "app:Space.inner", "--listen", "tcp://127.0.0.1:0", cwd=app) as server:
         assert (await server.line()).startswith("listening tcp://127.0.0.1:")
@@ -212,6 +237,11 @@ WRONG = {
         1,
         ["app:responder", "--listen", "tls://127.0.0.1:0", "--cert", "typo.py"],
     ),
+    "--client-ca asks for certificates": (2, ["app:responder", "--client-ca", "typo.py"]),
+    "cannot use certificates of typo.py": (
+        1,
+        ["app:responder", "--listen", "tls://127.0.0.1:0", "--cert", "both.pem", "--client-ca", "typo.py"],
+    ),
     f"the known ones are {', '.join(ALL)}": (2, ["app:responder", "--dialect", "rsocket/9"]),
     "quirk 'odd'": (2, ["app:responder", "--quirk", "odd"]),
     "three octal digits": (2, ["app:responder", "--unix-mode", "999"]),
@@ -224,6 +254,7 @@ async def test_what_cannot_be_served_is_one_line(said: str, code: int, arguments
     (app / "typo.py").write_text("def f(:\n")
     (app / "needy.py").write_text("import missing\n")
     (app / "leaving.py").write_text("raise SystemExit(3)\n")
+    trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(app / "both.pem")
     if not {"--listen", "--grace"} & set(arguments):
         arguments = [*arguments, "--listen", "tcp://127.0.0.1:0"]
 
