@@ -15,7 +15,7 @@ from rsocket_trio.connection.choosing import client_end
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.ends import End
 from rsocket_trio.connection.handlers import only_leaf
-from rsocket_trio.connection.loops import need_trio
+from rsocket_trio.connection.loops import no_trio
 from rsocket_trio.connection.recorded import (
     CaptureLike,
     dial_with_lengths,
@@ -213,7 +213,8 @@ async def _run_client(
     prepare: Callable[[], tuple[End, Dial]], responder: Responder | None, capture: CaptureLike | None
 ) -> AsyncIterator[Connection]:
     """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
-    need_trio()
+    if not trio.lowlevel.in_trio_run():
+        raise no_trio()
     # Wrong terms are told of when the block begins, and what was said is kept no longer than that.
     end, dial = prepare()
     del prepare

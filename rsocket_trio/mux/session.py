@@ -86,6 +86,9 @@ class Session(Protocol):
     lingering: int
     """Handlers that still run although their streams are over: they count as streams of the peer's."""
 
+    has_announced: bool
+    """Whether the peer was told, or is about to be, that the connection ends."""
+
     @property
     def name(self) -> str:
         """The dialect's name."""
@@ -104,11 +107,6 @@ class Session(Protocol):
     @property
     def draining(self) -> bool:
         """Whether nothing new is taken or asked."""
-        ...
-
-    @property
-    def has_announced(self) -> bool:
-        """Whether the peer was told, or is about to be, that the connection ends."""
         ...
 
     @property

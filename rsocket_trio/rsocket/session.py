@@ -73,7 +73,7 @@ class Session(Standing):
         self.outbox = outbox_for(resume, limits.outbox_size, self.table.forget, self)
         self.continuity = Continuity(self, resume)
         self._suspended = False
-        self._announced = False
+        self.has_announced = False
         self.commands = Outbound(dialect, self.table, self.outbox, fragment_size, limits.frame_size)
         self.inbound = Inbound(dialect, limits, self.table, self.commands, self.outbox)
         control = EntryControl if dialect.entries else Control
@@ -148,7 +148,7 @@ class Session(Standing):
         if self.dialect.has_connection_close and self.state in (State.OPEN, State.GATED):
             put = self.outbox.put_last if last else self.outbox.put_reply
             put(self.error_frame(CONNECTION_CLOSE, b"closing"))
-            self._announced = True
+            self.has_announced = True
 
     def close(self, error: RSocketError | None = None) -> None:
         """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
@@ -285,7 +285,7 @@ class Session(Standing):
         self._suspended = False
         self.keepalive.restart(now)
         self.control.restart(now)
-        if self._announced:
+        if self.has_announced:
             self.announce_close(last=False)  # it has no position, so it is said anew
 
     # Ends

@@ -58,7 +58,6 @@ class Standing:
 
     __slots__ = (
         "__weakref__",
-        "_announced",
         "_suspended",
         "beginning",
         "client",
@@ -67,6 +66,7 @@ class Standing:
         "control",
         "dialect",
         "error",
+        "has_announced",
         "inbound",
         "keepalive",
         "limits",
@@ -75,7 +75,8 @@ class Standing:
         "table",
     )
 
-    _announced: bool
+    has_announced: bool
+    """Whether the peer was told, or is about to be, that the connection ends."""
     _suspended: bool
     beginning: ClientBeginning | ServerBeginning | None
     client: bool
@@ -105,11 +106,6 @@ class Standing:
     def draining(self) -> bool:
         """Whether nothing new is taken or asked."""
         return self.inbound.draining
-
-    @property
-    def has_announced(self) -> bool:
-        """Whether the peer was told, or is about to be, that the connection ends."""
-        return self._announced
 
     @property
     def opens_at_once(self) -> bool:

@@ -60,6 +60,7 @@ class Session:
     initial_request_n = 256
     can_resume = False
     gave_up_resuming = False
+    has_announced = False
 
     def __init__(
         self,
@@ -160,11 +161,6 @@ class Session:
         self._gate = None
 
     # What the connection asks
-
-    @property
-    def has_announced(self) -> bool:
-        """Always false: the protocol has no word for the end."""
-        return False
 
     @property
     def draining(self) -> bool:

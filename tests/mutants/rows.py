@@ -214,8 +214,8 @@ MUTANTS = (
     Mutant(
         "the close that was announced is not said again",
         "rsocket/session.py",
-        "if self._announced:",
-        "if self._announced and not self.can_resume:",
+        "if self.has_announced:",
+        "if self.has_announced and not self.can_resume:",
         ("tests/rsocket/test_resumption_limits.py", "tests/conformance/test_resume_1_0_transports.py"),
     ),
     # Waiting and leaving
