@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol, TypeAlias
 
 from rsocket_trio.mux.charge import ENTRY
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.mux.lane import Lane
 from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox
-from rsocket_trio.mux.sharing import Shared, Sharer
+from rsocket_trio.mux.sharing import LEFT, Shared, Sharer
 
 LOOSE = 256
 """Frames that are kept as they are. When there are as many, the small ones among them are joined."""
+UNCOUNTED = 4096
+"""Bytes that may be put before they are counted towards a limit that several share; with the next write they are."""
 SMALL_FRAME = 1024
 """Bytes up to which a frame is joined with others: as an object of its own it costs 60 bytes more, in a run two."""
 
@@ -32,7 +34,7 @@ class Run:
         return len(self._data)
 
     @classmethod
-    def of(cls, frames: Sequence[bytes]) -> Run:
+    def of(cls, frames: Collection[bytes]) -> Run:
         """These frames."""
         return cls(b"".join(frames), array("H", map(len, frames)))
 
@@ -142,6 +144,11 @@ class FrameStore:
     def _join(self) -> None:
         """Join small frames among those that are kept as they are."""
         joined: deque[Kept] = self._joined if isinstance(self._joined, deque) else deque()
+        self._joined = joined
+        if max(map(len, self._frames)) <= SMALL_FRAME:
+            joined.append(Run.of(self._frames))
+            self._frames.clear()
+            return
         small: list[bytes] = []
         for frame in self._frames:
             if len(frame) <= SMALL_FRAME:
@@ -153,7 +160,6 @@ class FrameStore:
             joined.append(frame)
         if small:
             joined.append(Run.of(small))
-        self._joined = joined
         self._frames.clear()
 
 
@@ -259,13 +265,11 @@ class RetainingOutbox(Outbox):
         shared, store, sharer = self._shared, self.store, self._sharer
         if shared is None or store is None or sharer is None or self.is_away:
             return True
-        kept = waiting + store.size
-        if kept >= self.counted:
-            shared.total += kept - self.counted
-            self.counted = kept
-        else:
+        kept = waiting + store.position - store.first
+        if not 0 <= kept - self.counted < UNCOUNTED:
             self._recount(kept)
-        if shared.lets(kept):
+        # What follows is Shared.lets.
+        if kept < LEFT * (shared.limit - shared.total) or kept < shared.grace:
             return True
         shared.wait(sharer)
         return False
