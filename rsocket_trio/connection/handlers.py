@@ -69,6 +69,11 @@ class Job(Owner):
             told = ApplicationError("internal error")
         self.engine.fail_stream(self.stream, told)
 
+    @property
+    def unread(self) -> int:
+        """Items that came and the handler has not taken."""
+        return self.channel.unread if self.channel is not None else 0
+
     def cancel(self) -> None:
         """The stream, or the connection, is over: stop the handler."""
         self.cancelled = True

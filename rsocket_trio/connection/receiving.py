@@ -59,6 +59,11 @@ class Inbox:
         """Whether nothing more comes, read or not."""
         return self._ended
 
+    @property
+    def unread(self) -> int:
+        """Items that came and were not taken."""
+        return len(self._items)
+
     def put(self, payload: Payload, complete: bool) -> None:
         """An item came."""
         self._items.append(payload)

@@ -55,7 +55,9 @@ class Resumable:
         outbox = session.outbox
         sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
         kept = resumption.store.size if resumption is not None else 0
-        received = session.held_size + session.table.reassembling + self._engine.stock.size
+        streams = session.open_streams()
+        unread = sum([stream.owner.unread for stream in streams if stream.owner is not None])
+        received = session.held_size + session.table.reassembling + charged(self._engine.stock.size, unread)
         return sent + kept + received + STREAM * len(session.table)
 
     @property

@@ -26,6 +26,11 @@ class Owner:
 
     __slots__ = ()
 
+    @property
+    def unread(self) -> int:
+        """Items that came and were not taken."""
+        return 0
+
     def on_item(self, payload: Payload, complete: bool) -> None:
         """An item came; with ``complete`` it was the last."""
 
@@ -150,6 +155,11 @@ class Incoming(Owner):
     def discard(self) -> None:
         """Nobody reads any more: let go of what came and was not read."""
         self._opened()[1].drop()
+
+    @property
+    def unread(self) -> int:
+        """Items that came and were not taken."""
+        return self._inbox.unread if self._inbox is not None else 0
 
     def __aiter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rsocket_trio.limits import Limits
+from rsocket_trio.mux.charge import charged
 from rsocket_trio.rsocket.control import Control
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import ErrorFrame, ExtFrame, MetadataPushFrame, PayloadFrame
@@ -39,8 +40,8 @@ class Gate:
 
     @property
     def size(self) -> int:
-        """Bytes held."""
-        return self._size
+        """What is held, each frame with what holding it costs."""
+        return charged(self._size, len(self._held))
 
     def lets_through(self, data: bytes) -> bool:
         """Whether this frame is to be looked at now; otherwise it is held."""

@@ -106,7 +106,7 @@ class Session(Standing):
 
     @property
     def held_size(self) -> int:
-        """Bytes that wait for the application to let the client in."""
+        """What waits for the application to let the client in, each frame with what holding it costs."""
         return self.beginning.held_size if isinstance(self.beginning, ServerBeginning) else 0
 
     def refuse(self, error: SetupError) -> list[Event]:

@@ -9,10 +9,10 @@ import pytest
 import trio
 import trio.testing
 
-from rsocket_trio import Limits, Payload, Responder
+from rsocket_trio import Channel, Limits, Payload, Responder
 from rsocket_trio.mux.sharing import GRACE, Shared
-from tests.conformance.raw import KEEPALIVE, RS10, RawPeer, cancel, keepalive, stream
-from tests.conformance.resuming import begin, cut, resume, resume_ok, server, with_options
+from tests.conformance.raw import KEEPALIVE, RS10, RawPeer, cancel, channel, keepalive, payload, request_n, stream
+from tests.conformance.resuming import begin, cut, expect_refused, resume, resume_ok, server, with_options
 
 ITEM = 994
 """Bytes of an item whose frame has a thousand."""
@@ -164,6 +164,50 @@ async def test_a_session_counts_only_while_its_client_is_connected(autojump_cloc
         await back.say()
         await third.read()
         assert third.came == 300 * FRAME
+
+
+async def test_items_without_bytes_that_nobody_reads_count_while_their_client_is_away(autojump_clock: object) -> None:
+    responder = Responder()
+
+    @responder.request_channel
+    async def deaf(channel: Channel) -> None:
+        await trio.sleep_forever()
+
+    async with server(RS10, responder, with_options(sessions_bytes=100_000)) as harbour:
+        sent = [channel(1, 1), *[payload(1)] * 200]
+        for token in (b"first", b"second"):
+            peer = await begin(harbour, RS10, token)
+            await peer.send(sent[0])
+            await peer.expect(request_n(1, 256))
+            await peer.send(*sent[1:], keepalive())
+            assert (await peer.receive()).type == KEEPALIVE
+            await cut(peer)
+        await expect_refused(harbour, resume(RS10, b"first"))
+        peer = await harbour.peer()
+        await peer.send(resume(RS10, b"second", got=len(request_n(1, 256))))
+        await peer.expect(resume_ok(sum(map(len, sent))))
+
+
+async def test_items_of_one_byte_that_are_queued_count_while_their_client_is_away(autojump_clock: object) -> None:
+    responder = Responder()
+
+    @responder.request_stream
+    async def ticks(request: Payload) -> AsyncIterator[bytes]:
+        while True:
+            await trio.sleep(1)
+            yield b"."
+
+    async with server(RS10, responder, with_options(sessions_bytes=100_000, session_seconds=10_000)) as harbour:
+        for token in (b"quick", b"late"):
+            peer = await begin(harbour, RS10, token)
+            await peer.send(stream(1, ENDLESS))
+            await trio.sleep(0.5)
+            await cut(peer)
+            await trio.sleep(300)
+        await expect_refused(harbour, resume(RS10, b"quick"))
+        peer = await harbour.peer()
+        await peer.send(resume(RS10, b"late"))
+        await peer.expect(resume_ok(len(stream(1, ENDLESS))))
 
 
 def test_a_session_that_keeps_nothing_never_waits() -> None:
