@@ -94,10 +94,9 @@ class Engine(Asked):
         self.responder = responder
         self.ended: RSocketError | None = None
         self.faults = Faults(self, fault_log)
+        no_credit = not session.has_credit
         self.stock = Stock(
-            session.limits.inbox_size,
-            counts_items=not session.has_credit,
-            pauses=not session.has_credit and session.message_budget is None,
+            session.limits.inbox_size, counts_items=no_credit, pauses=no_credit and session.message_budget is None
         )
         self.clock = Clock(self)
         self.changes = Parking()

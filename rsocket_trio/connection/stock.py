@@ -16,16 +16,27 @@ class Stock:
 
     Above the limit no new credit is granted; those who go without are remembered until readers caught up. Where there
     is no credit each item counts ``overhead`` bytes more, and reading pauses until readers have made room for half of
-    the limit, unless messages have a budget each. ``readings`` counts how often something was taken, ``is_awaited``
-    says that somebody waits for there to be less.
+    the limit, unless messages have a budget each; ``is_blocking`` says that it does. ``readings`` counts how often
+    something was taken, ``is_awaited`` says that somebody waits for there to be less.
     """
 
-    __slots__ = ("_limit", "_pauses", "_relieve", "_starved", "is_awaited", "overhead", "readings", "size")
+    __slots__ = (
+        "_limit",
+        "_pauses",
+        "_relieve",
+        "_starved",
+        "is_awaited",
+        "is_blocking",
+        "overhead",
+        "readings",
+        "size",
+    )
 
     def __init__(self, limit: int, *, counts_items: bool = False, pauses: bool = False) -> None:
         self._limit = limit
         self._pauses = pauses
         self.is_awaited = False
+        self.is_blocking = False
         self._starved: dict[Inbox, None] = {}
         self._relieve: Callable[[], None] | None = None
         self.overhead = ENTRY if counts_items else 0
@@ -36,15 +47,11 @@ class Stock:
         """Whether reading must pause; ``relieve`` is then called when it need not any more."""
         if not self._pauses or self.size <= (self._limit // 2 if self._relieve else self._limit):
             self._relieve = None
+            self.is_blocking = False
             return False
         self._relieve = relieve
-        self.is_awaited = True
+        self.is_awaited = self.is_blocking = True
         return True
-
-    @property
-    def is_blocking(self) -> bool:
-        """Whether reading pauses until readers here have taken some of it."""
-        return self._relieve is not None
 
     @property
     def is_full(self) -> bool:
