@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,6 +19,7 @@ from rsocket_trio.cli.loading import load_responder, look_here_first
 from rsocket_trio.cli.options import FILE, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.running import FAILED, Failure, report
+from rsocket_trio.cli.starting import INTERRUPTED, SAID
 from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.connection.dialects import ALL, IN_SHORT
 from rsocket_trio.connection.serving import Terms, serve_inherited
@@ -205,15 +207,26 @@ def collect_rarely() -> None:
 
 
 def serve_until_stopped(serve: Callable[..., Awaitable[object]]) -> None:
-    """Serve until SIGINT or SIGTERM, and say where; a second one kills."""
+    """Serve until SIGINT or SIGTERM, and say where; a second one kills.
+
+    Raises ``Failure`` for a SIGINT that comes before it serves.
+    """
     collect_rarely()
-    with Stop() as stop:
-        trio.run(stop.run, _serve_and_announce, serve)
+    serves = False
 
-
-async def _serve_and_announce(serve: Callable[..., Awaitable[object]]) -> None:
-    async with trio.open_nursery() as nursery:
-        uris: list[str] = await nursery.start(serve)
+    def announce(uris: list[str]) -> None:
+        nonlocal serves
+        serves = True
         with suppress(ReaderGone):
             for uri in uris:
                 write_text(f"listening {uri}")
+
+    with Stop() as stop:
+        trio.run(stop.run, _serve_and_announce, serve, announce)
+    if not serves and stop.number == signal.SIGINT:
+        raise Failure(SAID, INTERRUPTED)
+
+
+async def _serve_and_announce(serve: Callable[..., Awaitable[object]], announce: Callable[[list[str]], object]) -> None:
+    async with trio.open_nursery() as nursery:
+        announce(await nursery.start(serve))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 STDERR = 2
 INTERRUPTED = 128 + signal.SIGINT
-SAID = b"rsocket-trio: interrupted\n"
+SAID = "rsocket-trio: interrupted"
 
 
 def begin() -> None:
@@ -36,7 +36,7 @@ def done() -> None:
 def end() -> NoReturn:
     """Say in one line that it was interrupted, and end the process."""
     try:
-        os.write(STDERR, SAID)
+        os.write(STDERR, SAID.encode() + b"\n")
     except OSError:
         pass
     os._exit(INTERRUPTED)

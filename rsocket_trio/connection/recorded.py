@@ -5,6 +5,7 @@ A connection that is not recorded has no such transport, and so pays nothing.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 CaptureLike: TypeAlias = Recording | str | os.PathLike[str]
 """What connections are recorded by: a ``Capture``, or a directory that one is to write into."""
+
+logger = logging.getLogger("rsocket_trio")
 
 
 class RecordedTransport:
@@ -209,6 +212,9 @@ async def recording_into(capture: CaptureLike | None) -> AsyncIterator[Any]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(owned.close)
+        if owned.dropped:
+            # Nobody else has this capture to ask it.
+            logger.warning("the capture in %s lacks %d frames", owned.directory, owned.dropped)
 
 
 def _broken(error: BaseException) -> str:

@@ -32,6 +32,8 @@ class Stop:
 
     def __init__(self) -> None:
         self._told = False
+        self.number: int | None = None
+        """The first signal that came."""
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
 
@@ -62,11 +64,12 @@ class Stop:
                 self._cancel()
             await work(*args)
 
-    def tell(self) -> bool:
+    def tell(self, number: int) -> bool:
         """Cancel what runs, or will. Return whether that was news. Called by a signal's handler, at any moment."""
         if self._told:
             return False
         self._told = True
+        self.number = number
         if self._token is not None:
             try:
                 self._token.run_sync_soon(self._cancel, idempotent=True)
@@ -83,7 +86,7 @@ class Stop:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    news = [each.tell() for each in list(Stop._used)]
+    news = [each.tell(number) for each in list(Stop._used)]
     if not any(news):
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)

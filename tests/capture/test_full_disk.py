@@ -18,6 +18,7 @@ from rsocket_trio.capture.footers import shortened
 from rsocket_trio.capture.rows import Row
 from rsocket_trio.capture.schema import FRAMES
 from rsocket_trio.capture.writers import FORMATS, GROUP, JsonPart, ParquetPart, TableWriter
+from rsocket_trio.connection.recorded import recording_into
 from tests.capture.reading import read
 from tests.capture.test_files import ROWS
 
@@ -186,3 +187,12 @@ def test_a_server_whose_capture_fills_the_disk_goes_on_and_what_was_written_is_r
     rows = read(tmp_path / "frames", "frames")
     assert len(rows) >= GROUP
     assert len({(row["conn_id"], row["seq"]) for row in rows}) == len(rows)
+
+
+async def test_a_server_that_owns_its_capture_says_how_many_frames_it_lacks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with recording_into(tmp_path) as recording:
+        recording._buffer.dropped = 7
+
+    assert [record.getMessage() for record in caplog.records] == [f"the capture in {tmp_path} lacks 7 frames"]

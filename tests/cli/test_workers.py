@@ -320,6 +320,15 @@ async def test_workers_that_still_import_go_at_once(number: signal.Signals, app:
         await gone(worker)
 
 
+async def test_ctrl_c_while_workers_still_import_is_one_line_and_130(app: Path) -> None:
+    (app / "app.py").write_text("import os, sys, time\nprint(os.getpid(), file=sys.stderr)\ntime.sleep(1000)\n")
+    async with started("serve", "app:responder", "--listen", "tcp://127.0.0.1:0", "--workers", "1", cwd=app) as server:
+        worker = os.pidfd_open(int(await server.line("stderr")))
+        server.process.send_signal(signal.SIGINT)
+        assert await server.end() == (130, "rsocket-trio: interrupted")
+        await gone(worker)
+
+
 # Serving
 
 
