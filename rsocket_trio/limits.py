@@ -31,7 +31,7 @@ class Limits:
     """Bytes of all unfinished payloads of a connection. Beyond: the stream that adds to it ends with INVALID."""
     tiny_fragments: int = attrs.field(default=1024, validator=between(1, whole=True))
     """Fragments with less than 32 bytes of metadata and data together, in a row, that are not the last. Beyond: the
-    stream ends with INVALID."""
+    stream ends with INVALID. Also frames of less than 32 bytes in one WebSocket message, which ends with 1008."""
     streams: int = attrs.field(default=10_000, validator=between(1, whole=True))
     """Streams that the peer may have open. Beyond: REJECTED; a fire-and-forget is dropped and counted."""
     cancels: int = attrs.field(default=2_000, validator=between(1, whole=True))

@@ -27,6 +27,7 @@ from rsocket_trio.processes.orders import Run
 from rsocket_trio.processes.stopping import Stop
 from rsocket_trio.processes.supervisor import serve_in_processes
 from rsocket_trio.transports.listen import Inherited
+from rsocket_trio.transports.origins import parse_origins
 from rsocket_trio.transports.uris import parse_uri
 
 DEFAULT_COLLECTION = gc.get_threshold()
@@ -43,6 +44,15 @@ def mode(text: str) -> int:
     if not 0 <= number <= 0o777:
         raise click.BadParameter(f"{text!r}: three octal digits, as in 660")
     return number
+
+
+def origin(text: str) -> str:
+    """An origin, as it was given."""
+    try:
+        parse_origins(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+    return text
 
 
 @click.command("serve", cls=ResumeCommand)
@@ -62,6 +72,14 @@ def mode(text: str) -> int:
 @click.option("--key", type=FILE, help="Its key, PEM, if not in the same file.")
 @click.option(
     "--client-ca", type=FILE, help="Clients of tls and wss must show a certificate of one of these authorities, PEM."
+)
+@click.option(
+    "--origin",
+    "origins",
+    multiple=True,
+    type=origin,
+    metavar="ORIGIN",
+    help="Whose pages may open a WebSocket, beside those of the own host, as in https://app.example; '*' for all.",
 )
 @click.option("--unix-mode", type=mode, metavar="MODE", help="Permissions of a Unix socket, as in 660.")
 @click.option(
@@ -107,6 +125,7 @@ def serve_command(
     cert: str | None,
     client_ca: str | None,
     key: str | None,
+    origins: tuple[str, ...],
     unix_mode: int | None,
     grace: float,
     resume: float | None,
@@ -137,6 +156,7 @@ def serve_command(
             quirks=quirks,
             ssl_context=partial(server_tls, cert, key, client_ca) if cert is not None else None,
             grace=grace,
+            origins=origins,
             resume=ResumeOptions(session_seconds=resume) if resume is not None else None,
         )
         if workers is not None:

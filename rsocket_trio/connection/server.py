@@ -26,6 +26,7 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.listen import BoundListener, GivenListener, open_listeners
+from rsocket_trio.transports.origins import parse_origins
 
 Where = str | trio.abc.Listener[Any]
 """What can be served: a URI, or a listener of the application's own that accepts Trio streams."""
@@ -69,6 +70,7 @@ async def serve(
     fragment_size: int = FRAGMENT_SIZE,
     ssl_context: SSLContextLike | None = None,
     unix_mode: int | None = None,
+    origins: str | Iterable[str] = (),
     grace: float = GRACE,
     quirks: Iterable[str] = (),
     streamux: StreamuxOptions | None = None,
@@ -81,6 +83,8 @@ async def serve(
 
     A listener that is no URI, but a ``trio.abc.Listener`` of streams, is served as well, and closed at the end.
     One port serves every dialect that ``dialects`` names. ``unix_mode`` are the permissions of a Unix socket.
+    ``origins`` are those of pages in browsers that may open a WebSocket, beside pages of the host that they connect to:
+    full origins as in ``https://app.example:8443``, or ``"*"`` for all. Other pages get HTTP 403.
     When cancelled: listening stops, every connection drains for at most ``grace`` seconds, then is closed.
 
     Each of ``quirks`` changes those of the dialects that know it. ``streamux`` are the options of ``streamux/1``; by
@@ -96,9 +100,9 @@ async def serve(
     cancelled, and this returns then; a second one ends the process at once. One that comes before anything is bound
     makes it report no URIs.
 
-    Raises ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect, a quirk or a responder's
-    name that is none, ``ImportError`` for a module that fails; ``ChildProcessError`` when workers end again and again;
-    ``RuntimeError`` for ``signals`` outside of the main thread.
+    Raises ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect, a quirk, an origin or a
+    responder's name that is none, ``ImportError`` for a module that fails; ``ChildProcessError`` when workers end again
+    and again; ``RuntimeError`` for ``signals`` outside of the main thread.
     """
     need_trio()
     terms = Terms(
@@ -111,7 +115,9 @@ async def serve(
         quirks=quirks if isinstance(quirks, str) else tuple(quirks),
         streamux=streamux,
         capture=capture,
+        origins=(origins,) if isinstance(origins, str) else tuple(origins),
     )
+    parse_origins(terms.origins)  # what is none is said before anything begins
     wanted: list[Where] = [uris] if isinstance(uris, str | trio.abc.Listener) else list(uris)
     if not signals:
         await _serve(responder, wanted, terms, workers, unix_mode, task_status)
@@ -150,7 +156,8 @@ async def _serve(
 async def _open(wanted: list[Where], terms: Terms, unix_mode: int | None) -> list[BoundListener | GivenListener]:
     """A listener for each, in the order given."""
     named = [uri for uri in wanted if isinstance(uri, str)]
-    bound = iter(await open_listeners(named, ssl_context=terms.context(), unix_mode=unix_mode))
+    origins = parse_origins(terms.origins)
+    bound = iter(await open_listeners(named, ssl_context=terms.context(), unix_mode=unix_mode, origins=origins))
     return [next(bound) if isinstance(each, str) else GivenListener(each) for each in wanted]
 
 

@@ -23,6 +23,7 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.listen import BoundListener, GivenListener, Inherited
+from rsocket_trio.transports.origins import parse_origins
 
 SSLContextLike = ssl.SSLContext | Callable[[], ssl.SSLContext]
 """What TLS is served with, or a function that makes it."""
@@ -41,6 +42,7 @@ class Terms:
     quirks: Iterable[str] = ()
     streamux: StreamuxOptions | None = None
     capture: CaptureLike | None = None
+    origins: tuple[str, ...] = ()
 
     def context(self) -> ssl.SSLContext | None:
         """What TLS is served with."""
@@ -123,8 +125,8 @@ async def serve_inherited(
     """Serve, in a worker process, what its supervisor listens on."""
 
     async def take_over() -> list[BoundListener]:
-        context = terms.context()
-        return [each.listener(context) for each in inherited]
+        context, origins = terms.context(), parse_origins(terms.origins)
+        return [each.listener(context, origins) for each in inherited]
 
     await serve_here(responder, take_over, terms, retiring=retiring, task_status=task_status)
 

@@ -105,9 +105,7 @@ async def _shaken(
                     # Imported where it is needed: programs that use TCP start without it.
                     from rsocket_trio.transports.websocket import open_websocket
 
-                    opening = open_websocket(
-                        stream, endpoint, handshake, headers=headers, max_message=limits.frame_size
-                    )
+                    opening = open_websocket(stream, endpoint, handshake, headers=headers, limits=limits)
                     transport = await stack.enter_async_context(opening)
                 else:
                     transport = ByteStreamTransport(stream, handshake)

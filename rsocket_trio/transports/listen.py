@@ -18,7 +18,8 @@ from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.bytestream import ByteStreamTransport
 from rsocket_trio.transports.direct import DirectStream
 from rsocket_trio.transports.memory import MemoryListener, MemoryTransport, listen_memory
-from rsocket_trio.transports.reasons import HandshakeFailed, reason
+from rsocket_trio.transports.origins import OWN, Origins
+from rsocket_trio.transports.reasons import HandshakeFailed, OriginRefused, reason
 from rsocket_trio.transports.sockets import (
     SharedListener,
     SocketListener,
@@ -69,11 +70,16 @@ class Accepted:
     """A connection that was accepted and has not said anything yet."""
 
     def __init__(
-        self, endpoint: Endpoint, stream: DirectStream | MemoryTransport, ssl_context: ssl.SSLContext | None
+        self,
+        endpoint: Endpoint,
+        stream: DirectStream | MemoryTransport,
+        ssl_context: ssl.SSLContext | None,
+        origins: Origins = OWN,
     ) -> None:
         self.endpoint = endpoint
         self._stream = stream
         self._ssl_context = ssl_context
+        self._origins = origins
 
     def plain(self) -> Transport | None:
         """The connection as it is, where it needs no handshake; then whoever asks for it closes it."""
@@ -114,8 +120,10 @@ class Accepted:
                 # Imported where it is needed: programs that use TCP start without it.
                 from rsocket_trio.transports.websocket import accept_websocket
 
-                max_message = (limits or Limits()).frame_size
-                async with accept_websocket(ready, endpoint, handshake, max_message=max_message) as transport:
+                accepting = accept_websocket(
+                    ready, endpoint, handshake, origins=self._origins, limits=limits or Limits()
+                )
+                async with accepting as transport:
                     yield transport
             else:
                 yield ByteStreamTransport(ready, handshake)
@@ -155,9 +163,11 @@ class Inherited:
     endpoint: Endpoint
     descriptors: tuple[int, ...]
 
-    def listener(self, ssl_context: ssl.SSLContext | None) -> BoundListener:
+    def listener(self, ssl_context: ssl.SSLContext | None, origins: Origins = OWN) -> BoundListener:
         """A listener in the process that was given the descriptors. The path of a Unix socket is not its to remove."""
-        return BoundListener(self.endpoint, [SharedListener(each) for each in self.descriptors], ssl_context)
+        return BoundListener(
+            self.endpoint, [SharedListener(each) for each in self.descriptors], ssl_context, origins=origins
+        )
 
 
 class BoundListener(trio.abc.AsyncResource):
@@ -169,11 +179,14 @@ class BoundListener(trio.abc.AsyncResource):
         listeners: Sequence[AnyListener],
         ssl_context: ssl.SSLContext | None,
         shortage: Shortage | None = None,
+        origins: Origins = OWN,
     ) -> None:
         self.endpoint = endpoint
         self.shortage = shortage or Shortage()
         self._listeners = list(listeners)
         self._ssl_context = ssl_context
+        self._origins = origins
+        self._pages_refused = 0
 
     @property
     def uri(self) -> str:
@@ -205,6 +218,12 @@ class BoundListener(trio.abc.AsyncResource):
         async def handle(accepted: Accepted) -> None:
             try:
                 await handler(accepted)
+            except OriginRefused as exc:
+                # The page learns no reason, and whoever wrote it looks here.
+                self._pages_refused += 1
+                more = "; further ones are counted" if self._pages_refused == 1 else f" ({self._pages_refused} so far)"
+                level = logging.WARNING if self._pages_refused == 1 else logging.DEBUG
+                logger.log(level, "%s: a page was turned away: %s%s", self.uri, exc, more)
             except HandshakeFailed as exc:
                 logger.debug("%s: a client was turned away: %s", self.uri, exc)
 
@@ -228,7 +247,7 @@ class BoundListener(trio.abc.AsyncResource):
                 except OSError as error:
                     await self.shortage.wait(self.uri, error)
                 else:
-                    tasks.start_soon(handler, Accepted(self.endpoint, stream, self._ssl_context))
+                    tasks.start_soon(handler, Accepted(self.endpoint, stream, self._ssl_context, self._origins))
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""
@@ -284,12 +303,14 @@ async def open_listeners(
     ssl_context: ssl.SSLContext | None = None,
     unix_mode: int | None = None,
     backlog: int = DEFAULT_BACKLOG,
+    origins: Origins = OWN,
 ) -> list[BoundListener]:
     """Bind all URIs, in the order given; if one fails, none stays bound.
 
     A host name with several addresses is bound on all of them, on one port. ``unix_mode`` are the permissions of the
-    path of a Unix socket, by default what the umask leaves. Raises ``OSError`` naming the URI, and ``ValueError`` for a
-    URI that is none, or that needs an ``ssl_context`` where there is none. The caller serves or closes each.
+    path of a Unix socket, by default what the umask leaves; ``origins`` are those of pages that may open a WebSocket.
+    Raises ``OSError`` naming the URI, and ``ValueError`` for a URI that is none, or that needs an ``ssl_context`` where
+    there is none. The caller serves or closes each.
     """
     endpoints = [parse_uri(uri) for uri in uris]
     for endpoint in endpoints:
@@ -299,7 +320,7 @@ async def open_listeners(
     shortage = Shortage()
     try:
         for endpoint in endpoints:
-            bound.append(await _bind(endpoint, ssl_context, unix_mode, backlog, shortage))
+            bound.append(await _bind(endpoint, ssl_context, unix_mode, backlog, shortage, origins))
     except BaseException:
         for listener in bound:
             await listener.aclose()
@@ -308,7 +329,12 @@ async def open_listeners(
 
 
 async def _bind(
-    endpoint: Endpoint, ssl_context: ssl.SSLContext | None, unix_mode: int | None, backlog: int, shortage: Shortage
+    endpoint: Endpoint,
+    ssl_context: ssl.SSLContext | None,
+    unix_mode: int | None,
+    backlog: int,
+    shortage: Shortage,
+    origins: Origins,
 ) -> BoundListener:
     listeners: Sequence[AnyListener]
     try:
@@ -322,4 +348,4 @@ async def _bind(
             listeners = tcp
     except OSError as exc:
         raise OSError(exc.errno, f"cannot listen on {endpoint}: {reason(exc)}") from exc
-    return BoundListener(endpoint, listeners, ssl_context, shortage)
+    return BoundListener(endpoint, listeners, ssl_context, shortage, origins)

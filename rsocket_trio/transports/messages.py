@@ -16,7 +16,7 @@ from rsocket_trio.mux.framing import EncodedFrame, Gathering, whole
 
 BINARY = 0x82
 """The first byte of a frame that is a whole binary message."""
-CONTROL = 0x08
+FINAL, CONTROL = 0x80, 0x08
 MASKED = 0x80
 IN_TWO, IN_EIGHT = 126, 127
 """What stands for a length that follows in so many bytes of its own."""
@@ -25,7 +25,14 @@ BY_STRIDES = 1024
 """Bytes from which on masking each fourth of them in turn is quicker than all as one number: twice, at 64 KiB."""
 ENDINGS = frozenset({1000, 1001, 1005, 1006})
 """Close codes that are an end of stream: done, going away, none given, and a connection that just ended."""
-UNSUPPORTED_DATA, ABNORMAL_CLOSURE, TOO_BIG = 1003, 1006, 1009
+UNSUPPORTED_DATA, ABNORMAL_CLOSURE, POLICY_VIOLATION, TOO_BIG = 1003, 1006, 1008, 1009
+TINY = 32
+"""Bytes below which a frame of a message holds next to nothing, unless it is the last."""
+TINY_FRAMES = 1024
+"""How many of those a message may have, by default."""
+MOST_FRAMES = 65536
+"""How many frames a message may have: each costs as much as a dozen messages that are whole. A sender that cuts the
+largest message into pieces of 256 bytes stays below."""
 
 # Short headers are few: one is looked up for less than it is made.
 PLAIN_HEADERS = tuple(bytes((BINARY, length)) for length in range(IN_TWO))
@@ -41,11 +48,12 @@ class Messages:
     """
 
     __slots__ = (
-        *("_direct", "_doomed", "_foreign", "_fragments", "_gathering", "_judge", "_key", "_max", "_rest"),
-        *("_size", "_told", "_unfinished", "client", "closed", "fault", "judged", "missing", "refusal", "replies"),
+        *("_count", "_direct", "_foreign", "_fragments", "_gathering", "_judge", "_key", "_max", "_max_tiny", "_rest"),
+        *("_size", "_tiny", "_told", "_unfinished", "client", "closed", "fault", "judged", "missing", "refusal"),
+        "replies",
     )
 
-    def __init__(self, *, client: bool, max_message: int) -> None:
+    def __init__(self, *, client: bool, max_message: int, max_tiny: int = TINY_FRAMES) -> None:
         self.client = client
         self.replies: list[bytes] = []
         self.closed: CloseConnection | None = None
@@ -59,6 +67,7 @@ class Messages:
         self.missing = 0
         """Bytes that are still to come of the binary message that began."""
         self._max = max_message
+        self._max_tiny = max_tiny
         self._rest = b""  # a header that is not complete
         self._gathering = Gathering()  # a message that is not complete
         self._key = b""  # the mask of the next byte of it
@@ -69,7 +78,7 @@ class Messages:
         self._unfinished = False  # whether a message in fragments is on its way
         self._fragments = bytearray()  # what came of it
         self._size = 0  # how much that was, kept or not
-        self._doomed = False  # whether it will be too large, so that nothing of it need be kept
+        self._count = self._tiny = 0  # frames of it, and those that hold next to nothing and are not the last
 
     @property
     def mid_frame(self) -> bool:
@@ -164,11 +173,29 @@ class Messages:
             self._hear(chunk[offset + told :], messages)
             self._told, self._direct = len(chunk) - offset, False
             return offset
-        if not chunk[offset] & CONTROL and self._size + length > self._max:
-            self._doomed = True
-            self._fragments.clear()
         self._foreign = header + length - told
-        return self._pass_on(chunk, offset + told, messages)
+        if chunk[offset] & CONTROL:
+            return self._pass_on(chunk, offset + told, messages)
+        # What else is wrong with a header wsproto finds, and says first.
+        body = offset + header
+        self._hear(chunk[offset + told : body], messages)
+        self._foreign = length
+        if self.closed is None and (too_much := self._excess(chunk[offset], length)) is not None:
+            self._close(too_much)
+        return body if self.closed is not None else self._pass_on(chunk, body, messages)
+
+    def _excess(self, first: int, length: int) -> CloseConnection | None:
+        """Why a frame of a message is refused before its body is read: one with this first byte and of this length."""
+        if self._size + length > self._max:
+            return CloseConnection(TOO_BIG, f"message of more than {self._max} bytes")
+        self._count += 1
+        self._tiny += length < TINY and not first & FINAL
+        if self._tiny > self._max_tiny:
+            reason = f"message of more than {self._max_tiny} frames below {TINY} bytes"
+            return CloseConnection(POLICY_VIOLATION, reason)
+        if self._count > MOST_FRAMES:
+            return CloseConnection(POLICY_VIOLATION, f"message of more than {MOST_FRAMES} frames")
+        return None
 
     def _pass_on(self, chunk: bytes, offset: int, messages: list[bytes]) -> int:
         """Give wsproto what is here of its frame. Where that ends."""
@@ -196,10 +223,7 @@ class Messages:
     def _take(self, part: BytesMessage | TextMessage, messages: list[bytes]) -> None:
         """A part of a message, or all of it. Of a text only its size is wanted."""
         self._size += len(part.data)
-        if self._size > self._max:
-            self._close(CloseConnection(TOO_BIG, f"message of more than {self._max} bytes"))
-            return
-        if isinstance(part, BytesMessage) and not self._doomed and self.refusal is None:
+        if isinstance(part, BytesMessage) and self.refusal is None:
             self._fragments += part.data
         self._unfinished = not part.message_finished
         if self._unfinished:
@@ -209,7 +233,7 @@ class Messages:
                 self.refusal = text_refused(self._size)
             else:
                 messages.append(bytes(self._fragments))
-        self._fragments, self._size, self._doomed = bytearray(), 0, False
+        self._fragments, self._size, self._count, self._tiny = bytearray(), 0, 0, 0
 
     def _close(self, event: CloseConnection) -> None:
         """Nothing more is understood; the peer gets an answer, or hears what it did, unless a goodbye was sent."""

@@ -12,6 +12,10 @@ class HandshakeFailed(trio.BrokenResourceError):
     """The handshake of TLS or WebSocket failed, or ended before it was done. Its text says how."""
 
 
+class OriginRefused(HandshakeFailed):
+    """A page asked for a WebSocket that is not of an origin that may."""
+
+
 def reason(exc: BaseException) -> str:
     """The reason for people, without class names and numbers; looks into causes and groups."""
     if isinstance(exc, BaseExceptionGroup):

@@ -11,6 +11,7 @@ from wsproto.events import CloseConnection
 from wsproto.frame_protocol import CloseReason
 
 from rsocket_trio.errors import readable
+from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import EncodedFrame, Framing
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.bytestream import (
@@ -26,6 +27,7 @@ from rsocket_trio.transports.bytestream import (
 )
 from rsocket_trio.transports.direct import DirectStream
 from rsocket_trio.transports.messages import ENDINGS, KEY, UNSUPPORTED_DATA, Messages, join
+from rsocket_trio.transports.origins import Origins
 from rsocket_trio.transports.upgrading import grant_upgrade, request_upgrade
 from rsocket_trio.transports.uris import Endpoint
 
@@ -247,7 +249,7 @@ async def open_websocket(
     handshake: Handshake,
     *,
     headers: Iterable[tuple[str, str]] = (),
-    max_message: int,
+    limits: Limits,
 ) -> AsyncIterator[WebSocketTransport]:
     """Do the client's handshake over a stream, and close it when the block ends. Raises ``HandshakeFailed``.
 
@@ -255,7 +257,7 @@ async def open_websocket(
     """
     try:
         handshake, rest = await request_upgrade(stream, endpoint, handshake, headers)
-        yield WebSocketTransport(stream, Messages(client=True, max_message=max_message), handshake, rest)
+        yield WebSocketTransport(stream, _messages(limits, client=True), handshake, rest)
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
@@ -263,18 +265,22 @@ async def open_websocket(
 
 @asynccontextmanager
 async def accept_websocket(
-    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, *, max_message: int
+    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, *, origins: Origins, limits: Limits
 ) -> AsyncIterator[WebSocketTransport]:
     """Do the server's handshake over a stream, and close it when the block ends. Raises ``HandshakeFailed``.
 
-    A path other than the endpoint's gets 404. Compression is never agreed on.
+    A path other than the endpoint's gets 404, a page whose origin is not allowed 403. Compression is never agreed on.
     """
     try:
-        handshake, rest = await grant_upgrade(stream, endpoint, handshake)
-        yield WebSocketTransport(stream, Messages(client=False, max_message=max_message), handshake, rest)
+        handshake, rest = await grant_upgrade(stream, endpoint, handshake, origins)
+        yield WebSocketTransport(stream, _messages(limits, client=False), handshake, rest)
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
+
+
+def _messages(limits: Limits, *, client: bool) -> Messages:
+    return Messages(client=client, max_message=limits.frame_size, max_tiny=limits.tiny_fragments)
 
 
 def _said(closed: CloseConnection) -> str:

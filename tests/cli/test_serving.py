@@ -7,6 +7,7 @@ import ssl
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,7 @@ def app(tmp_path: Path) -> Path:
 async def serve(directory: Path, *arguments: str) -> AsyncIterator[tuple[Running, list[str]]]:
     """The process, and the URIs that it prints."""
     async with started("serve", "app:responder", *arguments, cwd=directory) as server:
-        count = sum("://" in each for each in arguments)
+        count = sum("://" in each and before != "--origin" for before, each in pairwise(("", *arguments)))
         lines = [await server.line() for _ in range(count)]
         assert all(line.startswith("listening ") for line in lines), lines
         yield server, [line.removeprefix("listening ") for line in lines]
@@ -120,6 +121,22 @@ async def test_a_socket_file_is_gone_at_the_end(number: signal.Signals, app: Pat
         server.process.send_signal(number)
         assert await server.end() == (0, "")
     assert not path.exists()
+
+
+@pytest.mark.parametrize("workers", [[], ["--workers", "1"]], ids=["here", "in a worker"])
+async def test_pages_are_let_in_by_their_origin(workers: list[str], app: Path) -> None:
+    allowed = ["--origin", "https://a.example:8443", "--origin", "https://b.example"]
+    async with serve(app, "--listen", "ws://127.0.0.1:0/", *allowed, *workers) as (_, [uri]):
+        for origin, allowed_here in {
+            "https://a.example:8443": True,
+            "https://b.example": True,
+            "http://127.0.0.1:3000": True,
+            "https://a.example": False,
+            "null": False,
+        }.items():
+            result = await run("request", uri, "--header", f"Origin: {origin}")
+            assert (result.code == 0) is allowed_here, f"{origin}: {result.stderr}"
+            assert ("answered HTTP 403" in result.stderr) is not allowed_here
 
 
 async def test_every_uri_is_printed_in_order_and_serves_every_dialect(app: Path) -> None:
@@ -244,6 +261,8 @@ WRONG = {
     ),
     f"the known ones are {', '.join(ALL)}": (2, ["app:responder", "--dialect", "rsocket/9"]),
     "quirk 'odd'": (2, ["app:responder", "--quirk", "odd"]),
+    "origin 'app.example': the scheme is missing": (2, ["app:responder", "--origin", "app.example"]),
+    "an origin has no path": (2, ["app:responder", "--origin", "*", "--origin", "https://app.example/page"]),
     "three octal digits": (2, ["app:responder", "--unix-mode", "999"]),
 }
 

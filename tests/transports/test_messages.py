@@ -14,7 +14,8 @@ from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
 
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.transports.messages import BY_STRIDES, KEY, Messages, join, masked
+from rsocket_trio.transports import messages
+from rsocket_trio.transports.messages import BY_STRIDES, KEY, MOST_FRAMES, Messages, join, masked
 
 LARGE = 1 << 24
 TEXT, BINARY, CLOSE, PING, PONG, FIN = 1, 2, 8, 9, 10, 0x80
@@ -206,14 +207,128 @@ def test_a_message_may_be_as_large_as_the_limit_and_no_larger(client: bool, part
     assert [body[:2] for _, body in unmasked(b"".join(ours.replies), client=client)] == [b"\x03\xf1"] * extra
 
 
-def test_nothing_is_stored_of_a_message_that_will_be_too_large() -> None:
-    ours = Messages(client=True, max_message=10_000_000)
+def raw_header(first: int, length: int, *, client: bool, key: bytes = b"mask") -> bytes:
+    """RFC 6455, 5.2: the header of a frame as the peer of a client, or of a server, writes it."""
+    mark = 0 if client else 0x80
+    if length < 126:
+        start = bytes((first, mark | length))
+    elif length < 0x10000:
+        start = bytes((first, mark | 126)) + length.to_bytes(2, "big")
+    else:
+        start = bytes((first, mark | 127)) + length.to_bytes(8, "big")
+    return start + (b"" if client else key)
 
-    ours.feed(b"\x82\x7f" + (1 << 40).to_bytes(8, "big") + bytes(1_000_000))
 
-    assert ours.mid_frame
-    assert ours.closed is None
-    assert len(ours._fragments) == 0
+def closed_with(ours: Messages) -> int | None:
+    return None if ours.closed is None else int(ours.closed.code)
+
+
+both = pytest.mark.parametrize("client", [True, False], ids=["client", "server"])
+
+
+@both
+@pytest.mark.parametrize("length", [1001, 0xFFFF, 0x10000, 1 << 40])
+@pytest.mark.parametrize("first", [FIN | BINARY, BINARY, FIN | TEXT])
+def test_a_message_that_is_announced_above_the_limit_is_refused_at_its_header(
+    first: int, length: int, client: bool
+) -> None:
+    header = raw_header(first, length, client=client)
+    for pieces in ([header], [header[place : place + 1] for place in range(len(header))]):
+        ours = Messages(client=client, max_message=1000)
+        for number, piece in enumerate(pieces, 1):
+            assert closed_with(ours) is None, f"closed before byte {number}"
+            assert ours.feed(piece) == []
+
+        assert closed_with(ours) == 1009
+        assert str(ours.fault) == "WebSocket: message of more than 1000 bytes (1009)"
+        ((kind, body),) = unmasked(b"".join(ours.replies), client=client)
+        assert (kind, body[:2]) == (FIN | CLOSE, b"\x03\xf1")
+        assert not ours.mid_frame
+        assert ours.feed(bytes(5000)) == []
+
+
+@both
+def test_the_sum_of_fragments_is_refused_at_the_header_that_takes_it_above_the_limit(client: bool) -> None:
+    ours = Messages(client=client, max_message=1000)
+    ours.feed(raw_header(BINARY, 600, client=client) + bytes(600))
+    ours.feed(raw_header(0, 399, client=client) + bytes(399))
+    ours.feed(raw_header(FIN | PING, 2, client=client) + b"hi")
+    assert closed_with(ours) is None
+    ours.feed(raw_header(FIN, 2, client=client))
+
+    assert closed_with(ours) == 1009
+
+
+@both
+def test_the_sum_of_fragments_may_be_the_limit(client: bool) -> None:
+    ours = Messages(client=client, max_message=1000)
+    ours.feed(raw_header(BINARY, 600, client=client, key=bytes(4)) + b"a" * 600)
+
+    assert ours.feed(raw_header(FIN, 400, client=client, key=bytes(4)) + b"b" * 400) == [b"a" * 600 + b"b" * 400]
+    assert ours.feed(raw_header(FIN | BINARY, 1000, client=client, key=bytes(4)) + b"c" * 1000) == [b"c" * 1000]
+
+
+@both
+def test_what_else_is_wrong_with_a_header_is_said_first(client: bool) -> None:
+    for header in (
+        raw_header(FIN | BINARY, 5000, client=not client),  # masked where it must not be, or the other way round
+        raw_header(0xC2, 5000, client=client),  # a reserved bit
+    ):
+        ours = Messages(client=client, max_message=1000)
+        ours.feed(header)
+        assert closed_with(ours) == 1002
+
+
+@both
+@pytest.mark.parametrize("size", [0, 1, 31])
+def test_a_message_has_no_more_tiny_frames_than_there_may_be(size: int, client: bool) -> None:
+    ours = Messages(client=client, max_message=LARGE, max_tiny=1024)
+    body = bytes(size)
+    ours.feed(raw_header(BINARY, size, client=client) + body)
+    for _ in range(1023):
+        ours.feed(raw_header(0, size, client=client) + body)
+    assert closed_with(ours) is None
+    ours.feed(raw_header(0, size, client=client))
+
+    assert closed_with(ours) == 1008
+    assert str(ours.fault) == "WebSocket: message of more than 1024 frames below 32 bytes (1008)"
+
+
+@both
+def test_the_last_frame_may_be_tiny_and_each_message_is_counted_by_itself(client: bool) -> None:
+    ours = Messages(client=client, max_message=LARGE, max_tiny=10)
+    for _ in range(5):
+        ours.feed(raw_header(BINARY, 1, client=client, key=bytes(4)) + b"x")
+        for _ in range(9):
+            ours.feed(raw_header(0, 1, client=client, key=bytes(4)) + b"y")
+        assert ours.feed(raw_header(FIN, 1, client=client, key=bytes(4)) + b"z") == [b"x" + b"y" * 9 + b"z"]
+
+
+@both
+def test_a_message_has_no_more_frames_than_there_may_be(client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MOST_FRAMES == 65536
+    monkeypatch.setattr(messages, "MOST_FRAMES", 500)
+    ours = Messages(client=client, max_message=LARGE)
+    ours.feed(raw_header(BINARY, 32, client=client) + bytes(32))
+    for _ in range(499):
+        ours.feed(raw_header(0, 32, client=client) + bytes(32))
+    assert closed_with(ours) is None
+    ours.feed(raw_header(0, 32, client=client))
+
+    assert closed_with(ours) == 1008
+    assert str(ours.fault) == "WebSocket: message of more than 500 frames (1008)"
+
+
+@pytest.mark.parametrize(("size", "client"), [(256, True), (4096, True), (4096, False)])
+def test_the_largest_message_may_come_in_pieces(size: int, client: bool) -> None:
+    ours = Messages(client=client, max_message=LARGE)
+    piece = raw_header(0, size, client=client, key=bytes(4)) + bytes(size)
+    ours.feed(raw_header(BINARY, size, client=client, key=bytes(4)) + bytes(size))
+    for _ in range(LARGE // size - 2):
+        assert ours.feed(piece) == []
+    (message,) = ours.feed(raw_header(FIN, size, client=client, key=bytes(4)) + bytes(size))
+
+    assert len(message) == LARGE
 
 
 def test_a_length_that_was_announced_is_a_number_until_its_bytes_come() -> None:

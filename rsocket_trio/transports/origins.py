@@ -1,0 +1,118 @@
+"""Which pages may open a WebSocket here: origins, as browsers say them and nobody else has to.
+
+A browser lets every page connect anywhere, with the user's cookies and from within the user's network, and says in the
+``Origin`` of the handshake where the page came from (RFC 6455, 10.2). So a server has to look.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from rsocket_trio.errors import readable
+
+ANY = "*"
+DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
+ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[^\]]*\]|[^/?#@:\[\]\\\s*,]+)(?::([0-9]+))?", re.IGNORECASE)
+"""Scheme, host and port, and nothing else (RFC 6454, 6.2)."""
+AUTHORITY = re.compile(r"(\[[^\]]*\]|[^/?#@:\[\]\\\s,]+)(?::[0-9]*)?")
+
+
+@attrs.frozen
+class Origins:
+    """Those that are allowed beside pages of the server's own host: some, or with ``any`` all."""
+
+    some: frozenset[str] = frozenset()
+    any: bool = False
+
+    def allow(self, said: Sequence[str], hosts: Sequence[str]) -> bool:
+        """Whether a handshake with these ``Origin`` and ``Host`` headers may go on.
+
+        One without an origin comes from no page. Scheme and port of the host's own pages do not matter: what serves
+        them is often another server on the same machine.
+        """
+        if self.any or not said:
+            return True
+        origin = _normal(said[0]) if len(said) == 1 else None
+        if origin is None:
+            return False
+        own = _host_of(hosts[0]) if len(hosts) == 1 else None
+        return _without_port(origin) == own or origin in self.some
+
+
+OWN = Origins()
+"""Pages of the server's own host, and whoever is no page."""
+
+
+def parse_origins(origins: str | Iterable[str]) -> Origins:
+    """What ``origins=`` means: full origins, as in ``https://app.example:8443``, or ``"*"`` for all.
+
+    Raises ``ValueError`` naming what is no origin, ``TypeError`` for what is no text.
+    """
+    wanted = (origins,) if isinstance(origins, str) else tuple(origins)
+    some: set[str] = set()
+    for each in wanted:
+        if not isinstance(each, str):
+            raise TypeError(f"origins are text, as in 'https://app.example:8443', not {each!r}")
+        if each != ANY:
+            some.add(_checked(each))
+    return Origins(frozenset(some), ANY in wanted)
+
+
+def _checked(origin: str) -> str:
+    scheme, mark, rest = origin.partition("://")
+    if not mark or not scheme:
+        fault = "the scheme is missing"
+    elif not rest:
+        fault = "the host is missing"
+    elif any(sign in rest for sign in "/?#"):
+        fault = "an origin has no path"
+    else:
+        normal = _normal(origin)
+        if normal is not None:
+            return normal
+        fault = "this is no scheme, host and port"
+    raise ValueError(f"origin {readable(origin)!r}: {fault}; write it as in 'https://app.example:8443', or '*' for all")
+
+
+def _normal(origin: str) -> str | None:
+    """One way to write it: in lower case, without a port that goes without saying. ``None`` for what is none."""
+    found = ORIGIN.fullmatch(origin)
+    if found is None:
+        return None
+    scheme, host, port = found[1].lower(), _host(found[2]), found[3]
+    if host is None or (port is not None and int(port) > 65535):
+        return None
+    if port is None or int(port) == DEFAULT_PORTS.get(scheme):
+        return f"{scheme}://{host}"
+    return f"{scheme}://{host}:{int(port)}"
+
+
+def _without_port(origin: str) -> str:
+    """The host of an origin that is written in one way."""
+    rest = origin.partition("://")[2]
+    return rest if rest.endswith("]") else rest.rpartition(":")[0] or rest
+
+
+def _host_of(authority: str) -> str | None:
+    found = AUTHORITY.fullmatch(authority)
+    return None if found is None else _host(found[1])
+
+
+def _host(host: str) -> str | None:
+    """One way to write a host: lower case, no dot at the end, as ASCII, and IPv6 addresses in short."""
+    if host.startswith("["):
+        try:
+            return f"[{ipaddress.IPv6Address(host[1:-1]).compressed}]"
+        except ValueError:
+            return None
+    name = host.lower().removesuffix(".")
+    if not name.isascii():
+        try:
+            name = name.encode("idna").decode("ascii")
+        except UnicodeError:
+            return None
+    return name or None

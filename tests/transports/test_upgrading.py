@@ -1,0 +1,243 @@
+"""The handshake of RFC 6455, byte by byte, in both roles: what is one, and what is not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+
+from rsocket_trio import ConnectionLost, Responder, serve
+from rsocket_trio.transports.connect import open_transport
+from rsocket_trio.transports.upgrading import INTERIM, is_key
+
+KEY = b"dGhlIHNhbXBsZSBub25jZQ=="  # RFC 6455, 1.3
+ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+PROPER = {
+    b"Host": b"server.example",
+    b"Upgrade": b"websocket",
+    b"Connection": b"Upgrade",
+    b"Sec-WebSocket-Key": KEY,
+    b"Sec-WebSocket-Version": b"13",
+}
+
+
+def request(
+    *more: bytes, first: bytes = b"GET /chat HTTP/1.1", without: tuple[bytes, ...] = (), body: bytes = b""
+) -> bytes:
+    lines = [first, *(name + b": " + text for name, text in PROPER.items() if name not in without), *more]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+async def answered(said: bytes, *, cut: int = 0) -> bytes:
+    """What our server says to these bytes, in pieces of so many."""
+    async with trio.open_nursery() as nursery:
+        (uri,) = await nursery.start(partial(serve, grace=0), Responder(), "ws://127.0.0.1:0/chat")
+        port = int(uri.rpartition(":")[2].partition("/")[0])
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            for start in range(0, len(said), cut or len(said)):
+                await stream.send_all(said[start : start + (cut or len(said))])
+                await trio.lowlevel.checkpoint()
+            with trio.fail_after(5):
+                answer = bytes(await stream.receive_some())
+        nursery.cancel_scope.cancel()
+    return answer
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+async def test_the_example_of_the_document_is_answered_as_there(cut: int) -> None:
+    answer = await answered(request(), cut=cut)
+
+    assert answer.startswith(b"HTTP/1.1 101 Switching Protocols\r\n")
+    assert ACCEPT in answer
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        (b"Connection: keep-alive, Upgrade",),
+        (b"Connection: keep-alive", b"Connection: Upgrade"),
+        (b"Connection: Upgrade", b"Connection: keep-alive"),
+        (b"connection: keep-alive,, upgrade ,x", b"CONNECTION: close"),
+    ],
+)
+async def test_connection_headers_are_one_list(lines: tuple[bytes, ...]) -> None:
+    assert (await answered(request(*lines, without=(b"Connection",)))).startswith(b"HTTP/1.1 101 ")
+
+
+async def test_upgrade_headers_are_one_list() -> None:
+    said = request(b"Upgrade: h2c", b"Upgrade: WebSocket", without=(b"Upgrade",))
+
+    assert (await answered(said)).startswith(b"HTTP/1.1 101 ")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        request(b"Connection: keep-alive", b"Connection: close", without=(b"Connection",)),
+        request(b"Connection: Upgrades", without=(b"Connection",)),
+        request(without=(b"Connection",)),
+        request(without=(b"Upgrade",)),
+        request(without=(b"Host",)),
+        request(without=(b"Sec-WebSocket-Version",)),
+        request(first=b"GET /chat HTTP/1.0"),
+        request(first=b"POST /chat HTTP/1.1"),
+        request(b"Host: other.example"),
+        b"GET /chat HTTP/1.1\r\nHost: h\r\nbad header\r\n\r\n",
+    ],
+    ids=[
+        *("no upgrade", "another word", "no connection", "no upgrade header", "no host", "no version", "1.0", "post"),
+        *("two hosts", "bad header"),
+    ],
+)
+async def test_what_is_no_handshake_gets_400(said: bytes) -> None:
+    assert (await answered(said)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("versions", [(b"8",), (b"13, 8",), (b"13", b"13")])
+async def test_another_version_gets_426_and_hears_of_ours(versions: tuple[bytes, ...]) -> None:
+    lines = [b"Sec-WebSocket-Version: " + version for version in versions]
+    answer = await answered(request(*lines, without=(b"Sec-WebSocket-Version",)))
+
+    assert answer.startswith(b"HTTP/1.1 426 ")
+    assert b"sec-websocket-version: 13\r\n" in answer.lower()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        (),
+        (b"",),
+        (base64.b64encode(bytes(15)),),
+        (base64.b64encode(bytes(17)),),
+        (base64.b64encode(bytes(16)).rstrip(b"="),),
+        (b"dGhlIHNhbXBsZSBub25jZQ==x",),
+        (b"dGhlIHNhbXBs ZSBub25jZQ==",),
+        (b"dGhlIHNhbXBsZSBub25j!!==",),
+        (b"x" * 24,),
+        (KEY, KEY),
+    ],
+    ids=["none", "empty", "15 bytes", "17 bytes", "no padding", "a rest", "a blank", "other signs", "18 bytes", "two"],
+)
+async def test_a_key_that_is_not_16_bytes_gets_400(keys: tuple[bytes, ...]) -> None:
+    lines = [b"Sec-WebSocket-Key: " + key for key in keys]
+
+    assert (await answered(request(*lines, without=(b"Sec-WebSocket-Key",)))).startswith(b"HTTP/1.1 400 ")
+
+
+def test_a_key_is_the_base64_of_16_bytes() -> None:
+    assert is_key(KEY)
+    assert all(is_key(base64.b64encode(bytes([number] * 16))) for number in range(256))
+
+
+@pytest.mark.parametrize(
+    ("lines", "body"),
+    [
+        ((b"Content-Length: 5",), b"hello"),
+        ((b"Content-Length: 5",), b""),
+        ((b"Transfer-Encoding: chunked",), b"5\r\nhello\r\n0\r\n\r\n"),
+        ((b"Transfer-Encoding: chunked",), b"0\r\n\r\n"),
+    ],
+)
+async def test_a_request_with_a_body_gets_400(lines: tuple[bytes, ...], body: bytes) -> None:
+    assert (await answered(request(*lines, body=body))).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("length", [b"0", b"00"])
+async def test_a_body_of_nothing_is_none(length: bytes) -> None:
+    assert (await answered(request(b"Content-Length: " + length))).startswith(b"HTTP/1.1 101 ")
+
+
+# As a client
+
+
+@asynccontextmanager
+async def answering(*pieces: bytes) -> AsyncIterator[str]:
+    """A server of bytes that says these, with ``ACCEPT`` in place of what the client's key asks for."""
+
+    async def handle(stream: trio.SocketStream) -> None:
+        asked = b""
+        while b"\r\n\r\n" not in asked:
+            asked += bytes(await stream.receive_some())
+        (key,) = [line[19:] for line in asked.split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key: ")]
+        accept = base64.b64encode(hashlib.sha1(key + GUID).digest())
+        try:
+            for piece in pieces:
+                await stream.send_all(piece.replace(b"ACCEPT", accept))
+                await trio.sleep(0.01)
+            while await stream.receive_some():
+                pass
+        except trio.BrokenResourceError:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(partial(trio.serve_tcp, handle, 0, host="127.0.0.1"))
+        yield f"ws://127.0.0.1:{listener.socket.getsockname()[1]}/"
+        nursery.cancel_scope.cancel()
+
+
+HINTS = b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>; rel=preload\r\n\r\n"
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+SWITCHING = (
+    b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Accept: ACCEPT\r\nX-More: yes\r\n\r\n"
+)
+FRAME = b"\x82\x05hello"
+BYTES = tuple(bytes([byte]) for byte in HINTS)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (SWITCHING + FRAME,),
+        (HINTS + SWITCHING + FRAME,),
+        (HINTS, SWITCHING, FRAME),
+        (CONTINUE, HINTS + HINTS + SWITCHING[:20], SWITCHING[20:] + FRAME),
+        (*BYTES[:-1], BYTES[-1] + SWITCHING + FRAME),
+        (HINTS * INTERIM + SWITCHING + FRAME,),
+        (SWITCHING.replace(b"Connection: Upgrade", b"Connection: Upgrade\r\nConnection: keep-alive") + FRAME,),
+    ],
+    ids=["alone", "together", "apart", "several", "in bytes", "as many as there may be", "two connections"],
+)
+async def test_answers_below_200_are_skipped_until_the_one_that_counts(pieces: tuple[bytes, ...]) -> None:
+    async with answering(*pieces) as uri, open_transport(uri) as transport:
+        with trio.fail_after(5):
+            assert await transport.receive() == [b"hello"]
+        assert transport.handshake.headers == (("x-more", "yes"),)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "why"),
+    [
+        ((HINTS * (INTERIM + 1) + SWITCHING,), "17 answers below 200"),
+        ((HINTS, b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n"), "the server answered HTTP 403"),
+        ((SWITCHING.replace(b"ACCEPT", b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="),), "Bad accept token"),
+        ((SWITCHING.replace(b"Connection: Upgrade", b"Connection: close"),), "'Connection: Upgrade'"),
+        ((SWITCHING.replace(b"Upgrade: websocket", b"Upgrade: h2c"),), "'Upgrade: websocket'"),
+        ((SWITCHING.replace(b"X-More: yes", b"Sec-WebSocket-Protocol: mqtt"),), "'mqtt' was not offered"),
+        (
+            (SWITCHING.replace(b"X-More: yes", b"Sec-WebSocket-Extensions: permessage-deflate"),),
+            "'permessage-deflate' was not offered",
+        ),
+    ],
+)
+async def test_an_answer_that_agrees_to_something_else_is_a_lost_connection(
+    pieces: tuple[bytes, ...], why: str
+) -> None:
+    async with answering(*pieces) as uri:
+        with trio.fail_after(5), pytest.raises(ConnectionLost, match=why):
+            async with open_transport(uri):
+                pass
+
+
+async def test_answers_below_200_without_end_are_a_lost_connection() -> None:
+    large = HINTS[:-2] + b"X: " + b"x" * 10_000 + b"\r\n\r\n"
+    async with answering(*[large] * 10) as uri:
+        with trio.fail_after(5), pytest.raises(ConnectionLost, match="did no WebSocket handshake"):
+            async with open_transport(uri):
+                pass
