@@ -12,6 +12,7 @@ import trio
 from rsocket_trio.connection.handlers import RUNNERS, Job, is_failure, only_leaf
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import RSocketError
+from rsocket_trio.forms import Handler
 from rsocket_trio.mux.halves import NEITHER
 
 if TYPE_CHECKING:
@@ -191,10 +192,20 @@ class Workers:
                             job = await self._next_job(worker)
             except Exception as error:
                 # What a handler raised beside being cancelled: its stream is over, so only the log can hear of it.
-                if is_failure(self._engine, only_leaf(error)):
-                    self._engine.faults.of_handler(handler, error)
+                self._fail(handler, error)
+            except BaseExceptionGroup as group:
+                # The same when the nursery was cancelled meanwhile: being cancelled goes on, and nothing else.
+                failures, rest = group.split(Exception)
+                if failures is not None:
+                    self._fail(handler, failures)
+                if rest is not None:
+                    raise rest from None
             if was_cancelled:
                 await self._next_job(worker)
+
+    def _fail(self, handler: Handler, error: Exception) -> None:
+        if is_failure(self._engine, only_leaf(error)):
+            self._engine.faults.of_handler(handler, error)
 
     async def _next_job(self, worker: Worker) -> Job | None:
         """The next job in line, or one that comes later; ``None`` at once when enough tasks wait already."""

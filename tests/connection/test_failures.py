@@ -635,6 +635,100 @@ async def test_what_fails_beside_a_cancel_is_reported_and_a_chosen_error_is_not(
     assert len(logged.tracebacks) == 1
 
 
+async def die_badly() -> None:
+    """Fail while being cancelled, beside another task that is."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("while dying")
+
+
+def dying() -> Responder:
+    """Handlers that fail when they are cancelled."""
+    responder = Responder()
+
+    @responder.request_response
+    @responder.fire_and_forget
+    async def answer(request: Payload) -> Any:
+        await die_badly()
+
+    @responder.request_stream
+    async def generate(request: Payload) -> AsyncIterator[bytes]:
+        yield b"first"
+        await die_badly()
+
+    @responder.metadata_push
+    async def take(metadata: bytes) -> None:
+        await die_badly()
+
+    return responder
+
+
+async def quietly(request_one: Ask, connection: Connection) -> None:
+    try:
+        await request_one(connection)
+    except RSocketError:
+        return
+
+
+async def all_of(connection: Connection) -> None:
+    async with connection.request_stream() as items:
+        async for _ in items:
+            pass
+
+
+@pytest.mark.parametrize("asks", ["client", "server"])
+@pytest.mark.parametrize(
+    "request_one",
+    [
+        lambda one: one.request_response(),
+        all_of,
+        lambda one: one.fire_and_forget(),
+        lambda one: one.metadata_push(b"x"),
+    ],
+    ids=["request", "stream", "forgotten", "pushed"],
+)
+async def test_what_fails_beside_the_end_of_the_connection_is_reported_and_leaves_no_other_way(
+    request_one: Ask, asks: str, logged: Logged, autojump_clock: MockClock
+) -> None:
+    responder = dying()
+    heard: list[Exception] = []
+    responder.on_error(lambda error, call: heard.append(error))
+    served = {"responder": responder} if asks == "client" else {"client_responder": responder}
+    async with connected_pair(**served) as pair, trio.open_nursery() as nursery:  # type: ignore[arg-type]
+        nursery.start_soon(quietly, request_one, pair.client if asks == "client" else pair.server)
+        await settle()
+        pair.client.leave()
+    assert [type(error) for error in heard] == [ExceptionGroup]
+    assert len(logged.tracebacks) == 1
+
+
+async def test_a_setup_handler_and_a_lease_policy_that_fail_beside_the_end_are_reported(
+    logged: Logged, autojump_clock: MockClock
+) -> None:
+    heard: list[str] = []
+    for name in ("setup", "lease"):
+        responder = Responder()
+        responder.on_error(lambda error, call: heard.append(call.interaction))
+        if name == "setup":
+
+            @responder.setup
+            async def meet(setup: Setup, connection: Connection) -> None:
+                await die_badly()
+        else:
+
+            @responder.lease
+            async def permits(setup: Setup) -> AsyncIterator[Lease]:
+                yield Lease(1, 10)
+                await die_badly()
+
+        async with connected_pair(responder, lease=name == "lease"):
+            await settle()
+    assert heard == ["setup", "lease"]
+
+
 # The functions of on_error
 
 
