@@ -18,7 +18,7 @@ LOOSE = 256
 UNCOUNTED = 4096
 """Bytes that may be put before they are counted towards a limit that several share; with the next write they are."""
 SMALL_FRAME = 1024
-"""Bytes up to which a frame is joined with others: as an object of its own it costs 60 bytes more, in a run two."""
+"""Bytes up to which a frame is joined with others: 60 bytes are saved, and one or two are not."""
 
 
 class Run:
@@ -36,7 +36,8 @@ class Run:
     @classmethod
     def of(cls, frames: Collection[bytes]) -> Run:
         """These frames."""
-        return cls(b"".join(frames), array("H", map(len, frames)))
+        sizes = list(map(len, frames))
+        return cls(b"".join(frames), array("B" if max(sizes) < 256 else "H", sizes))
 
     def frames(self) -> Iterator[bytes]:
         """Each of them."""
@@ -180,7 +181,8 @@ class RetainingOutbox(Outbox):
 
     A frame that the store has no room for does not leave. ``is_tracked`` tells which frames have a position;
     ``half_full`` is asked for a frame to send at once when the store is half full, or has no room for what is next;
-    ``overflow`` whether to keep nothing any more when that was asked and there is still no room.
+    ``overflow`` whether to keep nothing any more when that was asked and there is still no room, here or where several
+    share a limit.
 
     Of sessions that share a limit there is room only while this one may keep more; ``counted`` is what is known of it.
     """
@@ -270,6 +272,8 @@ class RetainingOutbox(Outbox):
             self._recount(kept)
         # What follows is Shared.lets.
         if kept < LEFT * (shared.limit - shared.total) or kept < shared.grace:
+            return True
+        if self.asked and self._overflow():
             return True
         shared.wait(sharer)
         return False

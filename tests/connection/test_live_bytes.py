@@ -161,6 +161,7 @@ async def test_a_session_counts_only_while_its_client_is_connected(autojump_cloc
         await third.peer.send(stream(1, 300))
         await third.read()
         assert third.came == FRAME
+        await back.peer.send(cancel(1))
         await back.say()
         await third.read()
         assert third.came == 300 * FRAME
@@ -208,6 +209,17 @@ async def test_items_of_one_byte_that_are_queued_count_while_their_client_is_awa
         peer = await harbour.peer()
         await peer.send(resume(RS10, b"late"))
         await peer.expect(resume_ok(len(stream(1, ENDLESS))))
+
+
+async def test_who_would_rather_give_up_than_stall_gives_up_here_as_well(autojump_clock: object) -> None:
+    options = attrs.evolve(OPTIONS, give_up_when_full=True)
+    async with server(RS10, endless(), options) as harbour:
+        reader = Reader(await begin(harbour, RS10))
+        await reader.peer.send(stream(1, 5_000))
+        await reader.read()
+        assert (reader.came, reader.asked) == (5_000 * FRAME, 1)
+        await cut(reader.peer)
+        await expect_refused(harbour, resume(RS10))
 
 
 def test_a_session_that_keeps_nothing_never_waits() -> None:
