@@ -46,6 +46,7 @@ class ServeOptions(TypedDict, total=False):
     streamux: StreamuxOptions | None
     capture: CaptureLike | None
     workers: int | None
+    origins: str | Iterable[str]
 
 
 def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Unpack[ServeOptions]) -> None:
