@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from functools import partial
 
 from tests.attacks.harness import MIB, Attack, Scene, Size, expect
 from tests.attacks.line import Line, lifetimes, repeated
@@ -145,6 +147,50 @@ def ws_handshake(scene: Scene) -> str:
     return closed_between(lasted, scene.count, timeout, timeout + 2)
 
 
+UPGRADE = (
+    b"GET / HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
+MASK = bytes(4)
+
+
+def websockets(scene: Scene) -> list[Line]:
+    """Connections that are WebSockets by now."""
+    lines = scene.open(scene.count, UPGRADE, scheme="ws")
+    for line in lines:
+        came = line.came
+        expect(line.read(5, partial(came.endswith, b"\r\n\r\n")), "no WebSocket")
+        came.clear()
+    return lines
+
+
+def closed_with(lines: list[Line], code: int) -> str:
+    """All of them heard this code, and were closed."""
+    began = time.monotonic()
+    for line in lines:
+        expect(line.read(5), "a WebSocket stayed open")
+        expect(line.came[:1] == b"\x88" and line.came[2:4] == code.to_bytes(2, "big"), f"{bytes(line.came)!r} came")
+    return f"all closed with {code} within {time.monotonic() - began:.1f} s"
+
+
+def ws_announced(scene: Scene) -> str:
+    """WebSocket messages of a terabyte that are announced, and half of them as the rest of one that began."""
+    lines = websockets(scene)
+    for number, line in enumerate(lines):
+        begun = b"\x02\x81" + MASK + b"x" if number % 2 else b""
+        first = b"\x80" if number % 2 else b"\x82"
+        line.send(begun + first + b"\xff" + (1 << 40).to_bytes(8, "big") + MASK)
+    return closed_with(lines, 1009)
+
+
+def ws_frames(scene: Scene) -> str:
+    """WebSocket messages in frames without end that hold nothing."""
+    lines = websockets(scene)
+    for line in lines:
+        line.pour([b"\x02\x80" + MASK, *repeated(b"\x00\x80" + MASK, 1024)])
+    return closed_with(lines, 1008)
+
+
 ATTACKS = [
     Attack(
         id="A1",
@@ -231,5 +277,21 @@ ATTACKS = [
         options={"schemes": ["tcp", "ws"]},
         quick=Size(count=50, growth=6, seconds=3.5, cpu=1, limits=QUICK),
         full=Size(count=200, growth=16, seconds=13, cpu=3),
+    ),
+    Attack(
+        id="A2",
+        name="ws-announced",
+        run=ws_announced,
+        options={"schemes": ["tcp", "ws"]},
+        quick=Size(count=20, growth=6, seconds=5, cpu=2),
+        full=Size(count=200, growth=16, seconds=10, cpu=5),
+    ),
+    Attack(
+        id="A3",
+        name="ws-frames",
+        run=ws_frames,
+        options={"schemes": ["tcp", "ws"]},
+        quick=Size(count=5, growth=6, seconds=5, cpu=2),
+        full=Size(count=5, growth=6, seconds=5, cpu=2),
     ),
 ]
