@@ -16,9 +16,9 @@ from rsocket_trio.errors import readable
 
 ANY = "*"
 DEFAULT_PORTS = {"http": 80, "ws": 80, "https": 443, "wss": 443}
-ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[^\]]*\]|[^/?#@:\[\]\\\s*,]+)(?::([0-9]+))?", re.IGNORECASE)
+ORIGIN = re.compile(r"([a-z][a-z0-9+.-]*)://(\[[^\]]*\]|[^/?#@:\[\]\\\s*,]+)(?::([0-9]{1,5}))?", re.IGNORECASE)
 """Scheme, host and port, and nothing else (RFC 6454, 6.2)."""
-AUTHORITY = re.compile(r"(\[[^\]]*\]|[^/?#@:\[\]\\\s,]+)(?::[0-9]*)?")
+AUTHORITY = re.compile(r"(\[[^\]]*\]|[^/?#@:\[\]\\\s,]+)(?::[0-9]{0,5})?")
 
 
 @attrs.frozen
