@@ -49,12 +49,22 @@ class Gate:
             return True
         self._held.append(data)
         self._size += len(data)
+        if self._table.learns:
+            self._learn(data)
         return False
 
     def open(self) -> list[bytes]:
         """What was held, in order."""
         held, self._held, self._size = self._held, [], 0
         return held
+
+    def _learn(self, data: bytes) -> None:
+        """A request tells its sender's parity when it comes, for what the application asks before it is looked at."""
+        codec = self._dialect.codec
+        header = codec.header(data)
+        row = None if header is None else codec.row(header.number)
+        if header is not None and header.stream_id and row is not None and row.interaction is not None:
+            self._table.learn(header.stream_id)
 
     def _passes(self, data: bytes) -> bool:
         codec = self._dialect.codec

@@ -76,6 +76,29 @@ async def test_in_0_2_the_first_request_of_either_parity_is_answered(
 
 
 @clause("ALL-RCT-12", "QRK-04")
+@pytest.mark.parametrize("first", [1, 2])
+async def test_a_request_shows_the_parity_also_while_its_sender_is_not_let_in(
+    autojump_clock: object, first: int
+) -> None:
+    responder, ours = Responder(), 3 - first
+
+    @responder.request_response
+    async def echo(request: Payload) -> Payload:
+        return request
+
+    @responder.setup
+    async def accept(setup: Setup, connection: Connection) -> None:
+        await trio.sleep(1)
+        assert await connection.request_response("who are you?") == Payload(b"me")
+
+    async with raw32.bare_server(RS01, responder) as peer:
+        await peer.send(RS01.setup(), RS01.ask(first, b"hello"))
+        await peer.expect(RS01.ask(ours, b"who are you?"))
+        await peer.send(RS01.item(ours, b"me", "C"))
+        await peer.expect(RS01.item(first, b"hello", "C"))
+
+
+@clause("ALL-RCT-12", "QRK-04")
 @pytest.mark.parametrize("asked", ["REQUEST_FNF", "REQUEST_STREAM", "REQUEST_CHANNEL", "in fragments", "REJECTED"])
 @pytest.mark.parametrize("first", [1, 2, 2**32 - 1, 2**32 - 2])
 async def test_a_first_request_of_any_kind_shows_the_parity(autojump_clock: object, asked: str, first: int) -> None:
