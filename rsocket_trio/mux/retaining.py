@@ -126,7 +126,7 @@ class FrameStore:
         if not self.first <= position <= self.position:
             return False
         here = self.first
-        for entry in self.entries():
+        for entry in (*self._joined, *self._frames):
             if here + len(entry) > position:
                 return here == position or (
                     isinstance(entry, Run) and here + entry.whole_until(position - here) == position
@@ -134,13 +134,13 @@ class FrameStore:
             here += len(entry)
         return here == position
 
-    def entries(self) -> list[Kept]:
+    def kept(self) -> list[Kept]:
         """All frames kept, many small ones in runs."""
         return [*self._joined, *self._frames]
 
-    def kept(self) -> list[bytes]:
+    def frames(self) -> list[bytes]:
         """All frames kept, each by itself."""
-        return [frame for kept in self.entries() for frame in ((kept,) if isinstance(kept, bytes) else kept.frames())]
+        return [frame for kept in self.kept() for frame in ((kept,) if isinstance(kept, bytes) else kept.frames())]
 
     def _join(self) -> None:
         """Join small frames among those that are kept as they are."""
@@ -330,7 +330,7 @@ class RetainingOutbox(Outbox):
         self._look()
         if first is not None:
             self._signals.append(first)
-        self._again = deque(self.store.entries())
+        self._again = deque(self.store.kept())
         self.asked = self.is_stalled = False
 
     def release(self, first: bytes) -> None:

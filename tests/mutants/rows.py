@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "the oldest frame is not sent again",
         "mux/retaining.py",
-        "self._again = deque(self.store.entries())",
-        "self._again = deque(self.store.entries()[1:])",
+        "self._again = deque(self.store.kept())",
+        "self._again = deque(self.store.kept()[1:])",
         RESUME,
     ),
     Mutant(

@@ -75,14 +75,14 @@ def test_a_store_of_joined_frames_behaves_like_a_list(seed: int) -> None:
         for border in rng.sample(borders, min(5, len(borders))):
             assert store.serves(border)
             assert store.serves(border + 1) == (border + 1 in borders)
-        assert store.kept() == model
+        assert store.frames() == model
         if rng.random() < 0.5:
             position = rng.choice(borders) + rng.choice((0, 0, 1))
             store.trim(position)
             while model and first + len(model[0]) <= position <= borders[-1]:
                 first += len(model.pop(0))
     store.trim(store.position)
-    assert (store.kept(), store.size) == ([], 0)
+    assert (store.frames(), store.size) == ([], 0)
 
 
 def test_entries_without_bytes_fill_an_outbox_as_well() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import chain, repeat
+from typing import Any
 
 import attrs
 import pytest
@@ -129,7 +130,7 @@ async def test_the_ledger_notices_one_frame_of_many(tamper: Tamper, found: str) 
     ids=["drop", "duplicate", "swap"],
 )
 async def test_what_is_sent_again_wrongly_is_noticed(
-    planted: Callable[[list[bytes]], list[bytes]], monkeypatch: pytest.MonkeyPatch
+    planted: Callable[[list[Any]], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = FrameStore.kept
     monkeypatch.setattr(FrameStore, "kept", lambda store: planted(right(store)))
