@@ -15,6 +15,7 @@
     │   ├── RejectedResume       0x004
     │   └── NegotiationFailed    no code: the peers share no terms
     ├── ConnectionClosed         drained, or closed by this side
+    │   └── Drained              and Rejected: the peer drains, and was not sent the request
     ├── ConnectionLost           ended by the peer, by silence or by the transport
     ├── ProtocolError
     │   ├── LocalProtocolError   this side asked for what the rules forbid
