@@ -144,6 +144,14 @@ class _Noticing(Responder):
         return self._inner.lease_policy
 
     @property
+    def lease_handler(self) -> Handler | None:
+        return self._inner.lease_handler
+
+    @property
+    def error_handlers(self) -> tuple[Handler, ...]:
+        return self._inner.error_handlers
+
+    @property
     def metadata_push_handler(self) -> Handler | None:
         return self._inner.metadata_push_handler
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
 
 from rsocket_trio import (
+    ApplicationError,
     Connection,
     ConnectionLost,
     Keepalive,
+    Lease,
     Limits,
     Payload,
     RejectedSetup,
@@ -125,3 +129,24 @@ async def test_options_reach_their_side(autojump_clock: MockClock) -> None:
         network.vanish()
         await trio.sleep(4)
         assert client.status == server.status == "closed"
+
+
+async def test_a_responders_lease_policy_and_what_it_has_for_failures_are_its_own(autojump_clock: MockClock) -> None:
+    responder, heard = Responder(), []
+
+    @responder.lease
+    async def policy(setup: Setup) -> AsyncIterator[Lease]:
+        yield Lease(1, 1000)
+
+    @responder.request_response
+    async def fail(request: Payload) -> bytes:
+        raise KeyError("told")
+
+    @responder.on_error
+    def hear(error: BaseException, call: object) -> None:
+        heard.append(error)
+
+    async with connected_pair(responder, lease=True) as (client, _):
+        with pytest.raises(ApplicationError, match="internal error"):
+            await client.request_response()
+    assert [type(error) for error in heard] == [KeyError]
