@@ -357,6 +357,7 @@ def test_every_scheme_is_in_the_reference() -> None:
 
 # What the library's own parts call, and users do not.
 INNER = {
+    "unread",
     "run",
     "leave",
     "wait_for_answer",
