@@ -1,4 +1,4 @@
-"""Which pages may open a WebSocket here: origins, as browsers say them and nobody else has to.
+"""The origins of pages that may open a WebSocket here, as browsers say them and nobody else has to.
 
 A browser lets every page connect anywhere, with the user's cookies and from within the user's network, and says in the
 ``Origin`` of the handshake where the page came from (RFC 6455, 10.2). So a server has to look.
