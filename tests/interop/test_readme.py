@@ -17,7 +17,7 @@ def readme_service() -> Responder:
     program = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
     assert program is not None
     names: dict[str, Any] = {}
-    exec(re.sub(r"^trio\.run\(.*\n", "", program[1], flags=re.MULTILINE), names)
+    exec(re.sub(r"^run\(.*\n", "", program[1], flags=re.MULTILINE), names)
     responder = names["responder"]
     assert isinstance(responder, Responder)
     return responder
