@@ -70,9 +70,9 @@ class Job(Owner):
         self.engine.fail_stream(self.stream, told)
 
     @property
-    def unread(self) -> int:
+    def _unread(self) -> int:
         """Items that came and the handler has not taken."""
-        return self.channel.unread if self.channel is not None else 0
+        return self.channel._unread if self.channel is not None else 0
 
     def cancel(self) -> None:
         """The stream, or the connection, is over: stop the handler."""

@@ -56,7 +56,7 @@ class Resumable:
         sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
         kept = resumption.store.size if resumption is not None else 0
         streams = session.open_streams()
-        unread = sum([stream.owner.unread for stream in streams if stream.owner is not None])
+        unread = sum([stream.owner._unread for stream in streams if stream.owner is not None])
         received = session.held_size + session.table.reassembling + charged(self._engine.stock.size, unread)
         return sent + kept + received + STREAM * len(session.table)
 

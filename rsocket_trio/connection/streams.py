@@ -27,7 +27,7 @@ class Owner:
     __slots__ = ()
 
     @property
-    def unread(self) -> int:
+    def _unread(self) -> int:
         """Items that came and were not taken."""
         return 0
 
@@ -157,7 +157,7 @@ class Incoming(Owner):
         self._opened()[1].drop()
 
     @property
-    def unread(self) -> int:
+    def _unread(self) -> int:
         """Items that came and were not taken."""
         return self._inbox.unread if self._inbox is not None else 0
 
