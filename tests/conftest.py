@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import trio
 
@@ -38,6 +39,11 @@ _watched: set[str] = set()
 
 
 def pytest_configure() -> None:
+    # How long an example takes says how busy the machine is.
+    hypothesis.settings.register_profile(
+        "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("untimed")
     # What a shell starts in the background ignores Ctrl-C, and so would every program that a test interrupts.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
