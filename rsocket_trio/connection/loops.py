@@ -7,6 +7,10 @@ import sys
 import trio
 
 ANY = "rsocket_trio needs Trio, and no Trio loop runs here: start it with trio.run(main)"
+RUN = (
+    "rsocket_trio needs Trio, and run has a loop of its own: call it where no asyncio event loop runs, in place of "
+    "asyncio.run(main), not inside of it"
+)
 ASYNCIO = (
     "rsocket_trio needs Trio, and this is an asyncio event loop: start the program with trio.run(main) in place of "
     "asyncio.run(main), or run this part of it in a thread of its own, with await asyncio.to_thread(trio.run, main)"
@@ -21,5 +25,16 @@ def need_trio() -> None:
 
 def no_trio() -> RuntimeError:
     """What is wrong, and what to do."""
+    return RuntimeError(ASYNCIO if in_asyncio() else ANY)
+
+
+def refuse_asyncio() -> None:
+    """Raise ``RuntimeError`` where an asyncio loop runs: one of Trio inside of it would have it stand still."""
+    if in_asyncio():
+        raise RuntimeError(RUN)
+
+
+def in_asyncio() -> bool:
+    """Whether this is inside of a loop of asyncio's."""
     asyncio = sys.modules.get("asyncio")
-    return RuntimeError(ASYNCIO if asyncio is not None and asyncio._get_running_loop() is not None else ANY)
+    return asyncio is not None and asyncio._get_running_loop() is not None

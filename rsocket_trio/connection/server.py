@@ -13,7 +13,7 @@ from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS, Connected, as_
 from rsocket_trio.connection.connection import GRACE
 from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.connection.handlers import only_leaf
-from rsocket_trio.connection.loops import need_trio
+from rsocket_trio.connection.loops import need_trio, refuse_asyncio
 from rsocket_trio.connection.recorded import (
     CaptureLike,
     recording_into,
@@ -55,8 +55,10 @@ def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Un
     This is ``trio.run`` of ``serve``. The first signal stops listening and lets every connection drain for at most
     ``grace`` seconds; then this returns. A second one ends the process at once. Nothing is printed.
 
-    Raises what ``serve`` raises, and ``RuntimeError`` outside of the main thread, or inside of a running loop.
+    Raises what ``serve`` raises, and ``RuntimeError`` outside of the main thread, or inside of a loop that runs: one of
+    Trio, or of asyncio.
     """
+    refuse_asyncio()
     with Stop() as stop:
         trio.run(stop.run, partial(serve, responder, uris, **options))
 

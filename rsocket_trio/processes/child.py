@@ -32,6 +32,7 @@ class Child:
         self.started = trio.current_time()
         self._control = control
         self._grace = grace
+        self._has_orders = False
 
     def __str__(self) -> str:
         return f"worker {self.process.pid}"
@@ -52,6 +53,7 @@ class Child:
         with trio.move_on_after(START_SECONDS) as patience:
             try:
                 await self._control.send_all(orders)
+                self._has_orders = True
                 while not answer.endswith(b"\n") and (more := await self._control.receive_some()):
                     answer += more
             except trio.BrokenResourceError:
@@ -78,7 +80,10 @@ class Child:
     async def finish(self) -> None:
         """Have it go now, within the grace period, and end it if it does not."""
         if self.process.returncode is None:
-            await self._say(DRAIN)
+            if self._has_orders:
+                await self._say(DRAIN)
+            else:
+                self.process.kill()  # it waits for its orders, and takes no word before
             with trio.move_on_after(self._grace + MARGIN):
                 await self.process.wait()
             self.process.kill()

@@ -123,3 +123,11 @@ def test_run_inside_of_a_trio_loop_says_so() -> None:
     with pytest.raises(RuntimeError, match="from inside"):
         trio.run(main)
     assert "asyncio" in sys.modules
+
+
+def test_run_inside_of_an_asyncio_loop_says_so_and_serves_nothing() -> None:
+    async def main() -> None:
+        run(Responder(), "nowhere")
+
+    with pytest.raises(RuntimeError, match="run has a loop of its own: call it where no asyncio event loop runs"):
+        asyncio.run(main())

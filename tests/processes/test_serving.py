@@ -18,7 +18,7 @@ from trio.testing import MockClock
 from rsocket_trio import ConnectionClosed, ConnectionLost, Responder, open_connection, serve
 from rsocket_trio.connection.serving import Terms, serve_here
 from rsocket_trio.processes import child
-from rsocket_trio.processes.orders import LINGER
+from rsocket_trio.processes.orders import LINGER, Orders
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 
 PATIENCE = 30
@@ -116,6 +116,15 @@ async def test_a_worker_that_does_not_get_to_serve_is_given_up(
     monkeypatch.setattr(child, "START_SECONDS", 0.1)
     with trio.fail_after(PATIENCE), pytest.raises(ChildProcessError, match=r"did not serve within 0\.1 seconds"):
         await serve(f"{module}:responder", "tcp://127.0.0.1:0", workers=1)
+
+
+async def test_a_worker_that_has_no_orders_yet_ends_at_once_when_nobody_wants_it_any_more() -> None:
+    began = trio.current_time()
+    async with child.open_child(Orders("app:responder", (), PATIENCE, b"")) as unwanted:
+        pass
+
+    assert unwanted.end == "SIGKILL"
+    assert trio.current_time() - began < PATIENCE
 
 
 async def test_a_listener_of_the_applications_own_cannot_be_shared(module: str) -> None:
