@@ -28,6 +28,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.rsocket.dialects import ALL
 from rsocket_trio.transports.connect import open_transport
+from rsocket_trio.transports.lengths import LengthOnMessages
 from rsocket_trio.transports.memory import MemoryTransport, memory_pair
 
 clause = pytest.mark.clause
@@ -310,3 +311,17 @@ async def test_a_capture_has_the_frames_without_their_lengths(tmp_path: Path) ->
 def frames_in(folder: Path) -> list[int]:
     lines = [line for file in folder.glob("frames/*/*.jsonl") for line in file.read_text().splitlines()]
     return [json.loads(line)["frame_type"] for line in lines]
+
+
+@pytest.mark.parametrize("unread", [True, False])
+async def test_whether_something_waits_to_be_read_is_asked_of_the_transport_below(unread: bool) -> None:
+    class Telling(MemoryTransport):
+        has_unread = unread
+
+    ours, theirs = memory_pair()
+    silent, telling = (
+        LengthOnMessages(ours),
+        LengthOnMessages(Telling(theirs._outgoing, theirs._incoming, theirs.handshake)),
+    )
+    assert not silent.has_unread
+    assert telling.has_unread == unread
