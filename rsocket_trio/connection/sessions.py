@@ -57,7 +57,9 @@ class Resumable:
         kept = resumption.store.size if resumption is not None else 0
         streams = session.open_streams()
         unread = sum([stream.owner._unread for stream in streams if stream.owner is not None])
-        received = session.held_size + session.table.reassembling + charged(self._engine.stock.size, unread)
+        pieces = sum([stream.assembly.pieces for stream in streams if stream.assembly is not None])
+        unfinished = charged(session.table.reassembling, pieces)
+        received = session.held_size + unfinished + charged(self._engine.stock.size, unread)
         return sent + kept + received + STREAM * len(session.table)
 
     @property

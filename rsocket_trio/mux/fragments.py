@@ -112,6 +112,11 @@ class Assembly:
         if self._tiny > tiny_limit:
             raise RemoteProtocolError(f"more than {tiny_limit} fragments below {TINY} bytes in a row")
 
+    @property
+    def pieces(self) -> int:
+        """Pieces of data that are held one by one."""
+        return self._data.pieces
+
     def join(self) -> Payload:
         """The whole payload, with the MIME types of its first piece."""
         metadata = None if self._metadata is None else self._metadata.getvalue()

@@ -104,6 +104,11 @@ class Joining:
                     self._filled = end
                 pieces.clear()
 
+    @property
+    def pieces(self) -> int:
+        """Pieces that are kept as they came, each an object of its own."""
+        return len(self._pieces)
+
     def join(self) -> bytes:
         """All of them."""
         if self._buffer is not None:

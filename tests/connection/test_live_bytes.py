@@ -11,7 +11,21 @@ import trio.testing
 
 from rsocket_trio import Channel, Limits, Payload, Responder
 from rsocket_trio.mux.sharing import GRACE, Shared
-from tests.conformance.raw import KEEPALIVE, RS10, RawPeer, cancel, channel, keepalive, payload, request_n, stream
+from tests.conformance.raw import (
+    KEEPALIVE,
+    RS10,
+    F,
+    Log,
+    N,
+    RawPeer,
+    ask,
+    cancel,
+    channel,
+    keepalive,
+    payload,
+    request_n,
+    stream,
+)
 from tests.conformance.resuming import begin, cut, expect_refused, resume, resume_ok, server, with_options
 
 ITEM = 994
@@ -186,6 +200,20 @@ async def test_items_without_bytes_that_nobody_reads_count_while_their_client_is
         await expect_refused(harbour, resume(RS10, b"first"))
         peer = await harbour.peer()
         await peer.send(resume(RS10, b"second", got=len(request_n(1, 256))))
+        await peer.expect(resume_ok(sum(map(len, sent))))
+
+
+async def test_pieces_of_payloads_that_are_not_whole_count_while_their_client_is_away(autojump_clock: object) -> None:
+    async with server(RS10, Log().responder, with_options(sessions_bytes=100_000)) as harbour:
+        sent = [ask(1, b"ab", F), *[payload(1, b"cd", N | F)] * 200]
+        for token in (b"first", b"second"):
+            peer = await begin(harbour, RS10, token)
+            await peer.send(*sent, keepalive())
+            assert (await peer.receive()).type == KEEPALIVE
+            await cut(peer)
+        await expect_refused(harbour, resume(RS10, b"first"))
+        peer = await harbour.peer()
+        await peer.send(resume(RS10, b"second"))
         await peer.expect(resume_ok(sum(map(len, sent))))
 
 
