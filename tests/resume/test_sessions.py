@@ -82,9 +82,11 @@ class Sender:
             await trio.sleep_forever()
 
 
-async def read_items(raw: Raw, into: list[int]) -> None:
-    """Grant credit, and read items without ever saying how far it got."""
-    await raw.receive()
+async def read_items(raw: Raw, into: list[int], request: list[int] | None = None) -> None:
+    """Grant credit, and read items without ever saying how far it got. The sizes of what came are told."""
+    _, asked = await raw.receive()
+    if request is not None:
+        request.append(asked)
     await raw.send(RequestNFrame(1, MANY))
     size = 1
     while size:
@@ -145,10 +147,10 @@ async def test_a_session_that_gives_up_goes_on_and_is_lost_with_its_transport(
 async def test_nothing_is_dropped_while_the_peer_may_still_take_the_session_up(
     fullest: list[int], autojump_clock: trio.testing.MockClock
 ) -> None:
-    sender, came = Sender(), list[int]()
+    sender, came, request = Sender(), list[int](), list[int]()
     async with connected(ResumeOptions(store_bytes=STORE)) as (peer, connection), trio.open_nursery() as nursery:
         nursery.start_soon(sender.run, connection)
-        nursery.start_soon(read_items, peer.dialled[0], came)
+        nursery.start_soon(read_items, peer.dialled[0], came, request)
         await trio.sleep(1)
         await peer.dialled[0].stream.aclose()
         await trio.sleep(0.5)
@@ -156,10 +158,12 @@ async def test_nothing_is_dropped_while_the_peer_may_still_take_the_session_up(
         asked, _ = await second.receive()
         assert isinstance(asked, ResumeFrame)
         assert asked.first_available_client_position == 0
-        await second.send(ResumeOkFrame(0))
+        # The request was answered by credit, so that it came; of what followed nothing is said.
+        await second.send(ResumeOkFrame(request[0]))
         again: list[int] = []
         while len(again) < len(came):
             frame, size = await second.receive()
+            assert frame is not None
             if isinstance(frame, PayloadFrame):
                 again.append(size)
 
