@@ -150,10 +150,11 @@ class Resumption:
         reached = max(store.first, self.answered)
         if wanted < reached:
             raise ReplayedResume(f"position {wanted} is below {reached}, up to where the client got before")
+        if not store.serves(wanted):
+            # Nobody can have recorded a position that never was, whatever else is said beside it.
+            raise RejectedResume(f"position {wanted} can't be served: kept are {store.first} to {store.position}")
         if first < self._dropped:
             raise ReplayedResume(f"the client's first position {first} is below {self._dropped}, as it was before")
-        if not store.serves(wanted):
-            raise RejectedResume(f"position {wanted} can't be served: kept are {store.first} to {store.position}")
         if first > self.received:
             raise RejectedResume(f"the client's first position {first} is beyond {self.received}")
 

@@ -148,3 +148,21 @@ async def test_what_a_client_no_longer_keeps_it_does_not_have_again(autojump_clo
             assert b"is below 10" in await expect_refused(harbour, resume(wire, got=0, first=first))
         peer = await come_back(harbour, wire, got=0, first=10, sent=10)
         assert await position_of(peer) == 10
+
+
+@both
+@clause("RS10-RSM-19")
+@pytest.mark.parametrize("got", [1, TICK + 1], ids=["inside of a frame", "beyond what was sent"])
+async def test_a_position_that_never_was_is_no_replay_whatever_the_client_keeps(
+    autojump_clock: object, wire: Wire, got: int
+) -> None:
+    async with server(wire, Log().responder) as harbour:
+        peer = await begin(harbour, wire)
+        await peer.send(stream(1, 1))
+        await peer.expect(tick(0))
+        await cut(peer)
+        peer = await come_back(harbour, wire, got=0, first=STREAM, sent=STREAM)
+        await peer.expect(tick(0))
+        await cut(peer)
+        assert b"can't be served" in await expect_refused(harbour, resume(wire, got=got, first=0))
+        assert b"unknown" in await expect_refused(harbour, resume(wire, got=0, first=STREAM))
