@@ -5,9 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import traceback
+from pathlib import Path
 from types import ModuleType
 
 from rsocket_trio.responder import Responder
+
+OURS = str(Path(__file__).parents[1]) + os.sep
+"""Where this library is: what refuses a module's handler lies there, and what is wrong does not."""
 
 
 class NoSuchName(ValueError):
@@ -58,7 +62,7 @@ def _import(name: str) -> ModuleType:
 def _broken(name: str, error: BaseException) -> BrokenModule:
     """What the module's own failure was: the last line that a traceback would show, and where it came from."""
     last = traceback.format_exception_only(error)[-1].strip()
-    frames = traceback.extract_tb(error.__traceback__)
+    frames = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(OURS)]
     place = f"{os.path.basename(frames[-1].filename)} line {frames[-1].lineno}: " if frames else ""
     if isinstance(error, SyntaxError) and error.filename:
         place = f"{os.path.basename(error.filename)} line {error.lineno}: "

@@ -30,6 +30,8 @@ INTERIM = 16
 """Answers below 200 that a server may give before the one that counts, as 103 Early Hints."""
 READ_SIZE = 16384
 BLANK_LINE = re.compile(rb"\n\r?\n")
+ABSOLUTE = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE)
+"""What a proxy is asked for, and a server may be as well."""
 LEFT = "the peer left during the WebSocket handshake"
 NO_HANDSHAKE = "the peer did no WebSocket handshake"
 
@@ -109,11 +111,12 @@ async def grant_upgrade(
     except h11.RemoteProtocolError as error:
         await _refuse(stream, parser, error.error_status_hint)
         raise HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(error))}") from error
-    target = request.target.decode("ascii")
+    target, authority = _resource(request.target.decode("ascii"))
     if _path(target) != _path(endpoint.path):
         await _refuse(stream, parser, 404)
         raise HandshakeFailed(f"WebSocket path {readable(target)!r}, served is {_path(endpoint.path)!r}")
-    said, hosts = _all(request.headers, b"origin"), _all(request.headers, b"host")
+    said = _all(request.headers, b"origin")
+    hosts = _all(request.headers, b"host") if authority is None else [authority]  # RFC 9112, 3.2.2
     if not origins.allow(said, hosts):
         await _refuse(stream, parser, 403)
         raise OriginRefused(
@@ -251,6 +254,14 @@ async def _say(stream: trio.abc.Stream, data: bytes) -> None:
         await stream.send_all(data)
     except trio.BrokenResourceError as error:
         raise HandshakeFailed(LEFT) from error
+
+
+def _resource(target: str) -> tuple[str, str | None]:
+    """The resource that is asked for, and the authority where it stands in a whole URI (RFC 6455, 4.2.1)."""
+    found = ABSOLUTE.fullmatch(target)
+    if found is None:
+        return target, None
+    return found[2] if found[2].startswith("/") else f"/{found[2]}", found[1]
 
 
 def _path(target: str) -> str:

@@ -243,6 +243,7 @@ WRONG = {
     "'.app:responder': MODULE:RESPONDER is needed": (2, [".app:responder"]),
     "'app:': MODULE:RESPONDER is needed": (2, ["app:"]),
     "while it was imported: failing.py line 2: ZeroDivisionError: division by zero": (1, ["failing:responder"]),
+    "while it was imported: refused.py line 2: TypeError: request_response takes an": (1, ["refused:responder"]),
     "while it was imported: typo.py line 1: SyntaxError": (1, ["typo:responder"]),
     "ModuleNotFoundError: No module named 'missing'": (1, ["needy:responder"]),
     "line 1: SystemExit: 3": (1, ["leaving:responder"]),
@@ -270,6 +271,7 @@ WRONG = {
 @pytest.mark.parametrize(("said", "code", "arguments"), [(said, *case) for said, case in WRONG.items()], ids=WRONG)
 async def test_what_cannot_be_served_is_one_line(said: str, code: int, arguments: list[str], app: Path) -> None:
     (app / "failing.py").write_text("import os\n1 / 0\n")
+    (app / "refused.py").write_text("import rsocket_trio\nrsocket_trio.Responder().request_response(lambda: 1)\n")
     (app / "typo.py").write_text("def f(:\n")
     (app / "needy.py").write_text("import missing\n")
     (app / "leaving.py").write_text("raise SystemExit(3)\n")

@@ -153,6 +153,28 @@ async def test_a_body_of_nothing_is_none(length: bytes) -> None:
     assert (await answered(request(b"Content-Length: " + length))).startswith(b"HTTP/1.1 101 ")
 
 
+@pytest.mark.parametrize(
+    ("target", "origin", "status"),
+    [
+        (b"http://server.example/chat", b"", b"101"),
+        (b"HTTPS://server.example:443/chat?to=all", b"", b"101"),
+        (b"http://server.example/chat", b"http://server.example", b"101"),
+        (b"http://server.example/other", b"", b"404"),
+        (b"http://server.example", b"", b"404"),
+        (b"http://server.example?/chat", b"", b"404"),
+        # The host is that of the URI then, whatever the header says (RFC 9112, 3.2.2).
+        (b"http://other.example/chat", b"http://other.example", b"101"),
+        (b"http://other.example/chat", b"http://server.example", b"403"),
+    ],
+)
+async def test_the_resource_may_stand_in_a_whole_uri(target: bytes, origin: bytes, status: bytes) -> None:
+    headers = (b"Origin: " + origin,) if origin else ()
+
+    answer = await answered(request(*headers, first=b"GET " + target + b" HTTP/1.1"))
+
+    assert answer.startswith(b"HTTP/1.1 " + status + b" ")
+
+
 # As a client
 
 
