@@ -114,13 +114,14 @@ class ParquetPart:
         self._schema = arrow_schema(columns)
         self._file = path.open("w+b", buffering=0)
         self._sink = _Sink(self._file)
-        self._ends: list[tuple[int, int]] = []
         self.rows = 0
         try:
             self._writer = ParquetWriter(self._sink, self._schema, compression="zstd")
         except BaseException:
             self._file.close()
             raise
+        # Where the file's head and each row group end, and the rows until there.
+        self._ends = [(self._sink.size, 0)]
 
     def write(self, rows: Sequence[Row]) -> None:
         """Add a row group."""
@@ -149,7 +150,7 @@ class ParquetPart:
             footer = bytes(sink.held[tail : -len(END)])
             while self._ends:
                 try:
-                    self._end_with(footer if error is None else shortened(footer, len(self._ends), self.rows))
+                    self._end_with(footer if error is None else shortened(footer, len(self._ends) - 1, self.rows))
                     break
                 except OSError as failure:
                     error = failure

@@ -196,3 +196,13 @@ async def test_a_server_that_owns_its_capture_says_how_many_frames_it_lacks(
         recording._buffer.dropped = 7
 
     assert [record.getMessage() for record in caplog.records] == [f"the capture in {tmp_path} lacks 7 frames"]
+
+
+def test_a_parquet_file_without_rows_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "empty.parquet"
+
+    ParquetPart(path, FRAMES).close()
+
+    from pyarrow.parquet import read_table
+
+    assert read_table(path).num_rows == 0
