@@ -270,8 +270,10 @@ class RetainingOutbox(Outbox):
         kept = waiting + store.position - store.first
         if not 0 <= kept - self.counted < UNCOUNTED:
             self._recount(kept)
-        # What follows is Shared.lets.
-        if kept < LEFT * (shared.limit - shared.total) or kept < shared.grace:
+        # What follows is Shared.lets, and for large ones what Shared says of them.
+        if (kept < LEFT * (shared.limit - shared.total) or kept < shared.grace) and (
+            size <= SMALL or size <= shared.most - shared.total or size > shared.limit
+        ):
             return True
         if self.asked and self._overflow():
             return True

@@ -12,6 +12,8 @@ GRACE: Final = 16 * 1024
 """Bytes that a session may keep whatever the others do: about what a connection costs by itself."""
 PART: Final = 1024
 """The part of a small limit that this is at most."""
+SPARE: Final = 8
+"""The part of the limit by which large items may exceed it, so that there is room for those of who keeps little."""
 
 
 class Sharer(Protocol):
@@ -34,13 +36,15 @@ class Sharer(Protocol):
 class Shared:
     """What sessions keep together: at most ``limit`` bytes, beyond which those wait that keep most.
 
+    A large item waits until it fits in ``most``, whoever sends it; one above the limit would do so for ever, and goes.
     ``soon`` has ``look`` called once whoever is at work is done, however often it was called meanwhile.
     """
 
-    __slots__ = ("_soon", "_waiting", "grace", "limit", "total")
+    __slots__ = ("_soon", "_waiting", "grace", "limit", "most", "total")
 
     def __init__(self, limit: int, soon: Callable[[Callable[[], None]], object]) -> None:
         self.limit = limit
+        self.most = limit + limit // SPARE
         self.grace = max(1, min(GRACE, limit // PART))
         self.total = 0
         self._soon = soon

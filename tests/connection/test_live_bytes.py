@@ -203,6 +203,32 @@ async def test_items_without_bytes_that_nobody_reads_count_while_their_client_is
         await peer.expect(resume_ok(sum(map(len, sent))))
 
 
+async def test_large_items_wait_until_there_is_room_for_them(autojump_clock: object) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def answer(request: Payload) -> bytes:
+        return bytes(int(request.data))
+
+    async with server(RS10, responder, OPTIONS) as harbour:
+        readers = [Reader(await begin(harbour, RS10, token)) for token in (b"1", b"2", b"3", b"4", b"5")]
+        for reader in readers[:4]:
+            await reader.peer.send(ask(1, b"300000"))
+            await reader.read()
+        assert [reader.came > 300_000 for reader in readers] == [True, True, True, False, False]
+        # One that never fits does not wait for it.
+        await readers[4].peer.send(ask(1, b"%d" % (LIVE + 1)))
+        await readers[4].read()
+        assert readers[4].came > LIVE
+        await readers[4].say()
+        await readers[3].read()
+        assert readers[3].came == 0
+
+        await readers[0].say()
+        await readers[3].read()
+        assert readers[3].came > 300_000
+
+
 async def test_pieces_of_payloads_that_are_not_whole_count_while_their_client_is_away(autojump_clock: object) -> None:
     async with server(RS10, Log().responder, with_options(sessions_bytes=100_000)) as harbour:
         sent = [ask(1, b"ab", F), *[payload(1, b"cd", N | F)] * 200]
