@@ -421,12 +421,15 @@ async def converse(ada: Visitor, bob: Visitor, carol: Visitor, uri: str) -> None
 # The program
 
 
-async def until_interrupted(program: Callable[[], Awaitable[None]]) -> None:
-    """Run to the end, or to Ctrl-C or SIGTERM: then everything is left in good order."""
+async def until_interrupted(program: Callable[[], Awaitable[None]]) -> bool:
+    """Run to the end, or to Ctrl-C or SIGTERM: then everything is left in good order. Whether it came to its end."""
+    done = False
     async with trio.open_nursery() as nursery:
         await nursery.start(cancel_on_signal, nursery.cancel_scope)
         await program()
+        done = True
         nursery.cancel_scope.cancel()
+    return done
 
 
 async def cancel_on_signal(everything: trio.CancelScope, task_status: trio.TaskStatus[None]) -> None:
@@ -464,7 +467,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         program = partial(run_client, given.name, given.room, given.uri)
     code = 0
     try:
-        trio.run(until_interrupted, program)
+        done = trio.run(until_interrupted, program)
+        if not done and given.program is None:
+            code = 130  # a server is stopped like that, and so is a client; the demo was not seen to its end
         print(end="", flush=True)
     except* BrokenPipeError:
         # Who reads what we print has seen enough; the interpreter must not try once more.

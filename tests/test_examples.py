@@ -232,6 +232,27 @@ def test_the_command_line_runs_the_same_demo() -> None:
     assert_in_order(TRANSCRIPT, done.stdout)
 
 
+INTERRUPTED = """
+import os, signal, sys
+import trio
+from rsocket_trio.cli.demo import chat_example
+
+async def demo():
+    os.kill(os.getpid(), signal.SIGINT)
+    await trio.sleep_forever()
+
+chat = chat_example()
+chat.demo = demo
+sys.exit(chat.main([]))
+"""
+
+
+def test_who_interrupts_the_demo_gets_the_exit_code_of_that() -> None:
+    done = run("-c", INTERRUPTED)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def without_accidents(transcript: str) -> str:
     """Ports and clocks are nobody's merit."""
     return re.sub(r":\d+", ":", transcript)
