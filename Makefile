@@ -12,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 JS := tests/interop
 # What measures time or memory has the machine to itself.
-ALONE := tests/attacks tests/reliability tests/soak tests/connection/test_footprint.py
+ALONE := qa/attacks tests/reliability qa/soak tests/connection/test_footprint.py
 
 .DELETE_ON_ERROR:
 .PHONY: demo test bench fuzz gate gate-attacks gate-load gate-resume gate-simulation gate-mutants soak clean
@@ -34,53 +34,53 @@ bench: $(VENV)/.bench $(JS)/node_modules/.installed
 RUNS ?= 2000000
 
 fuzz: $(VENV)/.fuzz
-	$(BIN)/python -m tests.fuzz decoders --runs $(RUNS)
-	$(BIN)/python -m tests.fuzz guided --runs $$(( $(RUNS) * 5 / 2 ))
-	$(BIN)/python -m tests.fuzz conversations --runs $$(( $(RUNS) / 10 ))
-	$(BIN)/python -m tests.fuzz server --frames $$(( $(RUNS) / 10 ))
+	$(BIN)/python -m qa.fuzz decoders --runs $(RUNS)
+	$(BIN)/python -m qa.fuzz guided --runs $$(( $(RUNS) * 5 / 2 ))
+	$(BIN)/python -m qa.fuzz conversations --runs $$(( $(RUNS) / 10 ))
+	$(BIN)/python -m qa.fuzz server --frames $$(( $(RUNS) / 10 ))
 
 # Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
 # themselves: the bars are times, too.
 gate: gate-attacks gate-load gate-resume gate-simulation gate-mutants
 
 gate-attacks: $(VENV)/.dev
-	$(BIN)/python -m tests.attacks --full
+	$(BIN)/python -m qa.attacks --full
 
 gate-load: $(VENV)/.dev
-	$(BIN)/python -m tests.attacks load
-	$(BIN)/python -m tests.attacks reconnect
-	$(BIN)/python -m tests.attacks requests
-	$(BIN)/python -m tests.attacks crowd
-	$(BIN)/python -m tests.attacks bulk
-	$(BIN)/python -m tests.attacks tokens
-	$(BIN)/python -m tests.attacks uncollected
-	$(BIN)/python -m tests.attacks mtu
-	$(BIN)/python -m tests.attacks stalls
-	$(BIN)/python -m tests.attacks abandoned
-	$(BIN)/python -m tests.attacks rows
-	$(BIN)/python -m tests.attacks leftovers
+	$(BIN)/python -m qa.attacks load
+	$(BIN)/python -m qa.attacks reconnect
+	$(BIN)/python -m qa.attacks requests
+	$(BIN)/python -m qa.attacks crowd
+	$(BIN)/python -m qa.attacks bulk
+	$(BIN)/python -m qa.attacks tokens
+	$(BIN)/python -m qa.attacks uncollected
+	$(BIN)/python -m qa.attacks mtu
+	$(BIN)/python -m qa.attacks stalls
+	$(BIN)/python -m qa.attacks abandoned
+	$(BIN)/python -m qa.attacks rows
+	$(BIN)/python -m qa.attacks leftovers
 
 gate-resume: $(VENV)/.dev
-	$(BIN)/python -m tests.resume --cuts 200
-	$(BIN)/python -m tests.resume --cuts 40 --replays
-	$(BIN)/python -m tests.resume --aimed
+	$(BIN)/python -m qa.resume --cuts 200
+	$(BIN)/python -m qa.resume --cuts 40 --replays
+	$(BIN)/python -m qa.resume --aimed
 
 gate-simulation: $(VENV)/.dev
-	$(BIN)/python -m tests.simulation --seeds 300 --resume
-	$(BIN)/python -m tests.simulation --seeds 150
-	$(BIN)/python -m tests.simulation --races 100
-	$(BIN)/python -m tests.simulation --buffers 100
+	$(BIN)/python -m qa.simulation --seeds 300 --resume
+	$(BIN)/python -m qa.simulation --seeds 150
+	$(BIN)/python -m qa.simulation --races 100
+	$(BIN)/python -m qa.simulation --buffers 100
 
 gate-mutants: $(VENV)/.dev
-	$(BIN)/python -m tests.mutants
+	$(BIN)/python -m qa.mutants
 
 soak: $(VENV)/.dev
-	$(BIN)/python -m tests.soak --minutes 30
-	$(BIN)/python -m tests.resume --cuts 1000 --dialect rsocket/1.0
-	$(BIN)/python -m tests.resume --cuts 1000 --dialect reactivesocket/0.2
-	$(BIN)/python -m tests.resume --cuts 200 --dialect rsocket/2.0-draft
-	$(BIN)/python -m tests.simulation --seeds 3400 --resume
-	$(BIN)/python -m tests.simulation --seeds 3400
+	$(BIN)/python -m qa.soak --minutes 30
+	$(BIN)/python -m qa.resume --cuts 1000 --dialect rsocket/1.0
+	$(BIN)/python -m qa.resume --cuts 1000 --dialect reactivesocket/0.2
+	$(BIN)/python -m qa.resume --cuts 200 --dialect rsocket/2.0-draft
+	$(BIN)/python -m qa.simulation --seeds 3400 --resume
+	$(BIN)/python -m qa.simulation --seeds 3400
 
 clean:
 	rm -rf $(VENV) $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

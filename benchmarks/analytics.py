@@ -28,7 +28,7 @@ LONGEST = 1200
 
 def write(directory: str, frames: int) -> dict[str, Any]:
     """Make the capture."""
-    from rsocket_trio.spark.analytics.synthetic import write_capture
+    from rsocket_trio.analytics.synthetic import write_capture
 
     begun = time.perf_counter()
     streams = write_capture(directory, frames)
@@ -40,8 +40,8 @@ def write(directory: str, frames: int) -> dict[str, Any]:
 def in_spark(directory: str) -> dict[str, Any]:
     """Every table, from the start of the session on."""
     begun = time.perf_counter()
-    from rsocket_trio.spark.analytics.answers import answers
-    from rsocket_trio.spark.analytics.sessions import local_session
+    from rsocket_trio.analytics.answers import answers
+    from rsocket_trio.analytics.sessions import local_session
 
     tables, sums = {}, {}
     size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet"))
@@ -68,8 +68,8 @@ def in_duckdb(directory: str) -> dict[str, Any]:
     begun = time.perf_counter()
     import duckdb
 
-    from rsocket_trio.spark.analytics.answers import ASKED, SHARED
-    from rsocket_trio.spark.analytics.views import create_duckdb_views
+    from rsocket_trio.analytics.answers import ASKED, SHARED
+    from rsocket_trio.analytics.views import create_duckdb_views
 
     connection = duckdb.connect()
     connection.execute("SET threads = 2; SET TimeZone = 'UTC'; SET memory_limit = '2GB'")

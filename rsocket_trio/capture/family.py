@@ -17,8 +17,8 @@ from rsocket_trio.capture.streams import StreamTrack
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.recording import Facts
-from rsocket_trio.rsocket.extension_payloads import AT_EXT, AT_OK, Beat, Permits, ResumeGrant, ResumePosition
-from rsocket_trio.rsocket.extension_terms import content_at
+from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, Beat, Permits, ResumeGrant, ResumePosition
+from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,

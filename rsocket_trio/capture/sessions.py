@@ -10,9 +10,9 @@ from rsocket_trio.capture.schema import CONN_LOST, UNKNOWN
 from rsocket_trio.capture.streams import StreamTrack
 from rsocket_trio.mux.halves import BOTH
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extension_payloads import AT_STREAM, Resumable
-from rsocket_trio.rsocket.extension_terms import content_at
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.extensions.payloads import AT_STREAM, Resumable
+from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.resumption import is_tracked
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import dialect_named
-from rsocket_trio.rsocket.extension_terms import cost_of
+from rsocket_trio.rsocket.extensions.terms import cost_of
 from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, RequestFrame, RequestNFrame
 
 

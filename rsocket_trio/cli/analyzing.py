@@ -90,11 +90,11 @@ def make_report(
     Everything that can be wrong is looked at before Spark starts, which takes seconds.
     """
     try:
+        from rsocket_trio.analytics.answers import answers
+        from rsocket_trio.analytics.files import capture_files
+        from rsocket_trio.analytics.report import need_report, render
+        from rsocket_trio.analytics.sessions import local_session
         from rsocket_trio.spark import JavaNotFoundError, ensure_java
-        from rsocket_trio.spark.analytics.answers import answers
-        from rsocket_trio.spark.analytics.files import capture_files
-        from rsocket_trio.spark.analytics.report import need_report, render
-        from rsocket_trio.spark.analytics.sessions import local_session
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow"):
             raise

@@ -18,8 +18,8 @@ from rsocket_trio.cli.options import set_up_logging
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.running import TIMED_OUT, Failure, report, run_client
 from rsocket_trio.cli.watching import Watch
+from rsocket_trio.client.open import KEEPALIVE
 from rsocket_trio.connection.choosing import peer_and_dialect
-from rsocket_trio.connection.client import KEEPALIVE
 from rsocket_trio.metadata import (
     COMPOSITE_METADATA,
     JSON,

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import attrs
 
-from rsocket_trio.rsocket import layout_0_0
 from rsocket_trio.rsocket.dialects import (
     REACTIVESOCKET_0_0,
     REACTIVESOCKET_0_1,
@@ -15,8 +14,9 @@ from rsocket_trio.rsocket.dialects import (
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
 )
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
+from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
 
 NS_PER_MS: Final = 1_000_000
 

@@ -118,11 +118,11 @@ def load_command(ctx: click.Context, /, **said: Any) -> None:
 def make_load(said: dict[str, Any]) -> int:
     """Do it. Returns the exit code. Raises ``Failure`` and ``ValueError``; what is wrong shows before Spark starts."""
     try:
+        from rsocket_trio.analytics.sessions import local_session
+        from rsocket_trio.loadgen.plan import Plan
+        from rsocket_trio.loadgen.running import LoadError, SlotsError, check_slots, run_plan
+        from rsocket_trio.loadgen.table import table
         from rsocket_trio.spark import JavaNotFoundError, ensure_java
-        from rsocket_trio.spark.analytics.sessions import local_session
-        from rsocket_trio.spark.loadgen.plan import Plan
-        from rsocket_trio.spark.loadgen.running import LoadError, SlotsError, check_slots, run_plan
-        from rsocket_trio.spark.loadgen.table import table
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("pyspark", "pyarrow"):
             raise

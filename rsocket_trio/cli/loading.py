@@ -7,7 +7,7 @@ import sys
 
 from rsocket_trio import Responder
 from rsocket_trio.cli.running import FAILED, MISUSED, Failure
-from rsocket_trio.processes.naming import BrokenModule, NoSuchName, find_responder
+from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder
 
 
 def load_responder(target: str) -> Responder:

@@ -22,10 +22,10 @@ from rsocket_trio.cli.running import FAILED, Failure, report
 from rsocket_trio.cli.starting import INTERRUPTED, SAID
 from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.connection.dialects import ALL, IN_SHORT
-from rsocket_trio.connection.serving import Terms, serve_inherited
-from rsocket_trio.processes.orders import Run
-from rsocket_trio.processes.stopping import Stop
-from rsocket_trio.processes.supervisor import serve_in_processes
+from rsocket_trio.server.processes.messages import Run
+from rsocket_trio.server.processes.supervisor import serve_in_processes
+from rsocket_trio.server.serving import Terms, serve_inherited
+from rsocket_trio.server.stopping import Stop
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.origins import parse_origins
 from rsocket_trio.transports.uris import parse_uri

@@ -15,7 +15,7 @@ from rsocket_trio.connection.handlers import is_the_end, only_leaf
 from rsocket_trio.errors import NegotiationFailed, RejectedSetup, SetupError
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.metadata.mime import mime_name
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.terms import Setup
 
 if TYPE_CHECKING:

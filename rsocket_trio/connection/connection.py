@@ -22,7 +22,7 @@ from rsocket_trio.connection.timers import Timers
 from rsocket_trio.errors import ConnectionClosed, RSocketError
 from rsocket_trio.mux.session import Session
 from rsocket_trio.responder import Responder
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport

@@ -12,8 +12,8 @@ import attrs
 from rsocket_trio.connection.handlers import is_failure, only_leaf
 from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.payload import as_bytes
-from rsocket_trio.rsocket.extension_payloads import AT_EXT, AT_SETUP, AT_STREAM
-from rsocket_trio.rsocket.extensions import Entry, Point
+from rsocket_trio.rsocket.extensions.blocks import Entry, Point
+from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_SETUP, AT_STREAM
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine

@@ -12,7 +12,7 @@ from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, again
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.stream import StreamState
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine

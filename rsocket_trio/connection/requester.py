@@ -17,7 +17,7 @@ from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.credit import checked_request_n
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import BytesLike, Payload, PayloadLike, as_bytes, as_payload
-from rsocket_trio.rsocket.extension_terms import as_entries
+from rsocket_trio.rsocket.extensions.terms import as_entries
 from rsocket_trio.terms import Setup
 from rsocket_trio.values import UnsaidNumber
 

@@ -14,7 +14,7 @@ from rsocket_trio.connection.sending import Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rsocket_trio.errors import CONNECTION_ERROR, RemoteProtocolError, UnsupportedSetup
 from rsocket_trio.mux.events import SetupAccepted, SetupReceived
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.extension_terms import check_grants, grants
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.extensions.terms import check_grants, grants
 from rsocket_trio.rsocket.fragmenting import UNCUT
 from rsocket_trio.rsocket.frames import ErrorFrame, KeepaliveFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.gate import Gate

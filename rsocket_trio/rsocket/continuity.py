@@ -18,9 +18,9 @@ from rsocket_trio.mux.lane import Lane
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.retaining import RetainingOutbox
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.extension_payloads import AT_OK, ResumeGrant
-from rsocket_trio.rsocket.extension_terms import content_at, resume_grant
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.extensions.payloads import AT_OK, ResumeGrant
+from rsocket_trio.rsocket.extensions.terms import content_at, resume_grant
 from rsocket_trio.rsocket.frames import ErrorFrame, ResumeFrame, ResumeOkFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.resumption import Comeback, MarkedResumption, Resumption, is_tracked
 from rsocket_trio.rsocket.setup import ClientTerms, setup_frame

@@ -18,7 +18,7 @@ from rsocket_trio.mux.lane import Lane
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.rsocket.codec import BadMetadata
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,

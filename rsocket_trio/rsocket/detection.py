@@ -8,7 +8,6 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.rsocket import layout_0_1, layout_1_0
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
     REACTIVESOCKET_0_0,
@@ -17,6 +16,8 @@ from rsocket_trio.rsocket.dialects import (
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
 )
+from rsocket_trio.rsocket.layouts import v0_1 as layout_0_1
+from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
 
 RESUME: Final = 0x0D
 SETUP: Final = 0x01

@@ -7,10 +7,14 @@ from typing import Final
 import attrs
 
 from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.rsocket import layout_0_0, layout_0_1, layout_0_2, layout_1_0, layout_2_0_draft
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.layout_32 import METADATA_HEADER
+from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
+from rsocket_trio.rsocket.layouts import v0_1 as layout_0_1
+from rsocket_trio.rsocket.layouts import v0_2 as layout_0_2
+from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
+from rsocket_trio.rsocket.layouts import v2_0_draft as layout_2_0_draft
+from rsocket_trio.rsocket.layouts.fields_32 import METADATA_HEADER
 
 # The clauses are named in the order of the fields. RSOCKET_1_0 is the default; others are described by how they differ.
 RSOCKET_1_0: Final = Dialect(

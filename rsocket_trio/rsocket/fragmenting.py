@@ -10,7 +10,7 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
-from rsocket_trio.rsocket.layout_2_0_draft import mime_fields
+from rsocket_trio.rsocket.layouts.v2_0_draft import mime_fields
 
 WHOLE_BODY = 32768
 """Bytes from which a body is not copied into its frame, but handed to the write as it is."""

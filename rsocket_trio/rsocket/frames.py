@@ -13,7 +13,7 @@ from rsocket_trio.values import value
 
 if TYPE_CHECKING:
     # Its module needs the codec, and the codec these frames.
-    from rsocket_trio.rsocket.extensions import Entry
+    from rsocket_trio.rsocket.extensions.blocks import Entry
 
 # A union would have every dialect ask which of the two it holds, and only one has numbers.
 Mime: TypeAlias = Any

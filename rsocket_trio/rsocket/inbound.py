@@ -27,7 +27,7 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import MetadataPush
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extension_terms import cost_of, misdirected
+from rsocket_trio.rsocket.extensions.terms import cost_of, misdirected
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,

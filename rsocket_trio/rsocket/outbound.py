@@ -22,9 +22,9 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extension_payloads import AT_STREAM
-from rsocket_trio.rsocket.extension_terms import with_mark
-from rsocket_trio.rsocket.extensions import Entry, encode_block
+from rsocket_trio.rsocket.extensions.blocks import Entry, encode_block
+from rsocket_trio.rsocket.extensions.payloads import AT_STREAM
+from rsocket_trio.rsocket.extensions.terms import with_mark
 from rsocket_trio.rsocket.fragmenting import EMPTY, WHOLE_BODY, fragments, head, lone_size
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
@@ -35,7 +35,7 @@ from rsocket_trio.rsocket.frames import (
     RequestNFrame,
 )
 from rsocket_trio.rsocket.granting import CreditGrant
-from rsocket_trio.rsocket.layout_2_0_draft import mime_fields
+from rsocket_trio.rsocket.layouts.v2_0_draft import mime_fields
 from rsocket_trio.rsocket.plain import Plain
 from rsocket_trio.rsocket.resumption import Resumption
 from rsocket_trio.rsocket.streams import Stream, StreamTable

@@ -13,9 +13,9 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.rsocket import layout_0_1_quirks
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1, RSOCKET_1_0
+from rsocket_trio.rsocket.layouts import v0_1_quirks as layout_0_1_quirks
 
 Change = Callable[[Dialect, frozenset[str]], Dialect]
 """From a dialect and all its quirks to the dialect with one of them."""

@@ -9,9 +9,9 @@ from typing import Final
 from rsocket_trio.errors import RejectedResume, RemoteProtocolError
 from rsocket_trio.mux.retaining import FrameStore, RetainingOutbox
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extension_payloads import AT_SETUP, AT_STREAM, Resumable, ResumeRequest
-from rsocket_trio.rsocket.extension_terms import content_at
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.extensions.payloads import AT_SETUP, AT_STREAM, Resumable, ResumeRequest
+from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.frames import RequestFrame, ResumeFrame, SetupFrame
 from rsocket_trio.values import value
 

@@ -24,8 +24,8 @@ from rsocket_trio.rsocket.beginning import ClientBeginning, ServerBeginning
 from rsocket_trio.rsocket.continuity import Continuity, outbox_for
 from rsocket_trio.rsocket.control import Control, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.entry_control import EntryControl
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.extensions.control import EntryControl
 from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame, RequestNFrame, SetupFrame
 from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer

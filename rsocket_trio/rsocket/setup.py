@@ -13,10 +13,10 @@ from rsocket_trio.errors import (
     UnsupportedSetup,
 )
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket import extension_terms
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extension_payloads import ResumeRequest
-from rsocket_trio.rsocket.extensions import LEASE, Entry
+from rsocket_trio.rsocket.extensions import terms as extension_terms
+from rsocket_trio.rsocket.extensions.blocks import LEASE, Entry
+from rsocket_trio.rsocket.extensions.payloads import ResumeRequest
 from rsocket_trio.rsocket.frames import ResumeFrame, SetupFrame
 from rsocket_trio.terms import Keepalive, Setup
 from rsocket_trio.values import value

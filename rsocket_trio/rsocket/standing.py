@@ -14,8 +14,8 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.continuity import Continuity
 from rsocket_trio.rsocket.control import Control
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extension_terms import cost_of
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.extensions.terms import cost_of
 from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.keepalive import KeepaliveTimer
 from rsocket_trio.rsocket.lease import Permits

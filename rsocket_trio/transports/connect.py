@@ -12,10 +12,10 @@ import trio
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake, Transport
-from rsocket_trio.transports.bytestream import ByteStreamTransport
-from rsocket_trio.transports.direct import DirectStream
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
+from rsocket_trio.transports.error_text import reason
 from rsocket_trio.transports.memory import connect_memory
-from rsocket_trio.transports.reasons import reason
+from rsocket_trio.transports.socket_stream import DirectStream
 from rsocket_trio.transports.sockets import open_tcp, open_unix, secure
 from rsocket_trio.transports.uris import Endpoint, parse_uri
 
@@ -103,7 +103,7 @@ async def _shaken(
                     handshake = await secure(stream, handshake)
                 if endpoint.is_websocket:
                     # Imported where it is needed: programs that use TCP start without it.
-                    from rsocket_trio.transports.websocket import open_websocket
+                    from rsocket_trio.transports.websocket.transport import open_websocket
 
                     opening = open_websocket(stream, endpoint, handshake, headers=headers, limits=limits)
                     transport = await stack.enter_async_context(opening)

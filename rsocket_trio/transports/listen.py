@@ -15,11 +15,11 @@ import trio
 
 from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake, Transport
-from rsocket_trio.transports.bytestream import ByteStreamTransport
-from rsocket_trio.transports.direct import DirectStream
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
+from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, reason
 from rsocket_trio.transports.memory import MemoryListener, MemoryTransport, listen_memory
 from rsocket_trio.transports.origins import OWN, Origins
-from rsocket_trio.transports.reasons import HandshakeFailed, OriginRefused, reason
+from rsocket_trio.transports.socket_stream import DirectStream
 from rsocket_trio.transports.sockets import (
     SharedListener,
     SocketListener,
@@ -118,7 +118,7 @@ class Accepted:
                 handshake = await secure(ready, handshake)
             if endpoint.is_websocket:
                 # Imported where it is needed: programs that use TCP start without it.
-                from rsocket_trio.transports.websocket import accept_websocket
+                from rsocket_trio.transports.websocket.transport import accept_websocket
 
                 accepting = accept_websocket(
                     ready, endpoint, handshake, origins=self._origins, limits=limits or Limits()

@@ -9,7 +9,7 @@ import trio
 
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.bytestream import DISCARD_LIMIT
+from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 
 BATCHES = 4
 """Batches of frames that wait for a receiver before ``send`` waits as well."""

@@ -14,8 +14,8 @@ import attrs
 import trio
 
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.direct import DirectStream
-from rsocket_trio.transports.reasons import HandshakeFailed, reason
+from rsocket_trio.transports.error_text import HandshakeFailed, reason
+from rsocket_trio.transports.socket_stream import DirectStream
 
 COMMON_PORT_TRIES = 16
 """How often a free port is looked for that several addresses share."""

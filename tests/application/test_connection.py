@@ -25,7 +25,7 @@ from rsocket_trio import (
     open_connection,
 )
 from rsocket_trio.errors import StreamError
-from rsocket_trio.rsocket.extension_payloads import Complexity
+from rsocket_trio.rsocket.extensions.payloads import Complexity
 from tests.application.worlds import (
     CHANNEL,
     CLOSE,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from qa.resume.proxy import FIN, RST, Cut, Proxy, cutting_proxy
+from qa.resume.recorder import SERVER
 from tests.cli.commands import run, started
-from tests.resume.proxy import FIN, RST, Cut, Proxy, cutting_proxy
-from tests.resume.recorder import SERVER
 
 SERVICE = """
 from rsocket_trio import Responder

@@ -14,7 +14,7 @@ from rsocket_trio import (
     Limits,
     Responder,
 )
-from rsocket_trio.transports.bytestream import FIRST_READ_SIZE
+from rsocket_trio.transports.byte_stream import FIRST_READ_SIZE
 from tests.conformance.raw import (
     CONNECTION_CLOSE,
     CONNECTION_ERROR,

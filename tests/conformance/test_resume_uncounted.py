@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from rsocket_trio import Connection, ConnectionLost, ReconnectingClient, RSocketError, connect_forever
-from rsocket_trio.connection.renewing import ConnectionTerms
+from rsocket_trio.client.renewal import ConnectionTerms
 from rsocket_trio.transports.memory import MemoryTransport, listen_memory
 from tests.conformance.raw import (
     APPLICATION_ERROR,

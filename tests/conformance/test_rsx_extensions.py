@@ -19,9 +19,9 @@ from rsocket_trio import (
     current_connection,
 )
 from rsocket_trio.connection.entries import current_request_entries
-from rsocket_trio.rsocket.extension_broker import Address, BrokerInfo, RouteAdd, RouteJoin
-from rsocket_trio.rsocket.extension_payloads import Complexity
-from rsocket_trio.rsocket.extensions import BROKER, KEEPALIVE, Entry
+from rsocket_trio.rsocket.extensions.blocks import BROKER, KEEPALIVE, Entry
+from rsocket_trio.rsocket.extensions.broker import Address, BrokerInfo, RouteAdd, RouteJoin
+from rsocket_trio.rsocket.extensions.payloads import Complexity
 from tests.conformance.raw import (
     CONNECTION_ERROR,
     INVALID,

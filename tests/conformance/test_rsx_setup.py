@@ -20,7 +20,7 @@ from rsocket_trio import (
     current_connection,
     open_connection_over,
 )
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
 from tests.conformance.raw import (
     CONNECTION_ERROR,
     REJECTED_SETUP,

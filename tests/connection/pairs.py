@@ -11,10 +11,10 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, Limits, Payload, Responder, open_connection_over
-from rsocket_trio.connection.accepting import Server
-from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS
+from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.transports.bytestream import ByteStreamTransport
+from rsocket_trio.server.accept import Server
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.conformance import raw
 
 NAMES = {

@@ -8,9 +8,9 @@ import trio.testing
 from trio.testing import MockClock
 
 from rsocket_trio import ConnectionLost, Keepalive, Responder, open_connection_over
-from rsocket_trio.connection.accepting import Server
 from rsocket_trio.connection.engine import Engine
-from rsocket_trio.connection.server import serve
+from rsocket_trio.server.accept import Server
+from rsocket_trio.server.serve import serve
 from tests.connection.pairs import settle
 from tests.connection.resuming import OPTIONS, Network
 

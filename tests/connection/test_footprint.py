@@ -12,9 +12,9 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import Connection, Limits, Payload, Responder, ResumeOptions, open_connection, serve
-from rsocket_trio.connection.accepting import Server
-from rsocket_trio.connection.client import FRAGMENT_SIZE, LIMITS
-from rsocket_trio.transports.bytestream import ByteStreamTransport
+from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS
+from rsocket_trio.server.accept import Server
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.conformance import raw
 from tests.connection.pairs import settle
 

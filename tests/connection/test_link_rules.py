@@ -15,7 +15,7 @@ from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame, Framing24
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.recording import Facts
-from rsocket_trio.transports.bytestream import ByteStreamTransport
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.connection.pairs import settle
 
 

@@ -16,7 +16,7 @@ from rsocket_trio import (
     Responder,
     Unsupported,
 )
-from rsocket_trio.rsocket.extension_payloads import Resumable
+from rsocket_trio.rsocket.extensions.payloads import Resumable
 from tests.connection.resuming import (
     CLIENTS,
     SERVERS,

@@ -25,7 +25,7 @@ from rsocket_trio import (
 from rsocket_trio.testing import deterministic_scheduling
 from tests.conformance import raw, raw32
 from tests.connection.pairs import settle
-from tests.transports.test_websocket import upgrade
+from tests.transports.websocket.test_transport import upgrade
 
 Dial = Callable[..., Awaitable[socket.socket]]
 LIFETIME = 1.5

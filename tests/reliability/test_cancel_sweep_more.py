@@ -29,9 +29,9 @@ from rsocket_trio import (
     serve,
     serve_stream,
 )
+from tests.client.reconnecting import EXACT, URI, service
 from tests.connection import resuming
 from tests.connection.pairs import Pair, connected_pair, settle
-from tests.connection.reconnecting import EXACT, URI, service
 from tests.connection.streamux_pairs import streamux_pair
 from tests.reliability.cancelling import MOST_STEPS, CancelAtStep, cancelled_once, nothing_is_open
 

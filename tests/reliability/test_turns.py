@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import Payload, Responder
 from rsocket_trio.mux.framing import CROWD, Framing24
-from rsocket_trio.transports.bytestream import FIRST_READ_SIZE, LEAST_READ_SIZE, READ_SIZE, ByteStreamTransport
+from rsocket_trio.transports.byte_stream import FIRST_READ_SIZE, LEAST_READ_SIZE, READ_SIZE, ByteStreamTransport
 from tests.conformance import raw
 from tests.connection.pairs import Pair, connected_pair, settle
 

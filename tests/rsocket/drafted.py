@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.extension_broker import Address, BrokerInfo, RouteAdd, RouteJoin
-from rsocket_trio.rsocket.extension_payloads import (
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.extensions.broker import Address, BrokerInfo, RouteAdd, RouteJoin
+from rsocket_trio.rsocket.extensions.payloads import (
     Beat,
     Complexity,
     KeepaliveTerms,
@@ -21,7 +22,6 @@ from rsocket_trio.rsocket.extension_payloads import (
     Strategies,
     entry_of,
 )
-from rsocket_trio.rsocket.extensions import Entry
 from rsocket_trio.rsocket.frames import ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
 
 LAST: Final = 2**31 - 1

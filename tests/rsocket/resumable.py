@@ -21,7 +21,7 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0, RSOCKET_2_0_DRAFT
-from rsocket_trio.rsocket.extension_payloads import Resumable, entry_of
+from rsocket_trio.rsocket.extensions.payloads import Resumable, entry_of
 from rsocket_trio.rsocket.resumption import Resumption, comeback, is_tracked
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import Keepalive, ResumeOptions

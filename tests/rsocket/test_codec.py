@@ -13,7 +13,6 @@ from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket import layout_0_0, layout_0_1, layout_0_1_quirks
 from rsocket_trio.rsocket.codec import BadMetadata, Codec, Header, NotUnderstood
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
@@ -38,6 +37,9 @@ from rsocket_trio.rsocket.frames import (
     ResumeOkFrame,
     SetupFrame,
 )
+from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
+from rsocket_trio.rsocket.layouts import v0_1 as layout_0_1
+from rsocket_trio.rsocket.layouts import v0_1_quirks as layout_0_1_quirks
 from tests.rsocket import drafted
 
 LAST = 2**31 - 1

@@ -10,6 +10,7 @@ from typing import Any, Final
 import attrs
 import pytest
 
+from qa.fuzz.spoken import NAMES
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import whole
@@ -21,7 +22,6 @@ from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame
 from rsocket_trio.rsocket.session import Session
 from tests.events import one_by_one
-from tests.fuzz.spoken import NAMES
 from tests.rsocket.pairs import client_terms
 
 SEEDS: Final = 150

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 import pytest
 
+from qa.fuzz.conversations import Talk
+from qa.fuzz.spoken import NAMES
 from rsocket_trio.mux.events import (
     CreditGranted,
     Event,
@@ -24,8 +26,6 @@ from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
 from rsocket_trio.rsocket.streams import Stream
 from tests.events import one_by_one
-from tests.fuzz.conversations import Talk
-from tests.fuzz.spoken import NAMES
 from tests.rsocket.pairs import SessionPair
 
 RUNS: Final = 400

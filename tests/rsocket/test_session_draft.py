@@ -23,9 +23,9 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0, RSOCKET_2_0_DRAFT
-from rsocket_trio.rsocket.extension_payloads import Complexity, KeepaliveTerms, Resumable, entry_of
-from rsocket_trio.rsocket.extension_terms import as_entries, asked, cost_of, grants, misdirected, refusal, stated
-from rsocket_trio.rsocket.extensions import Entry
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.extensions.payloads import Complexity, KeepaliveTerms, Resumable, entry_of
+from rsocket_trio.rsocket.extensions.terms import as_entries, asked, cost_of, grants, misdirected, refusal, stated
 from rsocket_trio.rsocket.frames import SetupFrame
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.setup import setup_frame

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from rsocket_trio.cli.frames_json import from_json, to_json
-from rsocket_trio.rsocket import codec, extensions
+from rsocket_trio.rsocket import codec
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
     REACTIVESOCKET_0_0,
@@ -21,6 +21,7 @@ from rsocket_trio.rsocket.dialects import (
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
 )
+from rsocket_trio.rsocket.extensions import blocks as extensions
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 FILES = {

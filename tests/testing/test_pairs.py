@@ -9,6 +9,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from qa.simulation.plans import DIALECTS
 from rsocket_trio import (
     ApplicationError,
     Connection,
@@ -23,7 +24,6 @@ from rsocket_trio import (
     current_connection,
 )
 from rsocket_trio.testing import Faults, SimulatedNetwork, connected_pair
-from tests.simulation.plans import DIALECTS
 
 
 def echoing() -> Responder:

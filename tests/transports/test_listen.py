@@ -15,9 +15,9 @@ from trio.testing import MockClock
 
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.direct import DirectStream
 from rsocket_trio.transports.listen import PATIENCE, Accepted, BoundListener, GivenListener, open_listeners
 from rsocket_trio.transports.memory import MemoryTransport
+from rsocket_trio.transports.socket_stream import DirectStream
 from rsocket_trio.transports.uris import parse_uri
 from tests.transports.pairs import receive_frames, transport_pair
 

@@ -10,7 +10,7 @@ import trio
 
 from rsocket_trio import Responder, serve
 from rsocket_trio.transports.origins import OWN, parse_origins
-from tests.transports.test_websocket import answer_to, upgrade
+from tests.transports.websocket.test_transport import answer_to, upgrade
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ import trustme
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.transports.base import Transport
-from rsocket_trio.transports.bytestream import ByteStreamTransport
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
+from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.listen import Accepted, open_listeners
-from rsocket_trio.transports.reasons import HandshakeFailed
 from rsocket_trio.transports.uris import parse_uri
 from tests.transports.pairs import receive_frames, transport_pair
 

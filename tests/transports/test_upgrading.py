@@ -13,7 +13,7 @@ import trio
 
 from rsocket_trio import ConnectionLost, Responder, serve
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.upgrading import INTERIM, is_key
+from rsocket_trio.transports.websocket.upgrade import INTERIM, is_key
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="  # RFC 6455, 1.3
 ACCEPT = b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="

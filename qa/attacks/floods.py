@@ -1,0 +1,174 @@
+"""Floods of frames that are no streams: keepalives, pings, pushes, leases, and requests that want no answer."""
+
+from __future__ import annotations
+
+from qa.attacks.harness import MIB, Attack, Scene, Size, expect
+from qa.attacks.line import Line, repeated
+from qa.attacks.payloads import SETUP, alive, errors
+from tests.conformance import raw
+from tests.conformance.rawmux import WIDE
+
+KERNEL = 24 * MIB
+"""What the buffers of the system may hold in both directions, beside the 16 MiB that are ours to allow."""
+ONE_READ = 65536 // 9
+"""Requests of one read: those that it counts only once it has acted on the read may be above the limit."""
+
+
+def unread(line: Line, one: bytes, count: int) -> str:
+    """Send this so often, and read nothing: it must end in a standstill, or in the connection's end."""
+    how = line.pour(repeated(one, count), read=False, patience=1.0)
+    expect(how != "sent", f"all {line.sent / MIB:.0f} MiB were taken")
+    expect(line.sent <= 16 * MIB + KERNEL, f"{line.sent / MIB:.0f} MiB were taken")
+    word = "closed" if how == "closed" else "reading stops"
+    return f"{word} after {line.sent / MIB:.1f} MiB, buffers of the system included"
+
+
+def keepalives_unread(scene: Scene) -> str:
+    """KEEPALIVEs of 1,000 bytes that want an answer, which is not read."""
+    line = scene.line(SETUP)
+    return unread(line, raw.prefixed(raw.keepalive(bytes(1000))), scene.count * MIB // 1017)
+
+
+def keepalives_read(scene: Scene) -> str:
+    """Small KEEPALIVEs without end, all of whose answers are read."""
+    line = scene.line(SETUP)
+    line.keeps = False
+    size = 17
+    line.pour(repeated(raw.prefixed(raw.keepalive()), scene.count))
+    expect(line.read_bytes(scene.count * size, 60), f"{line.received // size} were answered")
+    return f"{scene.count} answered"
+
+
+def pings_unread(scene: Scene) -> str:
+    """Streamux: pings whose acks are not read."""
+    line = scene.line(WIDE.says)
+    return unread(line, b"".join(WIDE.ping(one) for one in range(1000)), scene.count * MIB // 4000)
+
+
+def pings_read(scene: Scene) -> str:
+    """Streamux: pings without end, all of whose acks are read."""
+    line = scene.line(WIDE.says)
+    line.keeps = False
+    line.pour(repeated(b"".join(WIDE.ping(one) for one in range(1000)), scene.count // 1000))
+    expect(line.read_bytes(5 + 4 * scene.count, 60), f"{line.received // 4} were answered")
+    return f"{scene.count} answered"
+
+
+def cancels_unread(scene: Scene) -> str:
+    """Streamux: cancels of ids that are not in use, whose acks are not read."""
+    line = scene.line(WIDE.says)
+    return unread(line, b"".join(WIDE.cancel(one) for one in range(1000)), scene.count * MIB // 4000)
+
+
+def cancels_read(scene: Scene) -> str:
+    """Streamux: requests that are cancelled at once; each cancel is acked, and no handler stays."""
+    line = scene.line(WIDE.says)
+    line.keeps = False
+    block = b"".join(WIDE.request(one, b"sleep") + WIDE.cancel(one) for one in range(1000))
+    line.pour(repeated(block, scene.count // 1000))
+    expect(line.read_bytes(5 + 4 * scene.count, 60), f"{line.received // 4} were acked")
+    expect(line.received == 5 + 4 * scene.count, f"{line.received} bytes came")
+    scene.wait_for("alive", 0, 1)
+    return f"{scene.count} acked, at most {scene.work('most')} handlers at once"
+
+
+def pushes(scene: Scene) -> str:
+    """METADATA_PUSH without end."""
+    line = scene.line(SETUP)
+    before = scene.work("pushes")
+    one = raw.prefixed(raw.RS10.push(bytes(65536)))
+    count = scene.count * MIB // 65536
+    line.pour(repeated(one, count))
+    alive(line)
+    taken = scene.work("pushes") - before
+    expect(taken == count, f"{taken} were taken")
+    return f"{count} taken by the handler, keepalive answered"
+
+
+def forgotten(scene: Scene) -> str:
+    """Fire-and-forget requests whose handlers never return."""
+    line = scene.line(SETUP)
+    block = raw.prefixed(*[raw.forget(2 * number + 1) for number in range(1000)])
+    line.pour(repeated(block, scene.count // 1000))
+    alive(line)
+    most = scene.work("most")
+    expect(most <= 10_000 + ONE_READ, f"{most} handlers at once")
+    expect(not errors(line), f"answered {errors(line)}")
+    return f"{scene.work('alive')} handlers, the others dropped, keepalive answered"
+
+
+def leases(scene: Scene) -> str:
+    """A server that floods a client of ours with LEASE."""
+    line = scene.called("lease")
+    expect(line.read(5, lambda: bool(line.frames)), "no SETUP came")
+    line.pour(repeated(raw.prefixed(raw.lease(1000, 1)), scene.count))
+    alive(line)
+    expect(not any(scene.victim.order("calls")), "the client is gone")
+    return "each replaces the one before, keepalive answered"
+
+
+ATTACKS = [
+    Attack(
+        id="A7",
+        name="keepalive-unread",
+        run=keepalives_unread,
+        quick=Size(count=64, growth=8, seconds=6),
+        full=Size(count=256, growth=8, seconds=10),
+    ),
+    Attack(
+        id="A7",
+        name="keepalive-flood",
+        run=keepalives_read,
+        quick=Size(count=20_000, growth=4, seconds=5),
+        full=Size(count=500_000, growth=8, seconds=20),
+    ),
+    Attack(
+        id="A7",
+        name="streamux-ping-unread",
+        run=pings_unread,
+        quick=Size(count=64, growth=8, seconds=15),
+        full=Size(count=256, growth=8, seconds=20),
+    ),
+    Attack(
+        id="A7",
+        name="streamux-ping-flood",
+        run=pings_read,
+        quick=Size(count=20_000, growth=4, seconds=5),
+        full=Size(count=500_000, growth=8, seconds=20),
+    ),
+    Attack(
+        id="A7",
+        name="streamux-cancel-unread",
+        run=cancels_unread,
+        quick=Size(count=64, growth=8, seconds=15),
+        full=Size(count=256, growth=8, seconds=20),
+    ),
+    Attack(
+        id="A7",
+        name="streamux-cancel-flood",
+        run=cancels_read,
+        quick=Size(count=10_000, growth=8, seconds=5),
+        full=Size(count=200_000, growth=16, seconds=20),
+    ),
+    Attack(
+        id="A8",
+        name="push-flood",
+        run=pushes,
+        quick=Size(count=32, growth=8, seconds=5),
+        full=Size(count=256, growth=8, seconds=10),
+    ),
+    Attack(
+        id="A8",
+        name="forgotten",
+        run=forgotten,
+        quick=Size(count=20_000, growth=70, seconds=10),
+        full=Size(count=200_000, growth=70, seconds=15),
+    ),
+    Attack(
+        id="A8",
+        name="lease-flood",
+        run=leases,
+        quick=Size(count=20_000, growth=4, seconds=5),
+        full=Size(count=500_000, growth=2, seconds=15),
+    ),
+]

@@ -1,0 +1,8 @@
+"""All attacks, in the order of the bars."""
+
+from __future__ import annotations
+
+from qa.attacks import beginnings, floods, payloads, streams
+from qa.attacks.harness import Attack
+
+ATTACKS: list[Attack] = [*beginnings.ATTACKS, *payloads.ATTACKS, *streams.ATTACKS, *floods.ATTACKS]

@@ -1,0 +1,195 @@
+"""Conversations with a Streamux session without I/O: chunks that are right, nearly right, and wrong by turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final, get_args
+
+from qa.fuzz.mutation import mutate
+from rsocket_trio.errors import ConnectionLost, LocalProtocolError, Rejected, RejectedSetup, StreamError
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.events import Event, SessionEnded
+from rsocket_trio.mux.framing import Unframed
+from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout
+from rsocket_trio.streamux.exchanges import Exchange
+from rsocket_trio.streamux.negotiation import Initialize
+from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.streamux.session import Session, State
+from tests.streamux.pairs import chunks_in
+
+EVENTS: Final = get_args(Event)
+LENGTH: Final = range(10, 41)
+TIGHT: Final = Limits(payload_size=300, reassembly_size=500, streams=4, reply_frames=8, held_frames=4)
+PEER: Final = Initialize(min_id=0, max_id=29, rec_id=31, min_len=1, max_len=30, rec_len=31, qa=True)
+
+
+def sorry(error: StreamError) -> bytes | None:
+    """How the application answers a request that failed."""
+    return b"sorry"
+
+
+class StreamuxTalk:
+    """One conversation, and what its session may hold at any time."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.now = 0.0
+        self.ended = False
+        self.received: list[bytes] = []
+        client = random.random() < 0.5
+        options = StreamuxOptions(
+            qr=client and random.random() < 0.3,
+            qa=not client,
+            rec_id=random.choice((0, 1, 4, 14)),
+            rec_len=random.choice((1, 5, 8, 16)),
+            in_flight=random.choice((3, 1000)),
+            spurious=random.choice(("end", "report", "report")),
+            encode_error=random.choice((None, sorry)),
+        )
+        self.session = Session(
+            options,
+            client=client,
+            limits=random.choice((TIGHT, Limits())),
+            fragment_size=random.choice((64, 1000)),
+            whole=random.random() < 0.7,
+            chunks=random.random() < 0.7,
+            randbelow=random.randrange,
+        )
+        self.session.start(0.0)
+
+    def run(self) -> None:
+        """Talk, and look at every step whether all is as it must be."""
+        random = self.random
+        first = PEER.encode()
+        self.hear(first if random.random() < 0.95 else mutate(random, (first,)))
+        for _ in range(random.choice(LENGTH)):
+            self.hear(self.peers_chunk())
+            if random.random() < 0.6:
+                self.act()
+            self.check()
+        self.drain()
+        assert self.session.cut_off(ConnectionLost("the peer went")) is not None
+
+    # The peer
+
+    def peers_chunk(self) -> bytes:
+        """A chunk of a request that is open, or about to be; as it should be, or not quite."""
+        random, terms, table = self.random, self.session.terms, self.session.table
+        if terms is None:
+            return random.randbytes(3)
+        ids = [*table.mine, *table.theirs]
+        request_id = random.choice(ids) if ids and random.random() < 0.7 else random.randrange(4) % terms.id_cap
+        payload = bytes(min(random.choice((0, 0, 1, 1, 30, 200)), terms.length_cap))
+        response = request_id in table.mine if random.random() < 0.9 else random.random() < 0.5
+        header = ChunkHeader(request_id, len(payload), response, random.random() < 0.4)
+        data = HeaderLayout(terms).encode(header) + payload
+        return mutate(random, (data,)) if random.random() < 0.05 else data
+
+    def hear(self, data: bytes) -> None:
+        """The session hears these bytes, in one piece or in two."""
+        self.received.append(data)
+        cut = self.random.randrange(len(data) + 1)
+        for pieces in ([data],) if self.random.random() < 0.5 else ([data[:cut]], [data[cut:]]):
+            self.saw(self.session.receive([piece for piece in pieces if piece], self.now))
+
+    def saw(self, events: list[Event]) -> None:
+        """Hold the events to what a connection relies on, and be that connection."""
+        for event in events:
+            assert isinstance(event, EVENTS), event
+            assert not self.ended, f"{event} after the end"
+            self.ended = isinstance(event, SessionEnded)
+        assert not self.ended or self.session.state is State.OVER
+        if self.session.state is State.GATED and self.random.random() < 0.5:
+            if self.random.random() < 0.9:
+                self.saw(self.session.accept(self.now))
+            else:
+                self.saw(self.session.refuse(RejectedSetup("not today")))
+
+    # The application
+
+    def act(self) -> None:
+        """One thing that an application or its connection does, if it may be done now."""
+        session = self.session
+        if session.state is not State.OPEN:
+            return
+        known = [one for one in session.open_streams() if one.open and (one.requester or not one.joined)]
+        try:
+            if known and self.random.random() < 0.6:
+                self.random.choice(ON_EXCHANGES)(self, self.random.choice(known))
+            else:
+                self.random.choice(ON_CONNECTION)(self)
+        except (LocalProtocolError, ValueError):
+            return
+
+    def open(self) -> None:
+        interaction = self.random.choice((Interaction.REQUEST_RESPONSE, Interaction.REQUEST_CHANNEL))
+        self.session.commands.open(interaction, self.payload())
+
+    def payload(self) -> Payload:
+        return Payload(bytes(self.random.choice((0, 1, 60, 500))))
+
+    def send(self, exchange: Exchange) -> None:
+        self.session.commands.send_item(exchange, self.payload(), complete=self.random.random() < 0.4)
+
+    def fail(self, exchange: Exchange) -> None:
+        fatal = self.session.commands.send_error(exchange, Rejected("no"))
+        if fatal is not None:
+            self.session.close(fatal)
+            self.ended = True
+
+    def write(self) -> None:
+        self.session.outbox.take(self.random.choice((1, 100, 65536)))
+
+    def wait(self) -> None:
+        self.now += self.random.choice((0.001, 0.1, 11.0))
+        self.saw(self.session.expire(self.now))
+
+    # What must hold
+
+    def check(self) -> None:
+        """At any time: the sums are the sums of what they count, and every request that is kept has a reason."""
+        table = self.session.table
+        exchanges = [*table.theirs.values(), *(one for one in table.mine.values() if isinstance(one, Exchange))]
+        joining = sum(one.joined.tell() for one in exchanges if one.joined is not None)
+        assert table.joining == joining, f"{table.joining} bytes counted in messages, {joining} held"
+        in_hand = sum(one.weight for one in table.theirs.values())
+        assert table.in_hand == in_hand, f"{table.in_hand} bytes counted in hand, {in_hand} held"
+        assert joining <= self.session.limits.reassembly_size
+        assert len(table.theirs) <= self.session.limits.streams
+        for one in exchanges:
+            # A refused request for which there is no answer keeps its id until its requester cancels.
+            unanswered = not one.requester and not one.ended
+            assert one.open or one.dropping or one.head or unanswered, f"{one!r} is over, and still kept"
+
+    def drain(self) -> None:
+        """Once all has left: what was written is chunks, nothing waits, and no exchange that has ended is kept."""
+        outbox, terms = self.session.outbox, self.session.terms
+        while frames := outbox.take(65536):
+            data = Unframed().join(frames)
+            if terms is not None and self.session.state is State.OPEN and not data.startswith(b"\x01"):
+                chunks_in(terms, data)
+        if self.session.state is State.OPEN:
+            assert (outbox.size, outbox.reply_size, outbox.reply_frames, bool(outbox)) == (0, 0, 0, False)
+        self.check()
+
+
+ON_EXCHANGES: Final[tuple[Callable[[StreamuxTalk, Any], object], ...]] = (
+    StreamuxTalk.send,
+    StreamuxTalk.send,
+    StreamuxTalk.fail,
+    lambda talk, exchange: talk.session.commands.send_complete(exchange),
+    lambda talk, exchange: talk.session.commands.send_cancel(exchange),
+    lambda talk, exchange: talk.session.commands.request_n(exchange, 5),
+)
+ON_CONNECTION: Final[tuple[Callable[[StreamuxTalk], object], ...]] = (
+    StreamuxTalk.open,
+    StreamuxTalk.open,
+    StreamuxTalk.write,
+    StreamuxTalk.write,
+    StreamuxTalk.wait,
+    lambda talk: talk.session.ping(None),
+    lambda talk: talk.session.drain() if talk.random.random() < 0.1 else None,
+)

@@ -1,0 +1,160 @@
+"""The handlers of a simulated run, which both sides serve: they answer as planned, and keep the books."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+
+import trio
+
+from qa.simulation.books import Books
+from qa.simulation.callers import Callers
+from qa.simulation.items import HEAD, Items
+from qa.simulation.plans import STREAMUX, Call
+from rsocket_trio import (
+    ApplicationError,
+    Channel,
+    Lease,
+    Outgoing,
+    Payload,
+    Responder,
+    Setup,
+    current_connection,
+)
+
+
+class Handlers:
+    """What either side answers; the first call has the server ask, too."""
+
+    def __init__(self, books: Books, callers: Callers) -> None:
+        self.books = books
+        self.callers = callers
+
+    def responder(self) -> Responder:
+        """What both sides serve."""
+        responder = Responder()
+        if self.books.plan.dialect == STREAMUX:
+            if self.books.plan.whole:
+                responder.request_response(self.answer)
+            else:
+                responder.request_channel(self.converse_in_chunks)
+            return responder
+        responder.request_response(self.answer)
+        responder.request_stream(self.produce)
+        responder.request_stream("push")(self.push)
+        responder.request_subscription(self.produce)
+        responder.request_channel(initial_request_n=self.books.plan.channel_credit)(self.converse)
+        responder.fire_and_forget(self.note)
+        responder.metadata_push(self.note_metadata)
+        if self.books.plan.leases is not None:
+            responder.lease(partial(grant, *self.books.plan.leases))
+        return responder
+
+    async def answer(self, request: Payload) -> bytes:
+        call, item = self.books.called(request.data)
+        with self.books.ledger.handler(call.name):
+            self.books.ledger.received(call.name, "up", item)
+            self.books.ledger.completed(call.name, "up")
+            return await self.answered(call)
+
+    async def answered(self, call: Call) -> bytes:
+        if call.number == 0:
+            await self.callers.call_all(current_connection(), "server")
+        await trio.sleep(call.pace)
+        await end(call)
+        return self.books.ledger.offer(call.name, "down", call.down[0])
+
+    async def produce(self, request: Payload) -> AsyncIterator[Payload]:
+        call, item = self.books.called(request.data)
+        with self.books.ledger.handler(call.name):
+            self.books.ledger.received(call.name, "up", item)
+            for size in call.down:
+                await trio.sleep(call.pace)
+                sent = self.books.ledger.offer(call.name, "down", size)
+                try:
+                    yield self.books.wrapped(call, sent)
+                except BaseException:
+                    self.books.ledger.refused(call.name, "down")
+                    raise
+            await end(call)
+
+    async def push(self, request: Payload, out: Outgoing) -> None:
+        call, item = self.books.called(request.data)
+        with self.books.ledger.handler(call.name):
+            self.books.ledger.received(call.name, "up", item)
+            await self.books.send_all(out, call, "down", call.down)
+            await end(call)
+
+    async def converse(self, channel: Channel) -> None:
+        call, item = self.books.called(channel.request.data)
+        with self.books.ledger.handler(call.name):
+            self.books.ledger.received(call.name, "up", item)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.books.send_all, channel, call, "down", call.down)
+                count = 0
+                async for payload in channel:
+                    self.books.receive(call, "up", payload)
+                    await trio.sleep(call.reading)
+                    count += 1
+                    if count == call.returns:
+                        nursery.cancel_scope.cancel()
+                        break
+                else:
+                    self.books.ledger.completed(call.name, "up")
+            await end(call)
+
+    async def converse_in_chunks(self, channel: Channel) -> None:
+        data = b""
+        async for chunk in channel:
+            data += chunk.data
+            if len(data) >= HEAD:
+                break
+        call, rest = self.books.called(data)
+        with self.books.ledger.handler(call.name):
+            if call.kind == "response":
+                async for chunk in channel:
+                    rest += chunk.data
+                self.books.ledger.received(call.name, "up", rest)
+                self.books.ledger.completed(call.name, "up")
+                answer = await self.answered(call)
+                if answer:  # an empty chunk is no answer, an empty answer is no chunk
+                    await channel.send(answer)
+                return
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.books.send_all, channel, call, "down", call.down)
+                count = -1
+                async for item in Items(channel, rest):
+                    self.books.ledger.received(call.name, "up", item)
+                    await trio.sleep(call.reading)
+                    count += 1
+                    if count and count == call.returns:
+                        nursery.cancel_scope.cancel()
+                        break
+                else:
+                    self.books.ledger.completed(call.name, "up")
+            await end(call)
+
+    async def note(self, request: Payload) -> None:
+        call, item = self.books.called(request.data)
+        with self.books.ledger.handler(call.name):
+            self.books.ledger.received(call.name, "up", item)
+            await trio.sleep(call.pace)
+
+    async def note_metadata(self, metadata: bytes) -> None:
+        await self.note(Payload(metadata))
+
+
+async def grant(number_of_requests: int, seconds: float, setup: Setup) -> AsyncIterator[Lease]:
+    while True:
+        yield Lease(number_of_requests, 2 * seconds)
+        await trio.sleep(seconds)
+
+
+async def end(call: Call) -> None:
+    """How a handler ends: it fails, or never does, or may return."""
+    if call.endless:
+        await trio.sleep_forever()
+    if call.fails == "error":
+        raise ApplicationError(f"planned {call.number}")
+    if call.fails == "bug":
+        raise ZeroDivisionError(f"planned {call.number}")

@@ -1,0 +1,87 @@
+"""The public names, from where they are defined: ``rsocket_trio`` has them from here."""
+
+from __future__ import annotations
+
+from rsocket_trio.client.open import open_connection, open_connection_over
+from rsocket_trio.client.reconnecting import ReconnectingClient, connect_forever
+from rsocket_trio.connection.channels import Channel
+from rsocket_trio.connection.connection import Connection, current_connection
+from rsocket_trio.connection.reporting import Call
+from rsocket_trio.connection.streams import Incoming, Outgoing
+from rsocket_trio.errors import (
+    ApplicationError,
+    Canceled,
+    ConnectionClosed,
+    ConnectionLost,
+    Invalid,
+    InvalidSetup,
+    LocalProtocolError,
+    NegotiationFailed,
+    ProtocolError,
+    Rejected,
+    RejectedResume,
+    RejectedSetup,
+    RemoteProtocolError,
+    RSocketError,
+    Unsupported,
+    UnsupportedSetup,
+)
+from rsocket_trio.limits import Limits
+from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
+from rsocket_trio.responder import Responder
+from rsocket_trio.server.serve import run, serve, serve_stream
+from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.terms import Keepalive, Lease, ResumeOptions, Retry, Setup
+
+__all__ = [
+    "ApplicationError",
+    "Call",
+    "Canceled",
+    "Channel",
+    "Connection",
+    "ConnectionClosed",
+    "ConnectionLost",
+    "Incoming",
+    "Invalid",
+    "InvalidSetup",
+    "Keepalive",
+    "Lease",
+    "Limits",
+    "LocalProtocolError",
+    "MetadataPush",
+    "NegotiationFailed",
+    "Outgoing",
+    "Payload",
+    "PayloadLike",
+    "ProtocolError",
+    "RSocketError",
+    "ReconnectingClient",
+    "Rejected",
+    "RejectedResume",
+    "RejectedSetup",
+    "RemoteProtocolError",
+    "Responder",
+    "ResumeOptions",
+    "Retry",
+    "Setup",
+    "StreamuxOptions",
+    "Unsupported",
+    "UnsupportedSetup",
+    "connect_forever",
+    "current_connection",
+    "open_connection",
+    "open_connection_over",
+    "run",
+    "serve",
+    "serve_stream",
+]
+
+
+def _show_names_at_the_top() -> None:
+    """Users meet these names in ``rsocket_trio``, so that is where errors and documentation say that they live."""
+    for name in __all__:
+        if isinstance(globals()[name], type):
+            globals()[name].__module__ = "rsocket_trio"
+
+
+_show_names_at_the_top()

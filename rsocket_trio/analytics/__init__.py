@@ -1,0 +1,78 @@
+"""What does a capture say? Tables made of its frames and interactions, in Spark, as functions and as views of SQL.
+
+``read_capture`` reads what ``rsocket_trio.capture`` has written; each function makes a table of others;
+``create_views`` registers all of them; ``create_duckdb_views`` does so in DuckDB, which is enough for what one machine
+can hold. Needs the extra ``spark``.
+"""
+
+from __future__ import annotations
+
+from rsocket_trio.analytics.files import Unreadable
+from rsocket_trio.analytics.pairing import connections_of, pair, pair_stream, route_names
+from rsocket_trio.analytics.reading import CaptureTables, name_frames, read_capture, table_schema
+from rsocket_trio.analytics.requests import (
+    cancellations,
+    client_server,
+    client_server_streams,
+    credit_stalls,
+    latency_heatmap,
+    latency_histogram,
+    leases,
+    red,
+    route_latency,
+    routes,
+    stalled_streams,
+    starved,
+)
+from rsocket_trio.analytics.traffic import (
+    bytes_after_cancel,
+    cancelled_streams,
+    capture_health,
+    connection_seconds,
+    connection_timeline,
+    error_minutes,
+    errors,
+    fan_in,
+    fragmentation,
+    frame_sizes,
+    stream_rate,
+)
+from rsocket_trio.analytics.views import VIEWS, create_duckdb_views, create_views
+
+__all__ = [
+    "VIEWS",
+    "CaptureTables",
+    "Unreadable",
+    "bytes_after_cancel",
+    "cancellations",
+    "cancelled_streams",
+    "capture_health",
+    "client_server",
+    "client_server_streams",
+    "connection_seconds",
+    "connection_timeline",
+    "connections_of",
+    "create_duckdb_views",
+    "create_views",
+    "credit_stalls",
+    "error_minutes",
+    "errors",
+    "fan_in",
+    "fragmentation",
+    "frame_sizes",
+    "latency_heatmap",
+    "latency_histogram",
+    "leases",
+    "name_frames",
+    "pair",
+    "pair_stream",
+    "read_capture",
+    "red",
+    "route_latency",
+    "route_names",
+    "routes",
+    "stalled_streams",
+    "starved",
+    "stream_rate",
+    "table_schema",
+]

@@ -1,0 +1,95 @@
+"""What does a whole capture say? All tables at once, with what several of them need computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from rsocket_trio.analytics.views import create_views
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SHARED: Final = (
+    *("routes", "latency_histogram", "stalled_streams", "connection_seconds", "cancelled_streams"),
+    *("error_minutes", "frame_sizes"),
+)
+"""Kept in memory: each is read by others, and much smaller than what it is made of."""
+
+
+@attrs.frozen
+class Ask:
+    """One table, in an order, and how many rows of it are wanted at most."""
+
+    view: str
+    order: str
+    limit: int = 10_000
+
+
+ASKED: Final = (
+    Ask("red", "minute, role, route, interaction"),
+    Ask("route_latency", "n DESC, role, route, interaction, metric"),
+    Ask("latency_heatmap", "minute, role, metric, bucket, route", 200_000),
+    Ask("credit_stalls", "stall_us DESC, role, route"),
+    Ask("stalled_streams", "stall_us DESC, capture_id, conn_id, stream_id", 50),
+    Ask("starved", "stall_us DESC, capture_id, conn_id, stream_id, bytes DESC", 200),
+    Ask("cancellations", "cancels DESC, role, route, interaction"),
+    Ask("bytes_after_cancel", "bytes DESC, cancel_dir, route"),
+    Ask("leases", "lease_granted DESC, capture_id, conn_id", 200),
+    Ask("errors", "minute, level, error_code, route"),
+    Ask("connection_timeline", "t_start, capture_id, conn_id", 500),
+    Ask("fan_in", "capture_id, kind, place"),
+    Ask("fragmentation", "bytes DESC, side, dir, frame_name"),
+    Ask("frame_sizes", "minute, side, dir, frame_name, bucket"),
+    Ask("stream_rate", "second, side, dir, interaction", 50_000),
+    Ask("client_server", "streams DESC, route, interaction"),
+    Ask("capture_health", "capture_id, side"),
+)
+
+
+@attrs.frozen
+class Answer:
+    """Rows of one table, in order. ``more``: there are some that were not wanted."""
+
+    view: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[object, ...], ...]
+    more: bool = False
+
+    def dicts(self) -> Iterator[Mapping[str, object]]:
+        """The rows by column."""
+        return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
+
+
+def answers(
+    spark: SparkSession, directory: str | Path, *, server: str | Path | None = None, paired: bool = True
+) -> Iterator[Answer]:
+    """Each table of ``ASKED``, as soon as it is there. The arguments are those of ``create_views``."""
+    create_views(spark, directory, server=server, paired=paired)
+    for name in SHARED if paired else ("interactions", *SHARED):
+        spark.catalog.cacheTable(name)
+    try:
+        # Not only when it is joined: where Spark knows how small it is, it need not sort the frames out by stream.
+        spark.table("cancelled_streams").count()
+        roles = {row.role for row in spark.sql("SELECT DISTINCT role FROM latency_histogram").collect()}
+        one_sided = server is None and len(roles) < 2
+        for asked in ASKED:
+            if asked.view == "client_server" and one_sided:
+                # A join with nothing would still look at all.
+                yield Answer(asked.view, tuple(spark.table(asked.view).columns), ())
+                continue
+            found = spark.sql(f"SELECT * FROM {asked.view} ORDER BY {asked.order} LIMIT {asked.limit + 1}")
+            rows = tuple(tuple(map(_in_utc, row)) for row in found.collect())
+            yield Answer(asked.view, tuple(found.columns), rows[: asked.limit], len(rows) > asked.limit)
+    finally:
+        for name in SHARED if paired else ("interactions", *SHARED):
+            spark.catalog.uncacheTable(name)
+
+
+def _in_utc(cell: object) -> object:
+    """Spark gives timestamps in the zone of this process, and does not say so."""
+    return cell.astimezone(UTC) if isinstance(cell, datetime) else cell

@@ -1,0 +1,359 @@
+"""How do requests fare? Rate, errors and latency by route, cancellation, stalls, leases, and the two sides of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rsocket_trio.analytics.query import PER_OCTAVE, PER_OCTAVE_SHOWN, Query, bucket_of, percentile
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+TOP: Final = 10
+"""Streams of a route, connections, routes: how many are listed."""
+SALTS: Final = 16
+"""Parts that the streams of one route are ranked in first, so that a hot route is no single task."""
+
+# A route's name would turn hash aggregates into sorting ones: everything is counted by number, and named at the end.
+# Two routes with one hash share the name that comes first.
+ROUTES: Final = Query(
+    "routes",
+    ("interactions",),
+    """
+    SELECT route_id, min(route) AS route
+    FROM (SELECT DISTINCT route_id, route FROM {interactions} WHERE route_id IS NOT NULL AND route IS NOT NULL) AS named
+    GROUP BY route_id
+    """,
+)
+
+LATENCY_HISTOGRAM: Final = Query(
+    "latency_histogram",
+    ("interactions",),
+    f"""
+    SELECT $minute_of_t_end AS minute, role, route_id, interaction, metric, {bucket_of("us")} AS bucket,
+           count(*) AS n,
+           count(CASE WHEN outcome NOT IN ('complete', 'cancel') THEN 1 END) AS errors,
+           count(CASE WHEN outcome = 'cancel' THEN 1 END) AS cancels
+    FROM (
+        SELECT t_end, role, route_id, interaction, outcome, metric,
+               CASE metric WHEN 'first' THEN first_us ELSE total_us END AS us
+        FROM {{interactions}} CROSS JOIN (VALUES ('first'), ('total')) AS metrics(metric)
+    ) AS measured
+    WHERE us IS NOT NULL
+    GROUP BY $by_minute_of_t_end, role, route_id, interaction, metric, {bucket_of("us")}
+    """,
+    streams=True,
+)
+
+RED: Final = Query(
+    "red",
+    ("latency_histogram", "routes"),
+    f"""
+    WITH ranked AS (
+        SELECT *,
+               sum(n) OVER (PARTITION BY minute, role, route_id, interaction, metric ORDER BY bucket) AS upto,
+               sum(n) OVER (PARTITION BY minute, role, route_id, interaction, metric) AS total
+        FROM {{latency_histogram}}
+    ), counted AS (
+        SELECT minute, role, route_id, interaction,
+               CAST(sum(CASE WHEN metric = 'total' THEN n ELSE 0 END) AS BIGINT) AS requests,
+               CAST(sum(CASE WHEN metric = 'total' THEN errors ELSE 0 END) AS BIGINT) AS errors,
+               CAST(sum(CASE WHEN metric = 'total' THEN cancels ELSE 0 END) AS BIGINT) AS cancels,
+               {percentile(500, where="metric = 'first'")} AS first_p50_us,
+               {percentile(950, where="metric = 'first'")} AS first_p95_us,
+               {percentile(990, where="metric = 'first'")} AS first_p99_us,
+               {percentile(999, where="metric = 'first'")} AS first_p999_us,
+               {percentile(500, where="metric = 'total'")} AS total_p50_us,
+               {percentile(950, where="metric = 'total'")} AS total_p95_us,
+               {percentile(990, where="metric = 'total'")} AS total_p99_us,
+               {percentile(999, where="metric = 'total'")} AS total_p999_us
+        FROM ranked
+        GROUP BY minute, role, route_id, interaction
+    )
+    SELECT minute, role, route, interaction, requests,
+           CAST(requests AS DOUBLE) / 60 AS per_second,
+           errors, CAST(errors AS DOUBLE) / requests AS error_share, cancels,
+           first_p50_us, first_p95_us, first_p99_us, first_p999_us,
+           total_p50_us, total_p95_us, total_p99_us, total_p999_us
+    FROM counted LEFT JOIN {{routes}} AS routes ON counted.route_id = routes.route_id
+    """,
+)
+
+ROUTE_LATENCY: Final = Query(
+    "route_latency",
+    ("latency_histogram", "routes"),
+    f"""
+    WITH merged AS (
+        SELECT role, route_id, interaction, metric, bucket,
+               CAST(sum(n) AS BIGINT) AS n, CAST(sum(errors) AS BIGINT) AS errors,
+               CAST(sum(cancels) AS BIGINT) AS cancels
+        FROM {{latency_histogram}} GROUP BY role, route_id, interaction, metric, bucket
+    ), ranked AS (
+        SELECT *,
+               sum(n) OVER (PARTITION BY role, route_id, interaction, metric ORDER BY bucket) AS upto,
+               sum(n) OVER (PARTITION BY role, route_id, interaction, metric) AS total
+        FROM merged
+    ), counted AS (
+        SELECT role, route_id, interaction, metric, CAST(sum(n) AS BIGINT) AS n, CAST(sum(errors) AS BIGINT) AS errors,
+               CAST(sum(cancels) AS BIGINT) AS cancels,
+               {percentile(500, where="true")} AS p50_us,
+               {percentile(950, where="true")} AS p95_us,
+               {percentile(990, where="true")} AS p99_us,
+               {percentile(999, where="true")} AS p999_us
+        FROM ranked GROUP BY role, route_id, interaction, metric
+    )
+    SELECT role, route, interaction, metric, n, errors, cancels, p50_us, p95_us, p99_us, p999_us
+    FROM counted LEFT JOIN {{routes}} AS routes ON counted.route_id = routes.route_id
+    """,
+)
+
+LATENCY_HEATMAP: Final = Query(
+    "latency_heatmap",
+    ("latency_histogram", "routes"),
+    f"""
+    SELECT minute, role, route, metric, bucket,
+           pow(2, bucket / CAST({PER_OCTAVE_SHOWN} AS DOUBLE)) AS from_us,
+           pow(2, (bucket + 1) / CAST({PER_OCTAVE_SHOWN} AS DOUBLE)) AS to_us, n
+    FROM (
+        SELECT minute, role, route_id, metric,
+               CAST(floor(bucket / CAST({PER_OCTAVE // PER_OCTAVE_SHOWN} AS DOUBLE)) AS INT) AS bucket,
+               CAST(sum(n) AS BIGINT) AS n
+        FROM {{latency_histogram}}
+        GROUP BY minute, role, route_id, metric,
+                 CAST(floor(bucket / CAST({PER_OCTAVE // PER_OCTAVE_SHOWN} AS DOUBLE)) AS INT)
+    ) AS coarse LEFT JOIN {{routes}} AS routes ON coarse.route_id = routes.route_id
+    """,
+)
+
+CREDIT_STALLS: Final = Query(
+    "credit_stalls",
+    ("interactions", "routes"),
+    """
+    SELECT role, route, interaction, requests, stalled, stalls, stall_us, total_us,
+           stall_us / nullif(CAST(total_us AS DOUBLE), 0) AS stall_share, longest_us
+    FROM (
+        SELECT role, route_id, interaction, count(*) AS requests, count(CASE WHEN stalls > 0 THEN 1 END) AS stalled,
+               CAST(sum(stalls) AS BIGINT) AS stalls, CAST(sum(stall_us) AS BIGINT) AS stall_us,
+               CAST(sum(total_us) AS BIGINT) AS total_us, max(stall_us) AS longest_us
+        FROM {interactions}
+        WHERE requested_n IS NOT NULL
+        GROUP BY role, route_id, interaction
+    ) AS counted LEFT JOIN {routes} AS routes ON counted.route_id = routes.route_id
+    """,
+)
+
+STALLED_STREAMS: Final = Query(
+    "stalled_streams",
+    ("interactions",),
+    f"""
+    WITH salted AS (
+        SELECT *, row_number() OVER (
+            PARTITION BY role, route_id, stream_id % {2 * SALTS}
+            ORDER BY stall_us DESC, capture_id, conn_id, stream_id
+        ) AS part_rank
+        FROM (
+            SELECT capture_id, conn_id, stream_id, role, route_id, route, t_start, t_end, total_us, stall_us, stalls,
+                   n_in, n_out
+            FROM {{interactions}} WHERE stall_us > 0
+        ) AS stalled
+    ), ranked AS (
+        SELECT *, row_number() OVER (
+            PARTITION BY role, route_id ORDER BY stall_us DESC, capture_id, conn_id, stream_id
+        ) AS route_rank
+        FROM salted WHERE part_rank <= {TOP}
+    )
+    SELECT capture_id, conn_id, stream_id, role, route_id, route, route_rank, t_start, t_end, total_us, stall_us,
+           stalls, stall_us / nullif(CAST(total_us AS DOUBLE), 0) AS stall_share, n_in, n_out
+    FROM ranked WHERE route_rank <= {TOP}
+    """,
+)
+
+STARVED: Final = Query(
+    "starved",
+    ("stalled_streams", "connection_seconds", "routes"),
+    """
+    WITH meanwhile AS (
+        SELECT stalled.capture_id, stalled.conn_id, stalled.stream_id, stalled.role, stalled.route, stalled.stall_us,
+               seconds.route_id AS by_id, CAST(sum(seconds.bytes) AS BIGINT) AS bytes
+        FROM {stalled_streams} AS stalled JOIN {connection_seconds} AS seconds
+          ON seconds.capture_id = stalled.capture_id AND seconds.conn_id = stalled.conn_id
+         AND unix_seconds(seconds.second) >= unix_seconds(stalled.t_start) AND seconds.second <= stalled.t_end
+        WHERE seconds.route_id IS NOT NULL
+        GROUP BY stalled.capture_id, stalled.conn_id, stalled.stream_id, stalled.role, stalled.route, stalled.stall_us,
+                 seconds.route_id
+    )
+    SELECT capture_id, conn_id, stream_id, role, meanwhile.route, stall_us, routes.route AS by_route, bytes,
+           bytes / CAST(sum(bytes) OVER (PARTITION BY capture_id, conn_id, stream_id) AS DOUBLE) AS share
+    FROM meanwhile LEFT JOIN {routes} AS routes ON meanwhile.by_id = routes.route_id
+    """,
+)
+
+CANCELLATIONS: Final = Query(
+    "cancellations",
+    ("latency_histogram", "routes"),
+    f"""
+    WITH merged AS (
+        SELECT role, route_id, interaction, bucket, CAST(sum(n) AS BIGINT) AS n,
+               CAST(sum(cancels) AS BIGINT) AS cancels
+        FROM {{latency_histogram}} WHERE metric = 'total' GROUP BY role, route_id, interaction, bucket
+    ), ranked AS (
+        SELECT *,
+               sum(cancels) OVER (PARTITION BY role, route_id, interaction ORDER BY bucket) AS upto,
+               sum(cancels) OVER (PARTITION BY role, route_id, interaction) AS total
+        FROM merged
+    ), counted AS (
+        SELECT role, route_id, interaction, CAST(sum(n) AS BIGINT) AS requests, CAST(sum(cancels) AS BIGINT) AS cancels,
+               {percentile(500, where="total > 0")} AS cancel_p50_us,
+               {percentile(990, where="total > 0")} AS cancel_p99_us
+        FROM ranked GROUP BY role, route_id, interaction
+    )
+    SELECT role, route, interaction, requests, cancels, CAST(cancels AS DOUBLE) / requests AS cancel_share,
+           cancel_p50_us, cancel_p99_us
+    FROM counted LEFT JOIN {{routes}} AS routes ON counted.route_id = routes.route_id
+    """,
+)
+
+LEASES: Final = Query(
+    "leases",
+    ("connections", "interactions"),
+    """
+    SELECT connections.capture_id, connections.conn_id, side, peer, lease_grants, lease_granted, lease_used,
+           lease_expired, coalesce(denied, 0) AS lease_denied,
+           lease_used / nullif(CAST(lease_granted AS DOUBLE), 0) AS used_share
+    FROM {connections} AS connections LEFT JOIN (
+        SELECT capture_id, conn_id, count(*) AS denied FROM {interactions} WHERE outcome = 'lease_denied'
+        GROUP BY capture_id, conn_id
+    ) AS denials ON connections.capture_id = denials.capture_id AND connections.conn_id = denials.conn_id
+    WHERE lease OR lease_grants > 0 OR denied > 0
+    """,
+)
+
+CLIENT_SERVER_STREAMS: Final = Query(
+    "client_server_streams",
+    ("requesters", "responders"),
+    """
+    SELECT ours.session_id, ours.stream_id, ours.route_id, ours.interaction, ours.t_start,
+           ours.total_us AS client_us, theirs.total_us AS service_us,
+           ours.total_us - theirs.total_us AS network_us,
+           ours.first_us - theirs.first_us AS network_first_us,
+           (unix_micros(theirs.t_start) - unix_micros(ours.t_start)
+            + unix_micros(theirs.t_end) - unix_micros(ours.t_end)) $div 2 AS skew_us,
+           ours.outcome AS client_outcome, theirs.outcome AS server_outcome
+    FROM {requesters} AS ours JOIN {responders} AS theirs
+      ON ours.session_id = theirs.session_id AND ours.stream_id = theirs.stream_id
+    WHERE ours.role = 'requester' AND theirs.role = 'responder'
+    """,
+)
+
+CLIENT_SERVER: Final = Query(
+    "client_server",
+    ("client_server_streams", "routes"),
+    f"""
+    WITH merged AS (
+        SELECT route_id, interaction, metric, {bucket_of("us")} AS bucket, count(*) AS n,
+               count(CASE WHEN client_outcome <> server_outcome THEN 1 END) AS disagree,
+               CAST(sum(skew_us) AS BIGINT) AS skew_us
+        FROM (
+            SELECT route_id, interaction, metric, client_outcome, server_outcome, skew_us,
+                   CASE metric WHEN 'client' THEN client_us WHEN 'service' THEN service_us ELSE network_us END AS us
+            FROM {{client_server_streams}} CROSS JOIN (VALUES ('client'), ('service'), ('network')) AS metrics(metric)
+        ) AS measured
+        GROUP BY route_id, interaction, metric, {bucket_of("us")}
+    ), ranked AS (
+        SELECT *, sum(n) OVER (PARTITION BY route_id, interaction, metric ORDER BY bucket) AS upto,
+               sum(n) OVER (PARTITION BY route_id, interaction, metric) AS total
+        FROM merged
+    ), counted AS (
+        SELECT route_id, interaction, CAST(sum(CASE WHEN metric = 'client' THEN n ELSE 0 END) AS BIGINT) AS streams,
+               CAST(sum(CASE WHEN metric = 'client' THEN disagree ELSE 0 END) AS BIGINT) AS outcomes_differ,
+               CAST(sum(CASE WHEN metric = 'client' THEN skew_us ELSE 0 END) AS DOUBLE) AS skew_sum,
+               {percentile(500, where="metric = 'client'")} AS client_p50_us,
+               {percentile(990, where="metric = 'client'")} AS client_p99_us,
+               {percentile(500, where="metric = 'service'")} AS service_p50_us,
+               {percentile(990, where="metric = 'service'")} AS service_p99_us,
+               {percentile(500, where="metric = 'network'")} AS network_p50_us,
+               {percentile(990, where="metric = 'network'")} AS network_p99_us
+        FROM ranked GROUP BY route_id, interaction
+    )
+    SELECT route, interaction, streams, outcomes_differ, CAST(floor(skew_sum / streams) AS BIGINT) AS clock_skew_us,
+           client_p50_us, client_p99_us, service_p50_us, service_p99_us, network_p50_us, network_p99_us
+    FROM counted LEFT JOIN {{routes}} AS routes ON counted.route_id = routes.route_id
+    """,
+)
+
+
+def routes(interactions: DataFrame) -> DataFrame:
+    """The name of each ``route_id``."""
+    return ROUTES(interactions)
+
+
+def latency_histogram(interactions: DataFrame) -> DataFrame:
+    """How many requests ended in each minute, by role, route and bucket of latency; the part that can be merged.
+
+    ``metric`` is ``first`` (up to the first payload of the answer) or ``total``. Over a stream: give ``t_end`` a
+    watermark first.
+    """
+    return LATENCY_HISTOGRAM(interactions)
+
+
+def red(interactions: DataFrame) -> DataFrame:
+    """Rate, errors and duration of each route in each minute; percentiles in us, right within 2.2 %."""
+    return RED(latency_histogram(interactions), routes(interactions))
+
+
+def route_latency(interactions: DataFrame) -> DataFrame:
+    """The same over the whole capture, one row for each route and metric."""
+    return ROUTE_LATENCY(latency_histogram(interactions), routes(interactions))
+
+
+def latency_heatmap(interactions: DataFrame) -> DataFrame:
+    """Requests by minute, route and bucket, four buckets to the octave."""
+    return LATENCY_HEATMAP(latency_histogram(interactions), routes(interactions))
+
+
+def credit_stalls(interactions: DataFrame) -> DataFrame:
+    """For each route, the share of time that its responders waited for credit; of interactions that know credit."""
+    return CREDIT_STALLS(interactions, routes(interactions))
+
+
+def stalled_streams(interactions: DataFrame) -> DataFrame:
+    """The streams of each route that waited longest, ten at most."""
+    return STALLED_STREAMS(interactions)
+
+
+def starved(interactions: DataFrame, connection_seconds: DataFrame) -> DataFrame:
+    """What the connection of each of those streams carried meanwhile, by route: who starved whom.
+
+    Seconds are whole, so what passed in the first and last second of the stream counts fully; its own route is among
+    them.
+    """
+    return STARVED(stalled_streams(interactions), connection_seconds, routes(interactions))
+
+
+def cancellations(interactions: DataFrame) -> DataFrame:
+    """For each route, how many requests were cancelled, and after how long."""
+    return CANCELLATIONS(latency_histogram(interactions), routes(interactions))
+
+
+def leases(connections: DataFrame, interactions: DataFrame) -> DataFrame:
+    """For each connection with leases: requests that were granted, used, expired, and denied."""
+    return LEASES(connections, interactions)
+
+
+def client_server_streams(requesters: DataFrame, responders: DataFrame) -> DataFrame:
+    """Streams that both sides captured, by ``session_id`` and ``stream_id``; durations need no common clock.
+
+    ``skew_us`` is how far the responder's clock seems ahead, where both ways take equally long.
+    """
+    return CLIENT_SERVER_STREAMS(requesters, responders)
+
+
+def client_server(requesters: DataFrame, responders: DataFrame) -> DataFrame:
+    """For each route, how long the responder took, and how long the rest: network, queues, work of the requester."""
+    return CLIENT_SERVER(client_server_streams(requesters, responders), routes(requesters))
+
+
+QUERIES: Final = (
+    *(ROUTES, LATENCY_HISTOGRAM, RED, ROUTE_LATENCY, LATENCY_HEATMAP, CREDIT_STALLS, STALLED_STREAMS),
+    *(CANCELLATIONS, LEASES, CLIENT_SERVER_STREAMS, CLIENT_SERVER),
+)

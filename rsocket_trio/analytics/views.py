@@ -1,0 +1,118 @@
+"""What can be asked in SQL? The tables of a capture and all that is made of them, as views of Spark or of DuckDB."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rsocket_trio.analytics import requests, traffic
+from rsocket_trio.analytics.dialect import DEFAULT_DIALECT, DUCKDB_MACROS, for_duckdb, for_spark, frame_names
+from rsocket_trio.analytics.files import Files, capture_files
+from rsocket_trio.analytics.query import Query
+from rsocket_trio.analytics.reading import read_capture
+from rsocket_trio.capture.schema import BINARY, TABLES
+
+if TYPE_CHECKING:
+    import duckdb
+    from pyspark.sql import SparkSession
+
+QUERIES: Final[tuple[Query, ...]] = (
+    *(requests.ROUTES, requests.LATENCY_HISTOGRAM, requests.RED, requests.ROUTE_LATENCY, requests.LATENCY_HEATMAP),
+    *(requests.CREDIT_STALLS, requests.STALLED_STREAMS, traffic.CONNECTION_SECONDS, requests.STARVED),
+    *(requests.CANCELLATIONS, traffic.CANCELLED_STREAMS, traffic.BYTES_AFTER_CANCEL, requests.LEASES),
+    *(traffic.ERROR_MINUTES, traffic.ERRORS),
+    *(traffic.CONNECTION_TIMELINE, traffic.FAN_IN, traffic.FRAME_SIZES, traffic.FRAGMENTATION, traffic.STREAM_RATE),
+    *(requests.CLIENT_SERVER_STREAMS, requests.CLIENT_SERVER, traffic.CAPTURE_HEALTH),
+)
+"""Every table that is made of others, after those that it reads."""
+INPUTS: Final = {"requesters": "interactions", "responders": "interactions"}
+"""Two captures in one directory are joined with each other."""
+VIEWS: Final = (*TABLES, *(query.name for query in QUERIES))
+
+
+DUCKDB_TYPES: Final = {
+    "string": "VARCHAR",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "bool": "BOOLEAN",
+    "binary": "VARCHAR",
+    "timestamp": "TIMESTAMPTZ",
+    "list<int64>": "BIGINT[]",
+}
+"""Types of columns in JSON lines, where bytes are hex."""
+
+
+def create_views(
+    spark: SparkSession, directory: str | Path, *, server: str | Path | None = None, paired: bool = True
+) -> tuple[str, ...]:
+    """Register the tables of a capture, and all that is made of them, as temporary views; their names.
+
+    ``server`` is the directory of a second capture, of the other side: ``client_server`` then joins the requesters of
+    the first with the responders of the second. Without it, both sides are looked for in the one directory. The rest
+    is as in ``read_capture``.
+    """
+    capture = read_capture(spark, directory, paired=paired)
+    capture.frames.createOrReplaceTempView("frames")
+    capture.interactions.createOrReplaceTempView("interactions")
+    capture.connections.createOrReplaceTempView("connections")
+    names = dict(INPUTS)
+    if server is not None:
+        read_capture(spark, server, paired=paired).interactions.createOrReplaceTempView("responders")
+        names["responders"] = "responders"
+    for query in QUERIES:
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW {query.name} AS {named(for_spark(query.sql), query, names)}")
+    return VIEWS
+
+
+def create_duckdb_views(connection: duckdb.DuckDBPyConnection, directory: str | Path) -> tuple[str, ...]:
+    """The same views of the same files in DuckDB; for captures that one machine can hold. Raises ``Unreadable``."""
+    for macro in DUCKDB_MACROS:
+        connection.execute(macro)
+    for table, files in capture_files(directory).items():
+        connection.execute(
+            f"CREATE OR REPLACE VIEW {'all_' if table == 'frames' else ''}{table} AS {_rows(table, files)}"
+        )
+    found = connection.execute("SELECT DISTINCT dialect FROM connections").fetchall()
+    names = frame_names([dialect for (dialect,) in found] or [DEFAULT_DIALECT])
+    source = "all_frames"
+    if "dialect" in names:
+        known = "(SELECT DISTINCT capture_id, conn_id, dialect FROM connections)"
+        chosen = f"coalesce(dialect, '{DEFAULT_DIALECT}') AS dialect"
+        source = f"(SELECT f.*, {chosen} FROM all_frames AS f LEFT JOIN {known} AS c USING (capture_id, conn_id))"
+    connection.execute(f"CREATE OR REPLACE VIEW frames AS SELECT *, {names} AS frame_name FROM {source}")
+    for query in QUERIES:
+        text = named(for_duckdb(query.sql), query, INPUTS)
+        connection.execute(f"CREATE OR REPLACE VIEW {query.name} AS {text}")
+    return VIEWS
+
+
+def named(sql: str, query: Query, names: dict[str, str]) -> str:
+    """A query that reads the views of these names."""
+    return sql.format(**{table: names.get(table, table) for table in query.reads})
+
+
+def _rows(table: str, files: Files) -> str:
+    columns = ", ".join(column.name for column in TABLES[table])
+    parts = []
+    if files.parquet:
+        parts.append(f"SELECT {columns} FROM read_parquet({_list(files.parquet)}, union_by_name = true)")
+    if files.jsonl:
+        types = ", ".join(f"{column.name}: '{DUCKDB_TYPES[column.type]}'" for column in TABLES[table])
+        chosen = ", ".join(
+            f"unhex({column.name}) AS {column.name}" if column.type == BINARY else column.name
+            for column in TABLES[table]
+        )
+        parts.append(
+            f"SELECT {chosen} FROM read_json({_list(files.jsonl)}, columns = {{{types}}}, format = 'newline_delimited')"
+        )
+    if not parts:
+        nothing = ", ".join(f"CAST(NULL AS {DUCKDB_TYPES[column.type]}) AS {column.name}" for column in TABLES[table])
+        return f"SELECT {nothing} WHERE false"
+    return " UNION ALL ".join(parts)
+
+
+def _list(paths: tuple[Path, ...]) -> str:
+    quoted = ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths)
+    return f"[{quoted}]"

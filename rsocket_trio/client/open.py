@@ -1,0 +1,251 @@
+"""Opening a connection: by URI, or over a stream that is there already."""
+
+from __future__ import annotations
+
+import ssl
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import trio
+
+from rsocket_trio.connection.choosing import client_end
+from rsocket_trio.connection.connection import Connection
+from rsocket_trio.connection.ends import End
+from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.loops import no_trio
+from rsocket_trio.connection.recorded import (
+    CaptureLike,
+    dial_with_lengths,
+    recorded_dial,
+    recorder_of,
+    recording_into,
+    session_over,
+)
+from rsocket_trio.connection.resuming import ClientRoad, Dial, is_absence
+from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.limits import Limits
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
+from rsocket_trio.payload import Payload, PayloadLike, as_payload
+from rsocket_trio.responder import Responder
+from rsocket_trio.rsocket.extensions.terms import as_entries
+from rsocket_trio.rsocket.setup import ClientTerms
+from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
+from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
+from rsocket_trio.transports.connect import HeadersLike, as_headers, open_transport
+from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.values import UnsaidNumber, UnsaidText
+
+if TYPE_CHECKING:
+    from trio_websocket import WebSocketConnection
+
+Connected: TypeAlias = "trio.abc.Stream | Transport | WebSocketConnection"
+"""What frames can travel over."""
+Connect: TypeAlias = Callable[[], Awaitable[Connected]]
+"""An async function that opens a new stream to the server each time it is called.
+
+Where it can't it raises ``OSError`` (and so what TLS raises), ``ConnectionLost``, ``trio.BrokenResourceError``,
+``trio.ClosedResourceError``, ``trio.TooSlowError`` or trio-websocket's ``HandshakeError``.
+"""
+DIALECT = UnsaidText("rsocket/1.0")
+DATA_MIME = UnsaidText(OCTET_STREAM)
+METADATA_MIME = UnsaidText(COMPOSITE_METADATA)
+FRAGMENT_SIZE = UnsaidNumber(65536)
+"""Bytes of an outbound frame by default."""
+NO_SETUP = Payload()
+KEEPALIVE = UnsaidKeepalive(interval=20, max_lifetime=90)
+LIMITS = Limits()
+NO_RECORDING = nullcontext()
+
+
+def open_connection(
+    uri: str,
+    *,
+    dialect: str = DIALECT,
+    responder: Responder | None = None,
+    setup: PayloadLike = NO_SETUP,
+    data_mime: str = DATA_MIME,
+    metadata_mime: str = METADATA_MIME,
+    keepalive: Keepalive = KEEPALIVE,
+    lease: bool = False,
+    strict: bool = False,
+    resume: ResumeOptions | None = None,
+    limits: Limits = LIMITS,
+    fragment_size: int = FRAGMENT_SIZE,
+    ssl_context: ssl.SSLContext | None = None,
+    headers: HeadersLike = (),
+    quirks: Iterable[str] = (),
+    peer: str | None = None,
+    entries: Iterable[object] = (),
+    streamux: StreamuxOptions | None = None,
+    capture: CaptureLike | None = None,
+) -> AbstractAsyncContextManager[Connection]:
+    """Connect to a peer for as long as the block.
+
+    ``setup`` is the application's word to the server, ``keepalive`` the interval and lifetime (20 s and 90 s),
+    ``fragment_size`` the bytes of an outbound frame. ``headers`` go into a WebSocket handshake, a mapping or pairs.
+    ``responder`` serves the requests that the server makes. ``quirks`` name deviations of old peers to put up with.
+
+    ``peer`` names an old implementation, and sets what it needs: the dialect, quirks, MIME types, keepalive, fragment
+    size and the credit that requests begin with. What is given beside it wins; ``quirks`` are added.
+
+    ``entries`` are extension entries of the SETUP, in the extension draft. Where they, or ``lease``, ask for an answer
+    there, the block starts with that answer, and a refusal is raised at once.
+
+    With ``resume`` a connection that breaks goes on over a new one, and nothing is lost: see ``ResumeOptions``. A
+    server that does not resume refuses with ``RejectedSetup``; when it refuses later, or the time is over, calls raise
+    ``RejectedResume`` or ``ConnectionLost``.
+
+    ``streamux`` are the options of ``streamux/1``. There the block starts with the server's initialize message, or at
+    once with a quick init; ``NegotiationFailed`` is raised where the two share no terms.
+
+    ``capture`` records the frames: a ``Capture``, or a directory, which this connection then has a capture of its own
+    for.
+
+    Otherwise the block starts once SETUP is queued. A refusal raises ``RejectedSetup``, ``InvalidSetup`` or
+    ``UnsupportedSetup`` in every waiting and later call, a lost connection ``ConnectionLost``. Raises
+    ``ConnectionLost`` at once when the peer can't be reached, and ``ValueError`` for terms that can't be said. Leaving
+    cancels what is open and flushes what is queued, for at most a second.
+    """
+
+    def prepare() -> tuple[End, Dial]:
+        terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
+        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
+        parse_uri(uri)
+        said = as_headers(headers) if headers else ()
+        return end, partial(open_transport, uri, ssl_context=ssl_context, headers=said, limits=limits)
+
+    return _run_client(prepare, responder, capture)
+
+
+def open_connection_over(
+    stream: Connected | Connect,
+    *,
+    dialect: str = DIALECT,
+    responder: Responder | None = None,
+    setup: PayloadLike = NO_SETUP,
+    data_mime: str = DATA_MIME,
+    metadata_mime: str = METADATA_MIME,
+    keepalive: Keepalive = KEEPALIVE,
+    lease: bool = False,
+    strict: bool = False,
+    resume: ResumeOptions | None = None,
+    limits: Limits = LIMITS,
+    fragment_size: int = FRAGMENT_SIZE,
+    quirks: Iterable[str] = (),
+    peer: str | None = None,
+    entries: Iterable[object] = (),
+    streamux: StreamuxOptions | None = None,
+    capture: CaptureLike | None = None,
+) -> AbstractAsyncContextManager[Connection]:
+    """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends.
+
+    So it is over a ``trio_websocket.WebSocketConnection`` that the program opened.
+
+    With ``resume`` more than one stream may be needed: then it is an async function that opens one each time. What it
+    raises where it can't connect is tried again (see ``Connect``), or is the cause of the first ``ConnectionLost``;
+    anything else ends the session and leaves the block as it is.
+    """
+
+    def prepare() -> tuple[End, Dial]:
+        terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
+        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
+        if resume is not None and not callable(stream):
+            raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
+        return end, partial(_connected, stream)
+
+    return _run_client(prepare, responder, capture)
+
+
+@asynccontextmanager
+async def _connected(stream: Connected | Connect) -> AsyncIterator[Transport]:
+    """A transport over the stream, or over a new one each time. Raises ``ConnectionLost``."""
+    if callable(stream):
+        try:
+            stream = await stream()
+        except Exception as error:
+            if isinstance(error, ConnectionLost) or not is_absence(error):
+                raise
+            raise ConnectionLost(f"no new stream: {str(error) or type(error).__name__}") from error
+    transport = as_transport(stream)
+    try:
+        yield transport
+    finally:
+        with trio.CancelScope(shield=True):
+            await transport.aclose()
+
+
+def as_transport(stream: Connected) -> Transport:
+    """Any Trio stream as a transport, and any WebSocket of trio-websocket's."""
+    if isinstance(stream, trio.abc.Stream):
+        return ByteStreamTransport(stream)
+    # Nobody has one who never imported it; programs that use TCP need not.
+    websocket = sys.modules.get("trio_websocket")
+    if websocket is not None and isinstance(stream, websocket.WebSocketConnection):
+        from rsocket_trio.transports.websocket.trio_websocket_adapter import GivenWebSocket
+
+        return GivenWebSocket(stream)
+    return cast("Transport", stream)
+
+
+def _terms(
+    setup: PayloadLike,
+    data_mime: str,
+    metadata_mime: str,
+    keepalive: Keepalive,
+    lease: bool,
+    strict: bool,
+    entries: Iterable[object],
+) -> ClientTerms:
+    payload: Payload = as_payload(setup)
+    mimes = data_mime, metadata_mime
+    if not isinstance(keepalive, Keepalive):
+        raise TypeError(f"keepalive is a Keepalive, not {type(keepalive).__name__}")
+    return ClientTerms(payload, *mimes, keepalive, lease, strict, as_entries(entries))
+
+
+@asynccontextmanager
+async def _run_client(
+    prepare: Callable[[], tuple[End, Dial]], responder: Responder | None, capture: CaptureLike | None
+) -> AsyncIterator[Connection]:
+    """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
+    if not trio.lowlevel.in_trio_run():
+        raise no_trio()
+    # Wrong terms are told of when the block begins, and what was said is kept no longer than that.
+    end, dial = prepare()
+    del prepare
+    error: BaseException | None = None
+    async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
+        if end.length_on_messages:
+            dial = dial_with_lengths(dial)
+        dial = recorded_dial(dial, recording, end.name)
+        async with dial() as transport:
+            begun = end.begin(trio.current_time())
+            road = None
+            if begun.resumable is not None and end.resume is not None:
+                road = ClientRoad(dial, begun.resumable.continuity, end.framing, end.resume)
+            connection = Connection(begun.session, responder, begun.setup, transport.handshake, road)
+            transport.use_framing(end.framing())
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(connection.run, transport)
+                    try:
+                        await connection.wait_for_answer()
+                        yield connection
+                    except BaseException as exc:
+                        error = exc
+                    connection.leave()
+            except BaseExceptionGroup as group:
+                leaf = only_leaf(group)
+                raise leaf from leaf.__cause__
+            finally:
+                session_over(recorder_of(transport), connection)
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    del error  # its traceback refers to this frame

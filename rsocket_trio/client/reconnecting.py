@@ -1,0 +1,280 @@
+"""How does a client outlive its connections? Each that is lost is followed by a new one, with pauses between tries."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Unpack, cast
+
+import trio
+
+from rsocket_trio.client.open import open_connection
+from rsocket_trio.client.reconnecting_requests import Requests
+from rsocket_trio.client.renewal import ConnectionTerms, checked, renewed
+from rsocket_trio.connection.connection import Connection
+from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.loops import need_trio
+from rsocket_trio.connection.recorded import recording_into
+from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    InvalidSetup,
+    NegotiationFailed,
+    RejectedSetup,
+    RSocketError,
+    Unsupported,
+    UnsupportedSetup,
+    again,
+)
+from rsocket_trio.terms import Retry
+
+logger = logging.getLogger("rsocket_trio")
+
+RETRY = Retry()
+USABLE = ("open", "suspended")
+"""What a connection is that takes new requests."""
+REFUSALS = (RejectedSetup, InvalidSetup, UnsupportedSetup, NegotiationFailed, Unsupported)
+"""Whoever says this once says it again."""
+
+
+class ReconnectingClient(Requests):
+    """The requests of a ``Connection``, over whichever connection there is. Made by ``connect_forever``.
+
+    A call takes the connection of the moment and stays with it: when that is lost the call raises ``ConnectionLost``,
+    as on a ``Connection``. It is never repeated by itself, because the server may have processed it. Where there is no
+    connection, or one that drains, a call waits for the next, for as long as its caller lets it; with ``wait=False`` it
+    raises ``ConnectionLost`` at once. After a refusal, and after the block, every call raises.
+
+    The next connection is made as soon as one drains, which lives on until what is open on it is done.
+    """
+
+    def __init__(
+        self, uri: str, terms: ConnectionTerms, wait: bool, retry: Retry, on_state: Callable[[str], object] | None
+    ) -> None:
+        self._uri = uri
+        self._terms = terms
+        self._wait = wait
+        self._retry = retry
+        self._on_state = on_state
+        self._state = "connecting"
+        self._connection: Connection | None = None
+        self._why: Exception = ConnectionLost("the first one is being made")
+        self._ended: Exception | None = None
+        self._changes = Parking()
+
+    def __repr__(self) -> str:
+        return f"<ReconnectingClient {self._uri}, {self._state}>"
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection that new requests go to, or ``None`` where there is none."""
+        connection = self._connection
+        return connection if connection is not None and connection.status in USABLE else None
+
+    async def connected(self) -> Connection:
+        """Wait for a connection, and return it. Raises what ended the client."""
+        need_trio()
+        await trio.lowlevel.checkpoint()
+        return await self._next(wait=True)
+
+    async def _take(self) -> Connection:
+        need_trio()
+        return await self._next(self._wait)
+
+    async def _next(self, wait: bool) -> Connection:
+        """The connection for a new request. Nothing waits after it was found."""
+        while (connection := self.connection) is None:
+            if self._ended is not None:
+                await trio.lowlevel.checkpoint()
+                raise _twin(self._ended)
+            if not wait and (self._connection is None or self._connection.status == "draining"):
+                why = self._why if self._connection is None else ConnectionClosed("the last one drains")
+                await trio.lowlevel.checkpoint()
+                raise ConnectionLost(f"no connection: {why}") from why
+            await self._changes.park()
+        return connection
+
+    # The tasks
+
+    async def _run(self, nursery: trio.Nursery) -> None:
+        """Connect, again and again, until that is refused or cancelled."""
+        tries = 0
+        while True:
+            held: float = await nursery.start(self._hold_one)
+            if self._ended is not None:
+                return
+            if held > self._retry.longest_delay:
+                tries = 0
+            pause = self._retry.delay(tries, random.random())
+            logger.info("%s: %s; trying again in %.3g s", self._uri, self._why, pause)
+            await trio.sleep(pause)
+            tries += 1
+
+    async def _hold_one(self, *, task_status: trio.TaskStatus[float]) -> None:
+        """One connection, from dialling to its end. It counts as started, with the seconds for which new requests went
+        to it, when the next one is to be made: one that drains goes on beside that."""
+        self._tell("connecting")
+        deadline = trio.current_time() + self._retry.answer_seconds
+        why: Exception = self._too_late()
+        try:
+            with trio.CancelScope(deadline=deadline) as patience:
+                terms = await renewed(self._terms)
+        except ConnectionLost as error:
+            why = _twin(error)
+        else:
+            if not patience.cancelled_caught:
+                await self._connect(terms, deadline, task_status)
+                return
+        self._lose(why, refused=False)
+        task_status.started(0.0)
+
+    async def _connect(self, terms: dict[str, Any], deadline: float, task_status: trio.TaskStatus[float]) -> None:
+        since = math.inf
+        seen: set[str] = set()
+        patience = trio.CancelScope(deadline=deadline)
+        why: Exception = self._too_late()
+        try:
+            with patience:
+                async with open_connection(self._uri, **terms) as connection:
+                    if patience.cancel_called:
+                        # It came about in the very turn in which the time was over: too late for this try.
+                        await trio.lowlevel.checkpoint()
+                    patience.deadline, since = math.inf, trio.current_time()
+                    connection.on_state(seen.add)
+                    self._connection = connection
+                    self._changes.wake_all()
+                    self._tell("connected")
+                    if await _drains(connection):
+                        self._hand_over()
+                        task_status.started(trio.current_time() - since)
+                        await connection.wait_closed()
+                        return
+                    why = await connection.wait_closed()
+                    # A session that was resumed once was let in: whatever it hears later is no refusal of the SETUP.
+                    self._lose(why, refused=isinstance(why, REFUSALS) and "suspended" not in seen)
+        except (RSocketError, ValueError, TypeError) as error:
+            if since < math.inf:
+                raise  # of whoever was told of the state
+            why = _twin(error)
+        if since < math.inf:
+            task_status.started(trio.current_time() - since)
+            return
+        self._lose(why, refused=not isinstance(why, RSocketError) or isinstance(why, REFUSALS))
+        task_status.started(0.0)
+
+    def _too_late(self) -> ConnectionLost:
+        return ConnectionLost(f"no connection within {self._retry.answer_seconds:g} s")
+
+    def _hand_over(self) -> None:
+        """The connection takes no new requests, and what is open goes on: they go to the next one."""
+        self._connection, self._why = None, ConnectionClosed("the last one drains")
+        self._changes.wake_all()
+        self._tell("draining")
+
+    def _lose(self, why: Exception, *, refused: bool) -> None:
+        """There is no connection any more, or still none."""
+        was_connected, self._connection, self._why = self._connection is not None, None, why
+        if refused:
+            logger.warning("%s: %s; this is not tried again", self._uri, why)
+            self._end(why)
+            self._tell("closed")
+        elif was_connected:
+            self._changes.wake_all()
+            self._tell("lost")
+
+    def _end(self, why: Exception) -> None:
+        """Nothing goes on any more; the first reason holds."""
+        if self._ended is None:
+            self._ended = why
+            self._connection = None
+            self._changes.wake_all()
+
+    def _tell(self, state: str) -> None:
+        if self._state == "closed":
+            return
+        self._state = state
+        if self._on_state is not None:
+            self._on_state(state)
+
+
+@asynccontextmanager
+async def connect_forever(
+    uri: str,
+    *,
+    wait: bool = True,
+    retry: Retry = RETRY,
+    on_state: Callable[[str], object] | None = None,
+    **terms: Unpack[ConnectionTerms],
+) -> AsyncIterator[ReconnectingClient]:
+    """A client that connects, and connects anew whenever its connection is lost, for as long as the block.
+
+    The block starts at once. ``retry`` says how long to pause between tries, ``wait`` whether requests wait for a
+    connection or raise ``ConnectionLost`` at once. ``on_state`` is a plain function that is told ``"connecting"`` at
+    each try, ``"connected"`` once the SETUP is queued, ``"lost"``, or ``"draining"`` where open calls may still finish,
+    and at the end ``"closed"``. The other ``terms`` are those of ``open_connection``, for every connection; with
+    ``resume`` a session is resumed first, and a new connection made when that failed.
+
+    ``setup`` and ``headers`` may be functions, async or not, that are called for each new connection, for tokens that
+    expire. What such a function raises where it can't connect itself (see ``open_connection_over``) is a try that
+    failed; anything else leaves the block as it is. A session that is resumed says no new SETUP.
+
+    What is in progress when a connection is lost raises; nothing is repeated by itself. A connection that the server
+    closes in good order is followed by a new one, too.
+
+    Raises ``ValueError`` and ``TypeError`` at once for what can be told then. A refusal (``RejectedSetup``,
+    ``InvalidSetup``, ``UnsupportedSetup``, ``NegotiationFailed``, ``Unsupported``) and terms that can't be said are not
+    tried again: the client is closed, and every waiting and later call raises them.
+    """
+    need_trio()
+    if not isinstance(retry, Retry):
+        raise TypeError(f"retry is a Retry, not {type(retry).__name__}")
+    if on_state is not None and not callable(on_state):
+        raise TypeError(f"on_state is a function, not {type(on_state).__name__}")
+    fit = checked(uri, terms)
+    async with recording_into(fit.get("capture")) as recording:
+        # One capture for all connections, not one for each.
+        fit["capture"] = recording
+        client = ReconnectingClient(uri, fit, wait, retry, on_state)
+        error: BaseException | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client._run, nursery)
+                try:
+                    yield client
+                except BaseException as exc:
+                    error = exc
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            leaf = only_leaf(group)
+            raise leaf from leaf.__cause__
+        finally:
+            client._end(ConnectionClosed("the client was closed by this side"))
+            client._tell("closed")
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # its traceback refers to this frame
+
+
+async def _drains(connection: Connection) -> bool:
+    """Wait until a connection takes no new requests. Whether those that are open may still finish."""
+    changed = trio.Event()
+
+    def look(status: str) -> None:
+        if status in ("draining", "closed"):
+            changed.set()
+
+    connection.on_state(look)
+    look(connection.status)
+    await changed.wait()
+    return connection.status == "draining"
+
+
+def _twin(error: Exception) -> Exception:
+    """The same error, a wrong argument as well, without what it went through."""
+    return again(cast("RSocketError", error))

@@ -1,0 +1,82 @@
+"""What is each new connection of a client made with? Terms, some of which may be made anew: tokens expire."""
+
+from __future__ import annotations
+
+import inspect
+import ssl
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypedDict
+
+from rsocket_trio.client.open import DIALECT, open_connection
+from rsocket_trio.connection.choosing import checked_peer
+from rsocket_trio.connection.recorded import CaptureLike
+from rsocket_trio.connection.resuming import is_absence
+from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.limits import Limits
+from rsocket_trio.payload import PayloadLike, as_payload
+from rsocket_trio.responder import Responder
+from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.terms import Keepalive, ResumeOptions
+from rsocket_trio.transports.connect import HeadersLike, as_headers
+from rsocket_trio.transports.uris import parse_uri
+
+
+class ConnectionTerms(TypedDict, total=False):
+    """What ``open_connection`` takes beside the URI; ``setup`` and ``headers`` may be functions, async or not."""
+
+    dialect: str
+    responder: Responder | None
+    setup: PayloadLike | Callable[[], PayloadLike | Awaitable[PayloadLike]]
+    data_mime: str
+    metadata_mime: str
+    keepalive: Keepalive
+    lease: bool
+    strict: bool
+    resume: ResumeOptions | None
+    limits: Limits
+    fragment_size: int
+    ssl_context: ssl.SSLContext | None
+    headers: HeadersLike | Callable[[], HeadersLike | Awaitable[HeadersLike]]
+    quirks: Iterable[str]
+    peer: str | None
+    entries: Iterable[object]
+    streamux: StreamuxOptions | None
+    capture: CaptureLike | None
+
+
+RENEWED: Final[dict[str, Callable[[Any], object]]] = {"setup": as_payload, "headers": as_headers}
+"""What may be made anew for each connection, and what is made of the result."""
+
+
+def checked(uri: str, terms: ConnectionTerms) -> ConnectionTerms:
+    """The terms, fit to be used more than once. Raises ``ValueError`` and ``TypeError`` for what can be told now."""
+    parse_uri(uri)
+    inspect.signature(open_connection).bind(uri, **terms)
+    given: dict[str, Any] = dict(terms)
+    if given.get("peer") is not None:
+        checked_peer(given["peer"], given.get("dialect", DIALECT))
+    for name, fit in (("headers", as_headers), ("quirks", tuple), ("entries", tuple)):
+        if name in given and not callable(given[name]):
+            given[name] = fit(given[name])
+    return given  # type: ignore[return-value]
+
+
+async def renewed(terms: ConnectionTerms) -> dict[str, Any]:
+    """What ``open_connection`` takes this time.
+
+    Raises ``ConnectionLost`` where a function could not connect to whoever knows (see ``is_absence``). Its other errors
+    are faults of its own, and leave as they are.
+    """
+    made: dict[str, Any] = dict(terms)
+    for name, as_it_is in RENEWED.items():
+        function = made.get(name)
+        if not callable(function):
+            continue
+        try:
+            result = function()
+            made[name] = as_it_is(await result if inspect.isawaitable(result) else result)
+        except Exception as error:
+            if isinstance(error, ConnectionLost) or not is_absence(error):
+                raise
+            raise ConnectionLost(f"no {name} for a new connection: {str(error) or type(error).__name__}") from error
+    return made

@@ -1,0 +1,237 @@
+"""What load is wanted? Where to, how much, of what, on which terms: one value, checked before anything starts."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, TypedDict
+
+import attrs
+
+from rsocket_trio import Keepalive, Payload
+from rsocket_trio.client.open import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME
+from rsocket_trio.connection.choosing import peer_and_dialect
+from rsocket_trio.connection.dialects import ALL, SHORT
+from rsocket_trio.connection.requester import INITIAL_REQUEST_N
+from rsocket_trio.metadata import (
+    AUTHENTICATION,
+    COMPOSITE_METADATA,
+    Authentication,
+    Entry,
+    encode_authentication,
+    encode_composite,
+    with_route,
+)
+from rsocket_trio.rsocket.peers import PEERS
+from rsocket_trio.terms import MAX_REQUESTS
+from rsocket_trio.transports.connect import HeadersLike, as_headers
+from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.values import Unsaid
+
+INTERACTIONS = ("response", "stream", "fnf", "channel")
+CLOSED = "closed"
+ARRIVALS = ("poisson", "constant", CLOSED)
+IN_FLIGHT = 1024
+"""Requests of a task that may wait for their answers, where an open loop is not told."""
+
+
+class Terms(TypedDict, total=False):
+    """What ``run`` takes beside the URI: the fields of ``Plan``, by their names."""
+
+    rate: float | None
+    seconds: float
+    tasks: int
+    connections: int
+    interaction: str
+    route: str | None
+    data: bytes
+    sizes: tuple[int, ...]
+    metadata: bytes | None
+    auth: Authentication | None
+    items: int
+    take: int | None
+    credit: int
+    arrivals: str
+    in_flight: int | None
+    timeout: float
+    warm_up: float
+    seed: int | None
+    probe: bool
+    connect_timeout: float
+    dialect: str
+    quirks: tuple[str, ...]
+    peer: str | None
+    setup: Payload
+    data_mime: str
+    metadata_mime: str
+    keepalive: Keepalive
+    lease: bool
+    headers: HeadersLike
+    trust: str | None
+    untrusted: bool
+    cert: str | None
+    key: str | None
+
+
+def in_full(dialect: str) -> str:
+    """The name of a dialect in full, where it is a short one."""
+    return SHORT.get(dialect, dialect)
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """A load. Raises ``ValueError`` that says which term can't be, and why."""
+
+    uri: str
+    rate: float | None = None
+    """Requests per second of all tasks together; none for a closed loop."""
+    seconds: float = 10.0
+    """How long is measured."""
+    tasks: int = 1
+    """Tasks of Spark that make the load, all at the same time."""
+    connections: int = 1
+    """Connections of each task, which take turns."""
+    interaction: str = "response"
+    """``response``, ``stream``, ``fnf`` or ``channel``."""
+    route: str | None = None
+    data: bytes = b""
+    """What each request carries."""
+    sizes: tuple[int, ...] = ()
+    """Instead of ``data``: random bytes, of a size that is drawn from these for each request."""
+    metadata: bytes | None = attrs.field(default=None, repr=False)
+    auth: Authentication | None = attrs.field(default=None, repr=False)
+    """Credentials, sent with each request, in composite metadata."""
+    items: int = 1
+    """Payloads that a request of a channel sends; the first one opens it."""
+    take: int | None = None
+    """Items after which a stream or channel is cancelled and counts as answered; all by default."""
+    credit: int = INITIAL_REQUEST_N
+    """Items of a stream or channel that are asked for first; topped up at half."""
+    arrivals: str = "poisson"
+    """``poisson`` or ``constant`` distances between requests; or ``closed``: each after the answer before it."""
+    in_flight: int | None = None
+    """Requests of a task that may wait for their answers: 1024, and in a closed loop one for each connection."""
+    timeout: float = 10.0
+    """Seconds that a request may take; and as long may one wait for its turn, until it is dropped."""
+    warm_up: float = 0.0
+    """Seconds of the same load before measuring begins."""
+    seed: int | None = None
+    """Of all that is random; drawn, and told in the summary, where it is not given."""
+    probe: bool = True
+    """Whether each task makes one request beforehand, without which there is no load."""
+    connect_timeout: float = 10.0
+    """Seconds until all connections of a task must be there."""
+    dialect: str = attrs.field(default=DIALECT, converter=in_full)
+    quirks: tuple[str, ...] = ()
+    peer: str | None = None
+    setup: Payload = attrs.field(factory=Payload, repr=False)
+    data_mime: str = DATA_MIME
+    metadata_mime: str = METADATA_MIME
+    keepalive: Keepalive = KEEPALIVE
+    lease: bool = False
+    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), converter=as_headers, repr=False)
+    trust: str | None = None
+    """A file of certificates to trust, PEM, which each executor must have; so must ``cert`` and ``key`` be."""
+    untrusted: bool = False
+    """Trust every certificate."""
+    cert: str | None = None
+    key: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        parse_uri(self.uri)
+        for name, known in (("interaction", INTERACTIONS), ("arrivals", ARRIVALS), ("dialect", tuple(ALL))):
+            if (said := getattr(self, name)) not in known:
+                raise ValueError(f"{name} {said!r}: one of {', '.join(known)}")
+        for name in ("seconds", "timeout", "connect_timeout"):
+            _more_than_zero(name, getattr(self, name))
+        for name in ("tasks", "connections", "items", "credit", "take", "in_flight"):
+            _count(name, getattr(self, name))
+        if not 0 <= self.warm_up < float("inf"):
+            raise ValueError(f"warm_up of {self.warm_up}: 0 or more seconds")
+        if any(size < 0 for size in self.sizes):
+            raise ValueError(f"sizes of {self.sizes}: each is 0 or more bytes")
+        self._check_fit()
+
+    def _check_fit(self) -> None:
+        if self.arrivals == CLOSED:
+            if self.rate is not None:
+                raise ValueError("a closed loop has no rate: its requests wait for the answers before them")
+        elif self.rate is None:
+            raise ValueError("rate is missing: requests per second of all tasks together")
+        else:
+            _more_than_zero("rate", self.rate)
+        if self.data and self.sizes:
+            raise ValueError("data and sizes exclude each other")
+        if self.items > 1 and self.interaction != "channel":
+            raise ValueError(f"items is for channels: a {self.interaction} sends one payload")
+        if self.take is not None and self.interaction not in ("stream", "channel"):
+            raise ValueError(f"take is for streams and channels: a {self.interaction} has no items")
+        known, _ = peer_and_dialect(self.peer, self.dialect)
+        mime = self.metadata_mime
+        if known is not None and known.mime is not None and isinstance(mime, Unsaid):
+            mime = known.mime
+        if self.auth is not None and mime != COMPOSITE_METADATA:
+            raise ValueError(f"auth needs composite metadata, not {mime}")
+        if self.route is not None:
+            with_route(self.route, self.request_metadata, mime)
+
+    @property
+    def bound(self) -> int:
+        """Requests of a task that may wait for their answers."""
+        if self.in_flight is not None:
+            return self.in_flight
+        return self.connections if self.arrivals == CLOSED else IN_FLIGHT
+
+    @property
+    def first_credit(self) -> int:
+        """The credit that a stream or channel begins with: what the plan says, or else what the peer needs."""
+        needed = PEERS[self.peer].initial_request_n if self.peer is not None else None
+        return self.credit if needed is None or not isinstance(self.credit, Unsaid) else needed
+
+    @property
+    def request_metadata(self) -> bytes | None:
+        """What goes with each request, beside its route."""
+        if self.auth is None:
+            return self.metadata
+        entry = encode_composite([Entry(AUTHENTICATION, encode_authentication(self.auth))])
+        return entry + (self.metadata or b"")
+
+    def connection_terms(self) -> dict[str, Any]:
+        """What ``open_connection`` takes beside the URI. Raises ``ValueError`` for files that do not work."""
+        return {
+            "dialect": self.dialect,
+            "quirks": self.quirks,
+            "peer": self.peer,
+            "setup": self.setup,
+            "data_mime": self.data_mime,
+            "metadata_mime": self.metadata_mime,
+            "keepalive": self.keepalive,
+            "lease": self.lease,
+            "headers": self.headers,
+            "ssl_context": self._ssl_context(),
+        }
+
+    def _ssl_context(self) -> ssl.SSLContext | None:
+        if not (self.trust or self.cert or self.untrusted):
+            return None
+        file = self.trust
+        try:
+            context = ssl.create_default_context(cafile=self.trust)
+            file = self.cert
+            if self.cert is not None:
+                context.load_cert_chain(self.cert, self.key)
+        except OSError as error:
+            raise ValueError(f"cannot use the certificates of {file}: {error.strerror or 'no PEM file'}") from None
+        if self.untrusted:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+def _more_than_zero(name: str, number: float) -> None:
+    if not 0 < number < float("inf"):
+        raise ValueError(f"{name} of {number}: more than 0")
+
+
+def _count(name: str, number: int | None) -> None:
+    if number is not None and not 1 <= number <= MAX_REQUESTS:
+        raise ValueError(f"{name} of {number}: a whole number from 1 on")

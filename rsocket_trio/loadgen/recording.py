@@ -1,0 +1,92 @@
+"""What does a task write down? Counts by second, of what happened and of how long it took, as rows that add up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final, TypeAlias
+
+from rsocket_trio.errors import ApplicationError, RSocketError
+from rsocket_trio.loadgen.histogram import bucket_of
+
+NS = 1e9
+
+# Measures that count something; their rows have no bucket.
+DUE: Final = "due"
+OK: Final = "ok"
+ERROR: Final = "error"
+DROPPED: Final = "dropped"
+LATE: Final = "late"
+ITEMS: Final = "items"
+DONE: Final = "done"
+"""Requests that were answered in this second, whenever they were due. All others count in the second they were due."""
+
+# Measures of time in nanoseconds; their rows have a bucket of ``histogram``.
+LATENCY: Final = "latency"
+"""From when a request was due to the end of its answer."""
+SERVICE: Final = "service"
+"""The same from when the request was begun."""
+LAG: Final = "lag"
+"""From when it was due until it was begun."""
+FIRST_ITEM: Final = "first_item"
+"""From when it was due to the first item of a stream or channel."""
+
+# What a task says of itself once; these do not add up.
+BEGAN: Final = "began"
+"""When the task's schedule began: nanoseconds of the epoch, by the clock of its machine."""
+MEASURED: Final = "measured"
+"""How long the task measured, in nanoseconds."""
+FAILED: Final = "failed"
+"""Why there was no load: the name of the row."""
+FACTS: Final = (BEGAN, MEASURED, FAILED)
+
+TIMEOUT: Final = "Timeout"
+"""The kind of error of a request that was not answered in time."""
+
+Row: TypeAlias = tuple[int, str, str, int | None, int]
+"""Second, measure, name, bucket, count."""
+
+
+class Recorder:
+    """Counts of one task. ``at`` is in seconds from the start, warm-up included; what is due in that is not counted."""
+
+    def __init__(self, warm_up: float = 0.0) -> None:
+        self._warm_up = warm_up
+        self._counts: dict[tuple[int, str, str, int | None], int] = {}
+
+    def count(self, at: float, measure: str, name: str = "", number: int = 1) -> None:
+        """Something happened."""
+        self._add(at, (measure, name, None), number)
+
+    def took(self, at: float, measure: str, seconds: float) -> None:
+        """Something took so long."""
+        # Two readings of a clock that is a float may be apart by less than nothing.
+        self._add(at, (measure, "", bucket_of(max(round(seconds * NS), 0))), 1)
+
+    def fact(self, measure: str, number: int) -> None:
+        """What is said once."""
+        self._counts[0, measure, "", None] = number
+
+    def rows(self) -> Iterator[Row]:
+        """All of it, by second."""
+        for (second, measure, name, bucket), number in sorted(self._counts.items(), key=_place):
+            yield second, measure, name, bucket, number
+
+    def _add(self, at: float, what: tuple[str, str, int | None], number: int) -> None:
+        at -= self._warm_up
+        if at >= 0:
+            key = (math.floor(at), *what)
+            self._counts[key] = self._counts.get(key, 0) + number
+
+
+def kind_of(error: RSocketError) -> str:
+    """What an error counts as: its class, and the application's code where it chose one."""
+    name = type(error).__name__
+    if isinstance(error, ApplicationError) and error.code != ApplicationError.default_code:
+        return f"{name} 0x{error.code:X}"
+    return name
+
+
+def _place(entry: tuple[tuple[int, str, str, int | None], int]) -> tuple[int, str, str, int]:
+    second, measure, name, bucket = entry[0]
+    return second, measure, name, -1 if bucket is None else bucket

@@ -1,0 +1,169 @@
+"""How is a load made with Spark? One barrier stage of so many tasks, whose counts Spark adds up."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Unpack
+
+import attrs
+
+from rsocket_trio.loadgen import recording
+from rsocket_trio.loadgen.plan import Plan, Terms
+from rsocket_trio.loadgen.recording import Row
+from rsocket_trio.loadgen.stopping import StopServer
+from rsocket_trio.loadgen.summary import Summary, summarize
+from rsocket_trio.loadgen.working import COLUMNS, Part, work
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+logger = logging.getLogger("rsocket_trio.spark")
+
+REGISTERING = 20.0
+"""Seconds that the executors of a cluster get to come, before there are too few."""
+POLL = 0.5
+LOCALHOST = "127.0.0.1"
+
+
+class LoadError(RuntimeError):
+    """There was no load: the server can't be reached, refuses, or answers the first request with an error."""
+
+
+class SlotsError(RuntimeError):
+    """Spark can't run so many tasks at the same time."""
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """What a load came to."""
+
+    rows: DataFrame
+    """The counts of each task and second, as they were made: columns ``task``, ``second``, ``measure``, ``name``,
+    ``bucket``, ``count``."""
+    summary: Summary
+    """The same, added up over tasks."""
+
+
+def run(spark: SparkSession, uri: str, **terms: Unpack[Terms]) -> Result:
+    """Make a load on a server, and wait until it is over.
+
+    ``terms`` are the fields of ``Plan``: ``rate`` requests per second of all ``tasks`` together, for so many
+    ``seconds``, with one ``interaction`` of one ``route``, on ``connections`` of each task.
+
+    Ctrl-C in the main thread ends the load in order: the result is what there is by then. A second one kills it.
+
+    Raises ``ValueError`` for terms that can't be, ``SlotsError`` where Spark has no room for so many tasks at once,
+    ``LoadError`` where no task makes its load because one of them can't.
+    """
+    plan = Plan(uri=uri, **terms)
+    check_slots(spark, plan.tasks)
+    return run_plan(spark, plan)
+
+
+def run_plan(spark: SparkSession, plan: Plan) -> Result:
+    """The same for a plan, where there is room."""
+    seed = secrets.randbits(32) if plan.seed is None else plan.seed
+    with stop_server(spark) as server, finishing(server.stop if server is not None else None) as interrupted:
+        # Read twice, the frame that makes the load would make it twice: its rows are kept.
+        rows = load_frame(spark, plan, seed, server).localCheckpoint()
+    found = list(added_up(rows))
+    for _, measure, name, _, _ in found:
+        if measure == recording.FAILED:
+            raise LoadError(name)
+    return Result(rows=rows, summary=summarize(plan, found, seed=seed, interrupted=interrupted.is_set()))
+
+
+def added_up(rows: DataFrame) -> Iterator[Row]:
+    """The rows of all tasks as those of one: sums, and of what a task says once the highest."""
+    from pyspark.sql import functions
+
+    # Sums of clocks overflow.
+    kept = rows.where(rows.measure != recording.BEGAN).groupBy("second", "measure", "name", "bucket")
+    for second, measure, name, bucket, total, highest in kept.agg(
+        functions.sum("count"), functions.max("count")
+    ).collect():
+        yield second, measure, name, bucket, highest if measure in recording.FACTS else total
+
+
+def load_frame(spark: SparkSession, plan: Plan, seed: int, server: StopServer | None) -> DataFrame:
+    """The frame that makes the load whenever it is read."""
+    address = server.address if server is not None else None
+
+    def task(numbers: Iterable[int]) -> Iterator[tuple[object, ...]]:
+        for number in numbers:
+            yield from work(Part(plan=plan, task=number, seed=seed), address)
+
+    # mapInArrow has barriers, too, and asks for pandas.
+    stage = spark.sparkContext.parallelize(range(plan.tasks), plan.tasks).barrier()
+    return spark.createDataFrame(stage.mapPartitions(task), COLUMNS, verifySchema=False)
+
+
+def check_slots(spark: SparkSession, tasks: int) -> None:
+    """Raise ``SlotsError`` where Spark can't run so many tasks at once: it would try for minutes, then say little."""
+    deadline = time.monotonic() + REGISTERING
+    while (slots := slots_of(spark)) < tasks:
+        if is_local(spark) or time.monotonic() >= deadline:
+            raise SlotsError(
+                f"{tasks} tasks need as many slots at the same time, and Spark has {slots}: fewer tasks, or "
+                + (f"a master of local[{tasks}]" if is_local(spark) else "more executor cores")
+            )
+        time.sleep(POLL)
+
+
+def slots_of(spark: SparkSession) -> int:
+    """How many tasks run at the same time, as the scheduler counts. Raises ``SlotsError`` where it can't be asked."""
+    context: Any = getattr(spark, "_sc", None)
+    if context is None:
+        raise SlotsError("a load needs a session of its own: Spark Connect has no barrier stages of plain tasks")
+    scala = context._jsc.sc()
+    return int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile()))
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether all tasks run on this machine."""
+    return spark.conf.get("spark.master", "").startswith("local")  # type: ignore[union-attr]  # there is a default
+
+
+@contextmanager
+def stop_server(spark: SparkSession) -> Iterator[StopServer | None]:
+    """What tasks ask whether to stop; ``None`` where nobody can listen. They are cut off at the end of the block."""
+    host = spark.conf.get("spark.driver.host", LOCALHOST) or LOCALHOST
+    bind = spark.conf.get("spark.driver.bindAddress", host) or host
+    try:
+        server = StopServer(bind, host)
+    except OSError as error:
+        logger.warning("the load cannot be stopped before its time: %s", error)
+        yield None
+        return
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+@contextmanager
+def finishing(stop: Callable[[], object] | None) -> Iterator[threading.Event]:
+    """Have the first Ctrl-C call a function and set the event; what stood there before comes with the second one."""
+    interrupted = threading.Event()
+    if stop is None or threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, before)
+        stop()
+
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)

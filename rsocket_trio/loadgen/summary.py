@@ -1,0 +1,138 @@
+"""What came of a load? Counts, errors by kind and quantiles, of each second and of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from rsocket_trio.loadgen import recording
+from rsocket_trio.loadgen.histogram import Histogram
+from rsocket_trio.loadgen.plan import Plan
+from rsocket_trio.loadgen.recording import NS, Row
+
+QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+TIMES = (recording.LATENCY, recording.SERVICE, recording.LAG, recording.FIRST_ITEM)
+
+
+@attrs.define
+class Counts:
+    """What became of requests. The histograms are in nanoseconds."""
+
+    due: int = 0
+    """Requests that the schedule asked for."""
+    ok: int = 0
+    """Those that were answered; every answer of a server but an error is one."""
+    errors: dict[str, int] = attrs.field(factory=dict)
+    """Those that failed, by kind."""
+    dropped: int = 0
+    """Those that were not begun before their time was over."""
+    late: int = 0
+    """Those that had to wait to be begun, because too many were under way. They count elsewhere, too."""
+    done: int = 0
+    """Requests that were answered in this time, whenever they were due."""
+    items: int = 0
+    """Payloads that were received."""
+    times: dict[str, Histogram] = attrs.field(factory=lambda: {name: Histogram() for name in TIMES})
+    """``latency``, ``service``, ``lag`` and ``first_item``: see ``recording``."""
+
+    @property
+    def failed(self) -> int:
+        """How many failed."""
+        return sum(self.errors.values())
+
+    @property
+    def unfinished(self) -> int:
+        """Those that were under way, or waited, when the load was stopped."""
+        return self.due - self.ok - self.failed - self.dropped
+
+    def quantiles(self, of: str = recording.LATENCY) -> dict[str, float | None]:
+        """Seconds by the names of ``QUANTILES``; ``None`` where nothing was measured."""
+        found = {name: self.times[of].quantile(part) for name, part in QUANTILES.items()}
+        return {name: None if time is None else time / NS for name, time in found.items()}
+
+    def add(self, measure: str, name: str, bucket: int | None, count: int) -> None:
+        """Take what a row says."""
+        if bucket is not None:
+            self.times[measure].merge(Histogram([(bucket, count)]))
+        elif measure == recording.ERROR:
+            self.errors[name] = self.errors.get(name, 0) + count
+        else:
+            setattr(self, measure, getattr(self, measure) + count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for JSON: times in seconds."""
+        counts = {name: getattr(self, name) for name in ("due", "ok", "dropped", "late", "unfinished", "items")}
+        times = {name: self.quantiles(name) for name in TIMES if self.times[name].total}
+        return {**counts, "errors": dict(sorted(self.errors.items())), **times}
+
+
+@attrs.frozen(kw_only=True)
+class Summary:
+    """What came of a load, over all tasks. Shown as a table by ``print``."""
+
+    plan: Plan
+    seed: int
+    """Of all that was random."""
+    measured: float
+    """Seconds that were measured: those of the plan, or less where the load was stopped."""
+    total: Counts
+    seconds: Mapping[int, Counts]
+    """By the second in which requests were due; ``done`` by the one in which they were answered."""
+    interrupted: bool = False
+
+    @property
+    def offered(self) -> float:
+        """Requests per second that the schedule asked for."""
+        return self._per_second(self.total.due)
+
+    @property
+    def rps(self) -> float:
+        """Requests per second that were answered while it was measured: less than ``offered`` under overload."""
+        last = int(self.measured) if self.measured % 1 else int(self.measured) - 1
+        return self._per_second(sum(counts.done for second, counts in self.seconds.items() if second <= last))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return {
+            "uri": self.plan.uri,
+            "tasks": self.plan.tasks,
+            "arrivals": self.plan.arrivals,
+            "seed": self.seed,
+            "interrupted": self.interrupted,
+            "measured": self.measured,
+            "offered": self.offered,
+            "rps": self.rps,
+            **self.total.to_dict(),
+            "seconds": [
+                {"second": second, "done": counts.done, **counts.to_dict()} for second, counts in self.seconds.items()
+            ],
+        }
+
+    def __str__(self) -> str:
+        from rsocket_trio.loadgen.table import table
+
+        return table(self)
+
+    def _per_second(self, count: int) -> float:
+        return count / self.measured if self.measured else 0.0
+
+
+def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool = False) -> Summary:
+    """The summary of rows: of all tasks, added up or not."""
+    total, seconds, measured = Counts(), dict[int, Counts](), 0
+    for second, measure, name, bucket, count in rows:
+        if measure == recording.MEASURED:
+            measured = max(measured, count)
+        elif measure not in recording.FACTS:
+            total.add(measure, name, bucket, count)
+            seconds.setdefault(second, Counts()).add(measure, name, bucket, count)
+    return Summary(
+        plan=plan,
+        seed=seed,
+        measured=measured / NS,
+        total=total,
+        seconds=dict(sorted(seconds.items())),
+        interrupted=interrupted,
+    )

@@ -1,0 +1,130 @@
+"""Control where signs of life, leases and what applications add are extension entries in EXT frames."""
+
+from __future__ import annotations
+
+from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
+from rsocket_trio.mux.events import EntriesReceived
+from rsocket_trio.rsocket.control import Control
+from rsocket_trio.rsocket.extensions.blocks import Entry, MalformedExtension, UnknownExtension
+from rsocket_trio.rsocket.extensions.payloads import (
+    AT_EXT,
+    REQUESTS_COUNT,
+    Beat,
+    Permits,
+    ResumePosition,
+    entry_of,
+)
+from rsocket_trio.rsocket.frames import ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
+from rsocket_trio.rsocket.layouts.v2_0_draft import EXTENSION_BLOCK
+from rsocket_trio.rsocket.resumption import MarkedResumption
+
+REJECTED = 0x202
+INVALID = 0x204
+
+BLOCK_ERRORS = (UnknownExtension, MalformedExtension)
+REPORTS = 4
+"""How often within one store the peer hears how far this side got."""
+OURS = (Beat, Permits, ResumePosition)
+"""What the entries of an EXT can say that concerns the session and no application."""
+
+
+class EntryControl(Control):
+    """The same frames; those of EXT's one type that has entries are read here, and sent instead of others."""
+
+    __slots__ = ()
+
+    def beat(self, frame: KeepaliveFrame) -> Frame:
+        """RSX-KA-05: a peer that does not know the extension may ignore it."""
+        return _block(entry_of(Beat(frame.respond, frame.data), ignore=True), ignore=True)
+
+    def lease(self, frame: LeaseFrame) -> Frame:
+        """RSX-LEASE-04: both sides have agreed on the one strategy."""
+        return _block(entry_of(Permits(REQUESTS_COUNT, frame.time_to_live_ns, frame.number_of_requests)))
+
+    def report_position(self) -> None:
+        """RSX-RES-05: after every quarter of the store."""
+        resumption = self.resumption
+        if isinstance(resumption, MarkedResumption) and resumption.unreported * REPORTS >= resumption.store_bytes:
+            self._put_position(resumption)
+
+    def _put_position(self, resumption: MarkedResumption) -> None:
+        resumption.unreported = 0
+        self._outbox.put_signal(self._encode(_block(entry_of(ResumePosition(resumption.received)))))
+
+    def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
+        """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
+        frame = ExtFrame(0, EXTENSION_BLOCK, ignore=ignore, extensions=entries)
+        self._outbox.put(self._pushes, self._encode(frame))
+
+    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
+        """Send an EXT frame of a type without entries."""
+        if ext_type == EXTENSION_BLOCK:
+            raise LocalProtocolError(f"EXT of type {EXTENSION_BLOCK} has extension entries here, and no other body")
+        super().extension(ext_type, body, ignore=ignore)
+
+    def receive(self, frame: Frame) -> None:
+        """Take a frame that is none of a stream's."""
+        if isinstance(frame, ExtFrame) and frame.ext_type == EXTENSION_BLOCK:
+            self._on_block(frame)
+        else:
+            super().receive(frame)
+
+    def is_for_session(self, data: bytes) -> bool:
+        """Whether an EXT frame concerns nobody but the session, so that no gate need hold it."""
+        try:
+            frame = self._dialect.codec.decode(data)
+        except RemoteProtocolError:
+            return True
+        return isinstance(frame, ExtFrame) and frame.ext_type == EXTENSION_BLOCK and not _others(frame)
+
+    def refuse_unread(self, data: bytes, error: RemoteProtocolError) -> bool:
+        """Answer a request whose extension block can't be read (RSX-TLV-07, RSX-TLV-08); ``False`` for all else."""
+        codec = self._dialect.codec
+        header = codec.header(data)
+        row = codec.row(header.number) if header is not None else None
+        if header is None or row is None or row.frame is not RequestFrame or not isinstance(error, BLOCK_ERRORS):
+            return False
+        code = REJECTED if isinstance(error, UnknownExtension) else INVALID
+        self._inbound.refuse_unread(header.stream_id, row.interaction, code, str(error))
+        return True
+
+    def _on_block(self, frame: ExtFrame) -> None:
+        inbound = self._inbound
+        if frame.stream_id:
+            inbound.ignored += 1  # ALL-RCT-07
+            return
+        for entry in frame.extensions:
+            content = AT_EXT.read(entry)
+            if isinstance(content, Beat):
+                self._on_beat(content)
+            elif isinstance(content, Permits):
+                self._on_permits(content)
+            elif isinstance(content, ResumePosition) and self.resumption is not None:
+                self.resumption.confirmed(content.last_received_position)
+        others = _others(frame)
+        if others:
+            inbound.events.append(EntriesReceived(others))
+
+    def _on_beat(self, beat: Beat) -> None:
+        if beat.respond:
+            self.established = True
+            if isinstance(self.resumption, MarkedResumption):
+                self._put_position(self.resumption)
+            self._outbox.put_reply(self._encode(self.beat(KeepaliveFrame(False, 0, beat.data))))
+        else:
+            self._pong()
+
+    def _on_permits(self, permits: Permits) -> None:
+        self.established = True
+        if permits.strategy != REQUESTS_COUNT:
+            self._inbound.ignored += 1  # It was not selected.
+        else:
+            self._on_lease(LeaseFrame(permits.time_to_live_ns, permits.number))
+
+
+def _block(entry: Entry, *, ignore: bool = False) -> ExtFrame:
+    return ExtFrame(0, EXTENSION_BLOCK, ignore=ignore, extensions=(entry,))
+
+
+def _others(frame: ExtFrame) -> tuple[Entry, ...]:
+    return tuple(entry for entry in frame.extensions if not isinstance(AT_EXT.read(entry), OURS))

@@ -1,0 +1,192 @@
+"""What a client asks for in the extension entries of its SETUP, and what a server grants in those of SETUP_OK."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import attrs
+
+from rsocket_trio.errors import (
+    InvalidSetup,
+    RejectedResume,
+    RemoteProtocolError,
+    SetupError,
+    UnsupportedSetup,
+)
+from rsocket_trio.rsocket.extensions.blocks import BROKER, KEEPALIVE, LEASE, RESUME, Entry, Point, UnknownExtension
+from rsocket_trio.rsocket.extensions.broker import Address
+from rsocket_trio.rsocket.extensions.payloads import (
+    AT_OK,
+    AT_SETUP,
+    AT_STREAM,
+    REQUESTS_COUNT,
+    Complexity,
+    KeepaliveTerms,
+    Resumable,
+    ResumeGrant,
+    ResumeRequest,
+    Strategies,
+    entry_of,
+)
+from rsocket_trio.rsocket.frames import SetupFrame
+from rsocket_trio.terms import Keepalive
+
+TERMS_SIZE: Final = 8
+"""Bytes of the keepalive terms, which a grant repeats."""
+
+
+def as_entries(contents: Iterable[object]) -> tuple[Entry, ...]:
+    """Entries of what a user gave: ready-made ones, or what an extension says.
+
+    An application's own extension may always be ignored (RSX-TLV-09). Raises ``LocalProtocolError`` for what no
+    extension says.
+    """
+    entries = (content if isinstance(content, Entry) else entry_of(content) for content in contents)
+    return tuple(attrs.evolve(entry, ignore=True) if isinstance(entry.ext, str) else entry for entry in entries)
+
+
+def content_at(point: Point, entries: Iterable[Entry], kind: type) -> object:
+    """The first thing of this kind that the entries say at this point, or ``None``."""
+    contents = (point.read(entry) for entry in entries)
+    return next((content for content in contents if isinstance(content, kind)), None)
+
+
+# The client asks
+
+
+def asked(keepalive: Keepalive, *, lease: bool, resume: ResumeRequest | None = None) -> tuple[Entry, ...]:
+    """What our own SETUP asks for: keepalive, which nobody has to answer; leases and resumption, which are granted."""
+    entries = [entry_of(KeepaliveTerms(keepalive.interval, keepalive.max_lifetime), ignore=True)]
+    if resume is not None:
+        entries.append(entry_of(resume, ack=True))  # RSX-RES-04
+    if lease:
+        entries.append(entry_of(Strategies((REQUESTS_COUNT,)), ack=True))  # RSX-LEASE-06
+    return tuple(entries)
+
+
+def resume_grant(position: int | None) -> Entry:
+    """What a server answers to a client that may come back, or with a position to one that has (RSX-RES-03)."""
+    return entry_of(ResumeGrant(position))
+
+
+def with_mark(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """The entries of a request, which says that its stream is resumable unless they say otherwise (RSX-RES-06)."""
+    if content_at(AT_STREAM, entries, Resumable) is not None:
+        return entries
+    return (*entries, entry_of(Resumable(), ignore=True))
+
+
+def stated(frame: SetupFrame) -> SetupFrame:
+    """The same SETUP with its terms in the fields that other dialects have for them, too."""
+    terms = content_at(AT_SETUP, frame.extensions, KeepaliveTerms)
+    resume = content_at(AT_SETUP, frame.extensions, ResumeRequest)
+    return attrs.evolve(
+        frame,
+        keepalive_interval=terms.interval if isinstance(terms, KeepaliveTerms) else 0.0,
+        max_lifetime=terms.max_lifetime if isinstance(terms, KeepaliveTerms) else 0.0,
+        lease=content_at(AT_SETUP, frame.extensions, Strategies) is not None,
+        resume_token=resume.token if isinstance(resume, ResumeRequest) else None,
+    )
+
+
+# The server grants, or refuses
+
+
+def unreadable(error: RemoteProtocolError) -> SetupError:
+    """How a SETUP that was not understood is refused: RSX-TLV-07, RSX-TLV-08, RSX-GAP-18."""
+    return UnsupportedSetup(str(error)) if isinstance(error, UnknownExtension) else InvalidSetup(str(error))
+
+
+def refusal(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> SetupError | None:
+    """Why a server can't accept what this SETUP, which stands as it came, says or asks for; or ``None``."""
+    if frame.data_mime == "":
+        return InvalidSetup("SETUP without a data MIME type")  # RSX-MIME-03
+    for entry in frame.extensions:
+        if entry.ack and not frame.ack:  # RSX-SETUP-04
+            return InvalidSetup(f"extension {entry.name} asks for an answer, and its SETUP does not")
+        refused = _refused(entry, grants_leases, resumes)
+        if refused is not None:
+            return refused
+    return None
+
+
+def _refused(entry: Entry, grants_leases: bool, resumes: bool) -> SetupError | None:
+    content = AT_SETUP.read(entry)
+    if isinstance(content, KeepaliveTerms) and not (content.interval and content.max_lifetime):
+        return InvalidSetup(  # RSX-KA-02
+            f"keepalive interval {content.interval:g} s and lifetime {content.max_lifetime:g} s must be above 0"
+        )
+    if isinstance(content, ResumeRequest):
+        if content.last_received_server_position is not None:
+            return RejectedResume("resume: resumption is not offered here")  # RSX-RES-08
+        if not (entry.ignore or resumes):
+            return UnsupportedSetup("resume: resumption is not offered here")
+    if isinstance(content, Strategies) and not entry.ignore:
+        if not entry.ack:
+            return InvalidSetup("lease: it must ask for an answer")  # RSX-LEASE-06
+        if not _leases(entry, grants_leases):
+            return UnsupportedSetup("lease: no lease of a strategy that was offered is granted here")
+    return None
+
+
+def grants(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> tuple[Entry, ...]:
+    """What a server by itself answers to the entries that ask for it: those that are not there are not granted."""
+    granted: list[Entry] = []
+    for entry in frame.extensions:
+        if entry.ack and entry.ext == KEEPALIVE:
+            granted.append(Entry(KEEPALIVE, entry.ignore, payload=entry.payload[:TERMS_SIZE]))  # RSX-KA-03
+        elif resumes and entry.ack and entry.ext == RESUME:
+            granted.append(attrs.evolve(resume_grant(None), ignore=entry.ignore))
+        elif _leases(entry, grants_leases):
+            granted.append(entry_of(Strategies((REQUESTS_COUNT,)), ignore=entry.ignore))
+    return tuple(granted)
+
+
+def _leases(entry: Entry, grants_leases: bool) -> bool:
+    """Whether this entry asks for leases of a kind that is granted."""
+    content = AT_SETUP.read(entry)
+    return grants_leases and entry.ack and isinstance(content, Strategies) and REQUESTS_COUNT in content.names
+
+
+# The client looks what it got
+
+
+def check_grants(asked_for: Iterable[Entry], granted: tuple[Entry, ...]) -> None:
+    """Hold SETUP_OK to what was offered.
+
+    Raises ``RemoteProtocolError`` for what was not, ``UnsupportedSetup`` for leases that we can't go on without.
+    """
+    offered = content_at(AT_SETUP, asked_for, Strategies)
+    selected = content_at(AT_OK, granted, Strategies)
+    if isinstance(selected, Strategies):
+        names = offered.names if isinstance(offered, Strategies) else ()
+        for name in selected.names:
+            if name not in names:  # RSX-LEASE-03
+                raise RemoteProtocolError(f"lease strategy {name!r} was selected, and not offered")
+    elif offered is not None:
+        raise UnsupportedSetup("lease: it was not granted")  # RSX-OK-02
+    resume = content_at(AT_SETUP, asked_for, ResumeRequest)
+    if resume is not None and content_at(AT_OK, granted, ResumeGrant) is None:
+        raise UnsupportedSetup("resume: it was not granted")
+
+
+# Requests
+
+
+def cost_of(entries: tuple[Entry, ...]) -> int:
+    """How many permits a request with these entries costs (RSX-LEASE-05)."""
+    for entry in entries:
+        if entry.ext == LEASE:
+            content = AT_STREAM.read(entry)
+            return content.permits if isinstance(content, Complexity) else 1
+    return 1
+
+
+def misdirected(entries: tuple[Entry, ...]) -> bool:
+    """Whether a broker's address does not say as it should how it is meant (RSX-BRK-03)."""
+    for entry in entries:
+        if entry.ext == BROKER:
+            content = AT_STREAM.read(entry)
+            return isinstance(content, Address) and not content.has_one_way
+    return False

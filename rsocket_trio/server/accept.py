@@ -1,0 +1,312 @@
+"""Who is it that connected? A server's connections: met, told apart by dialect, run, and let finish at the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from rsocket_trio.connection.choosing import server_ends
+from rsocket_trio.connection.connection import Connection
+from rsocket_trio.connection.dialects import Found, detect, name_of
+from rsocket_trio.connection.ends import ServerEnd, framing_for
+from rsocket_trio.connection.fault_log import FaultLog
+from rsocket_trio.connection.recorded import (
+    RecordedTransport,
+    begin_recording,
+    give_up_recording,
+    recorder_of,
+    session_over,
+    with_lengths,
+)
+from rsocket_trio.connection.resuming import Arrival, ServerRoad
+from rsocket_trio.connection.sessions import Resumable, Sessions
+from rsocket_trio.connection.timers import Patience, Timers
+from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.recording import Recording
+from rsocket_trio.responder import Responder
+from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
+from rsocket_trio.rsocket.frames import ErrorFrame
+from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.terms import ResumeOptions
+from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.listen import Accepted, AcceptedStream
+
+logger = logging.getLogger("rsocket_trio")
+
+LEAVING = 1.0
+
+
+Met = tuple[ServerEnd, Transport, Sequence[bytes]] | Arrival
+"""Whom a server met: a new client, its transport and the frames that came already, or one that is back with its next
+transport."""
+
+
+class Server:
+    """What all connections of one ``serve`` share: the responder, the terms, and the connections that are open."""
+
+    def __init__(
+        self,
+        responder: Responder,
+        dialects: Iterable[str],
+        limits: Limits,
+        fragment_size: int,
+        resume: ResumeOptions | None,
+        quirks: Iterable[str],
+        streamux: StreamuxOptions | None = None,
+        recording: Recording | None = None,
+    ) -> None:
+        self.responder = responder
+        self.ends = server_ends(dialects, responder, limits, fragment_size, quirks, streamux, resume)
+        self.sessions = Sessions(resume) if resume is not None else None
+        self.limits = limits
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self.timers: Timers | None = None
+        self.fault_log = FaultLog()
+        self._noise = 0
+        self._recording = recording
+
+    async def accept(self, accepted: Accepted | AcceptedStream) -> None:
+        """Serve one accepted connection. What a client does here is nobody else's trouble."""
+        deadline = trio.current_time() + self.limits.setup_timeout
+        try:
+            transport = accepted.plain()
+            if transport is None:
+                await self._accept_after_handshake(accepted, deadline)
+                return
+            cut = transport.cut
+            transport = self._looked_on(transport)
+            met: Met | None = None
+            try:
+                # One read, as a rule: what lies in a socket is read before Trio looks at the deadline.
+                with trio.CancelScope(deadline=deadline):
+                    met = await self._meet(transport)
+                if met is not None:
+                    # No more coroutines here than it takes, and nothing kept that only the beginning needs: both cost
+                    # memory for as long as the connection.
+                    serving = self._go_on(met, deadline)
+                    del transport, met
+                    await serving
+            finally:
+                cut()  # of another kind than sockets are streams that were given, whose listener closes them
+        except HandshakeFailed:
+            raise
+        except Exception:
+            # A fault of ours: it may cost this connection, but not the others.
+            logger.exception("%s: a connection failed", accepted.endpoint)
+
+    async def _accept_after_handshake(self, accepted: Accepted | AcceptedStream, deadline: float) -> None:
+        with Patience(self.timers, deadline) as patience:
+            async with accepted.open(self.limits) as opened:
+                transport = self._looked_on(opened)
+                met = await self._meet(transport)
+                patience.lift()
+                if met is not None:
+                    await self._go_on(met, deadline)
+
+    async def serve_one(self, transport: Transport, served: trio.Event) -> None:
+        """Serve one transport that needs no handshake, and close it."""
+        deadline = trio.current_time() + self.limits.setup_timeout
+        transport = self._looked_on(transport)
+        met: Met | None = None
+        try:
+            with trio.CancelScope(deadline=deadline):
+                met = await self._meet(transport)
+            if met is not None:
+                await self._go_on(met, deadline)
+        finally:
+            served.set()
+            with trio.CancelScope(shield=True):
+                await transport.aclose()
+
+    @asynccontextmanager
+    async def sharing_timers(self) -> AsyncIterator[None]:
+        """Have one task look after the deadlines of all connections, until the last of them is over."""
+        self.timers = Timers()
+        # Connections that finish while everything around them is cancelled still have deadlines.
+        minding = trio.CancelScope(shield=True)
+
+        async def mind(timers: Timers) -> None:
+            with minding:
+                await timers.run()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(mind, self.timers)
+            try:
+                yield
+            finally:
+                minding.cancel()
+
+    async def run_until_cancelled(self, grace: float, ended: trio.Event | None = None) -> None:
+        """Wait to be cancelled (or for ``ended``), then let all connections finish."""
+        try:
+            await (trio.Event() if ended is None else ended).wait()
+        finally:
+            self.draining = True
+            if self.sessions is not None:
+                self.sessions.close()
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    for connection in list(self.connections):
+                        nursery.start_soon(partial(connection.drain, grace=grace))
+
+    def tell_rest(self) -> None:
+        """No connection is left: the log hears of the failures that it was not told of."""
+        self.fault_log.tell_rest(trio.current_time())
+
+    async def _meet(self, transport: Transport) -> Met | None:
+        """Find out the dialect, and whose client this is. ``None`` for one that is nobody here, or went away."""
+        met: Met | None = None
+        try:
+            found = await self._end_for(transport)
+            if found is None:
+                return None
+            end, transport = found
+            begin_recording(transport, end.name)
+            met = (end, transport, ()) if end.resume is None else await self._meet_again(transport, end)
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            logger.debug("a client went before its SETUP: %s", error)
+        except RemoteProtocolError as error:
+            logger.debug("a client sent what is no frame: %s", error)
+            await self._say_goodbye(transport)
+        finally:
+            if met is None:
+                give_up_recording(transport, "no session came of it")
+        return met
+
+    def _looked_on(self, transport: Transport) -> Transport:
+        """The same transport, or one that is recorded."""
+        return transport if self._recording is None else RecordedTransport(transport, self._recording, "server")
+
+    def _go_on(self, met: Met, deadline: float) -> Coroutine[Any, Any, None]:
+        """Serve who was met, to the end: to be awaited at once. The connection minds the deadline of the SETUP."""
+        if isinstance(met, Arrival):
+            return _wait_done(met)
+        end, transport, first = met
+        return self.run(transport, end, deadline, first)
+
+    async def run(
+        self, transport: Transport, end: ServerEnd, setup_deadline: float, first: Sequence[bytes] = ()
+    ) -> None:
+        """Run one connection to its end; ``first`` are the frames that came on its transport already."""
+        if self.draining:
+            give_up_recording(transport, "the server is closing")
+            return
+        connection, returning, road = self._begin(transport, end)
+        running = connection.run(transport, setup_deadline=setup_deadline, first=first, timers=self.timers)
+        recorder = recorder_of(transport)
+        del transport, first
+        self.connections.add(connection)
+        try:
+            await running
+        finally:
+            self.connections.discard(connection)
+            session_over(recorder, connection)
+            if self.sessions is not None and returning is not None and road is not None:
+                self.sessions.release(returning)
+                road.let_go()
+
+    def _begin(self, transport: Transport, end: ServerEnd) -> tuple[Connection, Resumable | None, ServerRoad | None]:
+        """A connection for this client, which may come back if it asks for that."""
+        begun = end.begin(trio.current_time())
+        if end.resume is None:
+            transport.use_framing(end.framing(first=True))
+        sessions, session = self.sessions, begun.resumable
+        if sessions is None or session is None or end.resume is None:
+            alone = Connection(begun.session, self.responder, begun.setup, transport.handshake, None, self.fault_log)
+            return alone, None, None
+        road = ServerRoad(end.resume)
+        connection = Connection(begun.session, self.responder, begun.setup, transport.handshake, road, self.fault_log)
+        returning = connection.resumable(session, road)
+        session.continuity.claim = partial(sessions.claim, returning)
+        returning.watch(sessions.on_growth)
+        returning.share(sessions.live)
+        connection.on_state(lambda _: sessions.on_state(returning))
+        return connection, returning, road
+
+    async def _meet_again(self, transport: Transport, end: ServerEnd) -> Met | None:
+        """Meet a client that may be one that comes back: it is brought to its session."""
+        transport.use_framing(end.framing(first=True))
+        try:
+            frames = await transport.receive()
+        except RemoteProtocolError:
+            return end, transport, ()  # the session meets it again, and answers
+        if not frames:
+            return None
+        back = end.comeback(frames[0])
+        if back is None:
+            return end, transport, frames
+        assert self.sessions is not None
+        try:
+            return self.sessions.resume(back, transport, frames[1:])
+        except RejectedResume as refusal:
+            with trio.move_on_after(LEAVING):
+                await transport.send([end.refusal(refusal)])
+            await self._say_goodbye(transport)
+            return None
+
+    async def _end_for(self, transport: Transport) -> tuple[ServerEnd, Transport] | None:
+        """Whom the first bytes speak to, over a transport as its client uses it.
+
+        ``None`` after the peer was told, or not, that it is nobody here.
+        """
+        messages = transport.is_message_based
+        if len(self.ends) == 1:
+            (end,) = self.ends.values()
+            if messages and end.lengths_are_learnt:
+                data, _ = await transport.peek()
+                if keeps_length(data):
+                    transport = with_lengths(transport)
+            return end, transport
+        while True:
+            data, ended = await transport.peek()
+            found = detect(data, message=messages, ended=ended)
+            if found is UNDECIDED:
+                continue
+            learns = found is None or (not isinstance(found, str) and found.lengths_are_learnt)
+            if messages and learns and keeps_length(data):
+                transport = with_lengths(transport)
+            if found is not None and name_of(found) in self.ends:
+                return self.ends[name_of(found)], transport
+            if data or not ended:
+                await self._turn_away(transport, data, found)
+            return None
+
+    async def _turn_away(self, transport: Transport, data: bytes, found: Found | None) -> None:
+        self._noise += 1
+        if self._noise == 1:
+            logger.warning("first bytes that fit no dialect served here: %s; further ones are counted", data[:16].hex())
+        answer = found or answer_for(data, message=transport.is_message_based)
+        if answer is None or isinstance(answer, str):
+            # Streamux has no word for a refusal.
+            if transport.is_message_based:
+                # Closed without an answer; a WebSocket still says goodbye.
+                await self._say_goodbye(transport)
+            return
+        refusal = ErrorFrame(0, InvalidSetup.default_code, b"the first frame must be a SETUP of a version served here")
+        transport.use_framing(framing_for(answer, self.limits))
+        with trio.move_on_after(LEAVING):
+            await transport.send([answer.codec.encode(refusal)])
+        await self._say_goodbye(transport)
+
+    async def _say_goodbye(self, transport: Transport) -> None:
+        with trio.move_on_after(LEAVING):
+            try:
+                await transport.finish()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                # The peer was quicker.
+                return
+
+
+async def _wait_done(arrival: Arrival) -> None:
+    """Keep the transport open for as long as its session goes on over it, and while that drains."""
+    with trio.CancelScope(shield=True):
+        await arrival.done.wait()
+    give_up_recording(arrival.transport, "closed by this side")

@@ -1,0 +1,120 @@
+"""What is a worker told when it starts? The responder's name, the sockets that it gets, and how to serve them."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import struct
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from io import BytesIO
+from typing import Any, TypeAlias
+
+import attrs
+
+from rsocket_trio.server.processes.import_responder import split_name
+from rsocket_trio.transports.listen import Inherited
+
+Run: TypeAlias = Callable[..., Awaitable[None]]
+"""``run(responder, inherited, retiring=event, task_status=...)`` serves what was inherited until it is cancelled.
+
+Once the event is set it takes no new connections, lets those that it has finish, and returns.
+"""
+
+DRAIN = b"d"
+"""Take nothing new, let what is under way finish within the grace period, and go."""
+RETIRE = b"r"
+"""The same, but others serve already: connections that were accepted just now may still ask for something first."""
+
+LINGER = 5.0
+"""Seconds that a worker which retires goes on serving what it has, before it drains.
+
+A connection that it accepted at the last moment gets to ask for something, and what was asked for is not cut.
+"""
+
+MARGIN = 3.0
+"""Seconds beyond its grace period after which a process that still runs hangs."""
+
+SIZE = struct.Struct("!I")
+
+
+@attrs.frozen
+class Orders:
+    """Everything that a worker has to know. ``grace`` are the seconds that what is under way gets at the end."""
+
+    name: str
+    inherited: tuple[Inherited, ...]
+    grace: float
+    run: bytes
+    path: tuple[str, ...] = attrs.field(factory=lambda: tuple(sys.path))
+
+    @property
+    def descriptors(self) -> list[int]:
+        """All sockets that a worker inherits."""
+        return [descriptor for each in self.inherited for descriptor in each.descriptors]
+
+    def encode(self) -> bytes:
+        """The orders as they are sent to a process of the same Python."""
+        content = pickle.dumps(self)
+        return SIZE.pack(len(content)) + content
+
+
+def receive_orders(control: socket.socket) -> Orders | None:
+    """The orders; ``None`` if whoever should have given them is gone."""
+    head = _receive_exactly(control, SIZE.size)
+    content = _receive_exactly(control, SIZE.unpack(head)[0]) if head is not None else None
+    orders = pickle.loads(content) if content is not None else None
+    assert orders is None or isinstance(orders, Orders)
+    return orders
+
+
+def _receive_exactly(control: socket.socket, size: int) -> bytes | None:
+    content = b""
+    while len(content) < size:
+        more = control.recv(size - len(content))
+        if not more:
+            return None
+        content += more
+    return content
+
+
+class _TermsPickler(pickle.Pickler):
+    """Refuses what a process that did not run the main script can't find."""
+
+    def reducer_override(self, found: Any) -> Any:
+        if getattr(found, "__module__", None) == "__main__" and isinstance(found, type | Callable):
+            name = getattr(found, "__qualname__", repr(found))
+            raise ValueError(f"{name} is of the main script, which workers don't run: move it into a module")
+        return NotImplemented
+
+
+def encode_run(run: Run) -> bytes:
+    """How to serve, for another process. Raises ``ValueError`` for terms that can't be sent to one."""
+    buffer = BytesIO()
+    try:
+        _TermsPickler(buffer).dump(run)
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise ValueError(f"with workers, terms are sent to other processes, and one can't be: {error}") from error
+    return buffer.getvalue()
+
+
+def decode_run(content: bytes) -> Run:
+    """How to serve. Raises what importing the modules that it names does."""
+    run: Run = pickle.loads(content)
+    return run
+
+
+def check_workers(workers: object, name: object, schemes: Sequence[str], *, resumes: bool) -> None:
+    """Raise ``ValueError`` or ``TypeError`` for what several processes can't serve."""
+    if isinstance(workers, bool) or not isinstance(workers, int):
+        raise TypeError(f"workers is a number of processes, not {workers!r}")
+    if workers < 1:
+        raise ValueError(f"workers is {workers}: at least 1 is needed")
+    if not isinstance(name, str):
+        raise TypeError("with workers the responder is named, as in 'app:responder': each process imports it")
+    if split_name(name)[0] == "__main__":
+        raise ValueError(f"{name}: workers don't run the main script: move the responder into a module")
+    if "memory" in schemes:
+        raise ValueError("memory:// is within one process: workers can't share it")
+    if resumes and workers > 1:
+        raise ValueError("resume needs one process, for a client that comes back may reach another worker")

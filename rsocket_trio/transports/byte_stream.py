@@ -1,0 +1,254 @@
+"""How do frames travel over a stream of bytes? TCP, TLS, Unix sockets, and any other Trio stream."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+
+import trio
+from trio.lowlevel import checkpoint, wait_readable
+
+from rsocket_trio.mux.framing import CROWD, EncodedFrame, Framing, NoFraming
+from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.socket_stream import DirectStream
+
+READ_SIZE = 65536
+"""Bytes that one read may bring where nothing is known of what comes."""
+LARGEST_READ = 4 * READ_SIZE
+"""Bytes that it may bring of large frames, and of the one that is missing a part: little happens at once for them."""
+FIRST_READ_SIZE = 16384
+LEAST_READ_SIZE = 4096
+FEW = 64
+"""Frames in one read below which the next ones may bring more."""
+LARGE_FRAME = 32768
+"""Bytes of a frame from which it counts as large there."""
+LARGE = 4
+"""Frames in one write up to which bodies that were not copied so far go to the system as they are."""
+TAKES_PARTS = hasattr(socket.socket, "sendmsg")
+DISCARD_LIMIT = 4 * 1024 * 1024
+"""Bytes that ``finish`` reads and drops while it waits for the peer to close."""
+
+
+class ByteStreamTransport:
+    """Frames over a stream of bytes, cut by the framing that ``use_framing`` sets.
+
+    One write per ``send``. Cancelling ``send`` may leave half a frame on the wire: close the transport afterwards.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_framing",
+        "_peeked",
+        "_read_size",
+        "_socket",
+        "_stream",
+        "_unsent",
+        "handshake",
+    )
+
+    is_message_based = False
+
+    def __init__(self, stream: trio.abc.Stream, handshake: Handshake | None = None) -> None:
+        self.handshake = Handshake() if handshake is None else handshake
+        self._stream = stream
+        self._socket = stream if isinstance(stream, DirectStream) else None
+        self._framing: Framing = NoFraming()
+        self._peeked = b""
+        self._read_size = FIRST_READ_SIZE
+        self._unsent = b""
+        self._ended = False
+
+    def use_framing(self, framing: Framing) -> None:
+        """Cut received bytes into frames this way from now on; called before the first ``receive``."""
+        self._framing = framing
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """All bytes so far, with at least one more than at the last call, and whether no more can come."""
+        if not self._ended:
+            try:
+                chunk = bytes(await self._stream.receive_some(READ_SIZE))
+            except trio.BrokenResourceError as exc:
+                self._check_end(exc)
+                chunk = b""
+            self._ended = not chunk
+            self._peeked += chunk
+        return self._peeked, self._ended
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        """Write all frames in one write. ``LocalProtocolError``, and nothing written, if one is too large."""
+        direct, framing = self._socket, self._framing
+        if direct is None:
+            await self._stream.send_all(framing.join(frames))
+        elif self._unsent:
+            data, self._unsent = self._unsent + framing.join(frames), b""
+            await direct.put_all(data)
+        elif TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
+            await direct.put_parts(framing.parts(frames))
+        else:
+            await direct.put_all(framing.join(frames))
+
+    @property
+    def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
+        """Writes all frames without waiting, where nothing is between this and the socket."""
+        return None if self._socket is None else self._write
+
+    def _write(self, frames: Sequence[EncodedFrame]) -> bool:
+        assert self._socket is not None
+        data = self._unsent + self._framing.join(frames)
+        self._unsent = data[self._socket.write(data) :]
+        return not self._unsent
+
+    async def receive(self) -> Sequence[bytes]:
+        """The whole frames that came next, at least one; an empty sequence at the end of the stream.
+
+        Broken framing raises ``RemoteProtocolError`` once the frames before it were handed out.
+        """
+        framing, direct = self._framing, self._socket
+        if self._peeked:
+            chunk, self._peeked = self._peeked, b""
+        else:
+            chunk = b""
+        while True:
+            if framing.error is not None:
+                raise framing.error
+            if framing.pending:
+                await checkpoint()  # others first: there was much to act on
+                if frames := framing.feed(b""):
+                    return frames
+            if chunk:
+                frames = framing.feed(chunk)
+                if len(chunk) >= self._read_size or self._read_size > READ_SIZE:
+                    largest = LARGEST_READ if framing.portions else READ_SIZE
+                    self._read_size = next_read_size(self._read_size, len(chunk), len(frames), largest)
+                if frames:
+                    return frames
+            elif self._ended:
+                return ()
+            chunk = b""  # whoever waits keeps nothing
+            if not self._ended and framing.error is None:
+                # Spelled out: a coroutine on the way to the read costs every idle connection 230 bytes.
+                try:
+                    size, missing = self._read_size, framing.missing
+                    if missing > LEAST_READ_SIZE:
+                        size = min(size + missing, LARGEST_READ)
+                    if direct is None:
+                        chunk = bytes(await self._stream.receive_some(size))
+                    else:
+                        direct.check_open()
+                        if direct.is_drained:
+                            await wait_readable(direct.socket)
+                        else:
+                            await checkpoint()
+                        come = direct.read(size)
+                        if come is None:
+                            continue
+                        chunk = come
+                except trio.BrokenResourceError as exc:
+                    self._check_end(exc)
+                    chunk = b""
+                self._ended = not chunk
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a frame was received and its rest was not."""
+        return self._framing.mid_frame
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing came that was not received, and closing takes no farewell."""
+        return self._socket is not None and not self._ended and not self._framing.pending and self._socket.is_idle
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something came that was not received, as far as that can be told."""
+        return self._framing.pending or has_unread(self._stream)
+
+    async def finish(self, code: int = 1000) -> None:
+        """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
+
+        Nobody may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
+        """
+        try:
+            await say_the_end(self._stream, DISCARD_LIMIT)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    def cut(self) -> bool:
+        """Close at once, which needs no waiting where there is nothing between this and the socket."""
+        return cut_socket(self._stream)
+
+    async def aclose(self) -> None:
+        """Close at once; never raises for a transport that is broken already."""
+        # A polite TLS close writes, and a write to a peer that does not read hangs. finish() is the polite way.
+        await trio.aclose_forcefully(self._stream)
+
+    def _check_end(self, error: trio.BrokenResourceError) -> None:
+        """Raise the error, unless it says that the stream merely ended."""
+        if not _is_missing_close_notify(error.__cause__):
+            raise error
+
+
+def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
+    """What the next read may bring after one that might bring ``size`` bytes and brought ``come``, so many frames.
+
+    Of large frames that is up to ``largest``.
+    """
+    if come < size:
+        return min(size, READ_SIZE)
+    if frames > CROWD:
+        return max(size // 2, LEAST_READ_SIZE)
+    if frames * LARGE_FRAME <= size:
+        return min(size * 2, largest)
+    if frames < FEW:
+        return min(size * 2, READ_SIZE)
+    return size
+
+
+def cut_socket(stream: trio.abc.Stream) -> bool:
+    """Close a stream at once, if it is a socket: whether it was."""
+    if isinstance(stream, DirectStream):
+        stream.close()
+        return True
+    if isinstance(stream, trio.SocketStream):
+        stream.socket.close()
+        return True
+    return False
+
+
+def has_unread(stream: trio.abc.Stream) -> bool:
+    """Whether the socket that a stream stands on, if it is one of ours, has what was not read."""
+    while isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    return isinstance(stream, DirectStream) and not stream.is_idle
+
+
+async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:
+    """Say that nothing more is sent, then discard so many bytes at most, until the peer does the same."""
+    if isinstance(stream, trio.SSLStream):
+        stream = await _say_goodbye(stream)
+    if isinstance(stream, DirectStream):
+        stream.say_the_end()
+    elif isinstance(stream, trio.abc.HalfCloseableStream):
+        await stream.send_eof()
+    # Closing a socket that holds unread bytes resets it, and the peer may lose what was said last.
+    while discard > 0 and (chunk := await stream.receive_some(READ_SIZE)):
+        discard -= len(chunk)
+
+
+async def _say_goodbye(stream: trio.SSLStream[trio.abc.Stream]) -> trio.abc.Stream:
+    """Exchange close_notify; what is left is the stream below."""
+    below = stream.transport_stream
+    try:
+        await stream.unwrap()
+    except trio.BrokenResourceError:
+        # Ours went out; the peer still sends data, or ended without its own, as many do.
+        pass
+    return below
+
+
+def _is_missing_close_notify(cause: BaseException | None) -> bool:
+    """Whether a TLS peer merely ended the connection without close_notify: cut frames show a cut anyway."""
+    if isinstance(cause, ssl.SSLEOFError):
+        return True
+    return isinstance(cause, ssl.SSLError) and "UNEXPECTED_EOF" in (cause.strerror or "")

@@ -1,0 +1,289 @@
+"""How do frames travel as WebSocket messages? One binary message is one frame."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+from wsproto.events import CloseConnection
+from wsproto.frame_protocol import CloseReason
+
+from rsocket_trio.errors import readable
+from rsocket_trio.limits import Limits
+from rsocket_trio.mux.framing import EncodedFrame, Framing
+from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.byte_stream import (
+    DISCARD_LIMIT,
+    FIRST_READ_SIZE,
+    LARGEST_READ,
+    LEAST_READ_SIZE,
+    READ_SIZE,
+    cut_socket,
+    has_unread,
+    next_read_size,
+    say_the_end,
+)
+from rsocket_trio.transports.origins import Origins
+from rsocket_trio.transports.socket_stream import DirectStream
+from rsocket_trio.transports.uris import Endpoint
+from rsocket_trio.transports.websocket.framing import ENDINGS, KEY, UNSUPPORTED_DATA, Messages, join
+from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upgrade
+
+PONG = 0x8A
+"""The first byte of an answer to a ping."""
+JUDGED = 12
+"""How many messages that are cut here take as long as one frame that wsproto looks at."""
+ANSWERING = 1.0
+"""Seconds in which a small write ends that may begin."""
+
+
+class WebSocketTransport:
+    """Frames as binary messages. Made by ``open_websocket`` and ``accept_websocket``, which close the stream.
+
+    It reads when it is asked to receive, and has no task of its own. One write per ``send``. Cancelling ``send`` may
+    leave half a frame on the wire: nothing more is written then. Cancelling ``receive`` loses nothing.
+    """
+
+    __slots__ = (
+        "_answering",
+        "_messages",
+        "_put_all",
+        "_read_size",
+        "_ready",
+        "_shown",
+        "_stream",
+        "_torn",
+        "_writing",
+        "handshake",
+    )
+
+    is_message_based = True
+    send_at_once = None
+    is_idle = False
+
+    def __init__(self, stream: trio.abc.Stream, messages: Messages, handshake: Handshake, received: bytes) -> None:
+        self.handshake = handshake
+        self._stream = stream
+        self._put_all = stream.put_all if isinstance(stream, DirectStream) else stream.send_all
+        self._messages = messages
+        self._ready = messages.feed(received)
+        self._shown = 0
+        self._read_size = FIRST_READ_SIZE
+        # Who receives answers pings, and who sends may be in the middle of a message.
+        self._writing = trio.Lock()
+        self._torn = False
+        self._answering = False
+
+    def use_framing(self, framing: Framing) -> None:
+        """Nothing to cut: messages are frames."""
+
+    def allow(self, more: int) -> None:
+        """Take messages that are so many bytes larger than so far."""
+        self._messages.allow(more)
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """The first message, at the next call with the one behind it, and whether no more can come.
+
+        ``receive`` delivers them again.
+        """
+        ended = False
+        while self._shown == len(self._ready) and not ended:
+            ended = not await self._read()
+        self._shown += not ended
+        return b"".join(self._ready[: self._shown]), ended
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        """Write all frames in one write, a message each."""
+        messages = self._messages
+        if messages.closed is not None:
+            raise trio.BrokenResourceError(_said(messages.closed))
+        await self._write(join(frames, os.urandom(KEY * len(frames)) if messages.client else b""))
+
+    async def receive(self) -> Sequence[bytes]:
+        """The messages that came next, at least one; an empty sequence once the peer has closed.
+
+        A text message raises ``RemoteProtocolError`` once those before it were handed out; ``finish`` then closes
+        with 1003 whatever code it is given.
+        """
+        while not self._ready:
+            if not await self._read():
+                return []
+        ready, self._ready = self._ready, []
+        self._shown = 0
+        return ready
+
+    @property
+    def mid_frame(self) -> bool:
+        """Whether a part of a message was received and its rest was not, or nothing is read until an answer left."""
+        return self._messages.mid_frame or self._answering
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something came that was not received, as far as that can be told."""
+        return bool(self._ready) or has_unread(self._stream)
+
+    async def finish(self, code: int = 1000) -> None:
+        """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
+
+        Nobody may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
+        """
+        messages, stream = self._messages, self._stream
+        discarded = 0
+        try:
+            await self._write(messages.goodbye(code if messages.refusal is None else UNSUPPORTED_DATA))
+            while messages.closed is None and discarded < DISCARD_LIMIT:
+                chunk = bytes(await stream.receive_some(self._read_size))
+                if not chunk:
+                    break
+                discarded += len(chunk)
+                self._feed(chunk)
+            # RFC 6455, 7.1.1: the server closes first, as soon as both have said goodbye, and the client waits for it.
+            if messages.client or not messages.is_over:
+                await say_the_end(stream, DISCARD_LIMIT - discarded)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    def cut(self) -> bool:
+        """Close at once, which needs no waiting where there is nothing between this and the socket."""
+        return cut_socket(self._stream)
+
+    async def aclose(self) -> None:
+        """Close at once; never raises for a transport that is broken already."""
+        await trio.aclose_forcefully(self._stream)
+
+    async def _read(self) -> bool:
+        """Read once, and answer what wants an answer. False at the end."""
+        messages = self._messages
+        if messages.replies:
+            await self._answer()
+        if messages.refusal is not None:
+            raise messages.refusal
+        if messages.fault is not None:
+            raise messages.fault
+        if messages.closed is not None:
+            if messages.closed.code in ENDINGS:
+                return False
+            raise trio.BrokenResourceError(_said(messages.closed))
+        size, missing = self._read_size, messages.missing
+        if missing > LEAST_READ_SIZE:
+            size = min(size + missing, LARGEST_READ)
+        try:
+            chunk = bytes(await self._stream.receive_some(size))
+        except trio.BrokenResourceError:
+            chunk = b""
+        if chunk:
+            self._ready += self._feed(chunk)
+        else:
+            messages.end()
+        return True
+
+    def _feed(self, chunk: bytes) -> list[bytes]:
+        messages = self._messages
+        ready = messages.feed(chunk)
+        if len(chunk) >= self._read_size:
+            judged = len(ready) + JUDGED * messages.judged
+            self._read_size = next_read_size(self._read_size, len(chunk), judged, READ_SIZE)
+        return ready
+
+    async def _answer(self) -> None:
+        """Answer pings, and a goodbye. Nothing more is read until that is written, unless somebody else writes: then it
+        is theirs, and a later ping's answer takes the place of an earlier one's (RFC 6455, 5.5.3)."""
+        replies = self._messages.replies
+        try:
+            self._writing.acquire_nowait()
+        except trio.WouldBlock:
+            pongs = [reply for reply in replies if reply[0] == PONG]
+            replies[:] = [*pongs[-1:], *(reply for reply in replies if reply[0] != PONG)]
+            return
+        self._answering = True
+        try:
+            # To be cancelled here is to have written nothing.
+            await self._stream.wait_send_all_might_not_block()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + ANSWERING):
+                await self._send_all(b"")
+        except trio.BrokenResourceError:
+            replies.clear()  # nobody hears it; what the peer said before is still read
+        finally:
+            self._answering = False
+            self._writing.release()
+
+    async def _write(self, data: bytes) -> None:
+        """Write the answers that wait, then this."""
+        writing = self._writing
+        try:
+            writing.acquire_nowait()  # acquire() would yield to all other tasks first
+        except trio.WouldBlock:
+            await writing.acquire()
+        try:
+            # Behind this the write begins at once, so that to be cancelled means to be cancelled in the middle of it.
+            await trio.lowlevel.checkpoint_if_cancelled()
+            await self._send_all(data)
+        finally:
+            writing.release()
+
+    async def _send_all(self, data: bytes) -> None:
+        """The same for whoever has the lock, with the answers that come to wait meanwhile."""
+        replies = self._messages.replies
+        if self._torn:
+            raise trio.BrokenResourceError("a write was cancelled before it was done")
+        while data or replies:
+            if replies:
+                data = b"".join([*replies, data])
+                replies.clear()
+            self._torn = True
+            try:
+                await self._put_all(data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                self._torn = False  # it says more than that the write was not done
+                raise
+            self._torn = False
+            data = b""
+
+
+@asynccontextmanager
+async def open_websocket(
+    stream: trio.abc.Stream,
+    endpoint: Endpoint,
+    handshake: Handshake,
+    *,
+    headers: Iterable[tuple[str, str]] = (),
+    limits: Limits,
+) -> AsyncIterator[WebSocketTransport]:
+    """Do the client's handshake over a stream, and close it when the block ends. Raises ``HandshakeFailed``.
+
+    A header ``Sec-WebSocket-Protocol`` offers sub-protocols; by default none is offered.
+    """
+    try:
+        handshake, rest = await request_upgrade(stream, endpoint, handshake, headers)
+        yield WebSocketTransport(stream, _messages(limits, client=True), handshake, rest)
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def accept_websocket(
+    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, *, origins: Origins, limits: Limits
+) -> AsyncIterator[WebSocketTransport]:
+    """Do the server's handshake over a stream, and close it when the block ends. Raises ``HandshakeFailed``.
+
+    A path other than the endpoint's gets 404, a page whose origin is not allowed 403. Compression is never agreed on.
+    """
+    try:
+        handshake, rest = await grant_upgrade(stream, endpoint, handshake, origins)
+        yield WebSocketTransport(stream, _messages(limits, client=False), handshake, rest)
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)
+
+
+def _messages(limits: Limits, *, client: bool) -> Messages:
+    return Messages(client=client, max_message=limits.frame_size, max_tiny=limits.tiny_fragments)
+
+
+def _said(closed: CloseConnection) -> str:
+    code = int(closed.code)
+    name = CloseReason(code).name if code in set(CloseReason) else "UNKNOWN"
+    return f"the WebSocket was closed with {code} {readable(closed.reason or name)}"

@@ -1,0 +1,117 @@
+"""How do frames travel over a WebSocket that the program opened or accepted itself, with trio-websocket?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import trio
+from trio_websocket import CloseReason, ConnectionClosed, WebSocketConnection
+
+from rsocket_trio.errors import RemoteProtocolError, readable
+from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
+from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.websocket.framing import ENDINGS, UNSUPPORTED_DATA, text_refused
+from rsocket_trio.transports.websocket.upgrade import as_text
+
+
+class GivenWebSocket:
+    """Frames as binary messages of a ``trio_websocket.WebSocketConnection``.
+
+    Its owner's nursery runs it, and its own ``max_message_size`` and ``message_queue_size`` hold. It costs some times
+    what a ``ws://`` URI does: a task of the library's for each message, and a write.
+    """
+
+    __slots__ = ("_connection", "_ended", "_peeked", "_refusal", "_shown", "handshake")
+
+    is_message_based = True
+    send_at_once = None
+    is_idle = False
+    mid_frame = False
+    """Whether it is so the library does not tell."""
+
+    def __init__(self, connection: WebSocketConnection) -> None:
+        self.handshake = _handshake(connection)
+        self._connection = connection
+        self._peeked: list[bytes] = []
+        self._shown = 0
+        self._ended = False
+        self._refusal: RemoteProtocolError | None = None
+
+    def use_framing(self, framing: Framing) -> None:
+        """Nothing to cut: messages are frames."""
+
+    async def peek(self) -> tuple[bytes, bool]:
+        """The first message, at the next call with the one behind it, and whether no more can come.
+
+        ``receive`` delivers them again.
+        """
+        if self._shown == len(self._peeked):
+            self._peeked += await self._take()
+        ended = self._shown == len(self._peeked)
+        self._shown += not ended
+        return b"".join(self._peeked[: self._shown]), ended
+
+    async def send(self, frames: Sequence[EncodedFrame]) -> None:
+        """Send each frame as a message."""
+        try:
+            for frame in frames:
+                await self._connection.send_message(whole(frame))
+        except ConnectionClosed as exc:
+            raise trio.BrokenResourceError(_said(exc.reason)) from None  # the library's text is for programmers
+
+    async def receive(self) -> Sequence[bytes]:
+        """The next message; an empty sequence once the peer has closed. A text raises ``RemoteProtocolError``."""
+        messages, self._peeked = self._peeked, []
+        self._shown = 0
+        return messages or await self._take()
+
+    async def finish(self, code: int = 1000) -> None:
+        """Say that nothing more is sent, and wait for the peer to say so, too; 1003 where a text was refused."""
+        try:
+            await self._connection.aclose(code if self._refusal is None else UNSUPPORTED_DATA)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    def cut(self) -> bool:
+        """Closing takes waiting."""
+        return False
+
+    async def aclose(self) -> None:
+        """Close at once; never raises for a transport that is broken already.
+
+        Where the peer said goodbye first, the library leaves the stream below to whoever opened it.
+        """
+        await trio.aclose_forcefully(self._connection)
+
+    async def _take(self) -> list[bytes]:
+        if self._refusal is not None:
+            raise self._refusal
+        try:
+            message = await self._connection.get_message()
+        except ConnectionClosed as exc:
+            if exc.reason is not None and exc.reason.code in ENDINGS:
+                return []
+            raise trio.BrokenResourceError(_said(exc.reason)) from None
+        if isinstance(message, bytes):
+            return [message]
+        self._refusal = text_refused(len(message))
+        raise self._refusal
+
+
+def _handshake(connection: WebSocketConnection) -> Handshake:
+    headers = as_text(connection.handshake_headers)
+    scheme, peer = "ws", ""
+    with suppress(OSError):  # which says that the peer is gone already
+        remote = connection.remote
+        if not isinstance(remote, str):  # as it is over a stream that is no socket
+            scheme = "wss" if remote.is_ssl else "ws"
+            host = f"[{remote.address}]" if remote.address.version == 6 else remote.address
+            peer = f"{host}:{remote.port}"
+    return Handshake(transport=scheme, peer=peer, path=connection.path, headers=headers)
+
+
+def _said(closed: CloseReason | None) -> str:
+    if closed is None:
+        return "the WebSocket is closed"
+    return f"the WebSocket was closed with {closed.code} {readable(closed.reason or closed.name)}"

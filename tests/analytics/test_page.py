@@ -1,0 +1,71 @@
+"""What the page on analytics says is true: its SQL runs in both engines, its code runs, its tables are complete."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rsocket_trio.analytics.views import QUERIES
+from rsocket_trio.cli.analyzing import analyze
+from rsocket_trio.spark import analytics
+from tests.analytics.handwritten import TABLES_BY_HAND
+from tests.analytics.writing import write_parquet
+from tests.blocks import blocks, page
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = page("docs/analytics.md")
+SQL = [block.text for block in blocks(PAGE) if block.language == "sql"]
+CODE = [block for block in blocks(PAGE) if block.language == "python"]
+
+
+def cells(heading: str) -> list[list[str]]:
+    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows[2:]]
+
+
+def test_every_table_is_on_the_page_and_those_that_stream_are_marked() -> None:
+    documented = {row[0].strip("`"): row[3] == "yes" for row in cells("Tables")}
+
+    assert documented == {query.name: query.streams for query in QUERIES if query.name != "routes"}
+    assert all(callable(getattr(analytics, name)) for name in documented)
+
+
+def test_every_option_is_on_the_page() -> None:
+    documented = {row[0].strip("`").partition(" ")[0] for row in cells("A report")}
+
+    assert documented | {"--stacktrace"} == {option.opts[0] for option in analyze.params[1:]}
+
+
+@pytest.mark.parametrize("sql", SQL, ids=range(len(SQL)))
+def test_the_sql_of_the_page_runs_in_both_engines(spark: SparkSession, by_hand: Path, sql: str) -> None:
+    import duckdb  # where it is used: at its interpreter's end it complains of what pytest still holds
+
+    analytics.create_views(spark, by_hand)
+    rows = spark.sql(sql).collect()
+    with duckdb.connect() as connection:
+        analytics.create_duckdb_views(connection, by_hand)
+
+        assert len(connection.sql(sql).to_arrow_table()) == len(rows)
+
+
+def test_the_code_of_the_page_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_parquet(tmp_path / "frames", TABLES_BY_HAND)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for block in CODE:
+        # Java stays in the directory that it was started in.
+        text = re.sub(r'"(frames/interactions/\*|histogram|checkpoint)"', rf'"{tmp_path}/\1"', block.text)
+        exec(compile(text, "docs/analytics.md", "exec"), names)
+
+    assert names["spark"] is not None
+    assert re.search(r"find\W+\d", capfd.readouterr().out)
+    assert any(name.endswith(".parquet") for name in os.listdir(tmp_path / "histogram"))

@@ -1,0 +1,203 @@
+"""A capture is read as it was written, in both formats; one that is broken is refused by file and column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from rsocket_trio.analytics import Unreadable, name_frames, read_capture, table_schema
+from rsocket_trio.analytics.files import capture_files
+from rsocket_trio.capture.schema import TABLES
+from tests.analytics.handwritten import CONNECTIONS, FRAMES, INTERACTIONS, TABLES_BY_HAND
+from tests.analytics.writing import connection, frame, write_jsonl, write_parquet
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NOTHING: dict[str, list[Any]] = {"interactions": [], "connections": []}
+TRACE = bytes(range(16))
+
+
+def test_both_formats_give_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
+    tables = {
+        **TABLES_BY_HAND,
+        "frames": [{**FRAMES[0], "trace_id": TRACE}, *FRAMES[1:]],
+    }
+    lines = read_capture(spark, write_jsonl(tmp_path / "lines", tables))
+    columns = read_capture(spark, write_parquet(tmp_path / "columns", tables))
+
+    for table in TABLES:
+        one, two = getattr(lines, table), getattr(columns, table)
+        assert one.schema == two.schema
+        assert sorted(map(repr, one.collect())) == sorted(map(repr, two.collect()))
+    assert lines.connections.count() == len(CONNECTIONS)
+    assert [bytes(row.trace_id) for row in lines.frames.filter("trace_id IS NOT NULL").collect()] == [TRACE]
+
+
+@pytest.mark.parametrize("write", [write_jsonl, write_parquet])
+def test_a_directory_may_have_any_name(
+    write: Callable[[Path, dict[str, list[Any]]], Path], spark: SparkSession, tmp_path: Path
+) -> None:
+    directory = write(tmp_path / "cap [x]{y,z}*a?%41 \\b", dict(TABLES_BY_HAND))
+
+    capture = read_capture(spark, directory)
+
+    assert (capture.frames.count(), capture.connections.count()) == (len(FRAMES), len(CONNECTIONS))
+
+
+def test_files_of_both_formats_in_one_directory_are_one_table(spark: SparkSession, tmp_path: Path) -> None:
+    write_jsonl(tmp_path, {"frames": FRAMES[:5], "interactions": [], "connections": []})
+    for table in TABLES:
+        for path in (tmp_path / table).iterdir():
+            path.rename(path.with_name("date=2025-12-31"))
+    write_parquet(tmp_path, {"frames": FRAMES[5:], "interactions": INTERACTIONS, "connections": CONNECTIONS})
+
+    assert read_capture(spark, tmp_path).frames.count() == len(FRAMES)
+
+
+def test_a_capture_that_goes_on_has_no_ends_yet(spark: SparkSession, tmp_path: Path) -> None:
+    write_jsonl(tmp_path, {"frames": FRAMES, "interactions": [], "connections": []})
+    for table in ("interactions", "connections"):
+        next((tmp_path / table).rglob("*.jsonl")).unlink()
+    (tmp_path / "frames" / "date=2026-01-01" / ".part-x-00001.parquet.tmp").write_bytes(b"half")
+
+    capture = read_capture(spark, tmp_path)
+
+    assert (capture.frames.count(), capture.interactions.count(), capture.connections.count()) == (len(FRAMES), 0, 0)
+    assert capture.connections.schema == table_schema("connections")
+
+
+def test_frames_are_named_by_the_dialect_of_their_connection(spark: SparkSession, tmp_path: Path) -> None:
+    frames = [
+        frame(0, 0, "out", 1, 9, conn_id="new"),
+        frame(0, 0, "out", 1, 9, conn_id="old"),
+        frame(0, 1, "in", 1, 99, conn_id="old"),
+        frame(0, 0, "out", 1, 9, conn_id="open still"),
+    ]
+    connections = [connection(conn_id="new"), connection(conn_id="old", dialect="reactivesocket/0.1")]
+    capture = read_capture(
+        spark, write_jsonl(tmp_path, {"frames": frames, "interactions": [], "connections": connections})
+    )
+
+    assert sorted((row.conn_id, row.seq, row.frame_name) for row in capture.frames.collect()) == [
+        ("new", 0, "CANCEL"),
+        ("old", 0, "REQUEST_N"),
+        ("old", 1, "UNKNOWN"),
+        ("open still", 0, "CANCEL"),
+    ]
+
+
+def test_dialects_with_the_same_numbers_need_no_join(spark: SparkSession) -> None:
+    frames = spark.createDataFrame([], table_schema("frames"))
+    named = name_frames(frames, None, ["rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft"])
+
+    assert named.columns == [*frames.columns, "frame_name"]
+
+
+def drop_column(table: pa.Table, name: str) -> pa.Table:
+    return table.drop_columns([name])
+
+
+def cast(table: pa.Table, name: str, kind: pa.DataType) -> pa.Table:
+    index = table.schema.get_field_index(name)
+    return table.set_column(index, pa.field(name, kind), table.column(name).cast(kind))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda table: drop_column(table, "seq"), "the column seq is missing"),
+        (lambda table: cast(table, "stream_id", pa.int64()), "the column stream_id is int64, not int32"),
+        (
+            lambda table: cast(table, "ts", pa.timestamp("us")),
+            "the column ts is timestamp[us], not timestamp[us, tz=UTC]",
+        ),
+        (lambda table: cast(table, "seq", pa.string()), "the column seq is string, not int64"),
+    ],
+)
+def test_a_foreign_schema_is_refused_by_file_and_column(
+    tmp_path: Path, change: Callable[[pa.Table], pa.Table], said: str
+) -> None:
+    path = next(write_parquet(tmp_path, {"frames": FRAMES, **NOTHING}).rglob("frames/*/*.parquet"))
+    parquet.write_table(change(parquet.ParquetFile(path).read()), path)
+
+    with pytest.raises(Unreadable) as refused:
+        capture_files(tmp_path)
+
+    assert str(refused.value) == f"{path}: {said}"
+
+
+def test_a_column_that_may_be_null_may_be_absent_and_a_dictionary_is_a_string(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = next(write_parquet(tmp_path, {"frames": FRAMES, **NOTHING}).rglob("frames/*/*.parquet"))
+    table = drop_column(parquet.ParquetFile(path).read(), "trace_id").append_column("more", [[1] * len(FRAMES)])
+    parquet.write_table(cast(table, "side", pa.dictionary(pa.int32(), pa.string())), path)
+
+    frames = read_capture(spark, tmp_path).frames
+
+    assert frames.columns == [*(column.name for column in TABLES["frames"]), "frame_name"]
+    assert {(row.side, row.trace_id) for row in frames.collect()} == {("client", None)}
+
+
+def test_half_a_parquet_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = next(write_parquet(tmp_path, {"frames": FRAMES, **NOTHING}).rglob("frames/*/*.parquet"))
+    path.write_bytes(path.read_bytes()[:-20])
+
+    with pytest.raises(Unreadable, match="no complete Parquet file, it may be half written") as refused:
+        capture_files(tmp_path)
+
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"seq": 1', "line 20 is no JSON, it may be half written"),
+        (b"[1]\n", "line 20 is no JSON object"),
+        (b"{}\n", "line 20: the column capture_id is missing"),
+        ({"seq": "1"}, "line 20: the column seq is no int64: '1'"),
+        ({"seq": 2**63}, "line 20: the column seq is no int64: 9223372036854775808"),
+        ({"seq": True}, "line 20: the column seq is no int64: True"),
+        ({"frame_type": 128}, "line 20: the column frame_type is no int8: 128"),
+        ({"ts": "yesterday"}, "line 20: the column ts is no timestamp: 'yesterday'"),
+        ({"ts": "2026-01-01T00:00:00"}, "line 20: the column ts is no timestamp: '2026-01-01T00:00:00'"),
+        ({"trace_id": "0x"}, "line 20: the column trace_id is no binary: '0x'"),
+    ],
+    ids=str,
+)
+def test_a_line_that_is_none_is_refused_by_number(tmp_path: Path, line: bytes | dict[str, Any], said: str) -> None:
+    path = next(write_jsonl(tmp_path, {"frames": FRAMES, **NOTHING}).rglob("frames/*/*.jsonl"))
+    if isinstance(line, dict):
+        line = json.dumps({**json.loads(path.read_bytes().splitlines()[0]), **line}).encode()
+    path.write_bytes(path.read_bytes() + line)
+
+    with pytest.raises(Unreadable) as refused:
+        capture_files(tmp_path)
+
+    assert str(refused.value).startswith(f"{path}: {said}")
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable, match="no such directory"):
+        capture_files(tmp_path / "nowhere")
+    for table in ("frames", "interactions"):
+        (tmp_path / table).mkdir()
+    with pytest.raises(Unreadable, match=r"connections: the table is missing"):
+        capture_files(tmp_path)
+    (tmp_path / "connections").mkdir()
+    with pytest.raises(Unreadable, match=r"frames: there is no file of a capture .*: it is empty"):
+        capture_files(tmp_path)
+
+
+def test_a_dialect_that_nobody_knows_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    write_jsonl(tmp_path, {"frames": FRAMES, "interactions": [], "connections": [connection(dialect="rsocket/9")]})
+
+    with pytest.raises(Unreadable, match=r"connections: the column dialect has 'rsocket/9': unknown"):
+        read_capture(spark, tmp_path)

@@ -1,0 +1,271 @@
+"""The report: a page that a browser draws without a network, in which nothing that a peer said is more than text."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rsocket_trio.analytics.answers import ASKED, Answer
+from rsocket_trio.analytics.charts import charts, duration, label
+from rsocket_trio.analytics.report import as_script, cell, render
+from rsocket_trio.cli.running import Failure
+from tests.analytics.browser import look_at, require_browser
+from tests.analytics.handwritten import FRAMES, HOSTILE, TABLES_BY_HAND
+from tests.analytics.writing import write_jsonl, write_parquet
+from tests.blocks import ROOT
+from tests.spark.session import require_spark
+
+PATIENCE = 300.0
+PLOTS = {
+    *("heatmap-requester-total", "heatmap-requester-first", "heatmap-responder-total", "heatmap-responder-first"),
+    *("red", "route-latency", "credit-stalls", "starved", "errors", "connection-timeline", "fan-in", "frame-sizes"),
+    "stream-rate",
+}
+
+
+@pytest.fixture(scope="module")
+def page(told: Mapping[str, Answer], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the capture that is written by hand."""
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    path.write_text(render(told, title=f"Capture {HOSTILE}"), "utf-8")
+    return path
+
+
+def test_a_browser_draws_every_plot_and_asks_nobody_for_anything(page: Path, tmp_path: Path) -> None:
+    require_browser()
+    seen = look_at(page, tmp_path / "report.png", tmp_path / "profile")
+
+    assert seen["said"] == []
+    assert seen["network"] == []
+    assert set(seen["plots"]) == PLOTS
+    assert [id for id, plot in seen["plots"].items() if not plot["svgs"] or not plot["marks"]] == []
+    assert all(plot["width"] > 500 for plot in seen["plots"].values())
+    assert "watch" in seen["plots"]["red"]["text"]
+    assert seen["rows"] > 40
+    assert (tmp_path / "report.png").stat().st_size > 50_000
+
+
+def test_what_a_peer_said_is_text_in_the_browser(page: Path, tmp_path: Path) -> None:
+    require_browser()
+    seen = look_at(page, tmp_path / "report.png", tmp_path / "profile")
+
+    # The label shows the wicked name as it is: no image was made of it, no link, no sum.
+    assert label(HOSTILE).startswith("&lt;/script&gt;&lt;img")
+    assert "</script><img src=x onerror=alert(1)>{{ 7*7 }}" in seen["plots"]["fan-in"]["text"]
+    assert not any("alert" in line for line in seen["said"])
+
+
+def test_no_tag_of_a_peer_is_in_the_page(page: Path) -> None:
+    text = page.read_text("utf-8")
+    # What plotly itself consists of is no concern of ours.
+    own = re.sub(r'<script nonce="[^"]+">.*?</script>', "", text, flags=re.DOTALL)
+
+    assert "<img" not in own
+    assert "javascript:alert" in own
+    assert not re.search(r"<a [^>]*javascript:", own)
+    assert own.count("&lt;img src=x onerror=alert(1)&gt;") > 2
+    assert text.count("</script>") == 3
+    assert not re.search(r'(src|href)="(https?:)?//', own)
+
+
+def test_the_page_forbids_what_it_does_not_need(page: Path) -> None:
+    head = page.read_text("utf-8")[:1000]
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]+)"', head)
+
+    assert policy.startswith("default-src 'none'; script-src 'nonce-")
+    assert "connect-src" not in policy
+
+
+def test_a_table_that_is_too_long_says_that_there_is_more(told: Mapping[str, Answer]) -> None:
+    errors = told["errors"]
+    many = {**told, "errors": Answer("errors", errors.columns, errors.rows * 100, more=True)}
+
+    text = render(many, title="many")
+
+    assert "Errors by minute (200 rows, and more that are not shown)" in text
+
+
+def test_a_capture_in_which_nothing_happened_has_a_page_as_well(told: Mapping[str, Answer]) -> None:
+    nothing = {name: Answer(name, answer.columns, ()) for name, answer in told.items()}
+
+    assert charts(nothing) == []
+    assert "No frames." in render(nothing, title="nothing")
+
+
+def test_every_answer_is_in_the_page_as_a_table_or_a_plot(told: Mapping[str, Answer]) -> None:
+    assert {asked.view for asked in ASKED} == set(told)
+    shown = render(told, title="all")
+    in_plots = {
+        "latency_heatmap": "heatmap-requester-total",
+        "frame_sizes": "frame-sizes",
+        "stream_rate": "stream-rate",
+    }
+    for name in told:
+        place = f"plot-{in_plots[name]}" if name in in_plots else f"table-{name}"
+        assert f'id="{place}"' in shown
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "shown"),
+    [
+        ("total_p50_us", 999, "999 µs"),
+        ("total_p50_us", 12_345, "12.3 ms"),
+        ("clock_skew_us", -2_000_000, "-2 s"),
+        ("error_share", 0.25, "25.0 %"),
+        ("error_code", -2, "0xFFFFFFFE"),
+        ("error_code", 0x201, "0x201"),
+        ("frames", 1_234_567, "1,234,567"),
+        ("stream_id", 1_234_567, "1234567"),
+        ("mean_bytes", 77.0, "77.00"),
+        ("share", float("nan"), ""),
+        ("route", None, "(no route)"),
+        ("peer", None, ""),
+        ("route", "a\x1b[31m\n", r"a\x1b[31m\n"),
+        ("minute", datetime(2026, 1, 1, tzinfo=UTC), "2026-01-01 00:00:00"),
+        ("t_end", datetime(2026, 1, 1, 0, 0, 1, 250_000, tzinfo=UTC), "2026-01-01 00:00:01.250"),
+    ],
+)
+def test_values_are_shown_as_people_read_them(column: str, value: object, shown: str) -> None:
+    assert cell(column, value).text == shown
+
+
+def test_json_in_a_page_cannot_end_its_script() -> None:
+    text = as_script({"route": HOSTILE})
+
+    assert "<" not in text
+    assert json.loads(text) == {"route": HOSTILE}
+    assert duration(0.4) == "0.4 µs"
+
+
+# The command
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from rsocket_trio.cli.entry import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", code, "analyze", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+def test_the_command_writes_the_report_and_says_where(by_hand: Path, tmp_path: Path) -> None:
+    require_spark()
+    out = tmp_path / "report.html"
+
+    done = analyze(str(by_hand), "--out", str(out), "--title", "By hand", "--conf", "spark.sql.shuffle.partitions=2")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{out}\n", "")
+    assert "<title>By hand</title>" in out.read_text("utf-8")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+
+
+def make(directory: Path, **changes: Any) -> str:
+    from rsocket_trio.cli.analyzing import make_report
+
+    settings: dict[str, Any] = {"server": None, "paired": True, "title": "t", "master": "local[1]", "settings": {}}
+    return make_report(str(directory), **{**settings, **changes})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["nowhere"], 2, "rsocket-trio: nowhere: no such directory\n"),
+        ([], 2, "Missing argument 'DIR'"),
+        (["nowhere", "--conf", "memory=4g"], 2, "a setting of Spark is given as in spark.driver.memory=4g"),
+    ],
+)
+def test_wrong_words_are_one_line_and_no_spark_is_started(arguments: list[str], code: int, said: str) -> None:
+    done = analyze(*arguments)
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1)
+    assert said in done.stderr
+
+
+def test_a_broken_capture_is_named_before_spark_starts(tmp_path: Path) -> None:
+    write_jsonl(tmp_path, TABLES_BY_HAND)
+    path = next(tmp_path.rglob("connections/*/*.jsonl"))
+    path.write_text('{"half": ')
+
+    with pytest.raises(ValueError, match="line 1 is no JSON, it may be half written"):
+        make(tmp_path)
+
+
+def test_a_page_of_parquet_that_is_damaged_is_named_with_its_file(tmp_path: Path) -> None:
+    require_spark()
+    write_parquet(tmp_path, dict(TABLES_BY_HAND))
+    path = next(tmp_path.rglob("frames/*/*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[4 : len(content) // 3] = bytes(len(content) // 3 - 4)
+    path.write_bytes(content)
+
+    done = analyze(str(tmp_path), "--out", str(tmp_path / "report.html"))
+
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"Encountered error while reading file file://{path}" in done.stderr
+    assert "; caused by org.apache.parquet." in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\nno such column\n  at line 1\n", "no such column"),
+        (
+            "calling o1.count.\n: A: job\n\tat x\nCaused by: A: job\n\tat y\nCaused by: B: disk\n",
+            "A: job; caused by B: disk",
+        ),
+        ("", ""),
+    ],
+)
+def test_of_an_error_of_spark_what_java_threw_is_told_and_why(text: str, said: str) -> None:
+    from rsocket_trio.cli.analyzing import reason
+
+    assert reason(text) == said
+
+
+def test_frames_of_others_need_no_other_table(tmp_path: Path) -> None:
+    write_jsonl(tmp_path, {"frames": FRAMES})
+
+    with pytest.raises(ValueError, match="the table is missing"):
+        make(tmp_path)
+    with pytest.raises(Failure, match="Spark needs Java 17"):
+        make_without_java(tmp_path)
+
+
+def make_without_java(directory: Path) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(directory))
+        patch.setattr("rsocket_trio.spark.java.bundled_java", lambda: None)
+        return make(directory, paired=False)
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [("pyspark", "pip install 'rsocket-trio[spark,report]'"), ("plotly", "pip install 'rsocket-trio[report]'")],
+)
+def test_a_missing_extra_is_named(by_hand: Path, missing: str, said: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None\nfrom rsocket_trio.cli.entry import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "analyze", str(by_hand)], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    from rsocket_trio.cli.analyzing import write_page
+
+    with pytest.raises(Failure, match=r"can't write .*report.html: No such file or directory"):
+        write_page(tmp_path / "nowhere" / "report.html", "page")

@@ -1,0 +1,139 @@
+"""Over a stream of files the mergeable tables say in the end what they say of all files at once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rsocket_trio.analytics import (
+    connection_seconds,
+    error_minutes,
+    frame_sizes,
+    latency_histogram,
+    name_frames,
+    pair,
+    pair_stream,
+    read_capture,
+    stream_rate,
+    table_schema,
+)
+from rsocket_trio.analytics.views import QUERIES
+from tests.analytics.handwritten import MINUTE
+from tests.analytics.traces import random_trace
+from tests.analytics.writing import Cells, frame, interaction, write_parquet
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+HOUR = 60 * MINUTE
+PIECES = 3
+DIE_OUT = "1 hour"
+
+TABLES_OF_FRAMES = {
+    "connection_seconds": connection_seconds,
+    "error_minutes": error_minutes,
+    "frame_sizes": frame_sizes,
+    "stream_rate": stream_rate,
+}
+
+
+@pytest.fixture(scope="module")
+def pieces(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Frames and interactions of some connections in pieces, and a last one, hours later, that ends all windows."""
+    folder = tmp_path_factory.mktemp("pieces")
+    frames = [cells for seed in range(40) for cells in random_trace(seed)]
+    frames.sort(key=lambda cells: cells["ts"])
+    # Of each kind: where a query looks at some frames only, only these move its watermark.
+    late = [
+        frame(30 * HOUR, 0, "out", 1, 4, conn_id="the last", interaction="request_response"),
+        frame(30 * HOUR, 1, "in", 1, 11, conn_id="the last", error_code=0x201, error_text="late"),
+    ]
+    whole = {"frames": frames, "interactions": [], "connections": []}
+    found = read_capture(spark, write_parquet(folder / "whole", whole), paired=False)
+    rows = [micros(row.asDict()) for row in found.interactions.collect()]
+    rows.sort(key=lambda cells: cells["t_end"])
+    last_row = interaction(1, "request_response", "last", 30 * HOUR, 10, first=10)
+    for number in range(PIECES + 1):
+        if number < PIECES:
+            tables = {"frames": frames[number::PIECES], "interactions": rows[number::PIECES]}
+        else:
+            tables = {"frames": late, "interactions": [last_row]}
+        write_parquet(folder / "parts" / str(number), tables)
+        for path in (folder / "parts" / str(number)).rglob("*.parquet"):
+            # A stream of files takes them by age.
+            os.utime(path, (1_000_000_000 + number, 1_000_000_000 + number))
+    return folder
+
+
+def micros(row: dict[str, object]) -> Cells:
+    from datetime import datetime
+
+    return {
+        name: round(cell.timestamp() * 1_000_000) if isinstance(cell, datetime) else cell for name, cell in row.items()
+    }
+
+
+def stream_of(spark: SparkSession, folder: Path, table: str, time: str) -> DataFrame:
+    source = spark.readStream.schema(table_schema(table)).option("maxFilesPerTrigger", 1)
+    return source.parquet(str(folder / "parts" / "*" / table / "*")).withWatermark(time, "1 minute")
+
+
+def start(rows: DataFrame, name: str) -> StreamingQuery:
+    written = rows.writeStream.format("memory").queryName(name).outputMode("append")
+    return written.trigger(availableNow=True).start()
+
+
+def test_streams_give_what_one_pass_over_all_files_does(spark: SparkSession, pieces: Path) -> None:
+    whole = spark.read.schema(table_schema("frames")).parquet(str(pieces / "parts" / "*" / "frames" / "*"))
+    ended = spark.read.schema(table_schema("interactions")).parquet(str(pieces / "parts" / "*" / "interactions" / "*"))
+    named = name_frames(stream_of(spark, pieces, "frames", "ts"))
+    queries = {f"streamed_{name}": start(make(named), f"streamed_{name}") for name, make in TABLES_OF_FRAMES.items()}
+    interactions = stream_of(spark, pieces, "interactions", "t_end")
+    queries["streamed_latency_histogram"] = start(latency_histogram(interactions), "streamed_latency_histogram")
+    for query in queries.values():
+        query.awaitTermination()
+        assert query.exception() is None
+
+    batches = {name: make(name_frames(whole)) for name, make in TABLES_OF_FRAMES.items()}
+    batches["latency_histogram"] = latency_histogram(ended)
+    for name, batch in batches.items():
+        time = "second" if "second" in batch.columns else "minute"
+        # The last file's window is still open.
+        expected = batch.filter(f"{time} < TIMESTAMP '2026-01-02 06:00:00'")
+        streamed = spark.table(f"streamed_{name}")
+        assert listed(streamed) == listed(expected), name
+        assert streamed.columns == batch.columns
+        assert expected.count() > 3
+
+
+def test_a_stream_of_frames_is_paired_once_each_stream_is_silent(spark: SparkSession, pieces: Path) -> None:
+    whole = name_frames(spark.read.schema(table_schema("frames")).parquet(str(pieces / "parts" / "*" / "frames" / "*")))
+    query = start(pair_stream(name_frames(stream_of(spark, pieces, "frames", "ts")), silence=DIE_OUT), "paired")
+    query.awaitTermination()
+    assert query.exception() is None
+
+    paired = spark.table("paired")
+    expected = pair(whole, quickly=True).filter("conn_id <> 'the last'")
+    assert paired.columns == expected.columns
+    assert listed(paired.drop("route")) == listed(expected.drop("route"))
+    assert paired.filter("route IS NOT NULL").count() == 0
+
+
+@pytest.mark.parametrize("silence", ["", "soon", "1 minute') --", "30"])
+def test_a_silence_that_is_none_is_refused(spark: SparkSession, silence: str) -> None:
+    frames = spark.createDataFrame([], table_schema("frames"))
+
+    with pytest.raises(ValueError, match="30 seconds"):
+        pair_stream(frames, silence=silence)
+
+
+def test_each_table_that_streams_is_tested_here() -> None:
+    assert {query.name for query in QUERIES if query.streams} == {*TABLES_OF_FRAMES, "latency_histogram"}
+
+
+def listed(rows: DataFrame) -> list[str]:
+    return sorted(map(repr, rows.collect()))

@@ -1,0 +1,284 @@
+"""A client that is told an old peer's name says what that peer understands; what its caller gives wins."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from rsocket_trio import (
+    Connection,
+    Keepalive,
+    Payload,
+    Responder,
+    connect_forever,
+    open_connection,
+    open_connection_over,
+    serve,
+)
+from rsocket_trio.client.open import DIALECT, KEEPALIVE
+from rsocket_trio.connection.requester import INITIAL_REQUEST_N, Requester
+from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.rsocket.peers import PEERS
+from rsocket_trio.rsocket.quirks import known_quirks
+from rsocket_trio.transports.memory import memory_pair
+from rsocket_trio.values import Unsaid
+
+NAMES = ["java-0.2.2", "java-0.5.2", "js-3", "js-1", "go-2016", "python-2017"]
+NOWHERE = "memory://nobody-listens-here"
+DEFAULT_MIMES = "27" + b"message/x.rsocket.composite-metadata.v0".hex() + "18" + b"application/octet-stream".hex()
+UTF8 = "05 7574662d38 05 7574662d38"
+# Behind its length: type, flags, stream 0, version, keepalive and lifetime in milliseconds, MIME types.
+SETUPS = {
+    "java-0.2.2": "0001 0000 00000000 0000 0000 00004e20 00015f90" + DEFAULT_MIMES,
+    "java-0.5.2": "0001 0000 00000000 0000 0001 00004e20 00015f90" + DEFAULT_MIMES,
+    "js-3": "0001 0000 00000000 0000 0001 00004e20 00015f90" + UTF8,
+    "js-1": "0001 0000 00000000 0000 0001 0007a120 000dbba0" + UTF8,
+    "go-2016": "0001 0000 00000000 0000 0000 00004e20 00015f90" + DEFAULT_MIMES,
+    "python-2017": "0001 0000 00000000 0000 0001 00004e20 00015f90" + DEFAULT_MIMES,
+}
+FIRST_IDS = {"java-0.2.2": 2, "java-0.5.2": 1, "js-3": 1, "js-1": 2, "go-2016": 1, "python-2017": 2}
+KEEP_LENGTHS = ["java-0.2.2", "js-3", "js-1"]
+
+
+class Heard:
+    """The frames that a client of ours wrote, without their lengths."""
+
+    def __init__(self, stream: trio.testing.MemoryReceiveStream) -> None:
+        self._stream = stream
+        self._data = b""
+
+    async def next(self) -> bytes:
+        while len(self._data) < 4 or len(self._data) < (size := int.from_bytes(self._data[:4], "big")):
+            self._data += bytes(await self._stream.receive_some())
+        frame, self._data = self._data[4:size], self._data[size:]
+        return frame
+
+
+@asynccontextmanager
+async def asking(**terms: Any) -> AsyncIterator[tuple[Connection, Heard]]:
+    """A client of ours on a stream of bytes, and what it says."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with open_connection_over(theirs, **terms) as connection:
+        yield connection, Heard(ours.receive_stream)
+    await trio.aclose_forcefully(ours)
+
+
+def test_the_names_are_those_of_the_peers_that_were_tried() -> None:
+    assert list(PEERS) == NAMES
+    assert all(peer.what and peer.dialect == "reactivesocket/0.1" for peer in PEERS.values())
+    for peer in PEERS.values():
+        assert set(peer.quirks) <= set(known_quirks(DIALECTS[peer.dialect]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_the_setup_is_what_the_peer_understands(autojump_clock: object, name: str) -> None:
+    async with asking(peer=name) as (connection, heard):
+        assert connection.dialect == "reactivesocket/0.1"
+        assert await heard.next() == bytes.fromhex(SETUPS[name])
+
+
+QUIRKS = {
+    "java-0.2.2": "channel_slot length_on_messages low_setup_flags metadata_push_on_streams version_0_0",
+    "java-0.5.2": "channel_slot client_ids_odd low_setup_flags",
+    "js-3": "client_ids_odd length_on_messages",
+    "js-1": "length_on_messages",
+    "go-2016": "client_ids_odd version_0_0",
+    "python-2017": "",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_quirks_of_each_are_those_that_it_needs(name: str) -> None:
+    assert " ".join(sorted(PEERS[name].quirks)) == QUIRKS[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_lease_is_asked_for_where_the_peer_reads_it(autojump_clock: object, name: str) -> None:
+    async with asking(peer=name, lease=True) as (_, heard):
+        flags = (await heard.next())[2:4]
+
+    assert flags == bytes.fromhex("2020" if name.startswith("java") else "2000")
+
+
+async def test_metadata_that_java_pushes_on_an_id_of_its_own_is_heard(autojump_clock: object) -> None:
+    heard: list[bytes] = []
+    responder = Responder()
+    responder.metadata_push(heard.append)
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with open_connection_over(theirs, peer="java-0.2.2", responder=responder):
+        await ours.send_all(bytes.fromhex("00000014 000d 4000 00000005 00000008 6d657461"))
+        await trio.sleep(1)
+    await trio.aclose_forcefully(ours)
+    assert heard == [b"meta"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_requests_have_the_ids_of_the_peers_clients(autojump_clock: object, name: str) -> None:
+    async with asking(peer=name) as (connection, heard):
+        await heard.next()
+        await connection.fire_and_forget(b"hi")
+        assert await heard.next() == bytes.fromhex("0005 0000") + FIRST_IDS[name].to_bytes(4, "big") + b"hi"
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_over_messages_the_length_stays_for_those_that_keep_it(autojump_clock: object, name: str) -> None:
+    ours, theirs = memory_pair()
+    async with open_connection_over(ours, peer=name):
+        (setup,) = await theirs.receive()
+        length = setup[:4] if name in KEEP_LENGTHS else b""
+        assert setup == length + bytes.fromhex(SETUPS[name])
+        assert int.from_bytes(length, "big") in (0, len(setup))
+    theirs.close()
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_nothing_is_cut_for_a_peer_that_joins_no_fragments(autojump_clock: object, name: str) -> None:
+    async with asking(peer=name) as (connection, heard):
+        await heard.next()
+        await connection.fire_and_forget(bytes(2_000_000))
+        assert len(await heard.next()) == 8 + 2_000_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_credit_begins_where_the_peer_needs_it(autojump_clock: object, name: str) -> None:
+    credit = 2 if name == "java-0.5.2" else 256
+    async with asking(peer=name) as (connection, heard):
+        await heard.next()
+        async with connection.request_stream(b"s"):
+            assert (await heard.next())[8:] == credit.to_bytes(4, "big") + b"s"
+        await heard.next()  # CANCEL
+        async with connection.request_channel(b"c"):
+            assert (await heard.next())[8:] == credit.to_bytes(4, "big") + b"c"
+        await heard.next()
+        async with connection.request_subscription(b"s"):
+            assert (await heard.next())[8:] == credit.to_bytes(4, "big") + b"s"
+        await heard.next()
+        async with connection.request_stream(b"s", initial_request_n=256):
+            assert (await heard.next())[8:] == (256).to_bytes(4, "big") + b"s"
+
+
+async def test_a_channel_of_java_has_its_slot(autojump_clock: object) -> None:
+    for name in ("java-0.2.2", "java-0.5.2"):
+        async with asking(peer=name) as (connection, heard):
+            await heard.next()
+            async with connection.request_channel(b"", initial_request_n=1) as channel:
+                opening = await heard.next()
+                await channel.send_eof()
+                assert (await heard.next())[8:] == bytes(4), opening
+
+
+async def test_what_the_caller_gives_wins(autojump_clock: object) -> None:
+    given = {"data_mime": "a/b", "metadata_mime": "text", "keepalive": Keepalive(20, 90), "fragment_size": 65536}
+    async with asking(peer="js-1", **given) as (connection, heard):
+        setup = await heard.next()
+        assert setup[12:20] == bytes.fromhex("00004e20 00015f90")
+        assert setup[20:] == b"\x04text\x03a/b"
+        await connection.fire_and_forget(bytes(100_000))
+        assert len(await heard.next()) <= 65536
+
+
+async def test_a_default_that_is_given_wins_as_well(autojump_clock: object) -> None:
+    given = {"data_mime": "application/octet-stream", "dialect": "0.1", "quirks": ["version_0_0"]}
+    async with asking(peer="js-3", **given) as (connection, heard):
+        setup = await heard.next()
+        assert setup[8:12] == bytes(4)
+        assert setup[20:] == b"\x05utf-8\x18application/octet-stream"
+        await connection.fire_and_forget(b"")
+        assert (await heard.next())[4:8] == bytes.fromhex("00000001")  # its own quirks stay
+
+
+UNKNOWN = "peer 'java-9': the known ones are java-0.2.2, java-0.5.2, js-3, js-1, go-2016, python-2017"
+
+
+@pytest.mark.parametrize(
+    ("terms", "text"),
+    [
+        ({"peer": "java-9"}, UNKNOWN),
+        ({"peer": "js-3", "dialect": "rsocket/1.0"}, "peer 'js-3' speaks reactivesocket/0.1, not rsocket/1.0"),
+        ({"peer": "js-3", "dialect": "1.0"}, "peer 'js-3' speaks reactivesocket/0.1, not rsocket/1.0"),
+        ({"peer": "go-2016", "dialect": "streamux/1"}, "peer 'go-2016' speaks reactivesocket/0.1, not streamux/1"),
+        ({"peer": "go-2016", "dialect": "x"}, "dialect 'x': the known ones are"),
+        ({"peer": 5}, "peer 5: the known ones are"),
+    ],
+)
+async def test_a_name_that_nobody_has_and_another_dialect_are_refused(terms: dict[str, Any], text: str) -> None:
+    ours, theirs = memory_pair()
+    with pytest.raises(ValueError, match=text):
+        async with open_connection(NOWHERE, **terms):
+            raise AssertionError("nothing was dialled")
+    with pytest.raises(ValueError, match=text):
+        async with open_connection_over(ours, **terms):
+            raise AssertionError("nothing was said")
+    with pytest.raises(ValueError, match=text):
+        async with connect_forever(NOWHERE, **terms):
+            raise AssertionError("told at once")
+    theirs.close()
+
+
+async def test_a_server_needs_no_name() -> None:
+    assert "peer" not in inspect.signature(serve).parameters
+
+
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0", "memory://peers"])
+async def test_one_port_with_all_defaults_serves_clients_of_every_kind(uri: str) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    def echo(request: Payload) -> Payload:
+        return request
+
+    @responder.request_stream
+    async def thrice(request: Payload) -> AsyncIterator[Payload]:
+        for _ in range(3):
+            yield request
+
+    @responder.request_channel
+    async def back(channel: Any) -> None:
+        async for item in channel:
+            await channel.send(item)
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            (uri,) = await nursery.start(serve, responder, uri)
+            for name in [*NAMES, None]:
+                async with open_connection(uri, peer=name) as connection:
+                    assert (await connection.request_response(bytes(200_000))).data == bytes(200_000)
+                    async with connection.request_stream(b"s") as items:
+                        assert [item.data async for item in items] == [b"s"] * 3
+                    async with connection.request_channel(b"c") as channel:
+                        await channel.send(b"1")
+                        await channel.send(b"2")
+                        await channel.send_eof()
+                        assert [item.data async for item in channel] == [b"1", b"2"]
+            async with connect_forever(uri, peer="js-3") as client:
+                assert (await client.request_response(b"x")).data == b"x"
+            nursery.cancel_scope.cancel()
+
+
+def test_what_nobody_gave_shows_and_equals_the_documented_default() -> None:
+    of = inspect.signature(open_connection).parameters
+    shown = {name: repr(of[name].default) for name in ("dialect", "fragment_size", "keepalive")}
+
+    assert shown["dialect"] == "'rsocket/1.0'"
+    assert shown["fragment_size"] == "65536"
+    assert eval(shown["keepalive"]) == of["keepalive"].default == Keepalive(20, 90)
+    assert Keepalive(20, 90) == KEEPALIVE
+    assert hash(KEEPALIVE) == hash(Keepalive(20, 90))
+    assert (
+        INITIAL_REQUEST_N == inspect.signature(Requester.request_stream).parameters["initial_request_n"].default == 256
+    )
+
+
+@pytest.mark.parametrize("default", [DIALECT, KEEPALIVE, INITIAL_REQUEST_N], ids=repr)
+def test_what_nobody_gave_is_known_as_such_in_another_process_too(default: object) -> None:
+    copy = pickle.loads(pickle.dumps(default))
+
+    assert copy == default
+    assert isinstance(copy, Unsaid)

@@ -1,0 +1,184 @@
+"""The command ``load``: a table or JSON, errors in a line, and an end that loses nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from rsocket_trio import Payload, Responder, serve
+from rsocket_trio.cli.main import commands, main
+from tests.cli.commands import COMMAND
+from tests.spark.session import require_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Load = Callable[..., tuple[int, str, str]]
+PATIENCE = 100.0
+"""Seconds that Spark may take to start on a machine that has much else to do."""
+WITHOUT_SPARK = "import sys; sys.modules['pyspark'] = None; from rsocket_trio.cli.entry import main; main()"
+
+
+@pytest.fixture
+def load(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Load:
+    """The command in the session of the tests: its exit code, and what it says on stdout and stderr."""
+
+    @contextmanager
+    def this_session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setattr("rsocket_trio.analytics.sessions.local_session", this_session)
+
+    def made(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = commands.main(["load", *arguments], standalone_mode=False)
+        return code, *capfd.readouterr()
+
+    return made
+
+
+def test_a_table_says_what_became_of_the_load(load: Load, uri: str) -> None:
+    code, out, err = load(uri, "-r", "echo", "--rate", "50", "--seconds", "1", "--tasks", "2", "--arrivals", "constant")
+
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0].split()[:3] == ["second", "due", "done"]
+    assert [line.split()[:2] for line in lines if line.lstrip().startswith("all")] == [["all", "50"]]
+    assert "of 50.0 due, in 1.0 s" in out
+
+
+def test_json_says_the_same(load: Load, uri: str) -> None:
+    code, out, _ = load(
+        *(uri, "-r", "echo", "--seconds", "0.5", "--json", "--seed", "3", "--size", "10,20", "--auth-bearer", "token"),
+        *("--arrivals", "closed", "--in-flight", "3", "--interaction", "channel", "--items", "2", "--take", "2"),
+    )
+
+    said = json.loads(out)
+    assert code == 0
+    assert said["ok"] == said["due"] > 0
+    assert said["items"] == 2 * said["ok"]
+    assert (said["seed"], said["errors"], said["interrupted"]) == (3, {}, False)
+    assert said["latency"]["max"] < PATIENCE
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("-r", "nowhere"), "Rejected: no request_response handler for route 'nowhere'\n"),
+        (("--tasks", "3"), "3 tasks need as many slots at the same time"),
+    ],
+    ids=["route", "slots"],
+)
+def test_a_load_that_cannot_be_made_fails_in_a_line(
+    arguments: tuple[str, ...], said: str, load: Load, uri: str
+) -> None:
+    code, out, err = load(uri, "--rate", "10", *arguments)
+
+    assert (code, out) == (1, "")
+    assert err.startswith(said)
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "rate is missing"),
+        (("--rate", "0"), "0.0 is not in the range"),
+        (("--rate", "5", "--arrivals", "closed"), "a closed loop has no rate"),
+        (("--rate", "5", "--size", "-4"), "'-4': numbers of bytes"),
+        (("--rate", "5", "-d", "x", "--size", "4"), "data and sizes exclude each other"),
+        (("--rate", "5", "-u", "a:b", "--auth-bearer", "t"), "credentials are a user and password, or a token"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_said_in_a_line(
+    arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["rsocket-trio", "load", "tcp://127.0.0.1:1", *arguments])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_help_says_what_it_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["rsocket-trio", "load", "--help"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 0
+    assert "Make a load on the server at URI" in capsys.readouterr().out
+
+
+async def test_without_the_extra_it_is_named() -> None:
+    with trio.fail_after(PATIENCE):
+        done = await trio.run_process(
+            [sys.executable, "-c", WITHOUT_SPARK, "load", "tcp://127.0.0.1:1", "--rate", "1"],
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+        )
+
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"a load needs pyspark: pip install 'rsocket-trio[spark]'\n"
+
+
+async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
+    """In a process group of its own, to which a terminal would send the signal."""
+    require_spark()
+    responder, enough = Responder(), trio.Event()
+    answered = 0
+
+    @responder.request_response("count")
+    def count(request: Payload) -> bytes:
+        nonlocal answered
+        answered += 1
+        if answered == 20:
+            enough.set()
+        return b""
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
+            process = await trio.lowlevel.open_process(
+                [*COMMAND, "load", uri, "-r", "count", "--rate", "50", "--seconds", "1000", "--json"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+            try:
+                await enough.wait()
+                os.killpg(process.pid, signal.SIGINT)
+                assert process.stdout is not None
+                assert process.stderr is not None
+                out = b"".join([chunk async for chunk in process.stdout])
+                err = b"".join([chunk async for chunk in process.stderr])
+                code = await process.wait()
+            finally:
+                if process.returncode is None:
+                    process.kill()
+                    await process.wait()
+            nursery.cancel_scope.cancel()
+
+    assert (code, err) == (130, b"")
+    said = json.loads(out)
+    assert said["interrupted"] is True
+    assert said["ok"] >= 19
+    # The first request of all is a probe, and those under way got a moment to be answered.
+    assert said["ok"] == answered - 1
+    assert (said["errors"], said["unfinished"]) == ({}, 0)
+    assert 0 < said["measured"] < PATIENCE

@@ -1,0 +1,89 @@
+"""Loads by a real Spark on a real server: tasks begin together, and their counts add up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rsocket_trio.loadgen import Histogram, LoadError, SlotsError, run
+from rsocket_trio.loadgen.running import finishing
+from tests.blocks import blocks, page
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+BEGIN_TOGETHER = 3.0
+"""Seconds between the beginnings of two tasks on a machine that has much else to do."""
+
+
+def test_tasks_make_a_load_together(spark: SparkSession, uri: str) -> None:
+    result = run(spark, uri, route="echo", rate=200, seconds=2, tasks=2, connections=2, sizes=(0, 100), seed=5)
+
+    total = result.summary.total
+    assert total.due == total.ok + total.failed + total.dropped
+    assert total.ok == total.times["latency"].total == total.times["service"].total > 0
+    assert total.due == pytest.approx(400, abs=100)
+    assert result.summary.measured == pytest.approx(2.0)
+    assert not result.summary.interrupted
+
+    rows = result.rows.collect()
+    began = {row["task"]: row["count"] for row in rows if row["measure"] == "began"}
+    assert began.keys() == {0, 1}
+    assert abs(began[0] - began[1]) < BEGIN_TOGETHER * 1e9
+    merged = Histogram((row["bucket"], row["count"]) for row in rows if row["measure"] == "latency")
+    assert list(merged.counts()) == list(total.times["latency"].counts())
+    assert {row["task"] for row in rows if row["measure"] == "ok"} == {0, 1}
+
+
+def test_rows_are_those_of_the_one_load(spark: SparkSession, uri: str) -> None:
+    rows = run(spark, uri, route="echo", arrivals="constant", rate=50, seconds=0.5).rows
+
+    assert rows.where("measure = 'due'").groupBy().sum("count").collect()[0][0] == 25
+    assert rows.collect() == rows.collect()
+
+
+@pytest.mark.parametrize(
+    ("at", "route", "said"),
+    [
+        (None, "nowhere", "Rejected: no request_response handler for route 'nowhere'"),
+        ("tcp://127.0.0.1:1", "echo", "ConnectionLost: tcp://127.0.0.1:1: connection refused"),
+    ],
+    ids=["route", "server"],
+)
+def test_what_keeps_a_load_from_being_made_is_said_once(
+    at: str | None, route: str, said: str, spark: SparkSession, uri: str
+) -> None:
+    with pytest.raises(LoadError) as caught:
+        run(spark, at or uri, route=route, rate=10, seconds=1, tasks=2)
+
+    assert str(caught.value) == said
+
+
+def test_too_few_slots_are_an_error_at_once(spark: SparkSession, uri: str) -> None:
+    with pytest.raises(SlotsError, match=r"3 tasks need as many slots .* Spark has 2: fewer tasks, or .*local\[3\]"):
+        run(spark, uri, rate=10, tasks=3)
+
+
+def test_the_first_ctrl_c_stops_and_the_second_one_is_what_it_was() -> None:
+    stopped, before = threading.Event(), signal.getsignal(signal.SIGINT)
+
+    with finishing(stopped.set) as interrupted:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stopped.is_set()
+        assert interrupted.is_set()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_the_page_shows_what_works(spark: SparkSession, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    [snippet] = [block for block in blocks(page("docs/loadgen.md")) if block.language == "python"]
+
+    exec(compile(snippet.text, "docs/loadgen.md", "exec"), {"spark": spark, "uri": uri})
+
+    assert "requests/s answered of" in capsys.readouterr().out

@@ -1,0 +1,101 @@
+"""One task's part of a load, without Spark, on a server in the same loop."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import trio
+
+from rsocket_trio import ApplicationError, Channel, Payload, Responder, serve
+from rsocket_trio.loadgen.plan import Plan
+from rsocket_trio.loadgen.recording import Row
+from rsocket_trio.loadgen.stopping import Address
+from rsocket_trio.loadgen.summary import Summary, summarize
+from rsocket_trio.loadgen.working import Part, perform
+
+URI = "memory://load"
+
+
+def plan(**terms: Any) -> Plan:
+    """A plan of ten requests a second, at equal distances, for two seconds."""
+    return Plan(**{"uri": URI, "rate": 10.0, "seconds": 2.0, "arrivals": "constant", "probe": False, **terms})
+
+
+async def alone(said: str) -> list[str]:
+    """What the tasks say to each other where there is one."""
+    await trio.lowlevel.checkpoint()
+    return [said]
+
+
+async def rows_of(wanted: Plan, address: Address | None = None) -> list[Row]:
+    """The rows of the only task of a plan."""
+    return await perform(Part(plan=wanted, task=0, seed=1), alone, address)
+
+
+def summary_of(wanted: Plan, rows: list[Row]) -> Summary:
+    """What they add up to."""
+    return summarize(wanted, rows, seed=1)
+
+
+async def load(**terms: Any) -> Summary:
+    """Make a load, and say what came of it."""
+    wanted = plan(**terms)
+    return summary_of(wanted, await rows_of(wanted))
+
+
+@asynccontextmanager
+async def served(responder: Responder) -> AsyncIterator[None]:
+    """A server for as long as the block."""
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, responder, [URI], grace=0))
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def usual() -> Responder:
+    """Handlers that do what their names say."""
+    responder = Responder()
+
+    @responder.request_response("echo")
+    def echo(request: Payload) -> Payload:
+        return request
+
+    @responder.request_response("never")
+    async def never(request: Payload) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    @responder.request_response("full")
+    def full(request: Payload) -> bytes:
+        raise ApplicationError("full", code=0x333)
+
+    @responder.request_stream("count")
+    async def count(request: Payload) -> AsyncIterator[bytes]:
+        for number in range(10):
+            await trio.sleep(0.1)
+            yield b"%d" % number
+
+    @responder.request_stream("twenty")
+    async def twenty(request: Payload) -> AsyncIterator[bytes]:
+        for number in range(20):
+            yield b"%d" % number
+
+    @responder.request_stream("broken")
+    async def broken(request: Payload) -> AsyncIterator[bytes]:
+        yield b"one"
+        raise ApplicationError("broken")
+
+    @responder.request_channel("echo")
+    async def echo_all(channel: Channel) -> None:
+        await channel.send(channel.request)
+        async for item in channel:
+            await channel.send(item)
+
+    @responder.request_channel("broken")
+    async def broken_channel(channel: Channel) -> None:
+        raise ApplicationError("broken")
+
+    return responder

@@ -1,0 +1,48 @@
+"""The page on loads has every term, and the command every option that it has."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from rsocket_trio.cli.load_command import ARRIVALS, INTERACTIONS, load_command, terms_of
+from rsocket_trio.loadgen import plan
+from rsocket_trio.loadgen.plan import Plan
+from tests.blocks import page
+
+PAGE = page("docs/loadgen.md")
+
+
+def test_the_page_has_every_term() -> None:
+    [table] = [part for part in PAGE.split("\n\n") if part.startswith("| term |")]
+    names = [name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+
+    assert sorted(names) == sorted(field.name for field in attrs.fields(Plan) if field.name != "uri")
+
+
+def test_the_command_offers_what_a_plan_takes() -> None:
+    assert (INTERACTIONS, ARRIVALS) == (plan.INTERACTIONS, plan.ARRIVALS)
+
+
+def test_options_become_terms() -> None:
+    arguments = ["tcp://h:1", "--rate", "5", "-r", "echo", "-u", "ada:pw", "--limit-rate", "9", "--no-probe"]
+    context = load_command.make_context("load", [*arguments, "--keepalive", "40", "-H", "A: b", "--data-mime", "text"])
+
+    found = Plan(**terms_of(context.params))
+
+    assert (found.uri, found.rate, found.route, found.credit, found.probe) == ("tcp://h:1", 5.0, "echo", 9, False)
+    assert (found.keepalive.interval, found.headers, found.data_mime) == (40.0, (("A", "b"),), "text/plain")
+    assert found.metadata is not None
+    assert b"ada" in found.metadata
+    assert found == Plan(
+        uri="tcp://h:1",
+        rate=5.0,
+        route="echo",
+        metadata=found.metadata,
+        credit=9,
+        probe=False,
+        keepalive=found.keepalive,
+        headers=(("A", "b"),),
+        data_mime="text/plain",
+    )

@@ -1,0 +1,77 @@
+"""Plans: what can't be is refused before anything starts, and says why."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import attrs
+import pytest
+
+from rsocket_trio.loadgen.plan import Plan, Terms
+from rsocket_trio.metadata import AUTHENTICATION, TEXT_PLAIN, BearerAuthentication, decode_composite
+from rsocket_trio.values import Unsaid
+from tests.loadgen.loading import plan
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"uri": "http://x"}, "http"),
+        ({"rate": None}, "rate is missing"),
+        ({"rate": 0}, "rate of 0: more than 0"),
+        ({"rate": float("nan")}, "rate of nan: more than 0"),
+        ({"seconds": -1}, "seconds of -1: more than 0"),
+        ({"tasks": 0}, "tasks of 0: a whole number from 1 on"),
+        ({"in_flight": 0}, "in_flight of 0"),
+        ({"warm_up": -1}, "warm_up of -1: 0 or more seconds"),
+        ({"arrivals": "closed"}, "a closed loop has no rate"),
+        ({"arrivals": "random"}, "arrivals 'random': one of poisson, constant, closed"),
+        ({"interaction": "request"}, "interaction 'request': one of response, stream, fnf, channel"),
+        ({"dialect": "rsocket/9"}, "dialect 'rsocket/9': one of"),
+        ({"peer": "java-9"}, "peer 'java-9': the known ones are java-0.2.2"),
+        ({"peer": "js-3", "dialect": "1.0"}, "peer 'js-3' speaks reactivesocket/0.1, not rsocket/1.0"),
+        ({"peer": "js-3", "auth": BearerAuthentication("t")}, "auth needs composite metadata, not utf-8"),
+        ({"data": b"x", "sizes": (1,)}, "data and sizes exclude each other"),
+        ({"sizes": (-1,)}, "each is 0 or more bytes"),
+        ({"items": 2}, "items is for channels"),
+        ({"take": 2}, "take is for streams and channels"),
+        ({"auth": BearerAuthentication("t"), "metadata_mime": TEXT_PLAIN}, "auth needs composite metadata"),
+        ({"route": "x" * 256}, "255"),
+    ],
+    ids=str,
+)
+def test_a_term_that_cannot_be_is_named(terms: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        plan(**terms)
+
+
+def test_run_takes_every_field_of_a_plan() -> None:
+    assert Terms.__annotations__.keys() == {field.name for field in attrs.fields(Plan)} - {"uri"}
+
+
+def test_names_are_short_and_headers_a_mapping_as_elsewhere() -> None:
+    wanted = plan(dialect="0.1", headers={"X-One": "1"})
+
+    assert wanted.connection_terms()["dialect"] == "reactivesocket/0.1"
+    assert wanted.connection_terms()["headers"] == (("X-One", "1"),)
+
+
+def test_an_old_peer_sets_what_nobody_said_in_the_processes_of_spark_too() -> None:
+    wanted = pickle.loads(pickle.dumps(plan(peer="java-0.5.2")))
+    terms = wanted.connection_terms()
+
+    assert wanted.first_credit == 2
+    assert pickle.loads(pickle.dumps(plan(peer="java-0.5.2", credit=256))).first_credit == 256
+    assert terms["peer"] == "java-0.5.2"
+    assert all(isinstance(terms[name], Unsaid) for name in ("dialect", "data_mime", "metadata_mime", "keepalive"))
+
+
+def test_credentials_go_with_each_request_and_are_not_shown() -> None:
+    wanted = plan(auth=BearerAuthentication("secret"))
+
+    assert wanted.request_metadata is not None
+    [entry] = decode_composite(wanted.request_metadata)
+    assert entry.mime == AUTHENTICATION
+    assert entry.content.endswith(b"secret")
+    assert "secret" not in repr(wanted)

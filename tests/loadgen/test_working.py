@@ -1,0 +1,163 @@
+"""A task's part of the load: all begin or none does, and it ends when the driver says so."""
+
+from __future__ import annotations
+
+import pickle
+import ssl
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+import trustme
+
+from rsocket_trio import Invalid, Payload, Responder, open_connection, serve
+from rsocket_trio.loadgen import recording
+from rsocket_trio.loadgen.driving import STOPPING
+from rsocket_trio.loadgen.stopping import Address, StopServer, wait_for_stop
+from rsocket_trio.loadgen.working import Part, perform
+from tests.loadgen.loading import URI, plan, rows_of, served, summary_of, usual
+
+PATIENCE = 10.0
+
+
+async def test_no_task_begins_where_one_cannot(autojump_clock: trio.testing.MockClock) -> None:
+    async def meet(said: str) -> list[str]:
+        await trio.lowlevel.checkpoint()
+        return [said, "ConnectionLost: the other one"]
+
+    arrived: list[Payload] = []
+    responder = Responder()
+    responder.fire_and_forget("log")(arrived.append)
+    async with served(responder):
+        rows = await perform(Part(plan=plan(route="log", interaction="fnf"), task=0, seed=1), meet)
+
+    assert rows == [(0, recording.FAILED, "ConnectionLost: the other one", None, 1)]
+    assert arrived == []
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"route": "nowhere"}, "Rejected: no request_response handler for route 'nowhere'"),
+        ({"route": "never", "timeout": 2.0}, "TooSlowError: the first request was not answered within 2 s"),
+        ({"route": "echo", "trust": "/nowhere.pem"}, "cannot use the certificates of /nowhere.pem: No such file"),
+    ],
+    ids=["route", "silence", "certificates"],
+)
+async def test_a_first_request_that_fails_says_why(
+    terms: dict[str, object], said: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with served(usual()):
+        [(_, measure, name, _, _)] = await rows_of(plan(probe=True, **terms))
+
+    assert measure == recording.FAILED
+    assert name.startswith(said)
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+async def test_a_server_is_trusted_by_the_certificates_of_a_file(trusts: bool, tmp_path: Path) -> None:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ca.issue_cert("localhost").configure_cert(context)
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            [uri] = await nursery.start(partial(serve, usual(), ["tls://localhost:0"], ssl_context=context, grace=0))
+            trust = str(tmp_path / "ca.pem") if trusts else None
+            rows = await rows_of(plan(uri=uri, route="echo", seconds=0.2, rate=50, trust=trust))
+            nursery.cancel_scope.cancel()
+
+    found = {measure: name for _, measure, name, _, _ in rows}
+    assert ("ok" in found) is trusts
+    assert trusts or "certificate" in found["failed"]
+
+
+async def test_the_first_request_is_not_counted(autojump_clock: trio.testing.MockClock) -> None:
+    wanted = plan(route="echo", probe=True)
+    async with served(usual()):
+        summary = summary_of(wanted, await rows_of(wanted))
+
+    assert (summary.total.due, summary.total.ok) == (20, 20)
+
+
+@pytest.mark.parametrize("terms", [{"rate": 50.0}, {"rate": None, "arrivals": "closed"}], ids=["open", "closed"])
+async def test_a_load_that_is_stopped_says_what_there_is_and_what_is_missing(terms: dict[str, Any]) -> None:
+    stop_server = await trio.to_thread.run_sync(partial(StopServer, "127.0.0.1", "127.0.0.1"))
+    responder, arrived = usual(), list[bytes]()
+
+    @responder.request_response("halting")
+    async def halting(request: Payload) -> bytes:
+        arrived.append(request.data)
+        if len(arrived) == 5:
+            stop_server.stop()
+        if len(arrived) >= 5:
+            await trio.sleep_forever()
+        return b""
+
+    wanted = plan(route="halting", seconds=1000.0, **terms)
+    try:
+        with trio.fail_after(PATIENCE):
+            async with served(responder):
+                summary = summary_of(wanted, await rows_of(wanted, stop_server.address))
+    finally:
+        await trio.to_thread.run_sync(stop_server.close)
+
+    total = summary.total
+    assert total.ok == 4
+    assert total.unfinished == total.due - 4 >= 1
+    assert (total.failed, total.dropped) == (0, 0)
+    assert summary.measured < PATIENCE - STOPPING
+
+
+async def test_a_driver_that_is_gone_ends_the_load(autojump_clock: trio.testing.MockClock) -> None:
+    responder, asked = Responder(), trio.Event()
+
+    @responder.request_response("stop")
+    async def stop(request: Payload) -> bytes:
+        asked.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery, served(responder):
+            nursery.start_soon(wait_for_stop, Address(URI, b""))
+            await asked.wait()
+
+
+@pytest.mark.parametrize("uri", ["memory://nobody", URI], ids=["nobody", "a stranger"])
+async def test_who_is_not_the_driver_ends_nothing(
+    uri: str, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with served(usual()):
+        with trio.move_on_after(1000) as scope:
+            await wait_for_stop(Address(uri, b""))
+
+    assert scope.cancelled_caught
+    assert "cannot be stopped before its time" in caplog.text
+
+
+async def test_another_token_is_told_nothing() -> None:
+    stop_server = await trio.to_thread.run_sync(partial(StopServer, "127.0.0.1", "127.0.0.1"))
+    try:
+        with trio.fail_after(PATIENCE):
+            async with open_connection(stop_server.address.uri) as connection:
+                with pytest.raises(Invalid, match="another token"):
+                    await connection.request_response(b"guess", route="stop")
+    finally:
+        await trio.to_thread.run_sync(stop_server.close)
+
+
+def test_an_address_that_cannot_be_listened_at_is_an_error() -> None:
+    with pytest.raises(OSError, match=r"cannot listen at 192\.0\.2\.1"):
+        StopServer("192.0.2.1", "192.0.2.1")
+
+
+def test_a_part_travels_to_its_task() -> None:
+    part = Part(plan=plan(route="echo", metadata=b"secret"), task=3, seed=1)
+
+    assert pickle.loads(pickle.dumps(part)) == part
+    assert "secret" not in repr(part)
+    assert URI in repr(part)

@@ -1,0 +1,46 @@
+"""Quick sizes of load that is held, that comes and goes, and of what may be left of it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from qa.attacks import held, leftovers
+from qa.attacks.harness import Missed
+from rsocket_trio.connection.connection import Connection
+
+
+@pytest.fixture
+def kept() -> Iterator[list[object]]:
+    kept: list[object] = []
+    yield kept
+    kept.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("name", held.LOADS)
+def test_load_is_held(name: str) -> None:
+    held.LOADS[name](held.QUICK)
+
+
+def test_a_figure_that_is_missed_is_said() -> None:
+    with pytest.raises(Missed, match="KiB for each connection"):
+        held.load(held.Load(connections=20, seconds=0, per_connection=0.1))
+
+
+def test_of_connections_that_ended_in_any_way_nothing_is_left() -> None:
+    leftovers.check(40)
+
+
+def test_what_is_left_is_found(kept: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Connection.__init__
+
+    def keep(self: Connection, *args: object, **options: object) -> None:
+        made(self, *args, **options)  # type: ignore[arg-type]
+        kept.append(self)
+
+    monkeypatch.setattr(Connection, "__init__", keep)
+    with pytest.raises(Missed, match="Connection"):
+        leftovers.check(2)

@@ -1,0 +1,46 @@
+"""No decoder lets anything but its documented errors out, and what it accepts is what the bytes say."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+from qa.fuzz.blocks import BLOCKS
+from qa.fuzz.decoders import TARGETS, fuzz
+from qa.fuzz.frames import FRAMES
+from qa.fuzz.streams import STREAMS, said
+from rsocket_trio.rsocket.detection import UNDECIDED
+from rsocket_trio.rsocket.dialects import DIALECTS
+
+SEED: Final = 1
+RUNS: Final = {**dict.fromkeys(FRAMES, 20_000), **dict.fromkeys(BLOCKS, 5_000), **dict.fromkeys(STREAMS, 1_000)}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_mutated_bytes_are_refused_as_documented_or_mean_what_they_say(name: str) -> None:
+    tally = fuzz(TARGETS[name], RUNS[name], SEED)
+
+    assert tally.findings == []
+    # Otherwise the mutations would be too wild, or too tame, to show anything.
+    assert tally.accepted / tally.runs > 0.05
+    assert name in STREAMS or tally.accepted / tally.runs < 0.9
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_what_mutations_begin_with_is_accepted(name: str) -> None:
+    accepted = [TARGETS[name].judge(seed) for seed in TARGETS[name].seeds]
+
+    assert sum(accepted) >= 0.5 * len(accepted) > 0  # the vectors have malformed frames too
+
+
+def test_every_dialect_is_a_target() -> None:
+    assert len(FRAMES) == len(DIALECTS)
+
+
+def test_what_stands_behind_an_empty_frame_is_no_misplaced_resume() -> None:
+    first = bytes.fromhex("000000  00260000 34")
+
+    verdicts = [said(first[:size], ended=False) for size in range(1, len(first) + 1)]
+
+    assert set(verdicts) - {UNDECIDED.name} == {"nobody, told in silence"} == {verdicts[-1]}

@@ -1,0 +1,22 @@
+"""Races: whichever of two things comes first, the outcome is one of those that are meant, and nothing is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from qa.simulation.races import RACES, Race, play
+
+SCHEDULES = 30
+
+
+@pytest.mark.parametrize("race", RACES, ids=lambda race: race.name)
+def test_a_race_ends_in_one_of_its_outcomes_in_every_order(race: Race) -> None:
+    outcomes = {play(race, schedule) for schedule in range(SCHEDULES)}
+
+    # All of them: a race that only ever ends in one way is none.
+    assert outcomes == race.outcomes
+
+
+def test_a_schedule_does_the_same_again() -> None:
+    for race in RACES:
+        assert play(race, 3) == play(race, 3)

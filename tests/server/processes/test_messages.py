@@ -1,0 +1,87 @@
+"""What workers can't serve is said before any is started, and what they are told arrives."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+
+from rsocket_trio import Limits, Responder
+from rsocket_trio.server.processes.messages import Orders, check_workers, decode_run, encode_run, receive_orders
+from rsocket_trio.transports.listen import Inherited
+from rsocket_trio.transports.uris import parse_uri
+
+
+async def run(*arguments: object, **terms: object) -> None:
+    """Nothing."""
+
+
+# fmt: off
+WRONG: list[tuple[object, object, list[str], bool, type[Exception], str]] = [
+    # workers  name              schemes    resumes  raises      and says
+    (0,        "app:responder",  ["tcp"],   False,   ValueError, "at least 1"),
+    (-1,       "app:responder",  ["tcp"],   False,   ValueError, "workers is -1"),
+    (True,     "app:responder",  ["tcp"],   False,   TypeError,  "not True"),
+    (1.5,      "app:responder",  ["tcp"],   False,   TypeError,  "not 1.5"),
+    ("2",      "app:responder",  ["tcp"],   False,   TypeError,  "not '2'"),
+    (2,        Responder(),      ["tcp"],   False,   TypeError,  "the responder is named"),
+    (2,        "app",            ["tcp"],   False,   ValueError, "MODULE:RESPONDER"),
+    (2,        "__main__:it",    ["tcp"],   False,   ValueError, "don't run the main script"),
+    (2,        "app:responder",  ["memory"], False,  ValueError, "within one process"),
+    (2,        "app:responder",  ["tcp"],   True,    ValueError, "resume needs one process"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("workers", "name", "schemes", "resumes", "kind", "said"), WRONG)
+def test_what_cannot_be_served_is_refused(
+    workers: object, name: object, schemes: list[str], resumes: bool, kind: type[Exception], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        check_workers(workers, name, schemes, resumes=resumes)
+
+
+def test_one_worker_may_let_clients_resume() -> None:
+    check_workers(1, "app:responder", ["tcp"], resumes=True)
+
+
+def test_terms_arrive_as_they_were() -> None:
+    again: Any = decode_run(encode_run(partial(run, Limits(frame_size=70_000))))
+
+    assert (again.func, again.args) == (run, (Limits(frame_size=70_000),))
+
+
+def test_terms_of_the_main_script_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_context() -> None: ...
+
+    make_context.__module__, make_context.__qualname__ = "__main__", "make_context"
+
+    with pytest.raises(ValueError, match="make_context is of the main script"):
+        encode_run(partial(run, make_context))
+
+
+@pytest.mark.parametrize("what", [lambda: None, threading.Lock()], ids=["lambda", "lock"])
+def test_terms_that_cannot_be_sent_are_refused(what: object) -> None:
+    with pytest.raises(ValueError, match="terms are sent to other processes"):
+        encode_run(partial(run, what))
+
+
+def test_orders_arrive_in_pieces_and_a_supervisor_that_went_gives_none() -> None:
+    orders = Orders("app:responder", (Inherited(parse_uri("tcp://h:1"), (7, 8)),), 2.5, b"run" * 100_000)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        content = orders.encode()
+        sent = ours.send(content[:1000])
+        ours.shutdown(socket.SHUT_WR)
+        assert sent == 1000
+        assert receive_orders(theirs) is None
+
+    small = Orders("app:responder", (Inherited(parse_uri("tcp://h:1"), (7, 8)),), 2.5, b"run")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(small.encode())
+        assert receive_orders(theirs) == small
+        assert small.descriptors == [7, 8]

@@ -1,0 +1,171 @@
+"""``serve(..., workers=N)`` of the library: real processes, which go with the scope that serves."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import ssl
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trustme
+from trio.testing import MockClock
+
+from rsocket_trio import ConnectionClosed, ConnectionLost, Responder, open_connection, serve
+from rsocket_trio.server.processes import child
+from rsocket_trio.server.processes.messages import LINGER, Orders
+from rsocket_trio.server.serving import Terms, serve_here
+from rsocket_trio.transports.listen import BoundListener, open_listeners
+
+PATIENCE = 30
+MODULE = """
+import os
+import ssl
+from rsocket_trio import Responder
+
+responder = Responder()
+
+@responder.request_response
+async def who(request):
+    return str(os.getpid())
+
+def make_context():
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain("server.pem")
+    return context
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module that can be imported, in the current directory."""
+    name = f"workers_app_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+async def test_two_processes_serve_one_port_until_the_scope_is_cancelled(module: str) -> None:
+    pids: set[int] = set()
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            start = partial(serve, workers=2, grace=1)
+            [uri] = await nursery.start(start, f"{module}:responder", "tcp://127.0.0.1:0")
+            while len(pids) < 2:
+                async with open_connection(uri) as connection:
+                    pids.add(int((await connection.request_response()).text))
+            nursery.cancel_scope.cancel()
+
+    assert os.getpid() not in pids
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+async def test_each_worker_makes_its_own_tls(module: str) -> None:
+    authority = trustme.CA()
+    authority.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path("server.pem")
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    make_context = importlib.import_module(module).make_context
+
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            start = partial(serve, workers=1, ssl_context=make_context, grace=1)
+            [uri] = await nursery.start(start, f"{module}:responder", "tls://localhost:0")
+            async with open_connection(uri, ssl_context=trusting) as connection:
+                assert int((await connection.request_response()).text) != os.getpid()
+            nursery.cancel_scope.cancel()
+
+
+# fmt: off
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"ssl_context": ssl.create_default_context()}, TypeError, "ssl_context is a function"),
+    ({"workers": 0},                                ValueError, "at least 1"),
+    ({"responder": Responder()},                    TypeError, "the responder is named"),
+    ({"responder": "absent_module:responder"},      ValueError, "no module named 'absent_module'"),
+    ({"quirks": ["odd"]},                           ValueError, "odd"),
+    ({"uris": ["memory://x"]},                      ValueError, "within one process"),
+    ({"ssl_context": lambda: None},                 ValueError, "terms are sent to other processes"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("terms", "kind", "said"), WRONG, ids=[said for _, _, said in WRONG])
+async def test_what_workers_cannot_serve_is_raised_as_it_is(
+    terms: dict[str, Any], kind: type[Exception], said: str, module: str
+) -> None:
+    plain: dict[str, Any] = {
+        "responder": f"{module}:responder",
+        "uris": ["tcp://127.0.0.1:0"],
+        "workers": 1,
+    }
+    with trio.fail_after(PATIENCE), pytest.raises(kind, match=said):
+        await serve(**plain | terms)
+
+
+async def test_a_worker_that_does_not_get_to_serve_is_given_up(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / f"{module}.py").write_text("import time\ntime.sleep(1000)\n")
+    monkeypatch.setattr(child, "START_SECONDS", 0.1)
+    with trio.fail_after(PATIENCE), pytest.raises(ChildProcessError, match=r"did not serve within 0\.1 seconds"):
+        await serve(f"{module}:responder", "tcp://127.0.0.1:0", workers=1)
+
+
+async def test_a_worker_that_has_no_orders_yet_ends_at_once_when_nobody_wants_it_any_more() -> None:
+    began = trio.current_time()
+    async with child.open_child(Orders("app:responder", (), PATIENCE, b"")) as unwanted:
+        pass
+
+    assert unwanted.end == "SIGKILL"
+    assert trio.current_time() - began < PATIENCE
+
+
+async def test_a_listener_of_the_applications_own_cannot_be_shared(module: str) -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    with pytest.raises(TypeError, match="named by URIs"):
+        await serve(f"{module}:responder", listeners, workers=1)
+    for listener in listeners:
+        await listener.aclose()
+
+
+async def test_a_responder_by_name_is_served_in_this_process_too(module: str) -> None:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, f"{module}:responder", "memory://by-name")
+        async with open_connection(uri) as connection:
+            assert int((await connection.request_response()).text) == os.getpid()
+        nursery.cancel_scope.cancel()
+
+
+# What a worker does when others have taken over
+
+
+async def listeners() -> Sequence[BoundListener]:
+    return await open_listeners(["memory://retiring"])
+
+
+async def test_a_server_that_retires_accepts_no_more_but_serves_on_before_it_drains(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    responder.request_response(lambda request: request.data)
+    retiring = trio.Event()
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve_here, retiring=retiring), responder, listeners, Terms())
+        async with open_connection(uri) as connection, open_connection(uri) as silent:
+            began = trio.current_time()
+            retiring.set()
+            await trio.testing.wait_all_tasks_blocked()
+
+            with pytest.raises(ConnectionLost, match="nobody listens"):
+                async with open_connection(uri) as late:
+                    await late.request_response()
+            assert (await connection.request_response(b"still here")).data == b"still here"
+            await trio.sleep(LINGER * 0.9)
+            assert (await silent.request_response(b"first word")).data == b"first word"
+            assert isinstance(await connection.wait_closed(), ConnectionClosed)
+            assert trio.current_time() == pytest.approx(began + LINGER)

@@ -1,0 +1,285 @@
+"""SIGINT and SIGTERM: ``run`` and ``serve(signals=True)`` as programs, which a signal ends in good order."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rsocket_trio import (
+    Connection,
+    ConnectionClosed,
+    ConnectionLost,
+    Responder,
+    open_connection,
+    run,
+    serve,
+)
+from rsocket_trio.server.serve import ServeOptions
+from rsocket_trio.server.stopping import STOP, Stop
+from tests.cli.commands import PATIENCE, Running
+from tests.cli.test_serving import until_it_drains
+
+APP = """
+import time
+import trio
+from rsocket_trio import Responder, run, serve
+
+responder = Responder()
+
+@responder.request_response
+def ask(request):
+    return b"answer"
+
+@responder.request_channel
+async def echo(channel):
+    try:
+        async for item in channel:
+            await channel.send(item)
+    finally:
+        print("the handler is over", flush=True)
+
+@responder.request_response("block")
+def block(request):
+    print("blocked", flush=True)
+    while True:
+        time.sleep(1000)
+"""
+RUN = 'run(responder, "{uri}", grace={grace})\nprint("after", flush=True)\n'
+RUN_WORKERS = 'run("app:responder", "{uri}", grace={grace}, workers=2)\nprint("after", flush=True)\n'
+IN_A_NURSERY = """
+from functools import partial
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, responder, "{uri}", grace={grace}, signals=True))
+        print("ready", flush=True)
+    print("after", flush=True)
+
+trio.run(main)
+"""
+PROGRAMS = {"run": RUN, "run with workers": RUN_WORKERS, "serve in a nursery": IN_A_NURSERY}
+BACKGROUND = 'trap "" INT; exec "$@"'
+"""What a shell that has no job control does for what it starts with ``&``."""
+
+
+@asynccontextmanager
+async def program(
+    folder: Path, source: str, *, grace: float = 1000, background: bool = False
+) -> AsyncIterator[tuple[Running, str]]:
+    """A program with the handlers of ``APP``, and where it listens: a Unix socket, which appears once it is bound."""
+    path = folder / "socket"
+    uri = f"unix://{path}"
+    (folder / "app.py").write_text(APP)
+    (folder / "main.py").write_text("from app import *\n" + source.format(uri=uri, grace=grace))
+    words = [sys.executable, "main.py"]
+    process = await trio.lowlevel.open_process(
+        ["sh", "-c", BACKGROUND, "sh", *words] if background else words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
+    )
+    try:
+        with trio.fail_after(PATIENCE):
+            yield Running(process), uri
+    finally:
+        with trio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None
+                await stream.aclose()
+
+
+@asynccontextmanager
+async def connected(uri: str) -> AsyncIterator[Connection]:
+    """A connection to a program that may not listen yet."""
+    while True:
+        try:
+            async with open_connection(uri) as connection:
+                await connection.request_response()
+                yield connection
+                return
+        except ConnectionLost as error:
+            if not isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
+                raise
+        await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("number", STOP, ids=lambda number: number.name)
+@pytest.mark.parametrize("background", [False, True], ids=["", "SIGINT ignored at the start"])
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
+async def test_the_first_signal_lets_open_streams_finish_and_the_program_go_on(
+    number: signal.Signals, background: bool, source: str, tmp_path: Path
+) -> None:
+    async with program(tmp_path, source, background=background) as (server, uri):
+        async with connected(uri) as connection, connection.request_channel() as channel:
+            await channel.send(b"before")
+            assert (await anext(channel)).data == b"before"
+
+            server.process.send_signal(number)
+            await until_it_drains(connection)
+
+            await channel.send(b"after")
+            assert (await anext(channel)).data == b"after"
+            await channel.send_eof()
+            assert [item async for item in channel] == []
+        said = [line async for line in lines(server)]
+        assert await server.end() == (0, "")
+    assert said == [*(["ready"] if source is IN_A_NURSERY else []), "the handler is over", "after"]
+
+
+async def lines(running: Running) -> AsyncIterator[str]:
+    """Everything that a program still says."""
+    while line := await running.line():
+        yield line
+
+
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
+async def test_what_does_not_finish_is_cancelled_after_the_grace_period(source: str, tmp_path: Path) -> None:
+    async with program(tmp_path, source, grace=0) as (server, uri):
+        async with connected(uri) as connection, connection.request_channel() as channel:
+            await channel.send(b"before")
+            assert (await anext(channel)).data == b"before"
+            server.process.send_signal(signal.SIGTERM)
+            assert isinstance(await connection.wait_closed(), ConnectionClosed | ConnectionLost)
+        assert [line async for line in lines(server)][-2:] == ["the handler is over", "after"]
+        assert await server.end() == (0, "")
+
+
+@pytest.mark.parametrize("first", STOP, ids=lambda number: f"first {number.name}")
+@pytest.mark.parametrize("second", STOP, ids=lambda number: f"then {number.name}")
+@pytest.mark.parametrize("source", [RUN, IN_A_NURSERY], ids=["run", "serve in a nursery"])
+async def test_a_second_signal_ends_a_server_whose_loop_is_blocked(
+    first: signal.Signals, second: signal.Signals, source: str, tmp_path: Path
+) -> None:
+    async with program(tmp_path, source) as (server, uri), connected(uri) as connection, trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def ask() -> None:
+            with pytest.raises(ConnectionLost):
+                await connection.request_response(route="block")
+
+        while await server.line() != "blocked":
+            continue
+        server.process.send_signal(first)
+        await until_handled(server.process.pid)
+        assert server.process.returncode is None
+        server.process.send_signal(second)
+        assert await server.end() == (-second, "")
+
+
+async def until_handled(pid: int) -> None:
+    """Wait until no signal is pending for a process whose loop is blocked: so its handler was called."""
+    while True:
+        if not signals_pending(pid):
+            return
+        await trio.sleep(0.001)
+
+
+def signals_pending(pid: int) -> bool:
+    """Whether a process that sleeps has a signal to handle, or is awake to handle it."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+    return any(pending) or "State:\tS" not in status
+
+
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
+async def test_a_second_signal_does_not_wait_for_the_grace_period(source: str, tmp_path: Path) -> None:
+    async with (
+        program(tmp_path, source) as (server, uri),
+        connected(uri) as connection,
+        connection.request_channel() as channel,
+    ):
+        await channel.send(b"before")
+        await anext(channel)
+        server.process.send_signal(signal.SIGTERM)
+        await until_it_drains(connection)
+        server.process.send_signal(signal.SIGTERM)
+        assert (await server.end())[0] == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("start", [run, serve], ids=["run", "serve"])
+def test_signals_outside_of_the_main_thread_are_a_clear_error(start: Callable[..., Any]) -> None:
+    errors: list[RuntimeError] = []
+
+    def work() -> None:
+        try:
+            if start is run:
+                run(Responder(), "memory://threaded")
+            else:
+                trio.run(partial(serve, Responder(), "memory://threaded", signals=True))
+        except RuntimeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+    assert ["main thread only" in str(error) for error in errors] == [True]
+
+
+@pytest.mark.parametrize("uri", ["unix:///nowhere/at/all", "nonsense"])
+def test_what_cannot_be_served_travels_as_it_is_and_handlers_of_signals_are_as_before(uri: str) -> None:
+    before = [signal.getsignal(number) for number in STOP]
+
+    with pytest.raises(OSError if "unix" in uri else ValueError, match=uri.rpartition("/")[2]):
+        run(Responder(), uri)
+
+    assert [signal.getsignal(number) for number in STOP] == before
+
+
+async def test_handlers_of_signals_are_as_before_once_served() -> None:
+    before = [signal.getsignal(number) for number in STOP]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, Responder(), "memory://restored", signals=True))
+        during = [signal.getsignal(number) for number in STOP]
+        nursery.cancel_scope.cancel()
+
+    assert [signal.getsignal(number) for number in STOP] == before
+    assert not set(during) & set(before)
+
+
+async def test_a_signal_is_for_every_server_of_the_program() -> None:
+    before = [signal.getsignal(number) for number in STOP]
+    async with trio.open_nursery() as nursery:
+        for name in ("one", "two"):
+            await nursery.start(partial(serve, Responder(), f"memory://{name}", signals=True))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert [signal.getsignal(number) for number in STOP] == before
+
+
+def test_a_signal_that_comes_before_the_loop_runs_ends_it_at_once() -> None:
+    with Stop() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        trio.run(stop.run, trio.sleep_forever)
+
+
+async def test_a_server_that_is_stopped_while_it_starts_reports_no_uris(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forever(*arguments: object) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr("rsocket_trio.server.serve._open", forever)
+    async with trio.open_nursery() as nursery:
+        assert await nursery.start(partial(serve, Responder(), "memory://never", signals=True)) == []
+
+
+def test_run_takes_what_serve_takes() -> None:
+    taken = set(inspect.signature(serve).parameters) - {"responder", "uris", "signals", "task_status"}
+
+    assert set(ServeOptions.__annotations__) == taken

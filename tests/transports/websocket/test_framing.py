@@ -1,0 +1,396 @@
+"""However the bytes of a WebSocket are cut: the messages and the answers are those that wsproto makes of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
+
+from rsocket_trio.mux.framing import EncodedFrame, whole
+from rsocket_trio.transports.websocket import framing as messages
+from rsocket_trio.transports.websocket.framing import BY_STRIDES, KEY, MOST_FRAMES, Messages, join, masked
+
+LARGE = 1 << 24
+TEXT, BINARY, CLOSE, PING, PONG, FIN = 1, 2, 8, 9, 10, 0x80
+
+
+class Outcome(NamedTuple):
+    """What became of some bytes."""
+
+    messages: list[bytes]
+    replies: bytes
+    refusal: str | None
+    closed: int | None
+
+
+def by_wsproto(chunks: list[bytes], *, client: bool) -> Outcome:
+    """What wsproto makes of them by itself: this is how it is meant to be used."""
+    connection = Connection(ConnectionType.CLIENT if client else ConnectionType.SERVER)
+    messages: list[bytes] = []
+    replies = b""
+    message, characters, refusal = b"", 0, None
+    for event in heard(connection, chunks):
+        if isinstance(event, Ping):
+            replies += connection.send(event.response())
+        elif isinstance(event, CloseConnection):
+            replies += connection.send(event.response())
+            return Outcome(messages, replies, refusal, event.code)
+        elif isinstance(event, Message) and refusal is None:
+            message += event.data if isinstance(event, BytesMessage) else b""
+            characters += len(event.data)
+            if event.message_finished and isinstance(event, TextMessage):
+                refusal = f"text message of {characters} characters: frames are binary messages"
+            elif event.message_finished:
+                messages.append(message)
+                message, characters = b"", 0
+    return Outcome(messages, replies, refusal, None)
+
+
+def heard(connection: Connection, chunks: list[bytes]) -> Iterator[Event]:
+    for chunk in chunks:
+        connection.receive_data(chunk)
+        yield from connection.events()
+
+
+def by_us(chunks: list[bytes], *, client: bool) -> Outcome:
+    ours = Messages(client=client, max_message=LARGE)
+    messages = [message for chunk in chunks for message in ours.feed(chunk)]
+    refusal = None if ours.refusal is None else str(ours.refusal)
+    return Outcome(messages, b"".join(ours.replies), refusal, None if ours.closed is None else ours.closed.code)
+
+
+def unmasked(replies: bytes, *, client: bool) -> list[tuple[int, bytes]]:
+    """The frames of the answers, which are short. A client masks each with other bytes."""
+    frames = []
+    while replies:
+        length, start = replies[1] & 0x7F, 6 if client else 2
+        body = replies[start : start + length]
+        frames.append((replies[0], masked(body, replies[2:6]) if client else body))
+        replies = replies[start + length :]
+    return frames
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    borders = [0, *sorted({place % (len(data) + 1) for place in places}), len(data)]
+    return [data[left:right] for left, right in pairwise(borders) if left < right]
+
+
+class Frame(NamedTuple):
+    """One frame, right or wrong."""
+
+    first: int
+    body: bytes
+    key: bytes
+    extended: int | None = None
+    """Bytes for the length, if not as few as possible."""
+    wrong_mask: bool = False
+
+    def encoded(self, *, client: bool) -> bytes:
+        """As the peer of a client, or of a server, would write it."""
+        size = len(self.body)
+        extended = self.extended if self.extended is not None else 0 if size < 126 else 2 if size < 0x10000 else 8
+        is_masked = client is self.wrong_mask
+        short = {0: size & 0x7F, 2: 126, 8: 127}[extended]
+        header = bytes((self.first, short | (0x80 if is_masked else 0)))
+        header += (size % (1 << 8 * extended)).to_bytes(extended, "big") if extended else b""
+        return header + (self.key + masked(self.body, self.key) if is_masked else self.body)
+
+
+KEYS = st.binary(min_size=KEY, max_size=KEY)
+BODIES = st.one_of(
+    st.binary(max_size=200),
+    st.sampled_from([0, 1, 3, 124, 125, 126, 127, BY_STRIDES, BY_STRIDES + 1, 16_384, 65_535, 65_536, 140_001]).map(
+        lambda size: bytes(range(256)) * (size // 256) + bytes(size % 256)
+    ),
+)
+SHORT = st.binary(max_size=125)
+
+
+def proper(first: st.SearchStrategy[int], body: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[Frame]]:
+    """A frame by itself, as it should be written."""
+    return st.builds(Frame, first, body, KEYS, st.none(), st.just(False)).map(lambda frame: [frame])
+
+
+WHOLE = proper(st.just(FIN | BINARY), BODIES)
+CONTROLS = proper(st.sampled_from([FIN | PING, FIN | PONG]), SHORT)
+
+
+@st.composite
+def fragments(draw: st.DrawFn, opcode: int = BINARY) -> list[Frame]:
+    """A message in fragments, with pings between them; now and then the last one is missing."""
+    bodies = draw(st.lists(st.binary(max_size=200), min_size=1, max_size=4))
+    unfinished = draw(st.integers(0, 9)) == 0
+    frames: list[Frame] = []
+    for number, body in enumerate(bodies):
+        first = (0 if number else opcode) | (FIN if number == len(bodies) - 1 and not unfinished else 0)
+        frames += [Frame(first, body, draw(KEYS)), *draw(st.one_of(st.just([]), CONTROLS))]
+    return frames
+
+
+TEXTS = proper(st.just(FIN | TEXT), st.text(max_size=50).map(str.encode))
+CODES = st.sampled_from([1000, 1001, 1005, 1008, 4000]).map(lambda code: code.to_bytes(2))
+CLOSES = proper(st.just(FIN | CLOSE), st.one_of(st.just(b""), SHORT, CODES))
+ANYHOW = st.builds(
+    Frame,
+    st.integers(0, 255),
+    st.binary(max_size=200),
+    KEYS,
+    st.sampled_from([None, 0, 2, 8]),
+    st.booleans(),
+).map(lambda frame: [frame])
+ORDINARY = st.lists(st.one_of(WHOLE, WHOLE, WHOLE, CONTROLS, fragments()), max_size=8)
+UNUSUAL = st.lists(st.one_of(WHOLE, WHOLE, fragments(), fragments(TEXT), TEXTS, CLOSES, ANYHOW), max_size=8)
+PLACES = st.lists(st.integers(0, 1 << 20), max_size=12)
+
+
+@given(st.one_of(ORDINARY, UNUSUAL), PLACES, st.booleans(), st.binary(max_size=20))
+def test_messages_and_answers_are_those_of_wsproto_however_the_bytes_are_cut(
+    groups: list[list[Frame]], places: list[int], client: bool, rest: bytes
+) -> None:
+    data = b"".join(frame.encoded(client=client) for group in groups for frame in group) + rest
+
+    chunks = cut(data, places)
+
+    ours, expected = by_us(chunks, client=client), by_wsproto(chunks, client=client)
+
+    assert unmasked(ours.replies, client=client) == unmasked(expected.replies, client=client)
+    assert ours._replace(replies=b"") == expected._replace(replies=b"")
+
+
+@given(UNUSUAL, st.booleans())
+def test_every_border_between_bytes_is_as_good_as_any(groups: list[list[Frame]], client: bool) -> None:
+    data = b"".join(frame.encoded(client=client) for group in groups for frame in group)[:2000]
+
+    chunks = [data[place : place + 1] for place in range(len(data))]
+
+    ours, expected = by_us(chunks, client=client), by_wsproto(chunks, client=client)
+
+    assert unmasked(ours.replies, client=client) == unmasked(expected.replies, client=client)
+    assert ours._replace(replies=b"") == expected._replace(replies=b"")
+
+
+@given(st.lists(BODIES, max_size=5), st.booleans(), st.booleans())
+def test_what_is_joined_is_what_wsproto_reads(bodies: list[bytes], client: bool, in_pieces: bool) -> None:
+    frames: list[EncodedFrame] = [(body[:3], memoryview(body[3:])) if in_pieces else body for body in bodies]
+    data = join(frames, os.urandom(KEY * len(frames)) if client else b"")
+
+    assert by_wsproto([data], client=not client) == Outcome(list(map(whole, frames)), b"", None, None)
+
+
+@given(st.binary(max_size=2 * BY_STRIDES), KEYS)
+def test_a_mask_is_laid_on_byte_by_byte_and_taken_off_again(data: bytes, key: bytes) -> None:
+    assert masked(data, key) == bytes(byte ^ key[place % KEY] for place, byte in enumerate(data))
+    assert masked(masked(data, key), key) == data
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize("client", [True, False])
+def test_a_message_may_be_as_large_as_the_limit_and_no_larger(client: bool, parts: int, extra: int) -> None:
+    ours = Messages(client=client, max_message=1000)
+    size = (1000 + extra) // parts
+    bodies = [bytes(size)] * (parts - 1) + [bytes(1000 + extra - size * (parts - 1))]
+    messages = []
+    for number, body in enumerate(bodies):
+        first = (0 if number else BINARY) | (FIN if number == parts - 1 else 0)
+        messages += ours.feed(Frame(first, body, b"mask").encoded(client=client))
+
+    assert messages == ([] if extra else [bytes(1000)])
+    assert (ours.closed is not None and ours.closed.code) == (1009 if extra else False)
+    assert [body[:2] for _, body in unmasked(b"".join(ours.replies), client=client)] == [b"\x03\xf1"] * extra
+
+
+def raw_header(first: int, length: int, *, client: bool, key: bytes = b"mask") -> bytes:
+    """RFC 6455, 5.2: the header of a frame as the peer of a client, or of a server, writes it."""
+    mark = 0 if client else 0x80
+    if length < 126:
+        start = bytes((first, mark | length))
+    elif length < 0x10000:
+        start = bytes((first, mark | 126)) + length.to_bytes(2, "big")
+    else:
+        start = bytes((first, mark | 127)) + length.to_bytes(8, "big")
+    return start + (b"" if client else key)
+
+
+def closed_with(ours: Messages) -> int | None:
+    return None if ours.closed is None else int(ours.closed.code)
+
+
+both = pytest.mark.parametrize("client", [True, False], ids=["client", "server"])
+
+
+@both
+@pytest.mark.parametrize("length", [1001, 0xFFFF, 0x10000, 1 << 40])
+@pytest.mark.parametrize("first", [FIN | BINARY, BINARY, FIN | TEXT])
+def test_a_message_that_is_announced_above_the_limit_is_refused_at_its_header(
+    first: int, length: int, client: bool
+) -> None:
+    header = raw_header(first, length, client=client)
+    for pieces in ([header], [header[place : place + 1] for place in range(len(header))]):
+        ours = Messages(client=client, max_message=1000)
+        for number, piece in enumerate(pieces, 1):
+            assert closed_with(ours) is None, f"closed before byte {number}"
+            assert ours.feed(piece) == []
+
+        assert closed_with(ours) == 1009
+        assert str(ours.fault) == "WebSocket: message of more than 1000 bytes (1009)"
+        ((kind, body),) = unmasked(b"".join(ours.replies), client=client)
+        assert (kind, body[:2]) == (FIN | CLOSE, b"\x03\xf1")
+        assert not ours.mid_frame
+        assert ours.feed(bytes(5000)) == []
+
+
+@both
+def test_the_sum_of_fragments_is_refused_at_the_header_that_takes_it_above_the_limit(client: bool) -> None:
+    ours = Messages(client=client, max_message=1000)
+    ours.feed(raw_header(BINARY, 600, client=client) + bytes(600))
+    ours.feed(raw_header(0, 399, client=client) + bytes(399))
+    ours.feed(raw_header(FIN | PING, 2, client=client) + b"hi")
+    assert closed_with(ours) is None
+    ours.feed(raw_header(FIN, 2, client=client))
+
+    assert closed_with(ours) == 1009
+
+
+@both
+def test_the_sum_of_fragments_may_be_the_limit(client: bool) -> None:
+    ours = Messages(client=client, max_message=1000)
+    ours.feed(raw_header(BINARY, 600, client=client, key=bytes(4)) + b"a" * 600)
+
+    assert ours.feed(raw_header(FIN, 400, client=client, key=bytes(4)) + b"b" * 400) == [b"a" * 600 + b"b" * 400]
+    assert ours.feed(raw_header(FIN | BINARY, 1000, client=client, key=bytes(4)) + b"c" * 1000) == [b"c" * 1000]
+
+
+@both
+def test_what_else_is_wrong_with_a_header_is_said_first(client: bool) -> None:
+    for header in (
+        raw_header(FIN | BINARY, 5000, client=not client),  # masked where it must not be, or the other way round
+        raw_header(0xC2, 5000, client=client),  # a reserved bit
+    ):
+        ours = Messages(client=client, max_message=1000)
+        ours.feed(header)
+        assert closed_with(ours) == 1002
+
+
+@both
+@pytest.mark.parametrize("size", [0, 1, 31])
+def test_a_message_has_no_more_tiny_frames_than_there_may_be(size: int, client: bool) -> None:
+    ours = Messages(client=client, max_message=LARGE, max_tiny=1024)
+    body = bytes(size)
+    ours.feed(raw_header(BINARY, size, client=client) + body)
+    for _ in range(1023):
+        ours.feed(raw_header(0, size, client=client) + body)
+    assert closed_with(ours) is None
+    ours.feed(raw_header(0, size, client=client))
+
+    assert closed_with(ours) == 1008
+    assert str(ours.fault) == "WebSocket: message of more than 1024 frames below 32 bytes (1008)"
+
+
+@both
+def test_the_last_frame_may_be_tiny_and_each_message_is_counted_by_itself(client: bool) -> None:
+    ours = Messages(client=client, max_message=LARGE, max_tiny=10)
+    for _ in range(5):
+        ours.feed(raw_header(BINARY, 1, client=client, key=bytes(4)) + b"x")
+        for _ in range(9):
+            ours.feed(raw_header(0, 1, client=client, key=bytes(4)) + b"y")
+        assert ours.feed(raw_header(FIN, 1, client=client, key=bytes(4)) + b"z") == [b"x" + b"y" * 9 + b"z"]
+
+
+@both
+def test_a_message_has_no_more_frames_than_there_may_be(client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MOST_FRAMES == 65536
+    monkeypatch.setattr(messages, "MOST_FRAMES", 500)
+    ours = Messages(client=client, max_message=LARGE)
+    ours.feed(raw_header(BINARY, 32, client=client) + bytes(32))
+    for _ in range(499):
+        ours.feed(raw_header(0, 32, client=client) + bytes(32))
+    assert closed_with(ours) is None
+    ours.feed(raw_header(0, 32, client=client))
+
+    assert closed_with(ours) == 1008
+    assert str(ours.fault) == "WebSocket: message of more than 500 frames (1008)"
+
+
+@pytest.mark.parametrize(("size", "client"), [(256, True), (4096, True), (4096, False)])
+def test_the_largest_message_may_come_in_pieces(size: int, client: bool) -> None:
+    ours = Messages(client=client, max_message=LARGE)
+    piece = raw_header(0, size, client=client, key=bytes(4)) + bytes(size)
+    ours.feed(raw_header(BINARY, size, client=client, key=bytes(4)) + bytes(size))
+    for _ in range(LARGE // size - 2):
+        assert ours.feed(piece) == []
+    (message,) = ours.feed(raw_header(FIN, size, client=client, key=bytes(4)) + bytes(size))
+
+    assert len(message) == LARGE
+
+
+def test_a_length_that_was_announced_is_a_number_until_its_bytes_come() -> None:
+    ours = Messages(client=True, max_message=LARGE)
+
+    assert ours.feed(b"\x82\x7f" + (LARGE).to_bytes(8, "big") + b"x") == []
+
+    assert ours.mid_frame
+    assert ours._gathering._buffer is None
+
+
+def test_half_a_header_half_a_message_and_half_of_the_fragments_are_mid_frame() -> None:
+    ours = Messages(client=True, max_message=LARGE)
+    seen = []
+    for chunk in (b"\x82", b"\x03a", b"bc", b"\x02\x01a", b"\x80\x01b", b"\x89\x01", b"p"):
+        ours.feed(chunk)
+        seen.append(ours.mid_frame)
+
+    assert seen == [True, True, False, True, False, True, False]
+
+
+def test_messages_behind_a_text_are_dropped_and_pings_there_are_answered() -> None:
+    ours = Messages(client=True, max_message=LARGE)
+
+    assert ours.feed(b"\x82\x01a\x81\x02hi\x82\x01b\x89\x01p") == [b"a"]
+
+    assert ours.feed(b"\x82\x01c") == []
+    assert str(ours.refusal) == "text message of 2 characters: frames are binary messages"
+    assert unmasked(b"".join(ours.replies), client=True) == [(FIN | PONG, b"p")]
+
+
+def test_a_ping_between_fragments_makes_no_room_for_another_message() -> None:
+    ours = Messages(client=True, max_message=LARGE)
+
+    assert ours.feed(b"\x02\x01a\x89\x01p\x82\x01b") == []
+
+    assert ours.closed is not None
+    assert ours.closed.code == 1002
+    assert ours.feed(b"\x80\x01c") == []
+
+
+def test_a_goodbye_is_said_once_and_no_ping_is_answered_behind_it() -> None:
+    ours = Messages(client=False, max_message=LARGE)
+
+    assert ours.goodbye(1002) == b"\x88\x02\x03\xea"
+    assert ours.goodbye(1000) == b""
+    ours.feed(Frame(FIN | PING, b"p", b"mask").encoded(client=False))
+    over = [ours.is_over]
+    ours.feed(Frame(FIN | CLOSE, b"\x03\xea", b"mask").encoded(client=False))
+    over.append(ours.is_over)
+
+    assert ours.replies == []
+    assert over == [False, True]
+    assert ours.closed is not None
+    assert ours.closed.code == 1002
+
+
+def test_the_peers_goodbye_is_answered_in_kind() -> None:
+    ours = Messages(client=True, max_message=LARGE)
+
+    ours.feed(b"\x88\x02\x03\xe9\x82\x01a")
+
+    assert unmasked(b"".join(ours.replies), client=True) == [(FIN | CLOSE, b"\x03\xe9")]
+    assert ours.is_over
+    assert ours.goodbye(1000) == b""
