@@ -15,11 +15,14 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 import trio
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 # Objects of these classes must not outlive their test.
 WATCHED = (
@@ -30,7 +33,8 @@ WATCHED = (
 STREAMS = (("rsocket_trio.rsocket.streams", "Stream"), ("rsocket_trio.streamux.exchanges", "Exchange"))
 """Too many and too small for weak references: they are looked for where a connection was made."""
 DESCRIPTORS = Path("/proc/self/fd")
-SPARK = "tests/spark/"
+SPARK = ("tests/spark/", "tests/analytics/", "tests/loadgen/")
+"""Where tests share the one Spark session."""
 PATIENCE = 1.0
 """Seconds of real time in which a system task may still end after the test."""
 
@@ -57,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         def _split_scope(self, nodeid: str) -> str:
-            return SPARK if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
+            return SPARK[0] if nodeid.startswith(SPARK) else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False  # what takes longest comes first
     return ByFile(config, log)
@@ -84,6 +88,15 @@ def set_aside() -> None:
     test, and it grows."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Spark, started once for all tests that ask for it."""
+    from tests.spark.session import spark_session
+
+    with spark_session(tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 @pytest.fixture(autouse=True)

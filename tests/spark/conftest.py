@@ -1,10 +1,9 @@
-"""What tests of sources and sinks share: the session, servers in the same loop, and an end for the thread of theirs."""
+"""What tests of sources and sinks share: servers in the same loop, and an end for the thread of theirs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 import trio
@@ -12,17 +11,6 @@ import trio
 from rsocket_trio import Responder, serve
 from rsocket_trio.spark.background import background, close_background
 from tests.spark.serving import URI
-from tests.spark.session import spark_session
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark, started once for all tests that ask for it."""
-    with spark_session(tmp_path_factory.mktemp("spark")) as session:
-        yield session
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, Orders
 
 START_SECONDS = 60.0
 """How long a worker may take until it serves."""
-HOME = str(Path(__file__).parents[2])
+HOME = str(Path(__file__).parents[3])
 BOOT = "import sys; sys.path.append(sys.argv[3]); from rsocket_trio.server.processes.worker import main; main()"
 """What a worker runs: this library, wherever it is; the orders say where to find everything else."""
 FAILURES = (ValueError, TypeError, ImportError, OSError)

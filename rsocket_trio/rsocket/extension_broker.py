@@ -1,0 +1,5 @@
+"""The former name of ``rsocket_trio.rsocket.extensions.broker``, kept for one release."""
+
+from __future__ import annotations
+
+from rsocket_trio.rsocket.extensions.broker import *  # noqa: F403

@@ -1,0 +1,5 @@
+"""The former name of ``rsocket_trio.rsocket.extensions.payloads``, kept for one release."""
+
+from __future__ import annotations
+
+from rsocket_trio.rsocket.extensions.payloads import *  # noqa: F403

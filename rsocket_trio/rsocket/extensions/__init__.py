@@ -1,0 +1,7 @@
+"""Extension entries of the draft: blocks of entries, the values in them, and what a session does with them."""
+
+from __future__ import annotations
+
+from rsocket_trio.rsocket.extensions.blocks import Entry, MalformedExtension, Point, UnknownExtension
+
+__all__ = ["Entry", "MalformedExtension", "Point", "UnknownExtension"]

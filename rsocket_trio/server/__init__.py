@@ -1,0 +1,1 @@
+"""The server: listeners, accepted connections, and worker processes."""

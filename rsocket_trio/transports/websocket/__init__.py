@@ -1,0 +1,1 @@
+"""WebSocket: the transport, its framing, the HTTP upgrade, and an adapter for trio-websocket."""
