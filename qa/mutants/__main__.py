@@ -21,7 +21,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.list:
         for mutant in MUTANTS:
-            print(f"{mutant.name}: {mutant.file}")
+            print(f"{mutant.name}: {mutant.function}")
         return 0
     unknown = set(asked.names) - {mutant.name for mutant in MUTANTS}
     if unknown:
@@ -32,7 +32,7 @@ def main() -> int:
     try:
         for mutant, found in hunt(chosen):
             survivors += not found
-            print(f"{'found' if found else 'SURVIVED':9} {mutant.name} ({mutant.file})", flush=True)
+            print(f"{'found' if found else 'SURVIVED':9} {mutant.name} ({mutant.function})", flush=True)
     except Stale as stale:
         print(f"mutants: {stale}")
         return 2

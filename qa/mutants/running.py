@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Self
 
@@ -28,12 +31,53 @@ class Stale(Exception):
     """A row is not fit to be used: its text is gone, or its tests fail or break without it."""
 
 
-def planted(mutant: Mutant, text: str) -> str:
-    """The text of its file with the fault. Raises ``Stale`` unless the old text is there once."""
-    count = text.count(mutant.old)
-    if count != 1:
-        raise Stale(f"{mutant.name}: {PACKAGE}/{mutant.file} has the old text {count} times, and not once")
-    return text.replace(mutant.old, mutant.new)
+@attrs.frozen
+class Function:
+    """A function, method or class of a file: ``text`` is its source, which begins at ``start`` in the file's text."""
+
+    path: Path
+    text: str
+    start: int
+
+
+def functions(package: Path) -> dict[str, list[Function]]:
+    """Every function, method and class below a folder, by qualified name."""
+    found: dict[str, list[Function]] = defaultdict(list)
+    for path in sorted(package.rglob("*.py")):
+        text = path.read_text("utf-8")
+        lines = text.splitlines(keepends=True)
+        starts = [0, *accumulate(len(line) for line in lines)]
+        for name, node in _named(ast.parse(text), ()):
+            first, last = node.lineno - 1, node.end_lineno
+            found[name].append(Function(path, "".join(lines[first:last]), starts[first]))
+    return found
+
+
+def _named(node: ast.AST, inside: tuple[str, ...]) -> Iterator[tuple[str, ast.stmt]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = (*inside, child.name)
+            yield ".".join(name), child
+            yield from _named(child, name)
+        else:
+            yield from _named(child, inside)
+
+
+def place(mutant: Mutant, known: Mapping[str, Sequence[Function]]) -> Function:
+    """Return the function that has the old text. Raise ``Stale`` unless there is one, which has it once."""
+    having = [function for function in known.get(mutant.function, ()) if mutant.old in function.text]
+    counts = [function.text.count(mutant.old) for function in having]
+    if counts != [1]:
+        where = ", ".join(f"{function.path.name}: {count}" for function, count in zip(having, counts, strict=True))
+        times = f"is in it {sum(counts)} times ({where})" if having else "is not there"
+        raise Stale(f"{mutant.name}: the old text of {mutant.function} {times}; it has to be once in one function")
+    return having[0]
+
+
+def planted(mutant: Mutant, function: Function, text: str) -> str:
+    """Return the text of the function's file with the fault."""
+    end = function.start + len(function.text)
+    return text[: function.start] + function.text.replace(mutant.old, mutant.new) + text[end:]
 
 
 @attrs.frozen
@@ -56,9 +100,10 @@ class Copy:
     @contextmanager
     def with_fault(self, mutant: Mutant) -> Iterator[None]:
         """The fault is in the copy, for as long as the block."""
-        path = self.folder / PACKAGE / mutant.file
+        function = place(mutant, functions(self.folder / PACKAGE))
+        path = function.path
         text = path.read_text("utf-8")
-        path.write_text(planted(mutant, text), "utf-8")
+        path.write_text(planted(mutant, function, text), "utf-8")
         try:
             yield
         finally:

@@ -8,8 +8,9 @@ import attrs
 import pytest
 
 from qa.mutants.rows import MUTANTS, Mutant
-from qa.mutants.running import PACKAGE, ROOT, Copy, Stale, hunt, planted
+from qa.mutants.running import PACKAGE, ROOT, Copy, Stale, functions, hunt, place, planted
 
+FUNCTIONS = functions(ROOT / PACKAGE)
 QUICK = [
     mutant
     for mutant in MUTANTS
@@ -18,10 +19,11 @@ QUICK = [
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_old_text_of_a_fault_is_in_its_file_once(mutant: Mutant) -> None:
-    text = (ROOT / PACKAGE / mutant.file).read_text("utf-8")
+def test_the_old_text_of_a_fault_is_once_in_one_function(mutant: Mutant) -> None:
+    function = place(mutant, FUNCTIONS)
+    text = function.path.read_text("utf-8")
 
-    assert planted(mutant, text) != text
+    assert planted(mutant, function, text) == text.replace(function.text, function.text.replace(mutant.old, mutant.new))
     assert all((ROOT / test).is_file() for test in mutant.tests)
 
 
@@ -42,8 +44,33 @@ def test_a_fault_that_changes_nothing_survives() -> None:
 def test_a_text_that_is_gone_is_said_and_not_passed_over() -> None:
     gone = attrs.evolve(QUICK[0], old="a line that nobody wrote")
 
-    with pytest.raises(Stale, match="0 times"):
+    with pytest.raises(Stale, match="is not there"):
         list(hunt([gone]))
+
+
+def test_a_function_is_found_wherever_it_stands(tmp_path: Path) -> None:
+    moved = tmp_path / "deep" / "inside"
+    moved.mkdir(parents=True)
+    (moved / "timer.py").write_text("class Timer:\n    def expire(self) -> int:\n        return 1\n", "utf-8")
+    mutant = Mutant("another end", "Timer.expire", "return 1", "return 2", ())
+
+    function = place(mutant, functions(tmp_path))
+
+    text = (moved / "timer.py").read_text("utf-8")
+    assert planted(mutant, function, text) == "class Timer:\n    def expire(self) -> int:\n        return 2\n"
+
+
+def test_a_text_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text("def add() -> int:\n    return 1 + 1\n", "utf-8")
+    (tmp_path / "two.py").write_text(
+        "def take() -> int:\n    return 1\n\n\ndef take() -> int:\n    return 1\n", "utf-8"
+    )
+    known = functions(tmp_path)
+
+    with pytest.raises(Stale, match="2 times"):
+        place(Mutant("in one function", "add", "1", "2", ()), known)
+    with pytest.raises(Stale, match="2 times"):
+        place(Mutant("in two functions", "take", "return 1", "return 2", ()), known)
 
 
 def test_tests_that_cannot_be_run_find_nothing() -> None:
