@@ -1,5 +1,8 @@
 # make demo    a chat server and its clients, talking over real frames
 # make test    everything that must hold: lint, format, types, tests
+# make quick   the tests without Spark, foreign peers and load, in an environment without those
+# make versions  make quick on every supported Python that is found on PATH or under pyenv
+# make system-packages  what tests need from Debian, by apt-get where there is one
 # make bench   the benchmarks, beside all peers, about an hour: writes docs/performance.md anew
 # make fuzz    mutated bytes by the million, for about half an hour: RUNS=20000 makes it a minute or two
 # make gate    what is too long for make test: attacks and load in full, resumption and simulation in some minutes;
@@ -8,14 +11,23 @@
 # make clean   remove what the others made
 
 PYTHON ?= python3
+# Every interpreter that is named has an environment of its own.
+ifeq ($(origin PYTHON),file)
 VENV := .venv
+else
+VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+endif
 BIN := $(VENV)/bin
 JS := tests/interop
+# What tests need from Debian, each behind the command that it brings.
+SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm
+# What make quick leaves to make test: Spark, foreign peers, load.
+SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/test_docs.py
 # What measures time or memory has the machine to itself.
 ALONE := qa/attacks tests/reliability qa/soak tests/connection/test_footprint.py
 
 .DELETE_ON_ERROR:
-.PHONY: demo test bench fuzz gate gate-attacks gate-load gate-resume gate-simulation gate-mutants soak clean
+.PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-resume gate-simulation gate-mutants soak clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -26,6 +38,21 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed
 	$(BIN)/mypy
 	$(BIN)/pytest -n 2 --dist loadscope $(ALONE:%=--ignore=%)
 	$(BIN)/pytest $(ALONE)
+
+quick: $(VENV)/.quick
+	$(BIN)/pytest -q -n 2 --dist loadscope $(ALONE:%=--ignore=%) $(SLOW:%=--ignore=%)
+
+versions: $(BIN)/python
+	$(BIN)/python -m qa.versions
+
+# Needs root, and does nothing where there is no apt-get or every command is there.
+system-packages:
+	@missing=; for one in $(SYSTEM_PACKAGES); do \
+	  command -v $${one%%:*} >/dev/null || missing="$$missing $${one#*:}"; \
+	done; \
+	if [ -n "$$missing" ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing; \
+	fi
 
 bench: $(VENV)/.bench $(JS)/node_modules/.installed
 	$(BIN)/python -m benchmarks --json benchmarks/result.json
@@ -83,7 +110,7 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m qa.simulation --seeds 3400
 
 clean:
-	rm -rf $(VENV) $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-* $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -98,6 +125,10 @@ $(VENV)/.runtime: pyproject.toml | $(BIN)/python
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(VENV)/.runtime
+
+$(VENV)/.quick: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,test,capture]'
+	@touch $@
 
 $(VENV)/.fuzz: pyproject.toml $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
