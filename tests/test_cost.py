@@ -45,6 +45,8 @@ AT_ONCE = 64
 FIRST, COUNTED = 128, 1_024
 """Operations before the counting starts, and those that are counted."""
 COUNTED_CONNECTIONS = 32
+SLACK = 1.15
+"""How many times the calls that were counted last there may be, so that a helper of two lines may be extracted."""
 responder = Responder()
 
 
@@ -148,7 +150,7 @@ class Bound:
     steps: int
     """How often the scheduler lets a task run."""
     calls: int
-    """Calls of our own functions, resumed coroutines and generators included."""
+    """Calls of our own functions, resumed coroutines and generators included: as counted, with no slack."""
 
 
 # fmt: off
@@ -167,15 +169,26 @@ def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "SPARE", joining.Spare())
 
 
-COUNTS = [field.name for field in attrs.fields(Bound)[1:]]
+GATED = ("writes", "reads", "steps")
+COUNTS = (*GATED, "calls")
 
 
-@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("count", GATED)
 @pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.work.__name__)
 def test_a_thousand_operations_cost_no_more_than_they_did(bound: Bound, count: str) -> None:
     costs = measured(bound.work)
 
     assert costs[count] <= getattr(bound, count), f"{count}: {costs[count]:.0f} a thousand"
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.work.__name__)
+def test_the_calls_of_a_thousand_operations_are_about_what_they_were(
+    bound: Bound, record_property: Callable[[str, object], None]
+) -> None:
+    calls = measured(bound.work)["calls"]
+
+    record_property("calls", round(calls))
+    assert calls <= bound.calls * SLACK, f"{calls:.0f} a thousand, and {bound.calls} when they were counted last"
 
 
 def test_the_same_work_counts_the_same() -> None:
@@ -185,7 +198,7 @@ def test_the_same_work_counts_the_same() -> None:
 def test_a_connection_with_one_request_costs_no_more_than_it_did() -> None:
     costs = simulate(counted_connections)
 
-    assert costs["calls"] / COUNTED_CONNECTIONS <= 544
+    assert costs["calls"] / COUNTED_CONNECTIONS <= 544 * SLACK
     assert costs["steps"] / COUNTED_CONNECTIONS <= 25
     assert costs["scopes"] / COUNTED_CONNECTIONS <= 9
 
