@@ -1,4 +1,4 @@
-"""What the two sides of a connection tell each other at its start: keepalive, leases, the SETUP."""
+"""Keepalive, lease, resumption and reconnect parameters, and the SETUP of a connection with its handshake."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.values import Unsaid, between
 
 MAX_SECONDS = (2**31 - 1) / 1000
-"""The longest time that 31 bits of milliseconds can say: a little more than 24 days."""
+"""The longest time that 31 bits of milliseconds can hold: a little more than 24 days."""
 MAX_REQUESTS = 2**31 - 1
 
 
 @attrs.frozen
 class Keepalive:
-    """How often the client shows that it lives, and how long silence may last, in seconds.
+    """The interval of the client's KEEPALIVE frames, and how long silence may last, in seconds.
 
     The client sends KEEPALIVE every ``interval``; either side takes the other for dead when no frame at all came for
-    ``max_lifetime`` (RS10-KA-07). Raises ``ValueError`` unless both are at least a millisecond and fit 31 bits.
+    ``max_lifetime`` (RS10-KA-07). Raise ``ValueError`` unless both are at least a millisecond and fit 31 bits.
     """
 
     interval: float = attrs.field(default=20.0, validator=between(0.001, MAX_SECONDS))
@@ -28,7 +28,7 @@ class Keepalive:
 
 
 class UnsaidKeepalive(Unsaid, Keepalive):
-    """A ``Keepalive`` that nobody gave; it equals one that somebody did."""
+    """A ``Keepalive`` that is a default; it equals the same one given by a caller."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class UnsaidKeepalive(Unsaid, Keepalive):
 class Lease:
     """The permission to send ``number_of_requests`` within ``time_to_live`` seconds; 0 of either stops requests.
 
-    Raises ``ValueError`` outside of what 31 bits of requests and milliseconds can say.
+    Raise ``ValueError`` if 31 bits of requests or milliseconds can't hold them.
     """
 
     number_of_requests: int = attrs.field(validator=between(0, MAX_REQUESTS, whole=True))
@@ -54,9 +54,9 @@ class Lease:
 
 @attrs.frozen(kw_only=True)
 class ResumeOptions:
-    """How a session outlives its transport. Sizes are bytes, times seconds; ``ValueError`` for what can't be.
+    """Options of resumption. Sizes are bytes, times seconds. Raise ``ValueError`` for a value out of range.
 
-    A client resumes by itself; a server lets clients resume that asked for it when they connected.
+    A client resumes by itself; a server lets those clients resume that asked for it when they connected.
     """
 
     store_bytes: int = attrs.field(default=4 * 2**20, validator=between(1024, whole=True))
@@ -64,12 +64,12 @@ class ResumeOptions:
     session_seconds: float = attrs.field(default=60.0, validator=between(0.001))
     """How long a session waits for its client to come back, and a client tries. Then it is lost."""
     give_up_when_full: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
-    """Go on without resumption once the store is full, instead of stalling until the peer says what it has."""
+    """Go on without resumption once the store is full, instead of stalling until the peer acknowledges frames."""
     answer_seconds: float = attrs.field(default=5.0, validator=between(0.001))
     """How long a client waits for a new transport and for the answer to RESUME before it tries another one."""
     first_delay: float = attrs.field(default=0.1, validator=between(0.0))
-    """Before a client's first try; each further one waits twice as long, also behind a transport that was good for
-    nothing: it lived for less than ``longest_delay``, and nothing of the streams passed."""
+    """Before a client's first try; each further one waits twice as long, also behind a transport that lived for
+    less than ``longest_delay`` and passed nothing of the streams."""
     longest_delay: float = attrs.field(default=10.0, validator=between(0.0))
     """The most that a client waits between two tries, and a quarter of ``session_seconds`` if that is less."""
     jitter: float = attrs.field(default=0.2, validator=between(0.0, 1.0))
@@ -77,19 +77,19 @@ class ResumeOptions:
     sessions: int = attrs.field(default=1_000, validator=between(1, whole=True))
     """Sessions of a server that wait for their clients. Beyond: the one that waits longest ends."""
     sessions_bytes: int = attrs.field(default=64 * 2**20, validator=between(1, whole=True))
-    """What all of those keep. Beyond: the one that waits longest ends."""
+    """Bytes that all of those keep. Beyond: the one that waits longest ends."""
     live_bytes: int = attrs.field(default=256 * 2**20, validator=between(1, whole=True))
-    """What those sessions of a server that are connected keep together to send, or send again. Towards it senders of
-    those wait that keep most: more than eight times what is left. None is ended for it."""
+    """Bytes that the connected sessions of a server keep together, to send or to send again. Near this limit the
+    senders of those sessions wait that keep most: more than eight times the bytes left. No session is ended for it."""
 
     def delay(self, tries: int, chance: float) -> float:
-        """Seconds before a try, after so many; ``chance`` is a random number from 0 to 1."""
+        """Return the seconds before a try, after so many; ``chance`` is a random number from 0 to 1."""
         return _delay(self, tries, chance)
 
 
 @attrs.frozen(kw_only=True)
 class Retry:
-    """How a client tries again to connect, in seconds; ``ValueError`` for what can't be."""
+    """Delays of a client that reconnects, in seconds. Raise ``ValueError`` for a value out of range."""
 
     first_delay: float = attrs.field(default=0.1, validator=between(0.001))
     """Before the first try after a loss; each further one waits twice as long."""
@@ -101,25 +101,25 @@ class Retry:
     """How long a try may take until there is a connection."""
 
     def delay(self, tries: int, chance: float) -> float:
-        """Seconds before a try, after so many; ``chance`` is a random number from 0 to 1."""
+        """Return the seconds before a try, after so many; ``chance`` is a random number from 0 to 1."""
         return _delay(self, tries, chance)
 
 
 def _delay(options: ResumeOptions | Retry, tries: int, chance: float) -> float:
-    """Twice as long each time, up to the longest, and shortened by chance."""
+    """Return a delay that doubles with each try, up to the longest, shortened at random."""
     whole = min(options.first_delay * 2.0 ** min(tries, 60), options.longest_delay)
     return whole * (1.0 - options.jitter * chance)
 
 
 @attrs.frozen(kw_only=True)
 class Setup:
-    """What the client said when it connected, and what the handshake told of it.
+    """The SETUP of a client, and the facts that the handshake told of the client.
 
-    ``payload`` is the application's own word. ``transport`` is the scheme (``tcp``, ``tls``, ``unix``, ``ws``,
+    ``payload`` is the application's own data. ``transport`` is the scheme (``tcp``, ``tls``, ``unix``, ``ws``,
     ``wss``, ``memory`` or ``stream``), ``peer`` the address, ``certificate`` the client's TLS certificate as
     ``getpeercert()`` gives it, ``path`` and ``headers`` those of the WebSocket handshake, names in lower case.
 
-    In the extension draft ``entries`` are its extension entries, and a MIME type is its number where that is not a
+    In the extension draft ``entries`` are its extension entries, and a MIME type is its number if that is not a
     well-known one.
     """
 
@@ -140,6 +140,6 @@ class Setup:
     headers: tuple[tuple[str, str], ...] = ()
 
     def header(self, name: str) -> str | None:
-        """The first HTTP header of that name, whatever its case."""
+        """Return the first HTTP header of that name, whatever its case."""
         wanted = name.lower()
         return next((text for key, text in self.headers if key == wanted), None)

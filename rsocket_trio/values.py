@@ -1,4 +1,4 @@
-"""How values are declared and checked: frozen for the type checker, cheap at run time."""
+"""Declaration of values, frozen for the type checker and cheap at run time, and checks of their numbers."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ __all__ = ["Unsaid", "UnsaidNumber", "UnsaidText", "between", "value"]
 
 
 class Unsaid:
-    """The default of an argument, told from the same value that a caller gives by its class.
+    """The default of an argument, distinguished by its class from the same value given by a caller.
 
-    It equals that value and is used as it is, where nothing else decides.
+    It equals that value and is used as it is, if nothing else decides.
     """
 
     __slots__ = ()
 
 
 class UnsaidNumber(Unsaid, int):
-    """A whole number that nobody gave."""
+    """A whole number that is a default."""
 
     __slots__ = ()
 
 
 class UnsaidText(Unsaid, str):
-    """A text that nobody gave."""
+    """A text that is a default."""
 
     __slots__ = ()
 
 
 def between(low: float, high: float = math.inf, *, whole: bool = False) -> Callable[[Any, Any, Any], None]:
-    """A check for numbers of attrs classes: ``ValueError`` naming the field, the number and the bounds.
+    """Return a check for numbers of attrs classes.
 
-    ``whole`` asks for an ``int``. What is no number at all is a ``TypeError``.
+    The check raises ``ValueError`` naming the field, the number and the bounds, and ``TypeError`` for a value that is
+    no number. ``whole`` asks for an ``int``.
     """
 
     def check(instance: object, attribute: Any, number: Any) -> None:

@@ -1,8 +1,8 @@
-"""What does a capture say? Tables made of its frames and interactions, in Spark, as functions and as views of SQL.
+"""Computes tables about the requests and frames of a capture in Spark, as functions and as SQL views.
 
-``read_capture`` reads what ``rsocket_trio.capture`` has written; each function makes a table of others;
-``create_views`` registers all of them; ``create_duckdb_views`` does so in DuckDB, which is enough for what one machine
-can hold. Needs the extra ``spark``.
+``read_capture`` reads a capture that ``rsocket_trio.capture`` has written. Each function derives one table from others.
+``create_views`` registers all tables as views; ``create_duckdb_views`` registers them in DuckDB, which is enough for a
+capture that fits on one machine. Needs the extra ``spark``.
 """
 
 from __future__ import annotations

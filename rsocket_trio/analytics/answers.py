@@ -1,4 +1,4 @@
-"""What does a whole capture say? All tables at once, with what several of them need computed once."""
+"""Collects the rows of all tables of a report from one capture and computes the shared tables once."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SHARED: Final = (
     *("routes", "latency_histogram", "stalled_streams", "connection_seconds", "cancelled_streams"),
     *("error_minutes", "frame_sizes"),
 )
-"""Kept in memory: each is read by others, and much smaller than what it is made of."""
+"""Tables cached in memory: others read each of them, and each is much smaller than its sources."""
 
 
 @attrs.frozen
 class Ask:
-    """One table, in an order, and how many rows of it are wanted at most."""
+    """A query of the report: a view, the order of its rows, and their greatest number."""
 
     view: str
     order: str
@@ -53,7 +53,7 @@ ASKED: Final = (
 
 @attrs.frozen
 class Answer:
-    """Rows of one table, in order. ``more``: there are some that were not wanted."""
+    """Rows of one table, in order. ``more`` is true if rows beyond the limit were left out."""
 
     view: str
     columns: tuple[str, ...]
@@ -61,25 +61,25 @@ class Answer:
     more: bool = False
 
     def dicts(self) -> Iterator[Mapping[str, object]]:
-        """The rows by column."""
+        """Return the rows as mappings from column name to cell."""
         return (dict(zip(self.columns, row, strict=True)) for row in self.rows)
 
 
 def answers(
     spark: SparkSession, directory: str | Path, *, server: str | Path | None = None, paired: bool = True
 ) -> Iterator[Answer]:
-    """Each table of ``ASKED``, as soon as it is there. The arguments are those of ``create_views``."""
+    """Yield each table of ``ASKED`` as soon as it is computed. Takes the arguments of ``create_views``."""
     create_views(spark, directory, server=server, paired=paired)
     for name in SHARED if paired else ("interactions", *SHARED):
         spark.catalog.cacheTable(name)
     try:
-        # Not only when it is joined: where Spark knows how small it is, it need not sort the frames out by stream.
+        # Computed before it is joined: knowing how small it is, Spark need not shuffle the frames by stream.
         spark.table("cancelled_streams").count()
         roles = {row.role for row in spark.sql("SELECT DISTINCT role FROM latency_histogram").collect()}
         one_sided = server is None and len(roles) < 2
         for asked in ASKED:
             if asked.view == "client_server" and one_sided:
-                # A join with nothing would still look at all.
+                # A join with an empty side would still scan the other one.
                 yield Answer(asked.view, tuple(spark.table(asked.view).columns), ())
                 continue
             found = spark.sql(f"SELECT * FROM {asked.view} ORDER BY {asked.order} LIMIT {asked.limit + 1}")
@@ -91,5 +91,5 @@ def answers(
 
 
 def _in_utc(cell: object) -> object:
-    """Spark gives timestamps in the zone of this process, and does not say so."""
+    """Convert a timestamp to UTC: Spark returns naive ones in the zone of this process."""
     return cell.astimezone(UTC) if isinstance(cell, datetime) else cell

@@ -1,7 +1,7 @@
-"""Which pictures does a report show? Each as a figure for plotly, made of the rows of one table.
+"""Builds the charts of a report as plotly figures, each from the rows of one table.
 
-A figure is plain data: ``{"data": [...], "layout": {...}}``. Whatever a peer may have said is escaped, as plotly
-reads some tags in labels.
+A figure is plain data: ``{"data": [...], "layout": {...}}``. Text that comes from a peer is escaped, because
+plotly interprets some tags in labels.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NO_ROUTE: Final = "(no route)"
 
 @attrs.frozen
 class Chart:
-    """A picture of the report: ``id`` names its place there."""
+    """A chart of the report. ``id`` is the id of its element in the page."""
 
     id: str
     title: str
@@ -52,7 +52,7 @@ class Chart:
 
 
 def charts(answers: Mapping[str, Answer]) -> list[Chart]:
-    """Every chart that there is something to show in."""
+    """Return every chart that has data to show."""
     made: list[Chart] = []
     for role in ("requester", "responder"):
         cells = [row for row in answers["latency_heatmap"].dicts() if row["role"] == role]
@@ -70,18 +70,18 @@ def charts(answers: Mapping[str, Answer]) -> list[Chart]:
 
 
 def label(text: object) -> str:
-    """What a peer said, fit for a label: printable, not too long, no tags."""
+    """Return a peer's text as a label: printable, shortened, with tags escaped."""
     shown = NO_ROUTE if text is None else readable(str(text))
     return escape(shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 1]}…")
 
 
 def instant(time: datetime) -> str:
-    """A time as plotly reads it, in UTC."""
+    """Format a time as plotly reads it, in UTC."""
     return time.strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
 def duration(us: float) -> str:
-    """Microseconds for people."""
+    """Format microseconds with a readable unit."""
     for unit, size in (("s", 1e6), ("ms", 1e3)):
         if us >= size:
             return f"{us / size:.3g} {unit}"
@@ -89,7 +89,7 @@ def duration(us: float) -> str:
 
 
 def heatmap(rows: list[Row]) -> Figure:
-    """Minutes to the right, latency upwards, the darker the more requests."""
+    """Draw requests by minute (x) and latency (y); darker cells hold more requests."""
     minutes = sorted({row["minute"] for row in rows})
     low, high = min(row["bucket"] for row in rows), max(row["bucket"] for row in rows)
     column = {minute: index for index, minute in enumerate(minutes)}
@@ -120,7 +120,7 @@ def heatmap(rows: list[Row]) -> Figure:
 
 
 def rates(rows: list[Row]) -> Figure:
-    """Requests per second, minute by minute, the busiest routes on top of each other."""
+    """Draw requests per second by minute, stacked by route, the busiest routes named."""
     totals: dict[str, dict[datetime, float]] = _by_name(
         (label(row["route"]), row["minute"], row["per_second"]) for row in rows
     )
@@ -128,7 +128,7 @@ def rates(rows: list[Row]) -> Figure:
 
 
 def percentiles(rows: list[Row]) -> Figure:
-    """How long the requests of each route took, the busiest routes first."""
+    """Draw latency percentiles of each route, the busiest routes first."""
     chosen = [row for row in rows if row["metric"] == "total"][: 2 * MOST]
     names = [f"{label(row['route'])} ({row['interaction'].replace('_', ' ')}, {row['role']})" for row in chosen]
     data = [
@@ -158,7 +158,7 @@ def percentiles(rows: list[Row]) -> Figure:
 
 
 def stalls(rows: list[Row]) -> Figure | None:
-    """The share of their time that the streams of a route waited for credit."""
+    """Draw the share of time that the streams of each route waited for credit."""
     chosen = [row for row in rows if row["stall_us"]][: 2 * MOST]
     if not chosen:
         return None
@@ -176,7 +176,7 @@ def stalls(rows: list[Row]) -> Figure | None:
 
 
 def starvers(rows: list[Row]) -> Figure:
-    """For the streams that waited longest, what their connection carried meanwhile."""
+    """Draw the traffic of the connection, by route, while its longest-stalled streams waited."""
     streams: dict[str, dict[str, float]] = defaultdict(dict)
     for row in rows:
         stream = (
@@ -207,7 +207,7 @@ def starvers(rows: list[Row]) -> Figure:
 
 
 def errors(rows: list[Row]) -> Figure:
-    """Errors by code, minute by minute."""
+    """Draw errors by code and minute."""
     found = _by_name(
         (f"{row['error_name']} 0x{row['error_code'] & 0xFFFFFFFF:X} ({row['level']})", row["minute"], row["n"])
         for row in rows
@@ -216,7 +216,7 @@ def errors(rows: list[Row]) -> Figure:
 
 
 def timeline(rows: list[Row]) -> Figure:
-    """When each connection lived, and why it ended."""
+    """Draw the lifetime of each connection, coloured by its close reason."""
     chosen = sorted(rows, key=lambda row: row["t_start"])[:TALL]
     by_reason: dict[str, list[tuple[int, Row]]] = defaultdict(list)
     for place, row in enumerate(chosen):
@@ -254,7 +254,7 @@ def timeline(rows: list[Row]) -> Figure:
 
 
 def shares(rows: list[Row]) -> Figure:
-    """Which connections and routes most frames belong to."""
+    """Draw the connections and routes with most frames."""
     data = []
     for number, (kind, colour) in enumerate((("connection", COLOURS[0]), ("route", COLOURS[2])), 1):
         chosen = [row for row in rows if row["kind"] == kind][:10]
@@ -282,7 +282,7 @@ def shares(rows: list[Row]) -> Figure:
 
 
 def sizes(rows: list[Row]) -> Figure:
-    """How many frames there are of each size, by kind."""
+    """Draw the number of frames of each size, by kind."""
     found: dict[str, dict[int, float]] = _by_name((row["frame_name"], row["bucket"], row["n"]) for row in rows)
     chosen = _most(found)
     low = min(bucket for counts in found.values() for bucket in counts)
@@ -306,7 +306,7 @@ def sizes(rows: list[Row]) -> Figure:
 
 
 def streams(rows: list[Row]) -> Figure:
-    """Streams that began in each second."""
+    """Draw the streams that began in each second."""
     found = _by_name((row["interaction"].replace("_", " "), row["second"], row["streams"]) for row in rows)
     return _stacked(found, "streams per second")
 
@@ -325,7 +325,7 @@ MAKERS: Final = (
 
 
 def _by_name(found: Iterable[tuple[str, Any, float]]) -> dict[str, dict[Any, float]]:
-    """The sum by name and place."""
+    """Sum the numbers by name and place."""
     sums: dict[str, dict[Any, float]] = defaultdict(lambda: defaultdict(float))
     for name, place, n in found:
         sums[name][place] += n
@@ -333,7 +333,7 @@ def _by_name(found: Iterable[tuple[str, Any, float]]) -> dict[str, dict[Any, flo
 
 
 def _most(found: Mapping[str, Mapping[Any, float]]) -> dict[str, Mapping[Any, float]]:
-    """Those with most, in this order, and all others as one."""
+    """Return the names with the largest sums, in descending order, and all others merged into one."""
     ordered = sorted(found, key=lambda name: (-sum(found[name].values()), name))
     chosen: dict[str, Mapping[Any, float]] = {name: found[name] for name in ordered[:MOST]}
     rest: dict[Any, float] = defaultdict(float)

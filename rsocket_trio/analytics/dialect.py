@@ -1,10 +1,10 @@
-"""How is one text of SQL put to Spark and to DuckDB? The few words in which they differ, and frame names.
+"""Translates one SQL text for Spark and for DuckDB, and names frame types and error codes in SQL.
 
-A query names what it reads in braces, ``{frames}``, and the places where the engines part with a dollar sign:
+A query names its input tables in braces, ``{frames}``, and marks the expressions that differ with a dollar sign:
 
-- ``$minute_of_TIME`` and ``$by_minute_of_TIME``: the minute that a column lies in, where it is selected and where it
-  is grouped by. Over a stream Spark must be told of a window there, or it would keep its state for ever. The same
-  with ``second``.
+- ``$minute_of_TIME`` and ``$by_minute_of_TIME``: the minute of a time column, for use in ``SELECT`` and in
+  ``GROUP BY``. Over a stream it becomes a window in Spark, as Spark would otherwise keep its state for ever. ``second``
+  works in the same way.
 - ``$errors``: the name of ``error_code``. ``$div``: division of whole numbers.
 """
 
@@ -32,17 +32,17 @@ DUCKDB_MACROS: Final = (
     "CREATE OR REPLACE MACRO element_at(list, n) AS list[n]",
     "CREATE OR REPLACE MACRO xxhash64(one, two, three) AS hash(one, two, three)",
 )
-"""Functions of Spark that DuckDB calls otherwise."""
+"""Functions of Spark that have another name in DuckDB."""
 
 
 def frame_names(dialects: Iterable[str]) -> str:
-    """SQL: the name of ``frame_type``, by ``dialect`` where these dialects need more than one table of names."""
+    """Return SQL for the name of ``frame_type``; it reads ``dialect`` only if their names differ."""
     tables: dict[str, list[str]] = {}
     for dialect in dict.fromkeys(dialects):
         cases = " ".join(f"WHEN {number} THEN '{name}'" for number, name in type_names(dialect).items())
         tables.setdefault(cases, []).append(dialect)
     if all(is_part_of(type_names(one), type_names(two)) for one, two in itertools.permutations(_all(tables), 2)):
-        # Where the tables differ at most in rows that only one has, one does for all.
+        # If no number has two names, one merged table serves all dialects.
         merged: dict[int, str] = {}
         for dialect in _all(tables):
             merged.update(type_names(dialect))
@@ -56,7 +56,7 @@ def frame_names(dialects: Iterable[str]) -> str:
 
 
 def is_part_of(one: Mapping[int, str], two: Mapping[int, str]) -> bool:
-    """Whether no number has two names."""
+    """Return whether no number has different names in the two tables."""
     return all(two.get(number, name) == name for number, name in one.items())
 
 
@@ -65,7 +65,7 @@ def _all(tables: Mapping[str, list[str]]) -> list[str]:
 
 
 def error_names() -> str:
-    """SQL: the name of ``error_code``, of those that the protocols name."""
+    """Return SQL for the name of ``error_code``; codes that no protocol names are ``application``."""
     named = {code: error.__name__ for table in (SETUP_ERRORS, STREAM_ERRORS) for code, error in table.items()}
     named |= {CONNECTION_ERROR: "ConnectionError", CONNECTION_CLOSE: "ConnectionClose"}
     cases = " ".join(f"WHEN {as_int32(code)} THEN '{name}'" for code, name in sorted(named.items()))
@@ -73,17 +73,17 @@ def error_names() -> str:
 
 
 def for_spark(sql: str, *, streams: bool = False) -> str:
-    """A query in Spark's words; the braces stay. Over a stream, times are grouped by windows, which it can forget."""
+    """Translate a query for Spark; the braces stay. Over a stream, times are grouped by windows, which expire."""
     return _said(sql, "div", windows=streams)
 
 
 def for_duckdb(sql: str) -> str:
-    """A query in DuckDB's words, with ``DUCKDB_MACROS`` in place; the braces stay."""
+    """Translate a query for DuckDB, where ``DUCKDB_MACROS`` are defined; the braces stay."""
     return _said(sql, "//")
 
 
 def ask(sql: str, **inputs: DataFrame) -> DataFrame:
-    """The answer of Spark to a query over these tables."""
+    """Run a query in Spark over these tables."""
     session = next(iter(inputs.values())).sparkSession
     streams = any(table.isStreaming for table in inputs.values())
     return session.sql(for_spark(sql, streams=streams), args=None, **inputs)
@@ -93,7 +93,7 @@ def _said(sql: str, div: str, *, windows: bool = False) -> str:
     words = {"errors": error_names(), "div": div}
     for length in LENGTHS:
         for time in TIMES:
-            # Both engines know date_trunc, which is much the cheaper.
+            # Both engines have date_trunc, which costs much less than a window.
             truncated = f"date_trunc('{length}', {time})"
             words[f"{length}_of_{time}"] = "window.start" if windows else truncated
             words[f"by_{length}_of_{time}"] = f"window({time}, '1 {length}')" if windows else truncated

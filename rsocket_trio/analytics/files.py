@@ -1,4 +1,4 @@
-"""Which files does a table of a capture have, and are they whole and of the right columns? Asked before Spark reads."""
+"""Finds the files of each table of a capture and checks them and their columns before Spark reads them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTEGERS: Final = {"int8": 2**7, "int16": 2**15, "int32": 2**31, INT64: 2**63}
 
 
 class Unreadable(ValueError):
-    """A directory is no capture that can be read. Names the file, and the column if there is one."""
+    """Raised for a directory that is not a readable capture. Names the file, and the column if there is one."""
 
 
 @attrs.frozen
@@ -33,15 +33,15 @@ class Files:
 
     @property
     def size(self) -> int:
-        """Bytes of all of them."""
+        """The total size of the files in bytes."""
         return sum(path.stat().st_size for path in (*self.parquet, *self.jsonl))
 
 
 def capture_files(directory: str | Path, tables: tuple[str, ...] = tuple(TABLES)) -> dict[str, Files]:
-    """The files of these tables, each looked at. Raises ``Unreadable``.
+    """Return the files of these tables, each checked. Raise ``Unreadable`` if one is broken or missing.
 
-    A capture without frames is refused; ``interactions`` and ``connections`` may be there without a row, as they are
-    while nothing has ended. What a capture that goes on has not completed does not count.
+    A capture without frames is refused; ``interactions`` and ``connections`` may have no rows, as nothing may have
+    ended yet. Files that a running capture has not completed are passed over.
     """
     root = Path(directory)
     if not root.is_dir():
@@ -63,7 +63,7 @@ def _files(root: Path, table: str) -> Files:
     folder = root / table
     if not folder.is_dir():
         raise Unreadable(f"{folder}: the table is missing: a capture has the directories {', '.join(TABLES)}")
-    # A name that begins with a dot or an underscore is of a file that is not complete, or of none of the table's.
+    # A name that begins with a dot or an underscore belongs to an incomplete file, or to no file of the table.
     paths = sorted(
         path
         for path in folder.rglob("*")

@@ -1,7 +1,8 @@
-"""Which interactions are in these frames? For captures of others, who write frames and nothing else.
+"""Derives the tables ``interactions`` and ``connections`` from captured frames, for captures without them.
 
-What ``rsocket_trio.capture`` writes has its ``interactions`` already, made by the connection itself: that is exact,
-and costs nothing here. The rules below are those of ``rsocket/1.0``; its frames alone are paired.
+Captures of ``rsocket_trio.capture`` contain ``interactions`` already, recorded by the connection itself: those are
+exact and cost nothing here. Other tools write frames only. The rules below are those of ``rsocket/1.0``; frames of
+other dialects are not paired.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ ERROR: Final = NUMBER_OF_TYPE["ERROR"]
 
 STREAM_KEY: Final = "capture_id, host, conn_id, session_id, side, stream_id"
 
-# Each frame of a stream, and what it is: the clients' streams are the odd ones, so the side and the direction tell who
-# sent it. A payload counts on its last piece.
+# Each frame of a stream, and what it is: the clients' streams are the odd ones, so the side and the direction tell its
+# sender. A payload counts on its last fragment.
 MARKED: Final = f"""
     SELECT {STREAM_KEY}, seq, ts, mono_ns, frame_bytes, route_id, frame_type, request_n, asks, inward, is_whole,
            asks AND frame_type BETWEEN {RESPONSE} AND {CHANNEL} AS opens,
@@ -59,16 +60,16 @@ ENDS: Final = {
     "complete": "NOT asks AND completes",
     "item": "NOT asks AND is_item",
 }
-"""What may begin or end a stream, or a half of it: the first frame of each kind counts."""
+"""Conditions of the frames that begin or end a stream or a half of it: the first frame of each kind counts."""
 
 
 def ends(what: str, over: str = "") -> str:
-    """SQL: ``seq`` or ``mono_ns`` of the first frame of each kind."""
+    """Return SQL for ``seq`` or ``mono_ns`` of the first frame of each kind."""
     return ", ".join(f"min(CASE WHEN {when} THEN {what} END) {over} AS {name}_{what}" for name, when in ENDS.items())
 
 
 def done(what: str) -> str:
-    """SQL: where the stream completed, if nothing else had ended it; null where it did not."""
+    """Return SQL for the position at which the stream completed, unless something else ended it; null if it did not."""
     return f"""CASE kind
         WHEN {FNF} THEN asked_{what}
         WHEN {RESPONSE} THEN least(item_{what}, complete_{what})
@@ -79,7 +80,7 @@ def done(what: str) -> str:
 
 
 def ended(what: str) -> str:
-    """SQL: where the stream ended; null where it did not."""
+    """Return SQL for the position at which the stream ended; null if it did not end."""
     return f"least(error_{what}, cancel_{what}, {done(what)})"
 
 
@@ -94,12 +95,12 @@ KIND: Final = " ".join(f"WHEN {number} THEN '{name}'" for number, name in REQUES
 
 
 def us(ns: str) -> str:
-    """SQL: whole microseconds."""
+    """Return SQL for nanoseconds as whole microseconds."""
     return f"(({ns}) $div 1000)"
 
 
 def after(ns: str) -> str:
-    """SQL: the time of day at a reading of the clock in this stream."""
+    """Return SQL for the time of day at a reading of the monotonic clock in this stream."""
     return f"timestamp_micros(unix_micros(t_start) + {us(f'{ns} - start_ns')})"
 
 
@@ -111,7 +112,7 @@ ROUTE_NAMES: Final = """
 
 
 def rows_of(source: str, *, named: bool = True) -> str:
-    """SQL: the rows of ``interactions``, of one row a stream with all that was counted."""
+    """Return SQL for the rows of ``interactions``, from a source with one row of counts for each stream."""
     route = "routes.route" if named else "CAST(NULL AS STRING) AS route"
     routes = f"LEFT JOIN ({ROUTE_NAMES}) AS routes ON counted.route_id = routes.route_id" if named else ""
     return f"""
@@ -141,7 +142,7 @@ GRANTED: Final = f"""
 """
 HAS_CREDIT: Final = f"kind IN ({STREAM}, {CHANNEL})"
 
-# A running sum that may not fall below nought is the plain sum less the lowest that this was, where that is negative.
+# A running sum that may not fall below 0 is the plain sum minus its lowest value so far, if that is negative.
 PAIR: Final = Query(
     "interactions",
     ("frames",),
@@ -198,7 +199,7 @@ QUICK_COUNTS: Final = f"""
 
 
 def quick_rows(counts: str, *, named: bool = True) -> str:
-    """SQL: the rows of ``interactions`` without what needs the frames in order."""
+    """Return SQL for the rows of ``interactions``, without the columns that need the frames in order."""
     return rows_of(
         f"""(
         SELECT *, start_mono_ns AS start_ns,
@@ -221,24 +222,24 @@ PAIR_QUICKLY: Final = Query(
 
 
 def pair(frames: DataFrame, *, quickly: bool = False) -> DataFrame:
-    """The table ``interactions``, made of frames of ``rsocket/1.0``.
+    """Return the table ``interactions``, derived from frames of ``rsocket/1.0``.
 
-    A stream whose request is not among the frames has no row; one whose end is not has the outcome ``unknown``, and
-    ends with its last frame. A connection that uses a stream id twice is not understood, nor is a resumption:
-    ``retries`` is 0. ``quickly`` leaves out what needs the frames in order (``stall_us``, ``stalls`` and
-    ``max_gap_us`` are null) and counts frames that came after a stream's end with the rest; of two errors of a stream
-    it may name the later one. It takes a fifth of the time.
+    A stream without its request frame has no row; a stream without its end has the outcome ``unknown`` and ends with
+    its last frame. A connection that uses a stream id twice is not supported, nor is resumption: ``retries`` is 0.
+    ``quickly`` leaves out the columns that need the frames in order (``stall_us``, ``stalls`` and ``max_gap_us`` are
+    null) and counts frames after the end of a stream with the others; of two errors of a stream it may name the later
+    one. It takes a fifth of the time.
     """
     return (PAIR_QUICKLY if quickly else PAIR)(frames)
 
 
 def pair_stream(frames: DataFrame, *, silence: str = "30 seconds") -> DataFrame:
-    """The same, as ``quickly``, over a stream of frames whose ``ts`` has a watermark.
+    """Return ``interactions`` as ``pair`` with ``quickly`` does, over a streaming table whose ``ts`` has a watermark.
 
-    A row comes when its stream has said nothing for ``silence`` (as in ``30 seconds`` or ``5 minutes``) and the
-    watermark knows it: in append mode. A stream that is silent for longer in its middle ends there, as ``unknown``.
-    ``route`` is null, as its name would be kept in the state of every stream: join ``route_names``. Raises
-    ``ValueError`` for a silence that is none.
+    A row is emitted, in append mode, when its stream had no frame for ``silence`` (as in ``30 seconds`` or
+    ``5 minutes``) and the watermark has passed. A stream that pauses for longer ends there, as ``unknown``. ``route``
+    is null, as its name would be kept in the state of every stream: join ``route_names``. Raise ``ValueError`` if
+    ``silence`` has another form.
     """
     if re.fullmatch(r"\d+ [a-z]+", silence) is None:
         raise ValueError(f"silence of {silence!r}: it is given as in '30 seconds'")
@@ -248,12 +249,12 @@ def pair_stream(frames: DataFrame, *, silence: str = "30 seconds") -> DataFrame:
 
 
 def route_names(frames: DataFrame) -> DataFrame:
-    """The name of each ``route_id``, from request frames."""
+    """Return the name of each ``route_id``, from request frames."""
     return ask(ROUTE_NAMES, frames=frames)
 
 
 def connections_of(frames: DataFrame) -> DataFrame:
-    """The table ``connections`` as far as frames tell: from the first frame to the last. Nobody knows why it ended."""
+    """Return ``connections`` as far as frames show it, first frame to last; the close reason is ``unknown``."""
     known = {
         **dict.fromkeys(("capture_id", "host", "conn_id", "session_id", "side", "transport", "peer")),
         "dialect": "'rsocket/1.0'",

@@ -1,4 +1,4 @@
-"""What is a query here? A name, its SQL for both engines, and the tables that it reads."""
+"""Defines ``Query``: a named table, its SQL for Spark and DuckDB, and the tables that it reads."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Query:
-    """One table that is made of others. ``streams``: whether Spark can keep it up to date over a stream."""
+    """One table that is derived from others. ``streams``: whether Spark can keep it up to date over a stream."""
 
     name: str
     reads: tuple[str, ...]
@@ -22,12 +22,12 @@ class Query:
     streams: bool = False
 
     def __call__(self, *inputs: DataFrame) -> DataFrame:
-        """The table, made of these in the order of ``reads``."""
+        """Return the table, derived from these inputs in the order of ``reads``."""
         return ask(self.sql, **dict(zip(self.reads, inputs, strict=True)))
 
 
 def percentile(per_mille: int, *, where: str, bucket: str = "bucket") -> str:
-    """SQL: the middle of the bucket, in us, that a share of ``total`` reaches; ``upto`` is the running sum."""
+    """Return SQL for the middle, in us, of the bucket where the running sum ``upto`` reaches a share of ``total``."""
     reached = f"({where}) AND upto * 1000 >= total * {per_mille}"
     return f"CAST(round(pow(2, (min(CASE WHEN {reached} THEN {bucket} END) + 0.5) / {PER_OCTAVE})) AS BIGINT)"
 
@@ -35,10 +35,10 @@ def percentile(per_mille: int, *, where: str, bucket: str = "bucket") -> str:
 PER_OCTAVE = 16
 """Buckets of a histogram between a latency and its double: 4.4 % wide each, so a percentile is right within 2.2 %."""
 PER_OCTAVE_SHOWN = 4
-"""The same in the heatmap: 19 % wide."""
+"""Buckets for each doubling in the heatmap: 19 % wide each."""
 
 
 def bucket_of(column: str) -> str:
-    """SQL: the bucket of a histogram that a number of us lies in. Below 1 us counts as 1 us."""
-    # An engine's log2 may miss a whole number by the last bit, and would put 8 below 8.
+    """Return SQL for the histogram bucket of a duration in us. A duration below 1 us counts as 1 us."""
+    # log2 of an engine may miss a whole number by the last bit: 8 us would fall into the bucket below.
     return f"CAST(floor(log2(greatest({column}, 1)) * {PER_OCTAVE} + 1e-9) AS INT)"

@@ -1,4 +1,4 @@
-"""How does a capture become tables of Spark? From Parquet or JSON lines, each column of the type it must have."""
+"""Reads the tables of a capture from Parquet or JSON lines into Spark, each column with its declared type."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SPARK_TYPES: Final = {
     "list<int64>": "array<bigint>",
 }
 PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
-"""What Hadoop does not take for itself in a path."""
+"""Characters that Hadoop reads as a pattern in a path."""
 
 
 @attrs.frozen
 class CaptureTables:
-    """The tables of a capture. ``frames`` has one more column, ``frame_name``: the name of ``frame_type``."""
+    """The three tables of a capture. ``frames`` has one more column, ``frame_name``: the name of ``frame_type``."""
 
     frames: DataFrame
     interactions: DataFrame
@@ -43,11 +43,11 @@ class CaptureTables:
 
 
 def read_capture(spark: SparkSession, directory: str | Path, *, paired: bool = True) -> CaptureTables:
-    """The tables of a capture, as ``rsocket_trio.capture`` writes them to a directory.
+    """Return the tables of a capture, as ``rsocket_trio.capture`` writes them to a directory.
 
-    A foreign capture may consist of frames alone: with ``paired=False`` the other two tables are not looked for, but
-    made of the frames, which takes much longer (see ``pair``). Raises ``Unreadable`` naming the file and the column
-    where something is not as it must be.
+    A foreign capture may consist of frames alone: with ``paired=False`` the other two tables are not read but
+    derived from the frames, which takes much longer (see ``pair``). Raise ``Unreadable``, naming the file and the
+    column, if a file is broken or a column is missing or has another type.
     """
     if not paired:
         frames = _read(spark, "frames", capture_files(directory, ("frames",))["frames"])
@@ -70,7 +70,7 @@ def read_capture(spark: SparkSession, directory: str | Path, *, paired: bool = T
 def name_frames(
     frames: DataFrame, connections: DataFrame | None = None, dialects: Iterable[str] = (DEFAULT_DIALECT,)
 ) -> DataFrame:
-    """``frames`` with ``frame_name``. Only where two dialects name numbers differently are ``connections`` read."""
+    """Add ``frame_name`` to ``frames``. Reads ``connections`` only if two dialects name a number differently."""
     from pyspark.sql import functions as sf
 
     chosen = list(dialects) or [DEFAULT_DIALECT]
@@ -78,14 +78,14 @@ def name_frames(
     if "dialect" in names:
         assert connections is not None
         known = connections.select("capture_id", "conn_id", "dialect").distinct()
-        # A connection that has not ended has no row yet.
+        # A connection that has not ended has no row yet, so its dialect is the default.
         joined = frames.join(sf.broadcast(known), ["capture_id", "conn_id"], "left")
         frames = joined.withColumn("dialect", sf.coalesce("dialect", sf.lit(DEFAULT_DIALECT)))
     return frames.withColumn("frame_name", sf.expr(names)).drop("dialect")
 
 
 def table_schema(table: str, *, as_json: bool = False) -> StructType:
-    """The columns of a table as Spark has them. In JSON, bytes are text."""
+    """Return the Spark schema of a table. In JSON, bytes are text."""
     from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
     types: Mapping[str, str] = SPARK_TYPES | ({BINARY: "string"} if as_json else {})
@@ -113,5 +113,5 @@ def _read(spark: SparkSession, table: str, files: Files) -> DataFrame:
 
 
 def _absolute(paths: Iterable[Path]) -> list[str]:
-    """Java knows no other directory than the one that it was started in, and takes some characters for patterns."""
+    """Return absolute, escaped paths: Java has its own working directory, and Hadoop reads patterns in paths."""
     return [PATTERN.sub(r"\\\g<0>", str(path.absolute())) for path in paths]

@@ -1,4 +1,4 @@
-"""How do the answers become one page? Plots, tables and all that they need in a single HTML file, for any browser."""
+"""Renders the report of a capture, charts and tables, as one HTML file that needs no other file."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TITLES: Final = {
     "capture_health": "Health of the capture",
 }
 PROPER: Final = frozenset({"stream_id", "route_id", "error_code", "place", "route_rank"})
-"""Numbers that are names: shown as they are."""
+"""Columns whose numbers are names: shown without digit grouping."""
 
 
 @attrs.frozen
 class Cell:
-    """What a table shows of a value."""
+    """The text that a table shows for a value."""
 
     text: str
     is_number: bool = False
@@ -50,7 +50,7 @@ class Cell:
 
 @attrs.frozen
 class Card:
-    """One figure at the head of the page. ``bad``: it should be 0."""
+    """One number at the head of the page. ``bad``: it should be 0."""
 
     name: str
     value: str
@@ -69,7 +69,7 @@ class Shown:
 
 
 def need_report() -> tuple[Any, str]:
-    """The template engine, and plotly's code. Raises ``ModuleNotFoundError`` naming the extra where one is missing."""
+    """Return jinja2 and the source of plotly.js. Raise ``ModuleNotFoundError`` naming the extra if one is missing."""
     try:
         import jinja2
         from plotly.offline import get_plotlyjs
@@ -79,7 +79,7 @@ def need_report() -> tuple[Any, str]:
 
 
 def render(answers: Mapping[str, Answer], *, title: str) -> str:
-    """The page. ``title`` names the capture. Raises ``ModuleNotFoundError`` naming the extra."""
+    """Return the page. ``title`` names the capture. Raise ``ModuleNotFoundError`` naming the extra if it is missing."""
     jinja2, plotly = need_report()
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     made = charts(answers)
@@ -98,13 +98,13 @@ def render(answers: Mapping[str, Answer], *, title: str) -> str:
 
 
 def as_script(value: object) -> str:
-    """JSON that may stand in a page's script: nothing in it ends the script."""
+    """Return JSON that is safe inside a ``<script>``: nothing in it ends the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def cell(column: str, value: object) -> Cell:
-    """A value for people: times and sizes with their units, nulls as nothing."""
+    """Format a value for readers: times and sizes with their units, nulls as empty text or "(no route)"."""
     if value is None:
         return Cell(NO_ROUTE if column.endswith("route") else "")
     if isinstance(value, datetime):

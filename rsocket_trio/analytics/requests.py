@@ -1,4 +1,4 @@
-"""How do requests fare? Rate, errors and latency by route, cancellation, stalls, leases, and the two sides of one."""
+"""Tables about requests: rate, errors, latency, cancellation, credit stalls, leases, client against server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TOP: Final = 10
-"""Streams of a route, connections, routes: how many are listed."""
+"""Number of streams of a route, connections or routes that are listed."""
 SALTS: Final = 16
-"""Parts that the streams of one route are ranked in first, so that a hot route is no single task."""
+"""Parts in which the streams of one route are ranked first, so that a hot route does not fill a single task."""
 
 # A route's name would turn hash aggregates into sorting ones: everything is counted by number, and named at the end.
 # Two routes with one hash share the name that comes first.
@@ -283,73 +283,73 @@ CLIENT_SERVER: Final = Query(
 
 
 def routes(interactions: DataFrame) -> DataFrame:
-    """The name of each ``route_id``."""
+    """Return the name of each ``route_id``."""
     return ROUTES(interactions)
 
 
 def latency_histogram(interactions: DataFrame) -> DataFrame:
-    """How many requests ended in each minute, by role, route and bucket of latency; the part that can be merged.
+    """Return the requests that ended in each minute, by role, route and latency bucket; such counts can be merged.
 
-    ``metric`` is ``first`` (up to the first payload of the answer) or ``total``. Over a stream: give ``t_end`` a
-    watermark first.
+    ``metric`` is ``first`` (up to the first payload of the answer) or ``total``. Over a stream, ``t_end`` needs
+    a watermark.
     """
     return LATENCY_HISTOGRAM(interactions)
 
 
 def red(interactions: DataFrame) -> DataFrame:
-    """Rate, errors and duration of each route in each minute; percentiles in us, right within 2.2 %."""
+    """Return rate, errors and duration of each route in each minute; percentiles in us, right within 2.2 %."""
     return RED(latency_histogram(interactions), routes(interactions))
 
 
 def route_latency(interactions: DataFrame) -> DataFrame:
-    """The same over the whole capture, one row for each route and metric."""
+    """Return latency percentiles over the whole capture, one row for each route and metric."""
     return ROUTE_LATENCY(latency_histogram(interactions), routes(interactions))
 
 
 def latency_heatmap(interactions: DataFrame) -> DataFrame:
-    """Requests by minute, route and bucket, four buckets to the octave."""
+    """Return requests by minute, route and latency bucket, four buckets for each doubling."""
     return LATENCY_HEATMAP(latency_histogram(interactions), routes(interactions))
 
 
 def credit_stalls(interactions: DataFrame) -> DataFrame:
-    """For each route, the share of time that its responders waited for credit; of interactions that know credit."""
+    """Return the share of time that the responders of each route waited for credit, in interactions with credit."""
     return CREDIT_STALLS(interactions, routes(interactions))
 
 
 def stalled_streams(interactions: DataFrame) -> DataFrame:
-    """The streams of each route that waited longest, ten at most."""
+    """Return the streams of each route that waited longest for credit, ten at most."""
     return STALLED_STREAMS(interactions)
 
 
 def starved(interactions: DataFrame, connection_seconds: DataFrame) -> DataFrame:
-    """What the connection of each of those streams carried meanwhile, by route: who starved whom.
+    """Return the traffic, by route, of the connection of each stalled stream while that stream waited.
 
-    Seconds are whole, so what passed in the first and last second of the stream counts fully; its own route is among
-    them.
+    Traffic is counted by whole seconds, so the first and the last second of the stream count fully. The stream's own
+    route is included.
     """
     return STARVED(stalled_streams(interactions), connection_seconds, routes(interactions))
 
 
 def cancellations(interactions: DataFrame) -> DataFrame:
-    """For each route, how many requests were cancelled, and after how long."""
+    """Return the number of cancelled requests of each route, and the time until they were cancelled."""
     return CANCELLATIONS(latency_histogram(interactions), routes(interactions))
 
 
 def leases(connections: DataFrame, interactions: DataFrame) -> DataFrame:
-    """For each connection with leases: requests that were granted, used, expired, and denied."""
+    """Return, for each connection with leases, the requests that were granted, used, expired and denied."""
     return LEASES(connections, interactions)
 
 
 def client_server_streams(requesters: DataFrame, responders: DataFrame) -> DataFrame:
-    """Streams that both sides captured, by ``session_id`` and ``stream_id``; durations need no common clock.
+    """Return streams that both sides captured, by ``session_id`` and ``stream_id``; durations need no common clock.
 
-    ``skew_us`` is how far the responder's clock seems ahead, where both ways take equally long.
+    ``skew_us`` is the lead of the responder's clock, on the assumption that both directions take equally long.
     """
     return CLIENT_SERVER_STREAMS(requesters, responders)
 
 
 def client_server(requesters: DataFrame, responders: DataFrame) -> DataFrame:
-    """For each route, how long the responder took, and how long the rest: network, queues, work of the requester."""
+    """Return, for each route, the time in the responder and the rest: network, queues, work of the requester."""
     return CLIENT_SERVER(client_server_streams(requesters, responders), routes(requesters))
 
 

@@ -1,4 +1,4 @@
-"""Which courses do the streams of a made-up capture take? Twenty of them, and what a pairing must find in each."""
+"""The twenty stream shapes of a synthetic capture, each with the interaction that pairing must derive from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rsocket_trio.analytics.pairing import COMPLETE, FOLLOWS, NEXT
 
 @attrs.frozen
 class F:
-    """One frame of a shape. ``asks``: the requester sends it."""
+    """One frame of a shape. ``asks``: whether the requester sends it."""
 
     type: str
     asks: bool
@@ -26,7 +26,7 @@ class F:
 
 @attrs.frozen
 class Shape:
-    """One course of a stream: its frames, a step of time apart, and what a pairing must find, in steps."""
+    """The frames of a stream, a step of time apart, and the interaction that pairing must derive, in steps."""
 
     frames: tuple[F, ...]
     outcome: str = "complete"
@@ -53,7 +53,7 @@ IN_PIECES = Shape(
     ),
     *("complete", 3, 3),
 )
-# Four items at once, a wait of two steps for credit, four more.
+# Four items, a stall of two steps, four more items.
 WATCHED = Shape(
     (
         WATCH,
@@ -90,16 +90,16 @@ SHAPES: Final = (
     *(ANSWERED, LEFT, ANSWERED, FAILED, ANSWERED, WATCHED, GIVEN_UP, TALKED, REJECTED, WATCHED),
 )
 PERIOD: Final = sum(len(shape.frames) for shape in SHAPES)
-"""Frames of twenty streams."""
+"""Number of frames of the twenty streams."""
 
 
 def size_of(frame: F) -> int:
-    """Bytes of a frame: the header, where there is metadata its length, a number, and what it carries."""
+    """Return the bytes of a frame: header, metadata length if it has metadata, a number, data and metadata."""
     number = frame.n is not None or frame.code is not None
     return 6 + 3 * bool(frame.flags & 0x100) + 4 * number + frame.data + frame.metadata
 
 
 def is_item(frame: F) -> bool:
-    """Whether a payload is whole with this frame."""
+    """Return whether this frame completes a payload."""
     whole = not frame.flags & FOLLOWS
     return whole and ((frame.type.startswith("REQUEST_") and frame.type != "REQUEST_N") or bool(frame.flags & NEXT))

@@ -1,7 +1,7 @@
-"""How is a large capture made without a network? Every stream after one of twenty shapes, whole columns at a time.
+"""Writes large synthetic captures without a network: every stream has one of twenty shapes.
 
-Three fifths of all streams are in one connection, and half of them go to one route, as is bad for Spark and normal for
-services. The same numbers make the same capture.
+It makes whole columns at a time. Three fifths of all streams are in one connection, and half of them go to one route:
+such skew is normal for services and hard for Spark. The same arguments make the same capture.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOT_CONNECTION, HOT_ROUTE = 60, 50
 """Percent of the streams."""
 CONNECTIONS: Final = 200
 LASTS_US: Final = 600_000_000
-"""Microseconds that every connection's streams are spread over."""
+"""Microseconds over which the streams of every connection are spread."""
 STARTS_US: Final = 1_767_225_600_000_000
 """Midnight of 2026-01-01."""
 CAPTURE: Final = "0123456789abcdef0123456789abcdef"
@@ -37,9 +37,9 @@ Columns = dict[str, Any]
 
 
 def write_capture(directory: str | Path, frames: int) -> int:
-    """Write a capture of about this many frames, in Parquet; returns how many streams it has.
+    """Write a capture of about this many frames, in Parquet. Return its number of streams.
 
-    The directory must not hold one yet.
+    The directory must not hold a capture yet.
     """
     streams = max(CONNECTIONS, frames * len(SHAPES) // PERIOD)
     hot = streams * HOT_CONNECTION // 100
@@ -61,7 +61,7 @@ def write_capture(directory: str | Path, frames: int) -> int:
 
 
 def _pieces(rows: Callable[[int, int, Any], Columns], lengths: list[int], paces: list[int]) -> Iterator[Columns]:
-    """The rows of each connection, in pieces of at most one file."""
+    """Yield the rows of each connection, in pieces of at most one file."""
     pa = need_pyarrow()
     from pyarrow import compute
 
@@ -125,7 +125,7 @@ class _Frames:
 
 
 class _Interactions:
-    """Makes rows of ``interactions``, which are right, not paired, by the number of the stream in its connection."""
+    """Makes the exact rows of ``interactions``, without pairing, by the number of the stream in its connection."""
 
     def __init__(self) -> None:
         pa = need_pyarrow()
@@ -183,7 +183,7 @@ class _Interactions:
 
 
 class _Times:
-    """When the streams of these numbers begin, how far apart their frames are, and which route they ask for."""
+    """Start times, frame distances and routes of the streams with these numbers."""
 
     def __init__(self, connection: int, pace: int, number: Any) -> None:
         from pyarrow import compute
@@ -200,13 +200,13 @@ class _Times:
         self.step = compute.add(compute.divide(compute.divide(compute.multiply(cube, pace), 10**9), 12), 1)
 
     def after(self, steps: Any) -> Any:
-        """The time of so many steps after the beginning, in us."""
+        """Return the time a number of steps after the start, in us."""
         from pyarrow import compute
 
         return compute.add(self.begun, compute.multiply(steps, self.step))
 
     def route(self) -> Any:
-        """The place of the route among all."""
+        """Return the index of the route in ``ROUTES``."""
         from pyarrow import compute
 
         return compute.if_else(compute.less(self._luck, HOT_ROUTE), 0, _remainder(self._luck, len(ROUTES)))
@@ -241,7 +241,7 @@ def _connections(counts: list[int]) -> Columns:
 
 
 def _of_connection(connection: int, length: int) -> Columns:
-    """What all rows of a connection say."""
+    """Return the columns that are equal in all rows of a connection."""
     this, zero = _repeat(connection, length), _repeat(0, length)
     return {
         "capture_id": _words((CAPTURE,), zero),
@@ -255,7 +255,7 @@ def _of_connection(connection: int, length: int) -> Columns:
 
 
 def _templates(table: str, said: dict[str, list[Any]]) -> Columns:
-    """What does not change from one round of shapes to the next."""
+    """Return the columns that repeat with each round of shapes."""
     pa = need_pyarrow()
     types = {column.name: column.type for column in TABLES[table]}
     return {
@@ -265,7 +265,7 @@ def _templates(table: str, said: dict[str, list[Any]]) -> Columns:
 
 
 def _words(words: tuple[str, ...], places: Any) -> Any:
-    """A column of few words."""
+    """Return a column with few different words."""
     pa = need_pyarrow()
     return pa.DictionaryArray.from_arrays(places.cast(pa.int32()), pa.array(words))
 
@@ -280,14 +280,14 @@ def _route_ids() -> Any:
 
 
 def _remainder(numbers: Any, by: int) -> Any:
-    """What is left of numbers from 0 on; Arrow has no function for it."""
+    """Return the remainder of a division of numbers not below 0; Arrow has no function for it."""
     from pyarrow import compute
 
     return compute.subtract(numbers, compute.multiply(compute.divide(numbers, by), by))
 
 
 def _write(directory: Path, table: str, pieces: Iterable[Columns]) -> None:
-    """Write a table in files of about ``FILE_ROWS``; what the pieces lack is null."""
+    """Write a table in files of about ``FILE_ROWS`` rows; columns that the pieces lack are null."""
     pa = need_pyarrow()
     from pyarrow import parquet
 
@@ -310,7 +310,7 @@ def _write(directory: Path, table: str, pieces: Iterable[Columns]) -> None:
 
 
 def _table(schema: Any, columns: Columns) -> Any:
-    """The columns of the table in their order, each of its type, words as they are."""
+    """Return a table with the columns in their order, each of its type; words stay dictionary-encoded."""
     pa = need_pyarrow()
     length = len(next(iter(columns.values())))
     arrays, fields = [], []

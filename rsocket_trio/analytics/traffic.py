@@ -1,4 +1,4 @@
-"""What is on the wire? Frames by connection and second, their sizes, errors, and whether the capture is whole."""
+"""Tables about frames: counts by connection and second, sizes, fragmentation, errors, health of the capture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 RTT_BUCKETS: Final = ", ".join(f"({n})" for n in range(32))
 
-# Whatever is asked of a connection is asked of its seconds: one connection may hold most frames, but no second does.
+# Queries about a connection read its seconds: one connection may hold most frames, but no second does.
 CONNECTION_SECONDS: Final = Query(
     "connection_seconds",
     ("frames",),
@@ -93,7 +93,7 @@ CONNECTION_TIMELINE: Final = Query(
     """,
 )
 
-# One number for the three columns that name a stream: what is sent between tasks is a third of what it would be.
+# One number replaces the three columns that name a stream: a third as much is sent between tasks.
 CANCELLED_STREAMS: Final = Query(
     "cancelled_streams",
     ("frames",),
@@ -232,7 +232,7 @@ CAPTURE_HEALTH: Final = Query(
 
 
 def connection_seconds(frames: DataFrame) -> DataFrame:
-    """Frames and bytes by connection, second and route; the part that can be merged.
+    """Return frames and bytes by connection, second and route; such counts can be merged.
 
     Over a stream: give ``ts`` a watermark first.
     """
@@ -240,12 +240,12 @@ def connection_seconds(frames: DataFrame) -> DataFrame:
 
 
 def fan_in(frames: DataFrame, routes: DataFrame) -> DataFrame:
-    """The ten connections and the ten routes with most frames, and their share of all frames of their kind."""
+    """Return the ten connections and ten routes with most frames, and their share of all frames of their kind."""
     return FAN_IN(connection_seconds(frames), routes)
 
 
 def connection_timeline(connections: DataFrame, frames: DataFrame) -> DataFrame:
-    """Each connection from its setup to its death: resumptions, keepalive round trips, the longest silence.
+    """Return each connection from setup to close: resumptions, keepalive round trips, the longest silence.
 
     ``longest_gap_s`` is right within a second; a round trip is given as the upper end of its bucket.
     """
@@ -253,23 +253,23 @@ def connection_timeline(connections: DataFrame, frames: DataFrame) -> DataFrame:
 
 
 def cancelled_streams(frames: DataFrame) -> DataFrame:
-    """The first CANCEL of each stream: its number in the connection, its time, and whether the capturing side sent it.
+    """Return the first CANCEL of each stream: its ``seq``, its time, and whether the capturing side sent it.
 
-    ``stream`` is a hash of what names a stream.
+    ``stream`` is a hash of the columns that name a stream.
     """
     return CANCELLED_STREAMS(frames)
 
 
 def bytes_after_cancel(frames: DataFrame, routes: DataFrame) -> DataFrame:
-    """What still came from the other side of a stream after the first CANCEL, by route: payloads and errors.
+    """Return payloads and errors that the other side of a stream sent after the first CANCEL, by route.
 
-    ``cancel_dir`` is ``out`` where the side that captures cancelled.
+    ``cancel_dir`` is ``out`` if the capturing side cancelled.
     """
     return BYTES_AFTER_CANCEL(cancelled_streams(frames), frames, routes)
 
 
 def error_minutes(frames: DataFrame) -> DataFrame:
-    """ERROR frames by minute, code and route; the part that can be merged.
+    """Return ERROR frames by minute, code and route; such counts can be merged.
 
     Over a stream: give ``ts`` a watermark first.
     """
@@ -277,12 +277,12 @@ def error_minutes(frames: DataFrame) -> DataFrame:
 
 
 def errors(frames: DataFrame, routes: DataFrame) -> DataFrame:
-    """Error codes over time, by name where the protocol has one, and when each was first seen."""
+    """Return error codes over time, by name if the protocol has one, and the first time of each."""
     return ERRORS(error_minutes(frames), routes)
 
 
 def frame_sizes(frames: DataFrame) -> DataFrame:
-    """Frames by minute, kind and size: bucket b holds sizes from 2**b bytes.
+    """Return frames by minute, kind and size: bucket b holds sizes from 2**b bytes.
 
     Over a stream: give ``ts`` a watermark first.
     """
@@ -290,20 +290,20 @@ def frame_sizes(frames: DataFrame) -> DataFrame:
 
 
 def fragmentation(frames: DataFrame) -> DataFrame:
-    """For each kind of frame, bytes, those that are neither data nor metadata, and payloads that came in pieces."""
+    """Return, for each kind of frame, its bytes, its overhead (neither data nor metadata) and fragmented payloads."""
     return FRAGMENTATION(frame_sizes(frames))
 
 
 def stream_rate(frames: DataFrame) -> DataFrame:
-    """Streams that began in each second, by interaction. Over a stream: a watermark on ``ts`` first."""
+    """Return the streams that began in each second, by interaction. Over a stream, ``ts`` needs a watermark."""
     return STREAM_RATE(frames)
 
 
 def capture_health(frames: DataFrame, interactions: DataFrame) -> DataFrame:
-    """Can the capture be trusted? Dropped frames, rows that are missing, requests without an end, a clock that jumped.
+    """Return signs of an incomplete capture: dropped frames, missing rows, requests without an end, clock jumps.
 
-    ``missing_rows`` are numbers of ``seq`` that no row has; ``clock_drift_us`` is how far the time of day moved against
-    the monotonic clock.
+    ``missing_rows`` counts values of ``seq`` that no row has; ``clock_drift_us`` is the drift of the time of day
+    against the monotonic clock.
     """
     return CAPTURE_HEALTH(connection_seconds(frames), interactions)
 

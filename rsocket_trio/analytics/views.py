@@ -1,4 +1,4 @@
-"""What can be asked in SQL? The tables of a capture and all that is made of them, as views of Spark or of DuckDB."""
+"""Registers the tables of a capture and all tables derived from them as SQL views of Spark or DuckDB."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ QUERIES: Final[tuple[Query, ...]] = (
     *(traffic.CONNECTION_TIMELINE, traffic.FAN_IN, traffic.FRAME_SIZES, traffic.FRAGMENTATION, traffic.STREAM_RATE),
     *(requests.CLIENT_SERVER_STREAMS, requests.CLIENT_SERVER, traffic.CAPTURE_HEALTH),
 )
-"""Every table that is made of others, after those that it reads."""
+"""All derived tables, each after the tables that it reads."""
 INPUTS: Final = {"requesters": "interactions", "responders": "interactions"}
-"""Two captures in one directory are joined with each other."""
+"""Without a second capture, requesters and responders of one directory are joined with each other."""
 VIEWS: Final = (*TABLES, *(query.name for query in QUERIES))
 
 
@@ -47,11 +47,11 @@ DUCKDB_TYPES: Final = {
 def create_views(
     spark: SparkSession, directory: str | Path, *, server: str | Path | None = None, paired: bool = True
 ) -> tuple[str, ...]:
-    """Register the tables of a capture, and all that is made of them, as temporary views; their names.
+    """Register the tables of a capture and all derived tables as temporary views. Return their names.
 
     ``server`` is the directory of a second capture, of the other side: ``client_server`` then joins the requesters of
-    the first with the responders of the second. Without it, both sides are looked for in the one directory. The rest
-    is as in ``read_capture``.
+    the first with the responders of the second. Without it, both sides are read from the one directory. The other
+    arguments are those of ``read_capture``.
     """
     capture = read_capture(spark, directory, paired=paired)
     capture.frames.createOrReplaceTempView("frames")
@@ -67,7 +67,7 @@ def create_views(
 
 
 def create_duckdb_views(connection: duckdb.DuckDBPyConnection, directory: str | Path) -> tuple[str, ...]:
-    """The same views of the same files in DuckDB; for captures that one machine can hold. Raises ``Unreadable``."""
+    """Register the same views in DuckDB, for captures that fit on one machine. Raise ``Unreadable``."""
     for macro in DUCKDB_MACROS:
         connection.execute(macro)
     for table, files in capture_files(directory).items():
@@ -89,7 +89,7 @@ def create_duckdb_views(connection: duckdb.DuckDBPyConnection, directory: str | 
 
 
 def named(sql: str, query: Query, names: dict[str, str]) -> str:
-    """A query that reads the views of these names."""
+    """Return the query with the names of its input views filled in."""
     return sql.format(**{table: names.get(table, table) for table in query.reads})
 
 

@@ -1,4 +1,4 @@
-"""Where do frames wait to be looked at? Between the connections, which only append, and the one thread that reads."""
+"""The bounded buffer of captured frames between the connections, which append, and the one thread that reads."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OVER: Final = 4
 
 
 class Entry(NamedTuple):
-    """Something that was seen. ``frames`` passed, or ``text`` says why something ended.
+    """An observed event: ``frames`` passed, or ``text`` says why a transport or session ended.
 
-    ``dropped`` are the frames of its connection that were not kept since its last entry.
+    ``dropped`` counts the frames of its connection that were not kept since its last entry.
     """
 
     source: Recorded
@@ -34,9 +34,9 @@ class Entry(NamedTuple):
 
 
 class Buffer:
-    """What waits, bounded by frames and by bytes. All connections append in one thread; another one takes.
+    """A queue of entries, bounded by frames and bytes. All connections append in one thread; another thread takes.
 
-    No lock is needed: each number has one thread that changes it, and a ``deque`` may be used from both ends.
+    No lock is needed: each counter is changed by one thread only, and a ``deque`` is safe to use from both ends.
     ``wake`` is called when the buffer is half full.
     """
 
@@ -51,18 +51,18 @@ class Buffer:
         self.dropped = 0
         """Frames for which there was no room."""
         self.is_shut = False
-        """Whether nothing more is taken: the capture is over, or has failed."""
+        """Whether new entries are refused: the capture is over, or has failed."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     @property
     def frames(self) -> int:
-        """Frames that wait."""
+        """The number of frames that wait."""
         return self._put_frames - self._taken_frames
 
     def put(self, source: Recorded, kind: int, frames: list[Kept], size: int) -> None:
-        """Keep frames if there is room, else count them."""
+        """Append frames if there is room, else count them as dropped."""
         number = len(frames)
         waiting, held = self._put_frames - self._taken_frames, self._put_bytes - self._taken_bytes
         if self.is_shut or waiting >= self._most_frames or held >= self._most_bytes or source.is_lost:
@@ -77,7 +77,7 @@ class Buffer:
             self._wake()
 
     def tell(self, source: Recorded, kind: int, text: str = "") -> None:
-        """Keep word of a connection; the beginning of one only where there is room for what it will say."""
+        """Append an event of a connection; drop the start of a connection if the buffer is full."""
         if self.is_shut or source.is_lost:
             return
         if kind == OPENED and len(self._entries) >= self._most_frames:
@@ -87,7 +87,7 @@ class Buffer:
         self._entries.append(Entry(source, kind, time.monotonic_ns(), [], 0, dropped, text))
 
     def take(self) -> Entry | None:
-        """What waits longest."""
+        """Remove and return the oldest entry, or ``None`` if the buffer is empty."""
         try:
             entry = self._entries.popleft()
         except IndexError:
@@ -98,7 +98,7 @@ class Buffer:
 
 
 class Recorded:
-    """The recorder of one transport connection: it appends, and nothing else."""
+    """The recorder of one transport connection; it only appends to the buffer."""
 
     __slots__ = ("_buffer", "dropped", "facts", "is_lost")
 
@@ -107,16 +107,16 @@ class Recorded:
         self.facts = facts
         self.dropped = 0
         self.is_lost = False
-        """Whether the capture never heard of it: there was no room."""
+        """Whether the capture does not know the connection, because the buffer was full at its start."""
         buffer.tell(self, OPENED)
 
     def received(self, frames: Sequence[bytes]) -> None:
-        """Whole frames came; in Streamux, bytes."""
+        """Record received frames; in Streamux, received bytes."""
         kept: list[Kept] = list(frames)
         self._buffer.put(self, RECEIVED, kept, sum(map(len, frames)))
 
     def sent(self, frames: Sequence[EncodedFrame]) -> None:
-        """These frames leave in one write. Of one in pieces only the first is kept: the others are the user's data."""
+        """Record the frames of one write. Of a frame in pieces only the first is kept: the others are user data."""
         kept: list[Kept] = []
         size = 0
         for frame in frames:
@@ -130,9 +130,9 @@ class Recorded:
         self._buffer.put(self, SENT, kept, size)
 
     def closed(self, reason: str) -> None:
-        """The transport is closed, or lost."""
+        """Record that the transport is closed or lost."""
         self._buffer.tell(self, CLOSED, reason)
 
     def over(self, reason: str) -> None:
-        """The session that began here is over."""
+        """Record the end of the session that began on this connection."""
         self._buffer.tell(self, OVER, reason)

@@ -1,4 +1,4 @@
-"""What do the bytes of a Streamux connection say? Chunks cut by the negotiated terms, and held to their requests."""
+"""Tracks a captured Streamux connection: cuts its bytes into chunks and assigns them to requests."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate
 
 LONGEST_CHUNK: Final = 2**30 - 1
 ANSWER: Final = Interaction.REQUEST_RESPONSE
-"""A request and its response, a message each: whether they are handled piece by piece does not show on the wire."""
+"""One request message and one response message: the wire does not show whether they are handled in pieces."""
 
 
 def stream_id(request_id: int, *, clients: bool) -> int:
-    """A request id as a stream id: odd for requests of the client, even for those of the server, never 0."""
+    """Return the stream id of a request: odd for requests of the client, even for those of the server, never 0."""
     return 2 * request_id + (1 if clients else 2)
 
 
 class StreamuxTrack(Track):
-    """A connection of Streamux. What comes is cut here, so that nothing more is understood of it after a drop."""
+    """A connection of Streamux. Received bytes are cut into chunks here, so a drop makes the rest unreadable."""
 
     def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int) -> None:
         super().__init__(origin, rows, facts, conn_id, now)
@@ -49,7 +49,7 @@ class StreamuxTrack(Track):
         self._pinged: set[int] = set()
 
     def _after_drop(self) -> None:
-        # The next byte may be in the middle of anything.
+        # The next byte may be in the middle of a chunk.
         self._deaf = True
 
     def _take(self, now: int, inward: bool, frame: Kept) -> None:
@@ -82,7 +82,7 @@ class StreamuxTrack(Track):
             self._chunk(False, number >> layout.id_shift, number & 3, len(data) + beyond - layout.size)
 
     def _lose(self) -> None:
-        """A read of a direction that can't be followed any more counts as one dropped frame."""
+        """Count a read as one dropped frame, once the chunks of its direction cannot be cut any more."""
         self.drops += 1
         self._untold_drops += 1
         self.session.drops += 1
@@ -105,7 +105,7 @@ class StreamuxTrack(Track):
             self._reader = ChunkReader(self._layout, LONGEST_CHUNK, self)
 
     def _terms(self, message: Initialize) -> Terms | None:
-        """What the chunks of both sides look like from here on, if that is known."""
+        """Return the negotiated terms of the chunks of both sides, or ``None`` if they are not known."""
         try:
             message.check()
             if message.qr:
@@ -116,19 +116,19 @@ class StreamuxTrack(Track):
             return None
         return None
 
-    # Chunks; what comes from the reader was received
+    # Chunks; the reader delivers received chunks
 
     def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
-        """A whole chunk came."""
+        """Handle a whole received chunk."""
         self._chunk(True, request_id, bits, len(payload))
 
     def wants(self, request_id: int, length: int, bits: int) -> bool:
-        """No payload is kept: a chunk that comes in pieces is told when it has passed, by its length."""
+        """Return ``False``: no payload is kept. A chunk in several reads is counted by its length at its end."""
         self._length = length
         return False
 
     def on_skipped(self, request_id: int, bits: int) -> None:
-        """The last byte of a chunk came."""
+        """Handle a received chunk whose payload was skipped, after its last byte."""
         self._chunk(True, request_id, bits, self._length)
 
     def _chunk(self, inward: bool, request_id: int, bits: int, length: int) -> None:
@@ -137,7 +137,7 @@ class StreamuxTrack(Track):
         now, size = self._now, layout.size + length
         self._count(inward, size)
         response = bool(bits & RESPONSE)
-        # The id is of the requests of whoever sends the chunk, or with the response bit of whoever reads it.
+        # The id counts requests of the sender of the chunk, or, with the response bit, those of its receiver.
         ours = inward == response
         by_client = ours == (self.facts.side == "client")
         seen = Seen()
@@ -171,7 +171,7 @@ class StreamuxTrack(Track):
         return track
 
     def _message(self, track: StreamTrack | None, inward: bool, size: int, bits: int, seen: Seen) -> None:
-        """A chunk of a request or of a response."""
+        """Handle a chunk of a request or of a response."""
         seen.fragments = 0
         if track is None:
             return

@@ -1,4 +1,4 @@
-"""What is known of one transport connection? Its counters, its row, and the row of each of its frames."""
+"""Tracks one captured transport connection: its counters, its row, and the row of each of its frames."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rsocket_trio.rsocket.dialect import Dialect
 Kept: TypeAlias = bytes | tuple[bytes, int]
 """A frame as it was kept: whole, or everything before its data and how many bytes of data follow."""
 MOST_PINGS = 1024
-"""Signs of life whose answer is awaited; the time of older ones is not told."""
+"""Keepalives that await an answer; older ones have no round-trip time."""
 LONGEST = 2**31 - 1
 
 
 class LeaseTrack:
-    """What one direction's leases allowed, and what came of it."""
+    """Counts the requests that the leases of one direction granted, and those used and expired."""
 
     __slots__ = ("expired", "expires", "granted", "grants", "left", "used")
 
@@ -28,28 +28,28 @@ class LeaseTrack:
         self.grants = self.granted = self.used = self.expired = self.left = self.expires = 0
 
     def grant(self, number: int, ttl_ns: int, now: int) -> None:
-        """A LEASE takes the place of the former one."""
+        """Handle a LEASE, which replaces the former one."""
         self.expired += self.left
         self.grants += 1
         self.granted += number
         self.left, self.expires = number, now + ttl_ns
 
     def use(self, now: int) -> None:
-        """A request was made."""
+        """Count a request against the lease."""
         self.expire(now)
         if self.left:
             self.left -= 1
             self.used += 1
 
     def expire(self, now: int) -> None:
-        """What was not used in time is lost."""
+        """Count unused requests as expired once the lease has run out."""
         if now >= self.expires:
             self.expired += self.left
             self.left = 0
 
 
 class Track:
-    """One transport connection as its frames tell of it. Subclasses read the frames of their protocol."""
+    """The state of one captured transport connection. Subclasses read the frames of their protocol."""
 
     dialect: Dialect | None = None
 
@@ -58,9 +58,9 @@ class Track:
         self.conn_id = conn_id
         self.session = SessionTrack(origin, rows, self)
         self.is_resuming = False
-        """Whether it began with the wish to go on with a session of before."""
+        """Whether it began with a request to resume a session."""
         self.is_orphan = False
-        """Whether it goes on with a session whose beginning was not captured: nobody else tells of its end."""
+        """Whether it resumes a session whose start was not captured, so that no other connection reports its end."""
         self.resumes = 0
         """How often its session had been resumed, this time included."""
         self.drops = 0
@@ -81,14 +81,14 @@ class Track:
         self._setup = (None, None, None, None, None, None)
 
     def frames(self, now: int, inward: bool, frames: list[Kept], dropped: int) -> None:
-        """Frames passed, all at this time; ``dropped`` of this connection were not kept since the last ones."""
+        """Handle frames that passed at this time; ``dropped`` counts the frames not kept since the last call."""
         self.drop(dropped)
         take = self._take
         for frame in frames:
             take(now, inward, frame)
 
     def drop(self, dropped: int) -> None:
-        """Frames passed that were not kept."""
+        """Count frames that were not kept."""
         if dropped:
             self.drops += dropped
             self._untold_drops += dropped
@@ -96,7 +96,7 @@ class Track:
             self._after_drop()
 
     def closed(self, now: int, reason: str) -> None:
-        """The transport is gone. If nothing more is to be heard of this connection, its row is written now."""
+        """Handle the end of the transport; write the row now if no later event can belong to this connection."""
         if self._reason is None:
             self._until, self._reason = now, reason
         if self.is_resuming or self.is_orphan:
@@ -105,7 +105,7 @@ class Track:
             self.tell()
 
     def over(self, now: int, reason: str) -> None:
-        """The session that began here goes on nowhere."""
+        """Handle the end of the session that began on this connection."""
         session = self.session
         if session.founder is not self:
             return
@@ -119,7 +119,7 @@ class Track:
             track.tell()
 
     def give_up(self, now: int, reason: str) -> None:
-        """The capture ends before the connection."""
+        """Write the row of a connection that outlives the capture."""
         if not self.session.is_over:
             self.session.finish(now)
         if self._reason is None:
@@ -128,12 +128,12 @@ class Track:
 
     @property
     def is_done(self) -> bool:
-        """Whether its row was written, and no other connection's end is told by its recorder."""
+        """Whether its row is written and its recorder has no session end left to report for another connection."""
         return self._told and (self.session.founder is not self or self.session.is_over)
 
     @property
     def is_closed(self) -> bool:
-        """Whether its transport is gone."""
+        """Whether its transport has ended."""
         return self._reason is not None
 
     # For subclasses
@@ -142,7 +142,7 @@ class Track:
         raise AssertionError("a subclass reads the frames")
 
     def _after_drop(self) -> None:
-        """Some frames are missing from here on."""
+        """Handle a gap: some frames before the next one are missing."""
 
     def _count(self, inward: bool, size: int) -> None:
         counts = self._counts[inward]
@@ -150,7 +150,7 @@ class Track:
         counts[1] += size
 
     def _row(self, now: int, inward: bool, size: int, seen: Seen) -> None:
-        """The row of one frame."""
+        """Append the row of one frame."""
         origin, facts = self._origin, self.facts
         seq, dropped = self._seq, self._untold_drops
         self._seq += 1
@@ -165,7 +165,7 @@ class Track:
         )
 
     def _beat(self, now: int, inward: bool, *, asks: bool) -> None:
-        """A sign of life, asked for or given."""
+        """Handle a keepalive request or its answer."""
         if asks:
             self._pings[inward].append(now)
         elif self._pings[not inward]:

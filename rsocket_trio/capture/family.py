@@ -1,4 +1,4 @@
-"""What do the frames of the RSocket family say? Each decoded by its dialect's own codec, and held to its stream."""
+"""Tracks a captured RSocket connection: decodes its frames with the codec of its dialect and fills their rows."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ NS_PER_MS = 1_000_000
 
 
 class FamilyTrack(StreamReader):
-    """A connection of one of the five dialects."""
+    """A captured connection of one of the five dialects."""
 
     def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int, sessions: Sessions) -> None:
         super().__init__(origin, rows, facts, conn_id, now)
         self._sessions = sessions
         self._position: int | None = None
-        """What the peer has of what this side sent, as it said on its return."""
+        """The position up to which the peer has received, as its resume request states."""
 
     def _take(self, now: int, inward: bool, frame: Kept) -> None:
         data, beyond = (frame, 0) if isinstance(frame, bytes) else frame
@@ -79,7 +79,7 @@ class FamilyTrack(StreamReader):
         self._row(now, inward, size, seen)
 
     def _look_at_begin(self, frame: Frame, data: bytes, inward: bool) -> None:
-        """The first frame: of a new session, or of one that goes on."""
+        """Read the session id from the first frame, of a new or of a resumed session."""
         kind = type(frame)
         if self._seq or (kind is not SetupFrame and kind is not ResumeFrame):
             return
@@ -96,12 +96,12 @@ class FamilyTrack(StreamReader):
                 self._sessions[self.facts.side, self._token] = self.session
 
     def _go_on(self, now: int, position: int | None) -> None:
-        """The server goes on with the session."""
+        """Attach the connection to its session: the server has accepted the resumption."""
         if not self.is_resuming or self._token is None:
             return
         former = self._sessions.get((self.facts.side, self._token))
         if former is None or former.is_over:
-            # Its beginning was not captured, or forgotten.
+            # The start of the session was not captured, or is forgotten.
             self._sessions[self.facts.side, self._token] = self.session
             self.session.resumes += 1
             self.is_orphan = True
@@ -185,7 +185,7 @@ class FamilyTrack(StreamReader):
     def _grant(self, now: int, inward: bool, number: int, ttl_ns: int, seen: Seen) -> None:
         seen.lease_n = min(number, LONGEST)
         seen.lease_ttl_ms = min(ttl_ns // NS_PER_MS, LONGEST)
-        # The lease that came is for what goes out.
+        # A received lease is for requests sent.
         self._leases[not inward].grant(number, ttl_ns, now)
 
 

@@ -1,4 +1,4 @@
-"""What do rows consist of? The facts that they share, the rows that wait to be written, and what a frame shows."""
+"""The parts of capture rows: origin, cells of one frame, derived ids, and the rows that wait to be written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row: TypeAlias = tuple[Any, ...]
 """Cells in the order of a table's columns."""
 
 REMEMBERED = 4096
-"""Routes whose hash is remembered, and ended streams of a connection whose route is."""
+"""Routes whose hash is remembered, and ended streams of a session whose route is remembered."""
 IDS_SET = 0x80
 EXTENDED = 0x08
 """Bits of Zipkin tracing metadata: there are ids; that of the trace has 16 bytes."""
@@ -24,21 +24,21 @@ EXTENDED = 0x08
 
 @attrs.define(eq=False)
 class Origin:
-    """Which run of a capture on which host, and how its clock relates to the time of day."""
+    """The run and host of a capture, and the offset of its clock from the time of day."""
 
     capture_id: str
     host: str
     wall_us: int
-    """The time of day, in microseconds since 1970, when the clock said ``mono_ns``."""
+    """The time of day, in microseconds since 1970, at the clock reading ``mono_ns``."""
     mono_ns: int
 
     def micros(self, ns: int) -> int:
-        """The time of day at a reading of the clock."""
+        """Return the time of day, in microseconds since 1970, at a reading of the clock."""
         return self.wall_us + (ns - self.mono_ns) // 1000
 
 
 class Rows:
-    """What is to be written, a list for each table."""
+    """Rows that wait to be written, one list for each table."""
 
     def __init__(self) -> None:
         self.frames: list[Row] = []
@@ -46,14 +46,14 @@ class Rows:
         self.connections: list[Row] = []
 
     def take(self) -> dict[str, list[Row]]:
-        """All rows by table; none is kept."""
+        """Remove and return all rows, by table."""
         taken = {"frames": self.frames, "interactions": self.interactions, "connections": self.connections}
         self.frames, self.interactions, self.connections = [], [], []
         return taken
 
 
 class Seen:
-    """What one frame shows, by the names of the columns; whatever is not said is null."""
+    """The content of one frame, by column name; an attribute that is not set is null."""
 
     stream_id: int | None = None
     frame_type: int | None = None
@@ -75,7 +75,7 @@ class Seen:
     trace_id: bytes | None = None
 
     def cells(self, size: int) -> Row:
-        """The cells from ``stream_id`` to ``trace_id``."""
+        """Return the cells from ``stream_id`` to ``trace_id``."""
         return (
             *(self.stream_id, self.frame_type, self.flags, self.interaction, self.route, self.route_id),
             *(self.request_n, size, self.data_bytes, self.metadata_bytes, self.fragments, self.credit_after),
@@ -88,7 +88,7 @@ _route_ids: dict[str, int] = {}
 
 
 def route_id(route: str) -> int:
-    """A number of 64 bits that is the same for this route everywhere: the first 8 bytes of its BLAKE2b, signed."""
+    """Return a stable 64-bit number for a route: the first 8 bytes of its BLAKE2b hash, signed."""
     known = _route_ids.get(route)
     if known is None:
         if len(_route_ids) >= REMEMBERED:
@@ -99,12 +99,12 @@ def route_id(route: str) -> int:
 
 
 def session_id(token: bytes) -> str:
-    """What names a session on both of its sides without giving its resume token away: 128 bits of a hash, in hex."""
+    """Return the id of a session, equal on both sides, that hides its resume token: 128 bits of a hash, in hex."""
     return blake2b(token, digest_size=16).hexdigest()
 
 
 def readable_route(metadata: bytes | None, mime: str | int) -> str | None:
-    """The route of a request; ``None`` where there is none, or none that can be read."""
+    """Return the route of a request, or ``None`` if it has none or none that can be read."""
     try:
         return route_of(metadata, mime)
     except RemoteProtocolError:
@@ -112,7 +112,7 @@ def readable_route(metadata: bytes | None, mime: str | int) -> str | None:
 
 
 def trace_of(metadata: bytes, mime: str | int) -> bytes | None:
-    """The 16 bytes of the trace id in Zipkin tracing metadata; shorter ones are filled up with 0 from the left."""
+    """Return the 16 bytes of the trace id in Zipkin tracing metadata; a shorter id is padded with 0 on the left."""
     try:
         if mime == TRACING_ZIPKIN:
             return _trace_id(metadata)

@@ -1,4 +1,4 @@
-"""Which columns do the three tables of a capture have? The one place that names them, their types and meanings."""
+"""Declares the columns of the three tables of a capture, with their types and meanings."""
 
 from __future__ import annotations
 
@@ -174,22 +174,22 @@ STREAMUX_NAMES: Final = {
 
 
 def type_names(dialect: str) -> dict[int, str]:
-    """The name of each ``frame_type`` of a dialect. Raises ``KeyError`` for a dialect that is none."""
+    """Return the name of each ``frame_type`` of a dialect. Raise ``KeyError`` for an unknown dialect."""
     if dialect not in DIALECTS:
         return {"streamux/1": STREAMUX_NAMES}[dialect]
     return {as_int8(row.number): row.name for row in DIALECTS[dialect].codec.rows}
 
 
 def as_int8(number: int) -> int:
-    """A type number as the column holds it: EXT of the oldest drafts, 0xFFFF, is -1."""
+    """Return a type number as the column holds it: EXT of the oldest drafts, 0xFFFF, is -1."""
     return ((number & 0xFF) ^ 0x80) - 0x80
 
 
 def as_int16(bits: int) -> int:
-    """Flags as the column holds them: the topmost of 16 bits is the sign."""
+    """Return flags as the column holds them: the highest of 16 bits is the sign."""
     return ((bits & 0xFFFF) ^ 0x8000) - 0x8000
 
 
 def as_int32(code: int) -> int:
-    """An error code as the column holds it: from 0x80000000 on it is negative."""
+    """Return an error code as the column holds it: from 0x80000000 on it is negative."""
     return ((code & 0xFFFFFFFF) ^ 0x80000000) - 0x80000000

@@ -1,4 +1,4 @@
-"""Which streams go on when a transport is lost? The part of a capture's knowledge that outlives a connection."""
+"""Tracks captured sessions and their streams across the transports of a resumption."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from rsocket_trio.capture.connections import Track
 
 MOST_STREAMS = 1_000_000
-"""Open streams of a session that are followed; above, the oldest are given up as ``unknown``."""
+"""Open streams of a session that are followed; beyond it the oldest end as ``unknown``."""
 
 
 class SessionTrack:
-    """The streams of one session, over one transport or several.
+    """The streams of one session, over one or several transports.
 
-    ``founder`` is the connection that it began on, ``current`` that which it has, ``drops`` how many of its frames
-    were dropped so far, ``resumes`` how often it went on. ``sent`` is its position in bytes, as resumption counts.
+    ``founder`` is the connection on which it began, ``current`` its present connection, ``drops`` the number of its
+    frames that were dropped so far, ``resumes`` the number of its resumptions. ``sent`` is its position in bytes, as
+    resumption counts it.
     """
 
     def __init__(self, origin: Origin, rows: Rows, founder: Track) -> None:
@@ -48,7 +49,7 @@ class SessionTrack:
     # Streams
 
     def begin(self, stream: StreamTrack, now: int) -> None:
-        """A stream begins. One that has its id already was lost sight of."""
+        """Add a stream. An open stream with the same id ends as ``unknown``: its end was not seen."""
         former = self.streams.get(stream.id)
         if former is not None:
             self.end(former, now, UNKNOWN)
@@ -58,7 +59,7 @@ class SessionTrack:
         self.streams[stream.id] = stream
 
     def end(self, stream: StreamTrack, now: int, outcome: str, code: int | None = None) -> None:
-        """A stream is over: its row is written. Its route is remembered for frames that come late."""
+        """End a stream and append its row. Its route is remembered for late frames."""
         stream.close(now, BOTH)
         self.streams.pop(stream.id, None)
         if stream.route_id is not None:
@@ -68,13 +69,13 @@ class SessionTrack:
         self._rows.interactions.append(stream.row(self._origin, self.id, self.side, now, outcome, code))
 
     def late_route(self, stream_id: int) -> int | None:
-        """The route of a stream that has ended."""
+        """Return the route id of a stream that has ended, or ``None``."""
         return self._ended.get(stream_id)
 
     # Transports
 
     def go_on(self, track: Track, position: int | None, now: int) -> None:
-        """The session has another transport; what its peer did not get, from that position on, is sent again."""
+        """Continue on another transport; frames from ``position`` on, which the peer lacks, are sent again."""
         self.current = track
         self.resumes += 1
         self.to_repeat = max(0, self.sent - position) if position is not None and not self.drops else 0
@@ -83,7 +84,7 @@ class SessionTrack:
                 self.end(stream, now, CONN_LOST)
 
     def repeats(self, data: bytes, size: int) -> bool:
-        """Count a frame that leaves. Whether it left once before, on a transport that was lost."""
+        """Count a sent frame. Return whether it was sent before, on a transport that was lost."""
         if not is_tracked(data) or int.from_bytes(data[:4], "big") in self._unmarked:
             return False
         if self.to_repeat > 0:
@@ -93,7 +94,7 @@ class SessionTrack:
         return False
 
     def mark(self, dialect: Dialect, stream_id: int, entries: tuple[Entry, ...]) -> None:
-        """A request says, in the extension draft, whether its stream outlives the transport."""
+        """Record whether a request marks its stream as resumable, in the extension draft."""
         if not dialect.entries:
             return
         self._unmarked.pop(stream_id, None)
@@ -104,7 +105,7 @@ class SessionTrack:
             self._unmarked[stream_id] = None
 
     def finish(self, now: int) -> None:
-        """Nothing goes on: what is open ends with the connection, or may have ended among what was dropped."""
+        """End the session: open streams end as ``conn_lost``, or as ``unknown`` if frames were dropped meanwhile."""
         self.is_over = True
         for stream in self._open():
             self.end(stream, now, UNKNOWN if self.drops > stream.drops else CONN_LOST)
@@ -114,4 +115,4 @@ class SessionTrack:
 
 
 Sessions: TypeAlias = dict[tuple[str, str], SessionTrack]
-"""Sessions that may go on, by side and name: one capture may see both ends of one."""
+"""Sessions that may be resumed, by side and id: one capture may see both ends of a session."""

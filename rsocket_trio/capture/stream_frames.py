@@ -1,4 +1,4 @@
-"""What do the frames of one stream say? Requests, payloads, credit and ends, in all dialects of the RSocket family."""
+"""Applies stream frames to captured streams: requests, payloads, credit and ends, in all RSocket dialects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rsocket_trio.rsocket.frames import CancelFrame, ErrorFrame, PayloadFrame, R
 
 
 class Size:
-    """Bytes of a frame: ``all`` of them, and those ``beyond`` what was kept. Whether it was sent before."""
+    """The size of a frame: ``all`` its bytes, the bytes ``beyond`` the kept part, and whether it was sent before."""
 
     __slots__ = ("all", "beyond", "repeated")
 
@@ -29,7 +29,7 @@ class Size:
 
 
 class StreamReader(Track):
-    """The part of a connection's track that knows streams."""
+    """The part of a connection's track that handles stream frames."""
 
     def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int) -> None:
         super().__init__(origin, rows, facts, conn_id, now)
@@ -37,7 +37,7 @@ class StreamReader(Track):
         self._metadata_mime: str | int = COMPOSITE_METADATA
         self._leased = False
         self._token: str | None = None
-        """The name of a session that may be resumed."""
+        """The id of a session that may be resumed."""
 
     def _read_request(
         self, now: int, inward: bool, frame: RequestFrame, seen: Seen, stream: StreamTrack | None, size: Size
@@ -131,7 +131,7 @@ class StreamReader(Track):
         is_item: bool,
         completes: bool,
     ) -> None:
-        """A payload of a stream, or a piece of one."""
+        """Handle a payload of a stream, or a fragment of one."""
         by_requester = stream.ours != inward
         half = stream.half(by_requester)
         half.size += size
@@ -169,7 +169,7 @@ class StreamReader(Track):
             self.session.end(stream, now, COMPLETE)
 
     def _gather(self, stream: StreamTrack, payload: Payload) -> None:
-        """Metadata that came in pieces is put together, as far as it is worth it."""
+        """Append the metadata of a fragment, up to ``LONGEST_METADATA``."""
         if payload.metadata is not None and len(stream.metadata or b"") < LONGEST_METADATA:
             stream.metadata = (stream.metadata or b"") + payload.metadata
 
@@ -184,6 +184,6 @@ class StreamReader(Track):
 
 
 def measure(seen: Seen, payload: Payload, beyond: int) -> None:
-    """The sizes of what a frame carries."""
+    """Set the sizes of data and metadata of a frame."""
     seen.data_bytes = len(payload.data) + beyond
     seen.metadata_bytes = None if payload.metadata is None else len(payload.metadata)

@@ -1,4 +1,4 @@
-"""What has happened on one stream so far? Its payloads, its credit, its stalls, and in the end its row."""
+"""Tracks one captured stream: its payloads, credit and stalls, and at its end its row of ``interactions``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rsocket_trio.mux.interaction import Interaction
 
 REQUESTER: Final = SENDING
 RESPONDER: Final = RECEIVING
-"""The halves of a stream, named from the requester's side whichever side captures."""
+"""The halves of a stream, named from the side of the requester, on either capturing side."""
 LONGEST_METADATA: Final = 65536
 """Bytes of a request's metadata that are gathered from its fragments, to find the route."""
 HAS_CREDIT: Final = frozenset(
@@ -19,7 +19,7 @@ HAS_CREDIT: Final = frozenset(
 
 
 class Half:
-    """One direction of a stream. ``credit`` is what its sender may still send, ``None`` where there is no credit."""
+    """One direction of a stream. ``credit`` is what its sender may still send, ``None`` without flow control."""
 
     __slots__ = ("credit", "has_item", "payloads", "pieces", "size")
 
@@ -32,7 +32,7 @@ class Half:
 
 
 class StreamTrack:
-    """One stream from its first frame on. Times are readings of the capture's clock, in ns."""
+    """The state of one stream from its first frame on. Times are readings of the capture's clock, in ns."""
 
     __slots__ = (
         *("asked", "conn_id", "drops", "first", "id", "interaction", "last_item", "max_gap", "metadata", "open"),
@@ -47,7 +47,7 @@ class StreamTrack:
         self.since = now
         self.conn_id = conn_id
         self.drops = drops
-        """How many frames the session had lost when the stream began."""
+        """Frames of the session that had been dropped when the stream began."""
         self.ours = ours
         self.open = BOTH
         self.asked = Half()
@@ -66,21 +66,21 @@ class StreamTrack:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more belongs to it."""
+        """Whether both directions are closed."""
         return self.open == NEITHER
 
     def half(self, by_requester: bool) -> Half:
-        """The direction in which one of the two sends."""
+        """Return the direction in which the requester or the responder sends."""
         return self.asked if by_requester else self.responses
 
     def name_route(self, route: str | None) -> None:
-        """The route is known."""
+        """Set the route, if it is known."""
         if route is not None:
             self.route = route
             self.route_id = route_id(route)
 
     def start_credit(self, amount: int | None, now: int) -> None:
-        """What the request grants the responder."""
+        """Set the credit that the request grants the responder."""
         if self.interaction not in HAS_CREDIT:
             return
         if self.interaction is Interaction.REQUEST_CHANNEL:
@@ -91,7 +91,7 @@ class StreamTrack:
             self.stalled = now
 
     def grant(self, amount: int, now: int, *, by_requester: bool) -> int | None:
-        """REQUEST_N: what the other side may send from now on, if there is credit at all."""
+        """Add the credit of a REQUEST_N. Return the credit of the other side, or ``None`` without flow control."""
         half = self.half(not by_requester)
         if half.credit is None:
             return None
@@ -103,7 +103,7 @@ class StreamTrack:
         return half.credit
 
     def item(self, now: int, *, by_requester: bool, opening: bool = False) -> int | None:
-        """A whole payload has passed. What its sender may still send; the payload of the request costs nothing."""
+        """Count a whole payload. Return its sender's remaining credit; the payload of the request costs nothing."""
         half = self.half(by_requester)
         half.payloads += 1
         if not by_requester:
@@ -120,13 +120,13 @@ class StreamTrack:
         return half.credit
 
     def close(self, now: int, halves: int) -> None:
-        """One direction, or both, say nothing more."""
+        """Close one or both directions."""
         self.open &= ~halves
         if not self.open & RESPONDER:
             self._end_stall(now)
 
     def row(self, origin: Origin, session_id: str, side: str, now: int, outcome: str, code: int | None) -> Row:
-        """Its row of ``interactions``; it ends now."""
+        """Return the row of ``interactions`` of the stream, which ends now."""
         self._end_stall(now)
         sent, received = (self.asked, self.responses) if self.ours else (self.responses, self.asked)
         return (
@@ -144,7 +144,7 @@ class StreamTrack:
         )
 
     def _end_stall(self, now: int) -> None:
-        # A stream that ends in the instant of its last credit did not wait.
+        # A stream that ends at the time of its last credit did not wait.
         if self.stalled is not None and now > self.stalled:
             self.stalls += 1
             self.stall_ns += now - self.stalled

@@ -1,4 +1,4 @@
-"""How does what was seen become rows? One place that knows all connections, and no clock, thread or file."""
+"""Turns captured entries of all connections into rows; uses no clock, thread or file."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Tracker:
         self._sessions: Sessions = {}
 
     def __len__(self) -> int:
-        """Connections that are followed."""
+        """Return the number of connections that are tracked."""
         return len(self._tracks)
 
     def take(self) -> dict[str, list[Row]]:
-        """The rows so far, by table."""
+        """Remove and return the rows so far, by table."""
         return self._rows.take()
 
     @property
     def waiting(self) -> int:
-        """Rows of frames that nobody took."""
+        """The number of frame rows that have not been taken."""
         return len(self._rows.frames)
 
     def see(self, entry: Entry) -> None:
-        """Something happened."""
+        """Handle one entry of the buffer."""
         source, kind, now, frames, _, dropped, text = entry
         if kind == OPENED:
             self._tracks[source] = self._track(source.facts, now)
@@ -59,7 +59,7 @@ class Tracker:
             self._tracks.pop(source, None)
 
     def finish(self, now: int, reason: str) -> None:
-        """The capture ends: so does all that it follows."""
+        """End the capture: end all connections and sessions that it tracks."""
         for source, track in self._tracks.items():
             track.drop(source.dropped)
             track.give_up(now, reason)

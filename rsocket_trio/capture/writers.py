@@ -1,4 +1,4 @@
-"""How do rows become files? Whole ones only: each is written under another name, and renamed when it is complete."""
+"""Writes rows to Parquet or JSON lines files, each under a temporary name until it is complete."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from rsocket_trio.capture.schema import (
 )
 
 GROUP: Final = 16384
-"""Rows that are written together."""
+"""Rows in one write."""
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 DAY: Final = 86_400_000_000
 """Microseconds."""
 MAGIC: Final = b"PAR1"
 SIZE: Final = struct.Struct("<I")
 END: Final = SIZE.pack(0) + MAGIC
-"""As long as what follows a footer: its size, and how Parquet begins and ends."""
+"""As long as the bytes that follow a footer: its size and the magic bytes of Parquet."""
 NO_PYARROW: Final = (
     "a capture in Parquet needs pyarrow: pip install 'rsocket-trio[capture]', or capture with format=\"jsonl\""
 )
 
 
 class Part(Protocol):
-    """One file that is being written."""
+    """A file that is being written."""
 
     rows: int
-    """Rows that are whole in the file, and are read from it once it is complete."""
+    """Rows that are whole in the file and can be read once it is complete."""
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Add rows. Raises ``OSError`` where they do not fit: what was written before stays."""
+        """Add rows. Raise ``OSError`` if they do not fit; earlier rows stay."""
         ...
 
     @property
@@ -57,7 +57,7 @@ class Part(Protocol):
         ...
 
     def close(self) -> None:
-        """Complete the file. Raises ``OSError`` where not all of it fits: ``rows`` says how many it has then."""
+        """Complete the file. Raise ``OSError`` if not all of it fits; ``rows`` is then the number of rows in it."""
         ...
 
 
@@ -67,14 +67,14 @@ class JsonPart:
     suffix = ".jsonl"
 
     def __init__(self, path: Path, columns: Sequence[Column]) -> None:
-        # What a write says it took is in the file: no buffer has still to be written when the disk is full.
+        # Unbuffered: the bytes that a write reports are in the file, and no buffer is left when the disk is full.
         self._file = path.open("wb", buffering=0)
         self._names = [column.name for column in columns]
         self._said = [_said(column) for column in columns]
         self.size = self.rows = 0
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Add rows. Of those that do not all fit the first ones stay."""
+        """Add rows. If not all of them fit, the first ones stay."""
         lines = []
         for row in rows:
             cells = [
@@ -92,7 +92,7 @@ class JsonPart:
             self.rows += len(rows) if whole == len(text) else text.count(b"\n", 0, whole)
 
     def close(self) -> None:
-        """Complete the file, without a line that was begun only."""
+        """Complete the file, without an incomplete last line."""
         try:
             self._file.truncate(self.size)
         finally:
@@ -102,8 +102,7 @@ class JsonPart:
 class ParquetPart:
     """Parquet, compressed with zstd, a row group for each write.
 
-    The footer comes at the end, and is needed to read anything. Where it does not fit it takes the place of the last
-    row groups.
+    The footer comes at the end, and a reader needs it. If it does not fit, it replaces the last row groups.
     """
 
     suffix = ".parquet"
@@ -141,7 +140,7 @@ class ParquetPart:
         return self._sink.size
 
     def close(self) -> None:
-        """Write the footer, of as many row groups as it fits behind."""
+        """Write the footer, after as many row groups as leave room for it."""
         sink, error = self._sink, self._sink.error
         try:
             tail = len(sink.held)
@@ -169,7 +168,7 @@ class ParquetPart:
 
 
 class _Sink:
-    """What Arrow writes to. It takes all: Arrow can't go on behind a write that failed. What does not fit is held."""
+    """The file object that Arrow writes to. Bytes that do not fit are held: Arrow cannot go on after a failure."""
 
     closed = False
 
@@ -178,11 +177,11 @@ class _Sink:
         self.size = 0
         self.held = bytearray()
         self.holds = False
-        """Whether nothing more goes into the file."""
+        """Whether further bytes are held instead of written."""
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:
-        """Write it, or hold it."""
+        """Write the bytes, or hold them after a failure."""
         if not self.holds:
             try:
                 for size in _writes(self._file, data):
@@ -195,14 +194,14 @@ class _Sink:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing waits."""
+        """Do nothing: no bytes are buffered."""
 
     def close(self) -> None:
-        """The file is closed by whoever opened it."""
+        """Do nothing: the opener of the file closes it."""
 
 
 def _writes(file: FileIO, data: bytes) -> Iterator[int]:
-    """Write all of it; each number is the bytes that are in the file then."""
+    """Write all bytes; yield the number of bytes of each write."""
     view = memoryview(data)
     while view:
         size = file.write(view)
@@ -215,7 +214,7 @@ FORMATS: Final[dict[str, type[JsonPart] | type[ParquetPart]]] = {"parquet": Parq
 
 
 def arrow_schema(columns: Sequence[Column]) -> Any:
-    """The columns as an Arrow schema. Raises ``ModuleNotFoundError`` naming the extra where pyarrow is missing."""
+    """Return the columns as an Arrow schema. Raise ``ModuleNotFoundError`` naming the extra if pyarrow is missing."""
     pa = need_pyarrow()
     types = {
         STRING: pa.string(),
@@ -232,7 +231,7 @@ def arrow_schema(columns: Sequence[Column]) -> Any:
 
 
 def need_pyarrow() -> Any:
-    """The module. Raises ``ModuleNotFoundError`` that names the extra."""
+    """Return the module pyarrow. Raise ``ModuleNotFoundError`` naming the extra if it is missing."""
     try:
         import pyarrow as pa
         import pyarrow.parquet
@@ -242,9 +241,9 @@ def need_pyarrow() -> Any:
 
 
 class TableWriter:
-    """The files of one table, by date. Times are seconds of any clock that does not jump.
+    """Writes the files of one table, by date. Times are seconds of any clock that does not jump.
 
-    ``kept`` are rows that are in whole files.
+    ``kept`` is the number of rows in whole files.
     """
 
     def __init__(
@@ -274,11 +273,11 @@ class TableWriter:
 
     @property
     def unsaved(self) -> int:
-        """Rows that are in no whole file yet."""
+        """The number of rows that are in no whole file yet."""
         return len(self._rows) + self._in_part
 
     def add(self, rows: Sequence[Row], now: float) -> None:
-        """Take rows; write them once they are worth it."""
+        """Take rows; write them once there are ``GROUP`` of them."""
         if rows and not self.unsaved:
             self._since = now
         self._rows += rows
@@ -287,7 +286,7 @@ class TableWriter:
         self.tick(now)
 
     def tick(self, now: float) -> None:
-        """Complete a file that is large or old enough."""
+        """Complete the file if it is large or old enough."""
         if self.unsaved and (
             now - self._since >= self._age or (self._part is not None and self._part.size >= self._most_bytes)
         ):
@@ -300,7 +299,7 @@ class TableWriter:
         self._finish()
 
     def save(self) -> None:
-        """Complete the file that is being written with what fits into it: writing has failed, here or elsewhere.
+        """Complete the file with the rows that fit, after a write has failed here or elsewhere.
 
         Rows that do not fit are lost. Never raises.
         """
@@ -310,17 +309,17 @@ class TableWriter:
             self._rows = []
             self._keep_what_fits()
         except Exception:
-            # A fault, and what it left behind is nothing to build on. The first failure is the one that is told.
+            # A fault leaves the file in an unknown state. The first failure is the one that is reported.
             self.abandon()
 
     def _keep_what_fits(self) -> None:
         try:
             self._finish()
         except OSError:
-            return  # The file has what it has.
+            return  # The rows that fit are in the file.
 
     def _finish(self) -> None:
-        """Give the file its name, if it has rows. Raises ``OSError`` where not all of them fit."""
+        """Rename the file to its final name if it has rows. Raise ``OSError`` if not all of them fit."""
         part, self._part = self._part, None
         if part is None:
             return
@@ -336,7 +335,7 @@ class TableWriter:
                 temporary.unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Give up what is in no whole file; its space is given back as far as that can be done."""
+        """Discard the rows that are in no whole file, and remove the temporary file if possible."""
         part, self._part = self._part, None
         self._rows = []
         self._in_part = 0
@@ -358,7 +357,7 @@ class TableWriter:
             same = [row for row in rows if row[self._when] // DAY == day]
             rest = [] if len(same) == len(rows) else [row for row in rows if row[self._when] // DAY != day]
             part = self._part_for(day)
-            # Not tried twice: a part of them may be in the file when this fails.
+            # Rows are not written twice: some of them may be in the file when this fails.
             self._rows = rest
             self._in_part += len(same)
             part.write(same)
@@ -383,7 +382,7 @@ class TableWriter:
 
 
 def _said(column: Column) -> Callable[[Any], Any] | None:
-    """How a cell is said in JSON, where that is not as it is."""
+    """Return the conversion of a cell to JSON, or ``None`` if it needs none."""
     if column.type == TIMESTAMP:
         return lambda us: (EPOCH + timedelta(microseconds=us)).isoformat(timespec="microseconds").replace("+00:00", "Z")
     if column.type == BINARY:

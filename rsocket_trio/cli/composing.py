@@ -1,4 +1,4 @@
-"""Which metadata goes with a request? Route, credentials and texts, put together for one metadata MIME type."""
+"""Composes the metadata of a request from route, credentials and texts for one metadata MIME type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rsocket_trio.rsocket.dialects import DIALECTS
 
 @attrs.frozen
 class Metadata:
-    """What goes onto the wire. ``mime`` is the connection's; the library adds ``route`` to ``content``."""
+    """Composed metadata. ``mime`` is that of the connection; the library adds ``route`` to ``content``."""
 
     mime: str
     route: str | None
@@ -33,7 +33,7 @@ class Metadata:
 
 
 def full_mime(name: str) -> str:
-    """The MIME type that a short name means; what has a slash is one already. Raises ``ValueError``."""
+    """Return the MIME type of a short name; a name with a slash is one already. Raise ``ValueError`` if unknown."""
     if "/" in name:
         return name
     try:
@@ -45,7 +45,7 @@ def full_mime(name: str) -> str:
 
 
 def check_mimes(dialect: str, *mimes: str | None) -> None:
-    """Raise ``ValueError`` for what is no MIME type in this dialect; some take any text."""
+    """Raise ``ValueError`` for text that is not a MIME type in this dialect; some dialects accept any text."""
     record = DIALECTS.get(dialect)
     if record is None or not record.free_mimes:
         for mime in mimes:
@@ -64,12 +64,12 @@ def compose(
     setup_text: str | None = None,
     setup_mime: str | None = None,
 ) -> Metadata:
-    """Put it all together: the ``mimes`` belong to the ``texts`` in order, the last one to all that follow.
+    """Compose the metadata. The ``mimes`` belong to the ``texts`` in order; the last one applies to all that follow.
 
     One text alone is the metadata as it stands, in its own MIME type. A route, credentials, several texts, or a SETUP
     in another type make it composite metadata, where each is an entry; a text whose type is composite metadata itself
-    is entries that are ready-made. ``bare_mime`` is for a connection where nothing is to be composed, a route aside.
-    Raises ``ValueError`` for what can't be said.
+    is taken as ready entries. ``bare_mime`` is for a connection that composes nothing, except for a route. Raise
+    ``ValueError`` for metadata that cannot be encoded.
     """
     pairs = [(_mime_at(mimes, place, default_mime), text) for place, text in enumerate(texts)]
     alone = _alone(pairs, mimes, route, credentials)
@@ -92,7 +92,7 @@ def compose(
 def _alone(
     pairs: Sequence[tuple[str, str]], mimes: Sequence[str], route: str | None, credentials: Authentication | None
 ) -> str | None:
-    """The connection's MIME type where nothing needs to be composed, or ``None``."""
+    """Return the MIME type of the connection if nothing needs to be composed, else ``None``."""
     if credentials is not None or len(pairs) > 1:
         return None
     if route is not None:
@@ -113,7 +113,7 @@ def _entry(mime: str, content: bytes) -> bytes:
 
 
 def _content(mime: str, text: str) -> bytes:
-    """The bytes of a text; credentials are written ``simple:user:password`` or ``bearer:token``."""
+    """Return the bytes of a text; credentials are written ``simple:user:password`` or ``bearer:token``."""
     scheme, separator, rest = text.partition(":")
     if mime == AUTHENTICATION and separator:
         if scheme == "simple":
@@ -124,7 +124,7 @@ def _content(mime: str, text: str) -> bytes:
 
 
 def simple(text: str) -> SimpleAuthentication:
-    """``user:password``; the password may have colons. Raises ``ValueError`` without showing what was given."""
+    """Parse ``user:password``; the password may have colons. Raise ``ValueError`` that does not show the text."""
     user, separator, password = text.partition(":")
     if not separator:
         raise ValueError("credentials are written user:password")

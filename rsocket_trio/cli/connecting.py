@@ -1,4 +1,4 @@
-"""How is a peer reached? The terms of a connection as a command line gives them, and the connection for a block."""
+"""Opens the connection that a command line describes, and builds its TLS contexts."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from rsocket_trio.transports.lengths import LENGTH
 logger = logging.getLogger(__name__)
 
 RETRY_INTERVAL = 1.0
-"""Seconds between two tries to connect."""
+"""Seconds between two attempts to connect."""
 
 
 @attrs.frozen(kw_only=True)
 class Dial:
-    """Whom to call, and on which terms."""
+    """The address and the options of a connection."""
 
     uri: str
     dialect: str
@@ -57,7 +57,7 @@ class Dial:
 
 @asynccontextmanager
 async def connected(dial: Dial) -> AsyncIterator[Connection]:
-    """The connection, for as long as the block. Raises ``ConnectionLost`` when every try to connect failed."""
+    """Open the connection for the block. Raise ``ConnectionLost`` if every attempt to connect failed."""
     tries_left = dial.retries
     while True:
         async with AsyncExitStack() as stack:
@@ -125,7 +125,7 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
 def client_tls(
     trust: str | None, cert: str | None, key: str | None, *, untrusted: bool = False
 ) -> ssl.SSLContext | None:
-    """What a client trusts and shows, or ``None`` for the system's own. Raises ``Failure`` naming the file."""
+    """Return the TLS context of a client, or ``None`` for the system's default. Raise ``Failure`` naming the file."""
     if not (trust or cert or untrusted):
         return None
     try:
@@ -141,9 +141,9 @@ def client_tls(
 
 
 def server_tls(cert: str, key: str | None, client_ca: str | None = None) -> ssl.SSLContext:
-    """What a server shows and, with ``client_ca``, which authorities' certificates its clients must show.
+    """Return the TLS context of a server. With ``client_ca``, clients must show a certificate of these authorities.
 
-    Raises ``Failure`` naming the file.
+    Raise ``Failure`` naming the file.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     load_certificate(context, cert, key)

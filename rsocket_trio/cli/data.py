@@ -1,4 +1,4 @@
-"""Where does a payload come from? The command line, standard input, a file or a URL."""
+"""Reads payload data from the command line, standard input, a file or a URL."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ URL_TIMEOUT = 30.0
 
 @attrs.frozen
 class Text:
-    """Data as it stands on the command line."""
+    """Data given on the command line."""
 
     text: str
 
     async def whole(self) -> bytes:
-        """All of it, as one payload."""
+        """Return all data as one payload."""
         return os.fsencode(self.text)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """The payloads that it makes in a channel: itself."""
+        """Yield the payloads for a channel: the text, as one payload."""
         yield await self.whole()
 
 
 @attrs.frozen
 class Stdin:
-    """Data from standard input: as one payload with every byte of it, in a channel a payload a line."""
+    """Data from standard input: one payload with all its bytes or, in a channel, one payload for each line."""
 
     async def whole(self) -> bytes:
-        """Everything up to the end of the input."""
+        """Return the input up to its end."""
         chunks: list[bytes] = []
         while chunk := await _in_thread(_read_stdin):
             chunks.append(chunk)
         return b"".join(chunks)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """Each line as it comes, without its newline; a last line need not have one."""
+        """Yield each line as it arrives, without its newline; the last line need not have one."""
         rest = b""
         while chunk := await _in_thread(_read_stdin):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -57,20 +57,20 @@ class Stdin:
 
 @attrs.frozen
 class Loaded:
-    """Data out of a file, or from a URL."""
+    """Data from a file or a URL."""
 
     place: str
 
     async def whole(self) -> bytes:
-        """All of it, as one payload. Raises ``Failure`` where it can't be read."""
+        """Return all data as one payload. Raise ``Failure`` if it cannot be read."""
         return await _in_thread(self.read)
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        """The payloads that it makes in a channel: one."""
+        """Yield the payloads for a channel: all data, as one payload."""
         yield await self.whole()
 
     def read(self) -> bytes:
-        """The same, while everybody waits."""
+        """Return all data; blocks the thread. Raise ``Failure`` if it cannot be read."""
         try:
             if self.place.startswith(URL_SCHEMES):
                 import urllib.request  # as much to load as all of our own commands
@@ -87,7 +87,7 @@ Source = Text | Stdin | Loaded
 
 
 def source_of(value: str) -> Source:
-    """What a ``--data`` means: ``-`` is standard input, ``@name`` a file; any other text is the data itself."""
+    """Return the source of a ``--data`` value: ``-`` is standard input, ``@name`` a file or URL, other text is data."""
     if value == "-":
         return Stdin()
     if len(value) > 1 and value.startswith("@"):
@@ -96,14 +96,14 @@ def source_of(value: str) -> Source:
 
 
 async def whole(sources: Sequence[Source]) -> bytes:
-    """The one payload of a request; empty without sources. Raises ``ValueError`` for more than one."""
+    """Return the payload of a request; empty without sources. Raise ``ValueError`` for more than one source."""
     if len(sources) > 1:
         raise ValueError(f"data given {len(sources)} times: only a channel takes more than one payload")
     return await sources[0].whole() if sources else b""
 
 
 async def each(sources: Sequence[Source]) -> AsyncGenerator[bytes, None]:
-    """The payloads of a channel, in order; standard input gives one a line."""
+    """Yield the payloads of a channel, in order; standard input gives one for each line."""
     for source in sources:
         async with aclosing(source.lines()) as lines:
             async for line in lines:
@@ -111,12 +111,12 @@ async def each(sources: Sequence[Source]) -> AsyncGenerator[bytes, None]:
 
 
 async def _in_thread(read: Callable[[], bytes]) -> bytes:
-    # Nobody can interrupt a read of a terminal: whoever is cancelled leaves the thread behind, which ends with us.
+    # A read of a terminal cannot be interrupted: a cancelled task abandons the thread, which ends with the process.
     return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
 
 
 def _read_stdin() -> bytes:
-    # Not sys.stdin: its lock, held by a thread left behind, would make the interpreter's end fail.
+    # Not sys.stdin: its lock, held by an abandoned thread, would make the interpreter fail at exit.
     try:
         return os.read(STDIN, READ_SIZE)
     except OSError as error:
@@ -124,7 +124,7 @@ def _read_stdin() -> bytes:
 
 
 def stdin_lines() -> Iterator[str]:
-    """Standard input line by line, as it comes; bytes that are no UTF-8 are replaced."""
+    """Yield the lines of standard input as they arrive; bytes that are not UTF-8 are replaced."""
     rest = b""
     while chunk := _read_stdin():
         *lines, rest = (rest + chunk).split(b"\n")

@@ -1,4 +1,4 @@
-"""Where the ``rsocket-trio`` command starts: it runs, or says in one line which extra it needs."""
+"""Entry point of the ``rsocket-trio`` command; reports in one line if the extra ``cli`` is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys has each type of frame in each dialect's JSON, and what stands in them?"""
+"""Declares the JSON keys of each frame type in each dialect, and how their values are written and read."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ NS_PER_MS: Final = 1_000_000
 
 @attrs.frozen
 class Kind:
-    """How a value is written in JSON, and read back.
+    """The conversion of a value to JSON and back.
 
-    ``load`` raises ``ValueError`` saying what it expected. ``absent`` stands for a key that is not there, or null.
+    ``load`` raises ``ValueError`` naming the expected type. ``absent`` is the value of a key that is missing or null.
     """
 
     dump: Callable[[Any], object]
@@ -111,7 +111,7 @@ EXTENSION_LIST: Final = Kind(_dump_extensions, _load_extensions, ())
 
 @attrs.frozen
 class Key:
-    """One key of a frame's JSON: its name, the attribute of the frame that it shows, and how."""
+    """One key of a frame's JSON: its name, the attribute of the frame that it shows, and its conversion."""
 
     name: str
     attribute: str
@@ -213,7 +213,7 @@ KEYS_2_0_DRAFT: Final = {
     "PAYLOAD":          (*KEYS_1_0["PAYLOAD"], *MIMES),
     "EXT 1":            (Key("ext_type", "ext_type", INT), EXTENSIONS, METADATA),
 }
-# 0 is a number like any other here, so that is what an absent one says.
+# 0 is an ordinary number here, so it stands for an absent one.
 COUNT: Final            = Key("initial_n", "initial_n", INT)
 KEYS_0_1: Final = {
     "SETUP":            (
@@ -277,17 +277,17 @@ KEYS: Final = {
     REACTIVESOCKET_0_0.name: KEYS_0_0,
 }
 EVERY_FRAME: Final[dict[str, dict[str, object]]] = {REACTIVESOCKET_0_0.name: {"version": 0}}
-"""What every frame of a dialect says, unless its type has a key of that name."""
+"""Keys of every frame of a dialect, unless its type has a key of that name."""
 UNSAID: Final[dict[type, dict[str, object]]] = {
     SetupFrame: {"minor": 0, "keepalive_interval": 0.0, "max_lifetime": 0.0},
     ErrorFrame: {"code": layout_0_0.STREAM_ERROR},
 }
-"""What a frame needs, where its dialect has no key for it."""
+"""Arguments that a frame needs and for which its dialect has no key."""
 # fmt: on
 
 
 def unhex(text: str) -> bytes:
-    """The bytes that hex digits stand for; white space may be anywhere. Raises ``ValueError`` saying what is wrong."""
+    """Return the bytes of hex digits; white space may be anywhere. Raise ``ValueError`` saying what is wrong."""
     digits = "".join(text.split())
     try:
         return bytes.fromhex(digits)
@@ -299,7 +299,7 @@ def unhex(text: str) -> bytes:
 
 
 def load(key: Key, content: Mapping[str, object]) -> Any:
-    """What an object says under this key, or what stands for nothing. Raises ``ValueError`` naming the key."""
+    """Return the value of this key in an object, or the key's absent value. Raise ``ValueError`` naming the key."""
     found = content.get(key.name)
     if found is None:
         return key.kind.absent

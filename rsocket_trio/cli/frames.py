@@ -1,4 +1,4 @@
-"""What ``frames decode``, ``frames encode`` and ``detect`` answer to each line: text in, text out, no terminal."""
+"""Converts the lines of ``frames decode``, ``frames encode`` and ``detect``: text in, text out, no terminal."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from rsocket_trio.rsocket.detection import Undecided
 from rsocket_trio.rsocket.dialect import Dialect
 
 Answer: TypeAlias = tuple[str, bool]
-"""A line of output, and whether it is the one that was asked for, not an error."""
+"""A line of output, and whether it is a result (true) or an error (false)."""
 
 
 @attrs.frozen
 class Prefix:
-    """How a byte stream says where a frame ends."""
+    """The length prefix of frames on a byte stream."""
 
     size: int
     """Bytes of the length field."""
     counted: int
-    """How many of them the length counts too."""
+    """Bytes of the length field that the length includes."""
 
     def add(self, frame: bytes) -> bytes:
-        """The frame as it goes onto a byte stream."""
+        """Return the frame behind its length prefix."""
         return (len(frame) + self.counted).to_bytes(self.size, "big") + frame
 
 
 PREFIXES: Final = {"u24": Prefix(3, 0), "u32": Prefix(4, 4)}
-"""By the name in ``Dialect.framing``."""
+"""Length prefixes by the name in ``Dialect.framing``."""
 
 
 def decode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -> Iterator[Answer]:
-    """Hex, one frame a line, as one JSON object a line; blank lines are passed over.
+    """Decode hex, one frame a line, to one JSON object a line; blank lines are skipped.
 
     With ``tcp`` the lines are one byte stream with length prefixes, and offsets count from its start.
     """
@@ -51,21 +51,21 @@ def decode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -
 
 
 def encode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -> Iterator[Answer]:
-    """JSON objects, one a line, as hex, one frame a line, with ``tcp`` each behind its length prefix."""
+    """Encode JSON objects, one a line, to hex, one frame a line; with ``tcp`` each frame has its length prefix."""
     for line in lines:
         if line.strip():
             yield _encoded(dialect, line, PREFIXES[dialect.framing] if tcp else None)
 
 
 def detect_lines(lines: Iterable[str]) -> Iterator[Answer]:
-    """Hex, the first bytes of a byte stream a line, as the names of the dialects that begin so, or ``unknown``."""
+    """Detect the dialect of each line, which holds the first bytes of a byte stream in hex; or say ``unknown``."""
     for line in lines:
         if line.strip():
             yield _detected(line)
 
 
 def run(answers: Iterable[Answer], write: Callable[[str], object]) -> int:
-    """Write every line as it comes. Returns the exit code: 1 if any of them is an error."""
+    """Write every line as it comes. Return the exit code: 1 if any line is an error."""
     exit_code = 0
     for text, good in answers:
         write(text)
@@ -122,7 +122,7 @@ def _decode_stream(dialect: Dialect, text: str) -> Iterator[Answer]:
             return
         size = int.from_bytes(stream[offset:start], "big") - prefix.counted
         if size < dialect.codec.minimum:
-            # ALL-RCT-05: after such a prefix nobody can tell where the next frame begins.
+            # ALL-RCT-05: after such a prefix the start of the next frame is unknown.
             yield _error(f"frame of {size} bytes at offset {offset}, the smallest has {dialect.codec.minimum}", offset)
             return
         if start + size > len(stream):

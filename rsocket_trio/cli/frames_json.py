@@ -1,4 +1,4 @@
-"""How a frame reads as JSON, and back."""
+"""Converts frames to JSON objects and back."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rsocket_trio.rsocket.dialect import Dialect
 
 
 def to_json(dialect: Dialect, data: bytes) -> dict[str, object]:
-    """A frame, without its length prefix, as the object that describes it.
+    """Return the JSON object that describes a frame, which comes without its length prefix.
 
-    Raises ``RemoteProtocolError`` with the offset for a frame that can't be decoded.
+    Raise ``RemoteProtocolError`` with the offset for a frame that can't be decoded.
     """
     codec = dialect.codec
     frame = codec.decode(data)
     header = codec.header(data)
-    assert header is not None  # What was decoded has a header,
+    assert header is not None  # A frame that was decoded has a header,
     row = codec.row(header.number)
     assert row is not None  # and a type.
     result: dict[str, object] = {"type": row.name}
@@ -36,10 +36,10 @@ def to_json(dialect: Dialect, data: bytes) -> dict[str, object]:
 
 
 def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
-    """The frame that an object describes, without a length prefix. Absent keys are false, null, 0 or empty.
+    """Return the frame that an object describes, without a length prefix. Absent keys are false, null, 0 or empty.
 
-    Raises ``ValueError`` naming the key for what does not describe a frame, and ``LocalProtocolError`` naming the
-    field for a frame that the dialect forbids.
+    Raise ``ValueError`` naming the key if the object does not describe a frame, and ``LocalProtocolError`` naming the
+    field if the dialect forbids the frame.
     """
     row = _row_named(dialect, content.get("type"))
     keys = _keys(dialect, row, content.get("ext_type"))
@@ -61,7 +61,7 @@ def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
 
 
 def _keys(dialect: Dialect, row: Row, ext_type: object) -> tuple[Key, ...]:
-    """The keys of a type; those of an EXT may depend on what kind of extension it is."""
+    """Return the keys of a frame type; the keys of an EXT may depend on its extension type."""
     types = KEYS[dialect.name]
     return types.get(f"{row.name} {ext_type}") or types[row.name]
 
@@ -76,13 +76,13 @@ def _row_named(dialect: Dialect, name: object) -> Row:
 def _refuse_foreign_keys(row: Row, keys: tuple[Key, ...], content: Mapping[str, object]) -> None:
     own = {"type", "stream_id", "ignore", "other_flags", *(key.name for key in keys)}
     for name, foreign in content.items():
-        # A key that says nothing is let pass: absent keys mean the same.
+        # A key with an empty value is accepted: an absent key means the same.
         if name not in own and foreign not in (None, False, 0, "", []):
             raise ValueError(f"{name}: {row.name} has no such key")
 
 
 def _header_flags(dialect: Dialect, row: Row, content: Mapping[str, object]) -> int:
-    """The bits of the header that no frame's value tells."""
+    """Return the header bits that the attributes of a frame do not hold."""
     other_flags: int = load(Key("other_flags", "", INT), content)
     spare = dialect.codec.spare_flags(row)
     if other_flags < 0 or other_flags & ~spare:

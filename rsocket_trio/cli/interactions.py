@@ -1,4 +1,4 @@
-"""What does a client command do once it is connected? One interaction, its items onto the output."""
+"""Runs the one interaction of a client command on an open connection and writes its items to the output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rsocket_trio.metadata import with_route
 
 DEFAULT_CREDIT = 256
 PATIENCE = 1.0
-"""Seconds that a peer gets to answer a sign of life."""
+"""Seconds that a peer gets to answer a keepalive."""
 
 
 class Kind(enum.Enum):
@@ -31,9 +31,9 @@ class Kind(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Wish:
-    """One interaction: what is sent, and how much is wanted back.
+    """One interaction: the payloads to send, and the number of items to take.
 
-    ``first_opens`` lets a channel's first payload travel in the frame that opens it; else that one is empty.
+    With ``first_opens`` a channel's first payload travels in the frame that opens it; else that frame is empty.
     """
 
     kind: Kind
@@ -47,18 +47,18 @@ class Wish:
 
     @property
     def credit(self) -> int:
-        """The first grant: no more than is wanted at all."""
+        """The initial credit, at most ``take``."""
         credit = self.limit_rate or DEFAULT_CREDIT
         return credit if self.take is None else min(credit, self.take)
 
     @property
     def refill(self) -> bool:
-        """Whether more may be wanted than the first grant."""
+        """Whether the interaction may take more items than the initial credit."""
         return self.take is None or self.take > self.credit
 
 
 async def perform(connection: Connection, wish: Wish, output: Output) -> None:
-    """Do it, and return when it is over."""
+    """Perform the interaction, and return when it is over."""
     await PERFORMERS[wish.kind](connection, wish, output)
 
 
@@ -105,7 +105,7 @@ async def _send_all(channel: Channel, payloads: AsyncGenerator[bytes, None]) -> 
                 await channel.send(payload)
             await channel.send_eof()
         except Canceled:
-            # The peer wants no more; what it has to say itself goes on.
+            # The peer cancelled our half; its own half goes on.
             return
 
 
@@ -129,23 +129,23 @@ async def _push(connection: Connection, wish: Wish, output: Output) -> None:
 
 
 async def _hear_of_refusal(connection: Connection) -> None:
-    """Wait for a sign of life, so that a refused SETUP shows where nothing else would be answered."""
-    # Signs of life overtake what waits to be written: let it be taken first. The send task runs in between.
+    """Wait for keepalive answers, so that a refused SETUP is noticed where the peer answers nothing else."""
+    # Keepalives overtake queued frames: the send task takes those first, in between.
     await trio.lowlevel.checkpoint()
     await trio.lowlevel.checkpoint()
     with trio.move_on_after(PATIENCE):
         try:
-            # A server that still asks its application answers the first one; by the second it knows, unless that takes
-            # its time.
+            # A server whose application still considers the SETUP answers the first ping; by the second the application
+            # has decided, unless it is slow.
             await connection.ping()
             await connection.ping()
         except (ConnectionLost, ConnectionClosed, Unsupported):
-            # What was asked for is done: how the connection ends later does not matter.
+            # The interaction is done: the way in which the connection ends does not matter.
             return
 
 
 async def _show(items: Incoming, wish: Wish, output: Output) -> bool:
-    """Write items as they come. Returns whether that stopped because enough of them came."""
+    """Write items as they come. Return whether it stopped because enough items came."""
     left = wish.take
     async for item in items:
         if wish.delay:

@@ -1,4 +1,4 @@
-"""Which responder does ``MODULE:RESPONDER`` name? The module is imported, the current directory first."""
+"""Imports the responder that ``MODULE:RESPONDER`` names, with the current directory on the module path."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchN
 
 
 def load_responder(target: str) -> Responder:
-    """The responder. Raises ``Failure`` that says which step failed, and why."""
+    """Return the responder. Raise ``Failure`` that names the step that failed, and the reason."""
     look_here_first()
     try:
         return find_responder(target)
@@ -22,7 +22,7 @@ def load_responder(target: str) -> Responder:
 
 
 def look_here_first() -> None:
-    """Have modules looked for in the current directory, too."""
+    """Put the current directory on the module path, unless it is there."""
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

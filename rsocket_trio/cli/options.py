@@ -1,4 +1,4 @@
-"""Which options do client commands take? One table: the name in our commands, and the names that rsc's users know."""
+"""Holds the table of client command options, each with its name in our commands and in rsc's."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def uri(text: str) -> str:
-    """A URI of ours, as it was given."""
+    """Return a URI of ours unchanged, after a check."""
     return checked(parse_uri, text)[1]
 
 
 def dialect(text: str) -> str:
-    """The name of a dialect in full, of itself or of its short name."""
+    """Return the full name of a dialect, from its full or its short name."""
     name = SHORT.get(text, text)
     if name not in ALL:
         raise click.BadParameter(f"{text!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
@@ -36,17 +36,17 @@ def dialect(text: str) -> str:
 
 
 def peer(text: str) -> str:
-    """The name of an old peer."""
+    """Return the name of an old peer, after a check."""
     return checked(peer_named, text)[1]
 
 
 def mime(text: str) -> str:
-    """A MIME type in full, of itself or of its short name; what is neither only some dialects take."""
+    """Return the full MIME type of a short name, or the text itself; only some dialects take text of another form."""
     return SHORT_NAMES.get(text, text)
 
 
 def header(text: str) -> tuple[str, str]:
-    """The name and the text of ``Name: text``, or ``Name=text``."""
+    """Return the name and the text of ``Name: text`` or ``Name=text``."""
     name, found, content = text.partition(":" if ":" in text else "=")
     if not found or not name.strip() or not name.isascii():
         raise click.BadParameter(f"{text!r}: a header is written 'Name: text'")
@@ -54,7 +54,7 @@ def header(text: str) -> tuple[str, str]:
 
 
 def checked(read: Callable[[str], T], text: str) -> tuple[T, str]:
-    """What a function makes of a text, and the text; its ``ValueError`` as wrong usage."""
+    """Return the result of a function for a text, and the text. Its ``ValueError`` becomes a usage error."""
     try:
         return read(text), text
     except ValueError as error:
@@ -62,7 +62,7 @@ def checked(read: Callable[[str], T], text: str) -> tuple[T, str]:
 
 
 def is_seconds(word: str) -> bool:
-    """Whether a word can be a number of seconds, and nothing else."""
+    """Return whether a word can only be a number of seconds."""
     return word.replace(".", "", 1).isdigit()
 
 
@@ -71,13 +71,13 @@ OPTIONAL: dict[str, tuple[Callable[[str], bool], str]] = {
     "--resume": (is_seconds, "60"),
     "--log": (LEVELS.__contains__, "info"),
 }
-"""Options of ``call`` whose value may be left out: which words are a value, and what stands for none."""
+"""Options of ``call`` with an optional value: the test for words that are a value, and the default."""
 RESUME_ONLY = ("--resume",)
-"""Those of our own commands."""
+"""Options with an optional value in our own commands."""
 
 
 def spelled_out(args: list[str], names: Collection[str] = tuple(OPTIONAL)) -> list[str]:
-    """The same arguments with every optional value said, of the options with these names."""
+    """Return the arguments with the default filled in for every optional value that is missing."""
     result: list[str] = []
     for place, arg in enumerate(args):
         if arg == "--":
@@ -96,7 +96,7 @@ class ResumeCommand(click.Command):
     """A command whose ``--resume`` may stand without its seconds."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Say what was left out, then parse as ever."""
+        """Fill in the optional values, then parse."""
         return super().parse_args(ctx, spelled_out(args, RESUME_ONLY))
 
 
@@ -118,7 +118,7 @@ class Row:
     settings: dict[str, Any]
 
     def option(self, names: str) -> Callable[[Callback], Callback]:
-        """The option under these names."""
+        """Return a decorator that adds the option under these names."""
         return click.option(*names.split(), self.parameter, help=self.help, **self.settings)
 
 
@@ -178,7 +178,7 @@ ROWS = (
 
 
 def our_options(command: Callback) -> Callback:
-    """Every option under its name in our commands."""
+    """Add every option under its name in our commands."""
     for row in reversed(ROWS):
         if row.ours:
             command = row.option(row.ours)(command)
@@ -186,14 +186,14 @@ def our_options(command: Callback) -> Callback:
 
 
 def rsc_options(command: Callback) -> Callback:
-    """Every option under the names that rsc's users know."""
+    """Add every option under the names that rsc uses."""
     for row in reversed(ROWS):
         command = row.option(row.rsc)(command)
     return command
 
 
 def set_up_logging(level: str | None) -> None:
-    """Log lines onto stderr from this level on, or nowhere: a command that fails says so in its one line."""
+    """Write log lines from this level on to stderr; with ``None`` write none, as a failing command prints one line."""
     if level is None:
         logging.getLogger().addHandler(logging.NullHandler())
     else:
@@ -201,14 +201,14 @@ def set_up_logging(level: str | None) -> None:
 
 
 def completion_option(command: Callback) -> Callback:
-    """``--completion SHELL`` prints what the shell's start file should read."""
+    """Add ``--completion SHELL``, which prints the script for the shell's start file."""
 
     def show(ctx: click.Context, _: click.Parameter, shell: str | None) -> None:
         if shell is None or ctx.resilient_parsing:
             return
         from click.shell_completion import get_completion_class
 
-        # Bash's class asks an installed bash for its version; there may be none where the script is written.
+        # Bash's class asks an installed bash for its version; the machine that writes the script may have no bash.
         kind = get_completion_class(shell)
         assert kind is not None
         complete = kind(ctx.find_root().command, {}, "rsocket-trio", "_RSOCKET_TRIO_COMPLETE")
@@ -226,7 +226,7 @@ def completion_option(command: Callback) -> Callback:
 
 
 def version_option(command: Callback) -> Callback:
-    """``-v`` and ``--version``."""
+    """Add ``-v`` and ``--version``."""
     return click.version_option(
         None, "-v", "--version", package_name="rsocket-trio", prog_name="rsocket-trio", message="%(prog)s %(version)s"
     )(command)

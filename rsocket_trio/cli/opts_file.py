@@ -1,4 +1,4 @@
-"""Which options does the file of ``--optsFile`` give? A YAML mapping, as the words of a command line."""
+"""Reads the YAML mapping of ``--optsFile`` and turns it into command line words."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ BOOL = "tag:yaml.org,2002:bool"
 TRUE = ("true", "yes", "on")
 
 RIVALS = ({"kind", "model"}, {"simple", "bearer"}, {"data", "load"})
-"""Parameters that say the same thing in different ways: who says one of them means none of the others."""
+"""Parameters that exclude each other: one of them on the command line silences the others in the file."""
 
 
 def words_of(path: str, options: Mapping[str, click.Option], said: Collection[str], bare: Collection[str]) -> list[str]:
-    """What the file says, without what the parameters in ``said`` have said already.
+    """Return the words of the file, without the parameters in ``said``, which the command line has set already.
 
     ``options`` are those that a file may set, by their names without dashes; ``bare`` names those whose value may be
-    left out. Values are taken as they are written: ``1.10`` stays ``1.10``. Raises ``ValueError`` in one line.
+    left out. Values are taken as they are written: ``1.10`` stays ``1.10``. Raise ``ValueError`` with one line of text.
     """
     silent = set(said).union(*(rivals for rivals in RIVALS if not rivals.isdisjoint(said)))
     words: list[str] = []
@@ -48,7 +48,7 @@ def words_of(path: str, options: Mapping[str, click.Option], said: Collection[st
 
 
 def _pairs(path: str) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """The keys and values of the mapping in a file; none if it is empty."""
+    """Yield the keys and values of the mapping in a file; none if the file is empty."""
     try:
         import yaml  # an extra, and slow to load
     except ModuleNotFoundError:
@@ -73,7 +73,7 @@ def _pairs(path: str) -> Iterator[tuple[yaml.Node, yaml.Node]]:
 
 
 def _words(name: str, option: click.Option, node: yaml.Node, bare: Collection[str]) -> list[str]:
-    """One option with its values. Raises ``ValueError`` with what follows its name in the message."""
+    """Return one option with its values. Raise ``ValueError`` with the text that follows its name in the message."""
     if isinstance(node.value, list):
         if not option.multiple:
             raise ValueError("takes one value")
@@ -92,14 +92,14 @@ def _words(name: str, option: click.Option, node: yaml.Node, bare: Collection[st
 
 
 def _switched(name: str, option: click.Option, *, on: bool) -> list[str]:
-    """A flag, or for false its opposite, which most don't have."""
+    """Return a flag, or for false its opposite; most flags have no opposite."""
     if on:
         return [f"--{name}"]
     return list(option.secondary_opts if f"--{name}" in option.opts else option.opts) if option.secondary_opts else []
 
 
 def _is_text(item: yaml.Node | tuple[yaml.Node, yaml.Node]) -> bool:
-    """Whether an item is one value: not a list, not nothing, and not, as the items of a mapping are, a pair."""
+    """Return whether an item is one value: not a list, not null, and not a pair as in a mapping."""
     return not isinstance(item, tuple) and isinstance(item.value, str) and item.tag != NULL
 
 

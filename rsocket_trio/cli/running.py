@@ -1,4 +1,4 @@
-"""How does a command end? Errors as one line on stderr, Ctrl-C quietly, and the exit code."""
+"""Runs client commands and maps their errors and Ctrl-C to one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ CODES: tuple[tuple[type[Exception], int], ...] = (
     (trio.TooSlowError, TIMED_OUT),
     (RSocketError, FAILED),
 )
-"""The exit code of each outcome, that of the first row that fits."""
+"""Exit codes by exception class; the first row that fits counts."""
 
 
 class Failure(Exception):
-    """What a command says when it fails, as it stands. ``code`` is the exit code."""
+    """The failure of a command: its text is printed unchanged, ``code`` is the exit code."""
 
     def __init__(self, text: str, code: int = FAILED) -> None:
         super().__init__(text)
@@ -60,10 +60,9 @@ class Failure(Exception):
 
 
 def run_client(work: Callable[[Output], Awaitable[None]], *, quiet: bool = False, stacktrace: bool = False) -> int:
-    """Run what a client command does, and return its exit code.
+    """Run the work of a client command, and return its exit code.
 
-    A reader of our output that went away has all it wanted: that is no failure. Ctrl-C leaves every block in order,
-    so the peer gets its CANCEL.
+    A closed reader of our output is no failure. Ctrl-C leaves every block in order, so the peer gets its CANCEL.
     """
     try:
         return trio.run(_until_interrupted, work, Output(quiet=quiet))
@@ -72,7 +71,7 @@ def run_client(work: Callable[[Output], Awaitable[None]], *, quiet: bool = False
 
 
 def report(error: BaseException, *, stacktrace: bool = False) -> int:
-    """Say in one line on stderr what went wrong. Returns the exit code."""
+    """Print an error as one line on stderr. Return the exit code."""
     leaf = first_leaf(error)
     if isinstance(leaf, KeyboardInterrupt):
         return INTERRUPTED
@@ -88,15 +87,15 @@ def report(error: BaseException, *, stacktrace: bool = False) -> int:
 
 
 def described(error: Exception) -> tuple[str, int]:
-    """The line and the exit code that an exception stands for."""
+    """Return the line and the exit code of an exception."""
     text = readable(str(error))
     if isinstance(error, Failure):
         return text, error.code
     if isinstance(error, ValueError):
-        # Terms that can't be said, refused before anything was sent.
+        # Invalid terms, refused before anything was sent.
         return f"rsocket-trio: {text}", MISUSED
     if isinstance(error, OSError):
-        # Without the number of the error, which says nothing to a person.
+        # Without the error number, which does not help a person.
         return f"rsocket-trio: {readable(error.strerror or text)}", FAILED
     name = public_name(type(error))
     for kind, code in CODES:
@@ -106,12 +105,12 @@ def described(error: Exception) -> tuple[str, int]:
 
 
 def public_name(kind: type[BaseException]) -> str:
-    """The name by which users know an exception's class: its own, or of the first public one that it is made from."""
+    """Return the public name of an exception's class: its own, or that of its first public base class."""
     return next((each.__name__ for each in kind.__mro__ if each.__name__ in rsocket_trio.__all__), kind.__name__)
 
 
 def complain(text: str) -> None:
-    """Write to stderr, if anybody is there to read it; on a terminal what it would obey is escaped."""
+    """Write to stderr, if it can be written; control characters are escaped on a terminal."""
     try:
         print(escaped_lines(text) if is_terminal(STDERR) else text, file=sys.stderr, flush=True)
     except OSError:
@@ -119,7 +118,7 @@ def complain(text: str) -> None:
 
 
 def first_leaf(error: BaseException) -> BaseException:
-    """The exception itself, or the first one in a group: a person is told of one reason."""
+    """Return the exception itself, or the first one of a group, Ctrl-C before others."""
     while isinstance(error, BaseExceptionGroup):
         interrupts = error.subgroup(KeyboardInterrupt)
         error = (interrupts or error).exceptions[0]

@@ -1,6 +1,6 @@
-"""What goes to a terminal: text of a peer with everything escaped that a terminal would obey, or that would not show.
+"""Escapes control and invisible characters in text of a peer that is written to a terminal.
 
-Into a pipe or a file bytes go as they are.
+Pipes and files get the bytes unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIRST_BYTE = 0xDC00
 
 
 def is_terminal(descriptor: int) -> bool:
-    """Whether a person may look at what is written there."""
+    """Return whether a file descriptor is a terminal."""
     try:
         return os.isatty(descriptor)
     except OSError:
@@ -31,17 +31,17 @@ def is_terminal(descriptor: int) -> bool:
 
 
 def escaped(data: bytes) -> bytes:
-    r"""The bytes, fit for a terminal, on one line: ``\x1b`` for ESC, ``\n`` for a newline, ``\xff`` for no UTF-8."""
+    r"""Return the bytes escaped, on one line: ``\x1b`` for ESC, ``\n`` for a newline, ``\xff`` for no UTF-8."""
     return escaped_text(data.decode("utf-8", "surrogateescape")).encode()
 
 
 def escaped_text(text: str) -> str:
-    """The same of text."""
+    """Return text escaped, on one line."""
     return OBEYED.sub(_escape, text)
 
 
 def escaped_lines(text: str) -> str:
-    """The same of several lines, which stay lines."""
+    """Return text with each of its lines escaped; newlines stay."""
     return "\n".join(map(escaped_text, text.split("\n")))
 
 
@@ -53,13 +53,13 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class LogFormatter(logging.Formatter):
-    """Log lines with the time, escaped where stderr is a terminal: they may quote a peer."""
+    """Formats log lines with the time, and escapes them if stderr is a terminal, since they may quote a peer."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, or the lines with a traceback."""
+        """Return the line, or several lines with a traceback."""
         text = super().format(record)
         return escaped_lines(text) if is_terminal(STDERR) else text
 

@@ -1,4 +1,4 @@
-"""What crosses the wire? A transport that shows every frame on stderr, one line each way, or its bytes."""
+"""Wraps a transport so that every frame, or its bytes, is shown on stderr, one line each way."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RECEIVED = "<-"
 
 @attrs.frozen
 class Watch:
-    """What is shown of each frame: a line, the line with its bytes, a dump of the bytes."""
+    """Selects the output for each frame: a line, the line with its bytes, a dump of the bytes."""
 
     frames: bool = False
     hex: bool = False
@@ -34,7 +34,7 @@ class Watch:
 
 
 class WatchedTransport:
-    """Another transport, each of its frames shown as it passes."""
+    """A transport around another one that shows each frame as it passes."""
 
     send_at_once = None
     is_idle = False
@@ -48,7 +48,7 @@ class WatchedTransport:
         *,
         length: int = 0,
     ) -> None:
-        """``length`` are bytes before each frame that are none of its own."""
+        """Wrap a transport; each of its frames comes behind ``length`` bytes that do not belong to it."""
         self.handshake = transport.handshake
         self._transport = transport
         self._dialect = dialect
@@ -68,7 +68,7 @@ class WatchedTransport:
 
     @property
     def has_unread(self) -> bool:
-        """Whether something came that was not received."""
+        """Whether the transport holds bytes that ``receive`` has not returned."""
         return getattr(self._transport, "has_unread", False)
 
     def use_framing(self, framing: Framing) -> None:
@@ -76,7 +76,7 @@ class WatchedTransport:
         self._transport.use_framing(framing)
 
     async def peek(self) -> tuple[bytes, bool]:
-        """The first bytes so far, and whether no more can come. ``receive`` shows them."""
+        """Return the first bytes so far, and whether no more can come. ``receive`` shows them."""
         return await self._transport.peek()
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
@@ -86,18 +86,18 @@ class WatchedTransport:
         await self._transport.send(frames)
 
     async def receive(self) -> Sequence[bytes]:
-        """The next frames, shown."""
+        """Return the next frames, after showing them."""
         frames = await self._transport.receive()
         for frame in frames:
             self._tell(RECEIVED, frame)
         return frames
 
     async def finish(self, code: int = 1000) -> None:
-        """Say that nothing more is sent, and wait for the peer to do the same."""
+        """Announce the end of sending, and wait for the peer to do the same."""
         await self._transport.finish(code)
 
     def cut(self) -> bool:
-        """Close at once, if that takes no waiting."""
+        """Close at once, if that takes no waiting. Return whether it closed."""
         return self._transport.cut()
 
     async def aclose(self) -> None:
@@ -114,9 +114,9 @@ class WatchedTransport:
 
 
 def described(dialect: Dialect | None, data: bytes) -> str:
-    """A frame in a line: its type, its stream, what it carries. Metadata, which may be secret, by its size only.
+    """Return a frame as a line: its type, stream and fields. Metadata, which may be secret, appears by size only.
 
-    Without a dialect (Streamux, whose chunks only its session can cut) the size is all there is to say.
+    Without a dialect (Streamux, whose chunks only its session can cut) the line gives the size only.
     """
     if dialect is None:
         return f"{len(data)} bytes"
@@ -147,7 +147,7 @@ def described(dialect: Dialect | None, data: bytes) -> str:
 
 
 def dumped(data: bytes) -> Iterator[str]:
-    """Rows of sixteen bytes: the offset, the bytes in hex, and those that are ASCII letters."""
+    """Yield rows of sixteen bytes: the offset, the bytes in hex, and the printable ASCII characters."""
     for offset in range(0, len(data), ROW):
         row = data[offset : offset + ROW]
         letters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)

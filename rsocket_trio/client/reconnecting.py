@@ -1,4 +1,4 @@
-"""How does a client outlive its connections? Each that is lost is followed by a new one, with pauses between tries."""
+"""Holds the client that replaces each lost connection by a new one, with pauses between tries."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ logger = logging.getLogger("rsocket_trio")
 
 RETRY = Retry()
 USABLE = ("open", "suspended")
-"""What a connection is that takes new requests."""
+"""States in which a connection takes new requests."""
 REFUSALS = (RejectedSetup, InvalidSetup, UnsupportedSetup, NegotiationFailed, Unsupported)
-"""Whoever says this once says it again."""
+"""Refusals that are not retried: a server that refuses once refuses again."""
 
 
 class ReconnectingClient(Requests):
-    """The requests of a ``Connection``, over whichever connection there is. Made by ``connect_forever``.
+    """Sends the requests of a ``Connection`` over the current connection. Made by ``connect_forever``.
 
-    A call takes the connection of the moment and stays with it: when that is lost the call raises ``ConnectionLost``,
-    as on a ``Connection``. It is never repeated by itself, because the server may have processed it. Where there is no
-    connection, or one that drains, a call waits for the next, for as long as its caller lets it; with ``wait=False`` it
+    A call takes the current connection and stays with it: when that is lost the call raises ``ConnectionLost``,
+    as on a ``Connection``. A call is never repeated automatically, because the server may have processed it. Without a
+    connection, or while it drains, a call waits for the next one, without a timeout of its own; with ``wait=False`` it
     raises ``ConnectionLost`` at once. After a refusal, and after the block, every call raises.
 
-    The next connection is made as soon as one drains, which lives on until what is open on it is done.
+    The next connection is made as soon as one drains; the draining one stays until its open streams are done.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class ReconnectingClient(Requests):
 
     @property
     def connection(self) -> Connection | None:
-        """The connection that new requests go to, or ``None`` where there is none."""
+        """The connection that new requests go to, or ``None`` if there is none."""
         connection = self._connection
         return connection if connection is not None and connection.status in USABLE else None
 
     async def connected(self) -> Connection:
-        """Wait for a connection, and return it. Raises what ended the client."""
+        """Wait for a connection, and return it. Raise the error that ended the client."""
         need_trio()
         await trio.lowlevel.checkpoint()
         return await self._next(wait=True)
@@ -86,7 +86,7 @@ class ReconnectingClient(Requests):
         return await self._next(self._wait)
 
     async def _next(self, wait: bool) -> Connection:
-        """The connection for a new request. Nothing waits after it was found."""
+        """Return the connection for a new request. There is no checkpoint after it was found."""
         while (connection := self.connection) is None:
             if self._ended is not None:
                 await trio.lowlevel.checkpoint()
@@ -101,7 +101,7 @@ class ReconnectingClient(Requests):
     # The tasks
 
     async def _run(self, nursery: trio.Nursery) -> None:
-        """Connect, again and again, until that is refused or cancelled."""
+        """Connect in a loop, until a connection is refused or the task is cancelled."""
         tries = 0
         while True:
             held: float = await nursery.start(self._hold_one)
@@ -115,8 +115,11 @@ class ReconnectingClient(Requests):
             tries += 1
 
     async def _hold_one(self, *, task_status: trio.TaskStatus[float]) -> None:
-        """One connection, from dialling to its end. It counts as started, with the seconds for which new requests went
-        to it, when the next one is to be made: one that drains goes on beside that."""
+        """Run one connection, from dialling to its end.
+
+        Call ``task_status.started`` when the next connection is due, with the seconds for which this one took new
+        requests. A connection that drains goes on beside the next one.
+        """
         self._tell("connecting")
         deadline = trio.current_time() + self._retry.answer_seconds
         why: Exception = self._too_late()
@@ -141,7 +144,7 @@ class ReconnectingClient(Requests):
             with patience:
                 async with open_connection(self._uri, **terms) as connection:
                     if patience.cancel_called:
-                        # It came about in the very turn in which the time was over: too late for this try.
+                        # It connected in the same scheduler step in which the deadline passed: too late for this try.
                         await trio.lowlevel.checkpoint()
                     patience.deadline, since = math.inf, trio.current_time()
                     connection.on_state(seen.add)
@@ -154,11 +157,11 @@ class ReconnectingClient(Requests):
                         await connection.wait_closed()
                         return
                     why = await connection.wait_closed()
-                    # A session that was resumed once was let in: whatever it hears later is no refusal of the SETUP.
+                    # A session that was resumed once was accepted: a later error is no refusal of the SETUP.
                     self._lose(why, refused=isinstance(why, REFUSALS) and "suspended" not in seen)
         except (RSocketError, ValueError, TypeError) as error:
             if since < math.inf:
-                raise  # of whoever was told of the state
+                raise  # an error of the on_state function
             why = _twin(error)
         if since < math.inf:
             task_status.started(trio.current_time() - since)
@@ -170,13 +173,13 @@ class ReconnectingClient(Requests):
         return ConnectionLost(f"no connection within {self._retry.answer_seconds:g} s")
 
     def _hand_over(self) -> None:
-        """The connection takes no new requests, and what is open goes on: they go to the next one."""
+        """The connection drains: open streams go on, and new requests go to the next connection."""
         self._connection, self._why = None, ConnectionClosed("the last one drains")
         self._changes.wake_all()
         self._tell("draining")
 
     def _lose(self, why: Exception, *, refused: bool) -> None:
-        """There is no connection any more, or still none."""
+        """Record that the connection was lost, or that a try failed."""
         was_connected, self._connection, self._why = self._connection is not None, None, why
         if refused:
             logger.warning("%s: %s; this is not tried again", self._uri, why)
@@ -187,7 +190,7 @@ class ReconnectingClient(Requests):
             self._tell("lost")
 
     def _end(self, why: Exception) -> None:
-        """Nothing goes on any more; the first reason holds."""
+        """End the client; the first reason holds."""
         if self._ended is None:
             self._ended = why
             self._connection = None
@@ -210,23 +213,23 @@ async def connect_forever(
     on_state: Callable[[str], object] | None = None,
     **terms: Unpack[ConnectionTerms],
 ) -> AsyncIterator[ReconnectingClient]:
-    """A client that connects, and connects anew whenever its connection is lost, for as long as the block.
+    """Provide a client that connects, and reconnects whenever its connection is lost, until the block ends.
 
-    The block starts at once. ``retry`` says how long to pause between tries, ``wait`` whether requests wait for a
-    connection or raise ``ConnectionLost`` at once. ``on_state`` is a plain function that is told ``"connecting"`` at
-    each try, ``"connected"`` once the SETUP is queued, ``"lost"``, or ``"draining"`` where open calls may still finish,
+    The block starts at once. ``retry`` sets the pauses between tries, ``wait`` whether requests wait for a
+    connection or raise ``ConnectionLost`` at once. ``on_state`` is a plain function that gets ``"connecting"`` at
+    each try, ``"connected"`` once the SETUP is queued, ``"lost"``, or ``"draining"`` if open calls may still finish,
     and at the end ``"closed"``. The other ``terms`` are those of ``open_connection``, for every connection; with
     ``resume`` a session is resumed first, and a new connection made when that failed.
 
     ``setup`` and ``headers`` may be functions, async or not, that are called for each new connection, for tokens that
-    expire. What such a function raises where it can't connect itself (see ``open_connection_over``) is a try that
-    failed; anything else leaves the block as it is. A session that is resumed says no new SETUP.
+    expire. An error of such a function counts as a failed try if the function could not connect itself (see
+    ``open_connection_over``); any other error ends the block unchanged. A session that is resumed sends no new SETUP.
 
-    What is in progress when a connection is lost raises; nothing is repeated by itself. A connection that the server
-    closes in good order is followed by a new one, too.
+    Requests in progress raise when their connection is lost; none is repeated automatically. After a connection that
+    the server closes in good order the client connects again, too.
 
-    Raises ``ValueError`` and ``TypeError`` at once for what can be told then. A refusal (``RejectedSetup``,
-    ``InvalidSetup``, ``UnsupportedSetup``, ``NegotiationFailed``, ``Unsupported``) and terms that can't be said are not
+    Raise ``ValueError`` and ``TypeError`` at once for terms that can be checked then. A refusal (``RejectedSetup``,
+    ``InvalidSetup``, ``UnsupportedSetup``, ``NegotiationFailed``, ``Unsupported``) and invalid terms are not
     tried again: the client is closed, and every waiting and later call raises them.
     """
     need_trio()
@@ -262,7 +265,7 @@ async def connect_forever(
 
 
 async def _drains(connection: Connection) -> bool:
-    """Wait until a connection takes no new requests. Whether those that are open may still finish."""
+    """Wait until a connection takes no new requests. Return whether its open streams may still finish."""
     changed = trio.Event()
 
     def look(status: str) -> None:
@@ -276,5 +279,5 @@ async def _drains(connection: Connection) -> bool:
 
 
 def _twin(error: Exception) -> Exception:
-    """The same error, a wrong argument as well, without what it went through."""
+    """Return a fresh copy of an error, also of a ``ValueError`` or ``TypeError``, without its traceback."""
     return again(cast("RSocketError", error))

@@ -1,4 +1,4 @@
-"""What is each new connection of a client made with? Terms, some of which may be made anew: tokens expire."""
+"""Checks the terms of a reconnecting client and renews setup and headers for each new connection."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rsocket_trio.transports.uris import parse_uri
 
 
 class ConnectionTerms(TypedDict, total=False):
-    """What ``open_connection`` takes beside the URI; ``setup`` and ``headers`` may be functions, async or not."""
+    """The arguments of ``open_connection`` except the URI; ``setup`` and ``headers`` may be functions, async or not."""
 
     dialect: str
     responder: Responder | None
@@ -45,11 +45,11 @@ class ConnectionTerms(TypedDict, total=False):
 
 
 RENEWED: Final[dict[str, Callable[[Any], object]]] = {"setup": as_payload, "headers": as_headers}
-"""What may be made anew for each connection, and what is made of the result."""
+"""The terms that a function may give for each connection, with the converter of its result."""
 
 
 def checked(uri: str, terms: ConnectionTerms) -> ConnectionTerms:
-    """The terms, fit to be used more than once. Raises ``ValueError`` and ``TypeError`` for what can be told now."""
+    """Return the terms, usable more than once. Raise ``ValueError`` and ``TypeError`` for terms that are invalid."""
     parse_uri(uri)
     inspect.signature(open_connection).bind(uri, **terms)
     given: dict[str, Any] = dict(terms)
@@ -62,10 +62,10 @@ def checked(uri: str, terms: ConnectionTerms) -> ConnectionTerms:
 
 
 async def renewed(terms: ConnectionTerms) -> dict[str, Any]:
-    """What ``open_connection`` takes this time.
+    """Return the arguments of ``open_connection`` for the next connection.
 
-    Raises ``ConnectionLost`` where a function could not connect to whoever knows (see ``is_absence``). Its other errors
-    are faults of its own, and leave as they are.
+    Raise ``ConnectionLost`` if a function of the terms could not connect to its own server (see ``is_absence``). Its
+    other errors are faults of the function, and pass unchanged.
     """
     made: dict[str, Any] = dict(terms)
     for name, as_it_is in RENEWED.items():

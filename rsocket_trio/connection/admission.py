@@ -1,4 +1,4 @@
-"""How a client is let in, or not, when its SETUP came: the server's application considers it."""
+"""Accepts or refuses a client's SETUP on the server, as the application's handlers decide."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def meet(engine: Engine, said: Setup) -> None:
-    """A SETUP came: let its client in at once, or let the application consider it in a task of its own."""
+    """Handle a SETUP: accept it at once, or run the application's setup handler in a task of its own."""
     facts = engine.connection.handshake
     engine.connection.setup = setup = attrs.evolve(
         said,

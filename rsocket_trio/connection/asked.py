@@ -1,4 +1,4 @@
-"""What do streams and handlers ask of their connection? Each call checks, encodes and wakes who writes; none waits."""
+"""Holds the engine calls of streams and handlers, which encode frames and wake the send task without waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rsocket_trio.payload import MetadataPush, Payload
 
 
 class Asked(ABC):
-    """The side of an engine that its streams see."""
+    """The engine interface for streams and handlers."""
 
     __slots__ = ()
 
@@ -30,20 +30,20 @@ class Asked(ABC):
 
     @abstractmethod
     def end(self, error: RSocketError) -> None:
-        """The connection is over."""
+        """End the connection with this error."""
 
     def send_item(self, stream: StreamState, payload: Payload, *, complete: bool = False) -> None:
-        """Send one item; there is credit and room for it."""
+        """Send one item; the caller has checked credit and room."""
         self._commands.send_item(stream, payload, complete=complete)
         self.wake()
 
     def answer(self, stream: StreamState, payload: Payload) -> None:
-        """Send a handler's one answer, from the task that ran it; there is room for it."""
+        """Send a handler's one answer, from the task that ran the handler; the caller has checked the room."""
         self._commands.send_item(stream, payload, complete=True)
         self.flush()
 
     def push_on(self, stream: StreamState, push: MetadataPush) -> None:
-        """Send metadata for one stream; there is room for it."""
+        """Send metadata for one stream; the caller has checked the room."""
         self._commands.metadata_push(stream, push)
         self.wake()
 
@@ -54,7 +54,7 @@ class Asked(ABC):
             self.wake()
 
     def fail_stream(self, stream: StreamState, error: StreamError) -> None:
-        """End a stream with an error, if this side may still say so; else cancel what the peer sends."""
+        """End a stream with an error if this side's half is open; else cancel the peer's half."""
         if self.ended is not None:
             return
         if stream.open & SENDING:
@@ -71,7 +71,7 @@ class Asked(ABC):
         """Cancel a stream, if it has not ended. Never waits and never raises."""
         if self.ended is None:
             self._commands.send_cancel(stream)
-            self.opening.next_in_line()  # what had said nothing yet gives its id back at once
+            self.opening.next_in_line()  # a stream that sent no frame yet gives its id back at once
             self.wake()
 
     def request_n(self, stream: StreamState, amount: int) -> None:
@@ -81,7 +81,7 @@ class Asked(ABC):
             self.wake()
 
     def wake(self) -> None:
-        """Let the send task run: something was queued."""
+        """Wake the send task, after something was queued."""
         link = self.link
         if self.is_suspended:
             if self.on_growth is not None:
@@ -90,7 +90,7 @@ class Asked(ABC):
             link.wake()
 
     def flush(self) -> None:
-        """As ``wake``, for tasks that are in the middle of nothing: no session is at work, nothing is being ended."""
+        """Like ``wake``, for tasks outside of any session call and of the end of a connection."""
         link = self.link
         if self.is_suspended or link is None:
             self.wake()

@@ -1,4 +1,4 @@
-"""Which end of which protocol do a caller's terms ask for? They are checked here, before anybody dials or listens."""
+"""Checks a caller's terms and builds the client or server ends, before anything is dialled or listened on."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SERVING = StreamuxOptions(qa=True)
 
 
 def checked_peer(name: str, dialect: str) -> Peer:
-    """The peer of that name. Raises ``ValueError`` for a name that is none, and for another dialect than its own."""
+    """Return the peer of that name. Raise ``ValueError`` for an unknown name, or a dialect that is not the peer's."""
     peer = peer_named(name)
     if not isinstance(dialect, Unsaid) and full_name(dialect) != peer.dialect:
         raise ValueError(f"peer {name!r} speaks {peer.dialect}, not {full_name(dialect)}")
@@ -38,7 +38,7 @@ def checked_peer(name: str, dialect: str) -> Peer:
 
 
 def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
-    """The peer of that name, if one is named, and the dialect in full; a peer brings its own. Raises ``ValueError``."""
+    """Return the peer of that name, if any, and the full name of its dialect or of ``dialect``."""
     if name is None:
         return None, full_name(dialect)
     peer = checked_peer(name, dialect)
@@ -56,9 +56,9 @@ def client_end(
     resume: ResumeOptions | None,
     peer: str | None = None,
 ) -> End:
-    """A client, its terms checked before anything is dialled. Raises ``ValueError`` and ``Unsupported``.
+    """Return a client end with checked terms, before anything is dialled. Raise ``ValueError`` and ``Unsupported``.
 
-    What a peer needs is the default: what is no ``Unsaid`` in the terms was given, and stays. Quirks are added.
+    The needs of a peer are defaults: a term that is not ``Unsaid`` was given, and stays. Quirks are added.
     """
     known = None if peer is None else checked_peer(peer, dialect)
     if known is None:
@@ -89,7 +89,7 @@ def client_end(
         raise Unsupported(f"{record.name} has no strict flag")
     if not record.free_mimes:
         for what, mime in ("data_mime", terms.data_mime), ("metadata_mime", terms.metadata_mime):
-            # A number has none, and nor has an empty type for metadata, which says in the draft that there is none.
+            # A number has no slash, nor has an empty metadata type, which means in the draft that there is no metadata.
             says_none = not mime and record.mime_fields and what == "metadata_mime"  # RSX-MIME-01
             if isinstance(mime, str) and "/" not in mime and not says_none:
                 check_mime(what, mime)
@@ -107,7 +107,7 @@ def client_end(
 
 
 def _as_needed(peer: Peer, terms: ClientTerms) -> ClientTerms:
-    """The terms with what the peer needs in the place of what nobody gave."""
+    """Return the terms with the needs of the peer in place of terms that were not given."""
     return attrs.evolve(
         terms,
         data_mime=_needed(peer.mime, terms.data_mime),
@@ -129,7 +129,7 @@ def server_ends(
     streamux: StreamuxOptions | None,
     resume: ResumeOptions | None,
 ) -> dict[str, ServerEnd]:
-    """A server for each of the dialects, by name. Raises ``ValueError`` naming what is none."""
+    """Return a server end for each dialect, by name. Raise ``ValueError`` naming an unknown dialect."""
     if not isinstance(responder, Responder):
         raise TypeError(f"a Responder serves, not {type(responder).__name__}")
     _check_limits(limits)
@@ -163,7 +163,7 @@ def _with_quirks(family: Sequence[Dialect], quirks: Iterable[str]) -> Sequence[D
 
 
 def _check_streamux_terms(terms: ClientTerms, quirks: Iterable[str]) -> None:
-    """Raise for terms of a SETUP, which Streamux does not have."""
+    """Raise ``Unsupported`` for terms of a SETUP, which Streamux does not have."""
     _with_quirks((), quirks)
     for given, what in (
         (terms.payload.data or terms.payload.metadata is not None, "SETUP payload"),
@@ -176,7 +176,7 @@ def _check_streamux_terms(terms: ClientTerms, quirks: Iterable[str]) -> None:
 
 
 def _checked_size(fragment_size: int, largest: int, resume: ResumeOptions | None) -> int:
-    """A fragment size that frames can have, and the store of what is sent can hold."""
+    """Return the fragment size, checked against the largest frame and the store for resumption."""
     if resume is not None and not isinstance(resume, ResumeOptions):
         raise TypeError(f"resume is ResumeOptions, not {type(resume).__name__}")
     size = checked_fragment_size(fragment_size, largest)

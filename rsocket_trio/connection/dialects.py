@@ -1,4 +1,4 @@
-"""What can a connection speak? The five dialects of the RSocket family, and Streamux."""
+"""Names the five dialects of the RSocket family and Streamux, and detects the one that a client speaks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SHORT: Final[dict[str, str]] = {
     "ext": family.RSOCKET_2_0_DRAFT.name,
     "streamux": STREAMUX,
 }
-"""Dialects by the names that people type."""
+"""Full names of the dialects by their short names."""
 IN_SHORT: Final = ", ".join(SHORT)
 Found: TypeAlias = Dialect | str
 """A dialect of the family by its record, Streamux by its name."""
 
 
 def full_name(name: str) -> str:
-    """The name of a dialect in full, of itself or of its short name. Raises ``ValueError`` for one that none has."""
+    """Return the full name of a dialect, from its full or its short name. Raise ``ValueError`` for an unknown name."""
     full = SHORT.get(name, name)
     if full not in ALL:
         raise ValueError(f"dialect {name!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
@@ -36,15 +36,15 @@ def full_name(name: str) -> str:
 
 
 def name_of(found: Found) -> str:
-    """The name of what was found."""
+    """Return the name of a detected dialect."""
     return found if isinstance(found, str) else found.name
 
 
 def detect(data: bytes, *, message: bool, ended: bool) -> Found | Undecided | None:
-    """Which dialect a client speaks whose first bytes these are; ``None`` when none begins like this.
+    """Return the dialect of a client from its first bytes; ``None`` if no dialect begins like this.
 
-    ``message`` says that ``data`` begins with the first message of a transport that keeps borders, ``ended`` that no
-    more bytes will come. Streamux is told first, by five bytes, and knows no borders (DET-01, DET-09).
+    ``message`` says that ``data`` begins with the first message of a transport that keeps message borders, ``ended``
+    that no more bytes will come. Streamux is tested first, by five bytes, and ignores borders (DET-01, DET-09).
     """
     streamux = begins(data)
     if streamux:

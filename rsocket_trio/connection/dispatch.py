@@ -1,4 +1,4 @@
-"""What each event of a session makes happen: which task is woken, which handler is started, what is answered."""
+"""Turns the events of a session into task wake-ups, handler starts and answers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Dispatcher:
-    """Acts on events. Nothing here waits; what needs time becomes a job for a worker."""
+    """Acts on events without waiting; work that takes time becomes a job for a worker."""
 
     __slots__ = ("_engine",)
 
@@ -61,7 +61,7 @@ class Dispatcher:
         self._engine = engine
 
     def act(self, events: Iterable[Event]) -> None:
-        """Act on what a session reported, in order."""
+        """Act on the events of a session, in order."""
         for event in events:
             ACTIONS[type(event)](self, event)
 
@@ -164,14 +164,14 @@ class Dispatcher:
                 return
         except Exception as error:
             if isawaitable(result):
-                # No payload yet: a wrapper or a lambda around an async function has still to be awaited.
+                # No payload yet: a wrapper or a lambda around an async function must still be awaited.
                 self._finish_in_task(stream, handler, payload, Unfinished(result, context))
                 return
             told = error
             if hasattr(result, "__aiter__"):
                 told = unfit(handler.interaction, handler.registered, result, "a payload: request_stream answers items")
                 told = told.with_traceback(error.__traceback__)
-            # Of the handler, or of an answer that the dialect can't say.
+            # An error of the handler, or of an answer that the dialect cannot encode.
             Job(engine, stream, handler, payload).fail(told)
             return
 
@@ -187,7 +187,7 @@ class Dispatcher:
     def _finish_in_task(
         self, stream: StreamState, handler: Handler, payload: object, function: Callable[[Any], Awaitable[object]]
     ) -> None:
-        """Have a worker do what is left of a request whose plain function has returned."""
+        """Let a worker finish a request whose plain function has returned."""
         engine = self._engine
         rest = attrs.evolve(handler, function=function, kind=Kind.ASYNC, origin=handler.registered)
         job = Job(engine, stream, rest, payload)
@@ -247,7 +247,7 @@ class Dispatcher:
         if isinstance(event.error, ConnectionLost) and not event.ordinary:
             engine.faults.of_peer(str(event.error))
         else:
-            # A refusal (whoever waits is told, and on the server the application itself decided), or an ordinary end.
+            # A refusal (waiting calls raise it, and on the server the application itself decided), or an ordinary end.
             engine.faults.lost(event.error)
         engine.end(event.error)
 

@@ -1,4 +1,4 @@
-"""How does a connection end? Left by this side in good order, or over from one moment to the next."""
+"""Ends a connection, in good order by this side or at once with an error."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def part(engine: Engine, closed: ConnectionClosed) -> bool:
-    """This side is done: what is open is cancelled, and the peer is told that the connection ends.
+    """Cancel all open streams, and announce the end of the connection to the peer.
 
-    Return whether it hears of that, and can end the connection in its turn: what it asked before it heard is refused
-    until then, in place of being cut.
+    Return whether the peer gets the announcement, and can end the connection in its turn. Requests that it sent before
+    are refused until then, instead of cut off.
     """
     if engine.ended is not None:
         return False
@@ -32,7 +32,7 @@ def part(engine: Engine, closed: ConnectionClosed) -> bool:
 
 
 def leave(engine: Engine, closed: ConnectionClosed, *, announce: bool) -> None:
-    """This side is done: what is open is cancelled, what is queued still goes out, then the link closes."""
+    """Cancel all open streams, send the queued frames, then close the link."""
     if engine.ended is not None:
         return
     cancel_all(engine, closed)
@@ -42,7 +42,7 @@ def leave(engine: Engine, closed: ConnectionClosed, *, announce: bool) -> None:
 
 
 def cancel_all(engine: Engine, closed: ConnectionClosed) -> None:
-    """Cancel every open stream, and say so to the peer."""
+    """Cancel every open stream, and send the peer CANCEL or ERROR."""
     session = engine.session
     for stream in session.open_streams():
         owner, stream.owner = stream.owner, None
@@ -57,7 +57,7 @@ def cancel_all(engine: Engine, closed: ConnectionClosed) -> None:
 
 
 def end(engine: Engine, error: RSocketError) -> None:
-    """The connection is over: everybody who waits hears of it, handlers are cancelled, the link closes."""
+    """End the connection: waiting calls raise the error, handlers are cancelled, the link closes."""
     if engine.ended is not None:
         return
     engine.ended = error

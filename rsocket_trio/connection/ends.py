@@ -1,4 +1,4 @@
-"""How does a connection begin? For each kind of protocol its session, its framing, and what is known of the SETUP."""
+"""Holds the client and server ends of each protocol, which make sessions and framings for new connections."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from rsocket_trio.terms import ResumeOptions, Setup
 
 FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
 LONGEST_TOKEN = 65535
-"""Bytes of a resume token, which do not count against the limit of a SETUP."""
+"""Largest size of a resume token in bytes, which do not count against the limit of a SETUP."""
 
 
 def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = None) -> Framing:
-    """How frames of this dialect are cut out of a byte stream; ``first_limit`` bounds the first one, in bytes."""
+    """Return the framing of a dialect on byte streams; ``first_limit`` bounds the first frame, in bytes."""
     return FRAMINGS[dialect.framing](limits.frame_size, dialect.codec.minimum, first_limit)
 
 
 def new_token() -> bytes:
-    """What nobody can guess. Simulations put a repeatable one in its place."""
+    """Return a random resume token. Simulations replace this function by a repeatable one."""
     return secrets.token_bytes(TOKEN_SIZE)
 
 
 @attrs.frozen
 class Begun:
-    """A connection that can run: ``setup`` is what is known of the client so far.
+    """The session of a new connection, and the terms of the SETUP that are known so far.
 
-    ``resumable`` is the same session where it may go on over another transport.
+    ``resumable`` is the same session if it may be resumed over another transport.
     """
 
     session: Session
@@ -52,7 +52,7 @@ class Begun:
 
 
 class End(Protocol):
-    """One side of connections that are to be, its terms checked. A client begins once, a server for each client."""
+    """One side of future connections, with checked terms. A client begins once, a server for each client."""
 
     @property
     def name(self) -> str:
@@ -61,11 +61,11 @@ class End(Protocol):
 
     @property
     def resume(self) -> ResumeOptions | None:
-        """How sessions may go on over another transport, if they may."""
+        """The options of resumption, or ``None`` without resumption."""
         ...
 
     def framing(self) -> Framing:
-        """How bytes are cut on such a transport."""
+        """Return the framing that cuts bytes into frames."""
         ...
 
     @property
@@ -74,12 +74,12 @@ class End(Protocol):
         ...
 
     def begin(self, now: float) -> Begun:
-        """A session that has said its first word, if it is its turn."""
+        """Return a new session, with its first frame queued if this side speaks first."""
         ...
 
 
 class ServerEnd(End, Protocol):
-    """A server's side, which meets clients that come back as well."""
+    """The server's side, which also handles clients that resume a session."""
 
     @property
     def lengths_are_learnt(self) -> bool:
@@ -87,15 +87,15 @@ class ServerEnd(End, Protocol):
         ...
 
     def framing(self, *, first: bool = False) -> Framing:
-        """How bytes are cut; ``first`` where the first frame is to come, which has a limit of its own."""
+        """Return the framing; with ``first`` it starts at the first frame, which has a limit of its own."""
         ...
 
     def comeback(self, first: bytes) -> Comeback | None:
-        """What the first frame of a client says that comes back; ``None`` for one that is new."""
+        """Return the resume request in a client's first frame; ``None`` for a new client."""
         ...
 
     def refusal(self, refusal: RejectedResume) -> bytes:
-        """What tells such a client that it can't go on."""
+        """Return the frame that refuses to resume a session."""
         ...
 
 
@@ -110,7 +110,7 @@ class RSocketClient:
     responder: Responder | None
     resume: ResumeOptions | None
     said: tuple[SetupFrame, bytes]
-    """The SETUP, as it is where no session may be resumed."""
+    """The SETUP of sessions without resumption, as a frame and encoded."""
     length_on_messages: bool
     """Whether messages keep the length of byte streams."""
 
@@ -120,11 +120,11 @@ class RSocketClient:
         return self.dialect.name
 
     def framing(self) -> Framing:
-        """How bytes are cut."""
+        """Return the framing that cuts bytes into frames."""
         return framing_for(self.dialect, self.limits)
 
     def begin(self, now: float) -> Begun:
-        """Send the SETUP."""
+        """Return a session that sends the SETUP."""
         dialect, responder, terms, said = self.dialect, self.responder, self.terms, self.said
         if self.resume is not None:
             terms = attrs.evolve(terms, resume_token=new_token())
@@ -138,7 +138,7 @@ class RSocketClient:
             extensions=responder.extensions if responder is not None else (),
             resume=self.resume,
         )
-        # A lease for requests that nobody here serves is of no use, and servers end on one that they do not expect.
+        # Without a responder a lease is of no use, and servers end the connection on a lease that they do not expect.
         grants = responder is not None and responder.lease_policy is None
         session.start_client(numbered(dialect, terms), now, grants=grants, said=said)
         written = setup_frame(dialect, terms) if dialect.mime_fields else said[0]
@@ -156,7 +156,7 @@ class RSocketServer:
     responder: Responder
     resume: ResumeOptions | None
     own_size: bool
-    """Whether the fragment size is the application's, whatever the client joins."""
+    """Whether the application chose the fragment size, which then holds for every client."""
 
     length_on_messages = False
 
@@ -166,7 +166,7 @@ class RSocketServer:
         return self.dialect.name
 
     def framing(self, *, first: bool = False) -> Framing:
-        """How bytes are cut."""
+        """Return the framing that cuts bytes into frames."""
         # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
         first_limit = self.limits.setup_size + LONGEST_TOKEN + 2 if first else None
         return framing_for(self.dialect, self.limits, first_limit=first_limit)
@@ -177,15 +177,15 @@ class RSocketServer:
         return self.dialect.lengths_are_learnt
 
     def comeback(self, first: bytes) -> Comeback | None:
-        """What the first frame of a client says that comes back."""
+        """Return the resume request in a client's first frame; ``None`` for a new client."""
         return comeback(self.dialect, first)
 
     def refusal(self, refusal: RejectedResume) -> bytes:
-        """ERROR REJECTED_RESUME."""
+        """Return an encoded ERROR REJECTED_RESUME."""
         return self.dialect.codec.encode(ErrorFrame(0, refusal.code, refusal.data))
 
     def begin(self, now: float) -> Begun:
-        """Wait for the SETUP."""
+        """Return a session that waits for the SETUP."""
         dialect, limits, responder = self.dialect, self.limits, self.responder
         session = RSocketSession(
             dialect,
@@ -215,19 +215,19 @@ class StreamuxEnd:
     resume: ResumeOptions | None = None
 
     def framing(self, *, first: bool = False) -> Framing:
-        """The session cuts the bytes itself."""
+        """Return no framing: the session cuts the bytes itself."""
         return Unframed()
 
     def comeback(self, first: bytes) -> Comeback | None:
-        """Nobody comes back."""
+        """Return ``None``: Streamux has no resumption."""
         return None
 
     def refusal(self, refusal: RejectedResume) -> bytes:
-        """There is no word for it."""
+        """Return no bytes: Streamux has no such message."""
         return b""
 
     def begin(self, now: float) -> Begun:
-        """Send the initialize message, or with a quick init have it ready."""
+        """Return a session that sends the initialize message, or with a quick init has it ready."""
         handles = self.responder.has_default if self.responder is not None else _handles_nothing
         session = StreamuxSession(
             self.options,
@@ -242,7 +242,7 @@ class StreamuxEnd:
 
 
 def numbered(dialect: Dialect, terms: ClientTerms) -> ClientTerms:
-    """The same terms, well-known MIME types by their numbers where the dialect has those."""
+    """Return the terms, with well-known MIME types as numbers if the dialect has those."""
     if not dialect.mime_fields:
         return terms
     data_mime, metadata_mime = (IDS.get(str(mime), mime) for mime in (terms.data_mime, terms.metadata_mime))

@@ -1,4 +1,4 @@
-"""What a connection tells the log, and what it only counts: a peer must not be able to fill a disk."""
+"""Counts the faults of a connection and logs few of them, so that a peer cannot fill a disk."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ logger = logging.getLogger("rsocket_trio")
 
 @attrs.define(eq=False)
 class Faults:
-    """Counts of what went wrong or was dropped, and who hears of it: the log, and the application's ``on_error``.
+    """Counts faults and dropped requests, and reports them to the log and to the application's ``on_error``.
 
-    The log hears of a peer's first fault, and of handlers as ``FaultLog`` says. The connections of a server share one
-    of these; a connection that a client opened has its ``own``, once a handler failed.
+    The log gets a peer's first fault, and failures of handlers through a ``FaultLog``. The connections of a server
+    share one ``FaultLog``; a connection that a client opened has its ``own``, once a handler failed.
     """
 
     _engine: Engine
@@ -34,40 +34,40 @@ class Faults:
     peer_faults: int = 0
     """Times that the peer broke the rules."""
     ignored: int = 0
-    """Requests and pushed metadata that were ignored for their stream ids; they are faults of the peer's as well."""
+    """Requests and pushed metadata that were ignored for their stream ids; they count as peer faults as well."""
     handler_errors: int = 0
     """Handlers that failed with an exception of their own."""
     dropped: int = 0
     """Fire-and-forget requests and pushed metadata that no handler took."""
     unreported: int = 0
-    """Times that an async function of ``on_error`` was not called, because too many were at work."""
+    """Times that an async function of ``on_error`` was not called, because too many were running."""
     reports: dict[trio.CancelScope, None] | None = None  # an empty dictionary costs 64 bytes
-    """The async functions of ``on_error`` at work."""
+    """The async functions of ``on_error`` that are running."""
 
     def of_peer(self, text: str) -> None:
-        """The peer broke a rule: one line for each connection."""
+        """Count a protocol fault of the peer, and log the first one of a connection."""
         self.peer_faults += 1
         if self.peer_faults == 1:
-            # The name as text: whoever keeps the record must not keep the connection.
+            # The name as text: a log record that is kept must not keep the connection.
             logger.warning("%s: %s; further faults are counted", repr(self._engine.connection), readable(text))
 
     def of_ignored(self, text: str) -> None:
-        """A frame had no effect: one line for each connection, whatever else its peer did wrong."""
+        """Count a frame that was ignored, and log the first one of a connection, apart from other faults."""
         self.peer_faults += 1
         self.ignored += 1
         if self.ignored == 1:
             logger.warning("%s: %s; further ones are counted", repr(self._engine.connection), readable(text))
 
     def of_handler(self, handler: Handler, error: BaseException) -> None:
-        """A handler failed: the log hears of it, and so does the application."""
+        """Report the failure of a handler to the log and to the application."""
         self.handler_errors += 1
-        # A function that is registered stays what it is for as long as the log.
+        # The id stays unique: a registered function lives as long as the log.
         self._note(id(handler.registered), described(handler), error)
         if self._engine.responder.error_handlers:
             report(self._engine, handler.interaction, handler.route, error)
 
     def of_state(self, function: Callable[[str], object], error: BaseException) -> None:
-        """A function failed that is told of this connection's states."""
+        """Report the failure of an ``on_state`` function of this connection."""
         self.handler_errors += 1
         name = function_name(function)
         # By its name: every connection may have a function of its own, made in the same place.
@@ -76,7 +76,7 @@ class Faults:
             report(self._engine, "on_state", None, error)
 
     def of_function(self, handler: Handler, error: BaseException) -> None:
-        """A function of ``on_error`` failed, which is no handler of the peer's: only the log hears of it."""
+        """Report the failure of an ``on_error`` function, which serves no request of the peer, to the log only."""
         self._note(id(handler.registered), described(handler), error)
 
     def _note(self, identity: Hashable, name: str, error: BaseException) -> None:
@@ -87,9 +87,9 @@ class Faults:
         log.note(identity, name, error, engine.connection, trio.current_time(), engine.clock.timers)
 
     def fatal(self, error: BaseException) -> None:
-        """The connection ends because this side can't say what went wrong on one stream.
+        """Report that the connection ends because this side cannot encode the error of one stream.
 
-        The cause, if there is one, is what the application's ``encode_error`` of Streamux raised.
+        The cause, if there is one, is the exception of the application's ``encode_error`` of Streamux.
         """
         logger.warning("%s: %s", repr(self._engine.connection), str(error))
         if error.__cause__ is not None:
@@ -99,13 +99,13 @@ class Faults:
                 report(self._engine, "encode_error", None, error.__cause__)
 
     def lost(self, error: BaseException) -> None:
-        """The connection ended without agreement."""
+        """Log the end or the loss of a connection, at level INFO."""
         if logger.isEnabledFor(logging.INFO):
             logger.info("%s: %s", repr(self._engine.connection), str(error))
 
 
 def described(handler: Handler) -> str:
-    """What people call a handler: its function, and what it serves."""
+    """Return the name of a handler for people: its function, interaction and route."""
     name = f"handler {function_name(handler.registered)}"
     if not handler.interaction:
         return name

@@ -1,4 +1,4 @@
-"""How each kind of handler is run, and what its return, its exception or its cancellation means to the stream."""
+"""Runs each kind of handler and maps its return, exception or cancellation to the stream."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 
 class Job(Owner):
-    """One request on its way through a handler.
+    """One request that a handler processes.
 
-    ``payload`` is what the handler is given: the request, or metadata that was pushed.
-    ``cancelled`` is remembered for a handler that has not taken its first step; ``lingering`` says that the stream is
-    over while the handler still runs, so that it goes on counting as a stream.
+    ``payload`` is the argument of the handler: the request, or metadata that was pushed. ``cancelled`` is kept for a
+    handler that has not taken its first step; ``lingering`` says that the stream is over while the handler still runs,
+    so that it still counts as a stream.
     """
 
     __slots__ = ("cancelled", "channel", "engine", "handler", "lingering", "payload", "scope", "sender", "stream")
@@ -55,13 +55,13 @@ class Job(Owner):
         """Open the channel at once, not with the handler's first step: items may follow in the same read."""
         handler = self.handler
         self.channel = AcceptedChannel(self.engine, self.stream, self.payload, handler.credit, refill=handler.refill)
-        # The job is told first: a cancel stops the handler.
+        # The job gets the stream's events before the channel does: a cancel stops the handler.
         self.stream.owner = self
 
     def fail(self, error: Exception) -> None:
-        """The handler raised: tell the peer what it may know, and the log the rest."""
+        """Log the error of a handler; send the peer a ``StreamError`` as it is, any other as an internal error."""
         told = only_leaf(error)
-        # The end of the stream by a fault of the peer's is no failure of the handler's.
+        # A stream that ends by a fault of the peer is no failure of the handler.
         is_the_peers = isinstance(told, RemoteProtocolError) and self.stream.open == NEITHER
         if not is_the_peers and is_failure(self.engine, told):
             self.engine.faults.of_handler(self.handler, error)
@@ -71,11 +71,11 @@ class Job(Owner):
 
     @property
     def _unread(self) -> int:
-        """Items that came and the handler has not taken."""
+        """Number of received items that the handler has not taken."""
         return self.channel._unread if self.channel is not None else 0
 
     def cancel(self) -> None:
-        """The stream, or the connection, is over: stop the handler."""
+        """Stop the handler, after its stream or connection ended."""
         self.cancelled = True
         if self.scope is not None:
             self.scope.cancel()
@@ -96,14 +96,14 @@ class Job(Owner):
             self.on_eof()
 
     def on_eof(self) -> None:
-        """A half is complete. A handler that goes on when both are counts as a stream all the same."""
+        """Handle the end of a half. A handler that runs on after both halves ended still counts as a stream."""
         if self.stream.open == NEITHER:
             self.engine.workers.linger(self)
 
     def on_error(self, error: RSocketError) -> None:
         self.engine.workers.linger(self)
         if self.channel is not None and not self.engine.ended:
-            # The requester of a channel failed: its reader hears why, and is not cut short.
+            # The requester of a channel failed: the handler gets the error when it reads, and is not cancelled.
             self.channel.on_error(error)
         else:
             self.cancel()
@@ -120,26 +120,26 @@ class Job(Owner):
 
 
 def is_failure(engine: Engine, told: BaseException) -> bool:
-    """Whether what a handler raised is a fault of it: neither chosen for its peer, nor the end of its connection."""
+    """Return whether an exception is a fault of the handler: not meant for the peer, nor the end of the connection."""
     return told.is_fault if isinstance(told, StreamError) else not is_the_end(engine, told)
 
 
 def is_the_end(engine: Engine, error: BaseException) -> bool:
-    """Whether this says no more than that the connection is over."""
+    """Return whether an exception says only that the connection is over."""
     return engine.ended is not None and isinstance(only_leaf(error), ConnectionLost | ConnectionClosed)
 
 
 def only_leaf(error: BaseException) -> BaseException:
-    """What groups of one exception hold, or the group that holds more."""
+    """Return the single exception inside of groups, or the first group that holds more than one."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
 
 
 class Unfinished:
-    """What a plain function returned that has to be awaited, in the context in which it was called.
+    """The awaitable that a plain function returned, awaited in the context in which the function was called.
 
-    A coroutine that is never awaited, since its request was cancelled first, is closed.
+    A coroutine that is never awaited, because its request was cancelled first, is closed.
     """
 
     __slots__ = ("_context", "_waiting")
@@ -153,7 +153,7 @@ class Unfinished:
         assert self._waiting is not None
         for variable, content in self._context.items():
             variable.set(content)
-        # The worker keeps its last handler: nothing of the request stays with that.
+        # The worker keeps its last handler, which must not keep the request.
         waiting, self._waiting = self._waiting, None
         self._context = None
         return await waiting
@@ -164,9 +164,9 @@ class Unfinished:
 
 
 async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[PayloadLike], Awaitable[None]]) -> None:
-    """Send what the handler yields; a send that fails or is cancelled is raised at its yield.
+    """Send the items that a handler yields; the error or cancellation of a send is raised at the yield.
 
-    So ``yield x`` means ``await out.send(x)``, and scopes and nurseries around a yield behave.
+    So ``yield x`` means ``await out.send(x)``, and scopes and nurseries around a yield work.
     """
     try:
         item = await items.__anext__()
@@ -219,7 +219,7 @@ async def _channel(job: Job) -> None:
         engine.cancel_stream(stream)
 
 
-# What a worker awaits; whatever these raise is an outcome of the stream: ``Job.fail``.
+# The coroutines that a worker awaits; ``Job.fail`` turns their exceptions into the end of the stream.
 RUNNERS: dict[Interaction, Callable[[Job], Awaitable[Any]]] = {
     Interaction.REQUEST_RESPONSE: _respond,
     Interaction.FIRE_AND_FORGET: _forget,

@@ -1,4 +1,4 @@
-"""What does a link say, and what happens then? The side of the engine that its link looks at."""
+"""Handles the events of a link and answers its questions, on behalf of the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Hearing:
-    """The rules of a link, for whichever transport the connection has at the time. Nothing here waits."""
+    """Implements ``Rules`` for the link of the current transport. Nothing here waits."""
 
     __slots__ = ("_engine", "_told_so")
 
@@ -29,50 +29,52 @@ class Hearing:
         engine = self._engine
         if not engine.stock.blocks(self._read_on):
             return engine.session.is_congested
-        engine.clock.reset()  # how long nothing is taken is looked at before the next deadline comes
+        engine.clock.reset()  # the check for readers that take nothing may be due before the next deadline
         return True
 
     def _read_on(self) -> None:
-        """Readers have made room. What the peer said meanwhile stands unread: that was no silence."""
+        """Resume reading after readers made room. Frames of the peer stayed unread meanwhile, so it was not silent."""
         engine = self._engine
         engine.session.forgive_silence(trio.current_time())
         engine.resume()
 
     @property
     def is_stuck(self) -> bool:
-        """Whether reading pauses for answers that can't leave before something is read: when it comes back, the peer
-        says what it has."""
+        """Whether reading pauses for answers that cannot leave before something is read.
+
+        Only a new transport helps: when the peer resumes, it says which frames it has.
+        """
         session = self._engine.session
         return session.outbox.is_stalled and session.is_congested and session.can_resume
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether the session has a part of a frame."""
+        """Whether the session holds a part of a frame."""
         return self._engine.session.is_mid_frame
 
     @property
     def progress(self) -> int:
-        """Grows while readers take what was received, and handlers finish."""
+        """A counter that grows while readers take received items, and handlers finish."""
         return self._engine.stock.readings + self._engine.workers.finished
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be read."""
+        """Whether nothing more has to be read."""
         return self._engine.ended is not None
 
     def on_frames(self, frames: Sequence[bytes]) -> None:
-        """Whole frames came: everything that they mean happens before the next ones are read."""
+        """Act on whole frames, with all their effects, before the next frames are read."""
         engine = self._engine
         engine.act(engine.session.receive(frames, trio.current_time()))
         engine.opening.next_in_line()
         engine.settle()
 
     def on_broken(self, error: RemoteProtocolError) -> None:
-        """The transport can't find the next frame."""
+        """Handle a framing error: the transport cannot find the next frame."""
         self._engine.act(self._engine.session.broken(error))
 
     def on_lost(self, error: ConnectionLost) -> None:
-        """The transport is gone."""
+        """Handle the loss of the transport: end the connection, or suspend the session."""
         engine = self._engine
         if engine.peer_draining:
             engine.end(ConnectionClosed("the peer closed the connection"))
@@ -86,7 +88,7 @@ class Hearing:
             engine.end(cut)
 
     def on_written(self) -> None:
-        """Something left the outbox."""
+        """Handle a write: wake requests that wait for room, and report a session that gave up resumption."""
         engine = self._engine
         opening = engine.opening
         if opening.room.first is not None or opening.line.first is not None:

@@ -1,4 +1,4 @@
-"""What is said to a program that runs no Trio loop: asyncio's loop can't run this library."""
+"""Raises errors that explain how to start Trio where no Trio loop runs or asyncio's does."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ ASYNCIO = (
 
 
 def need_trio() -> None:
-    """Raise ``RuntimeError`` where no Trio loop runs."""
+    """Raise ``RuntimeError`` if no Trio loop runs."""
     if not trio.lowlevel.in_trio_run():
         raise no_trio()
 
 
 def no_trio() -> RuntimeError:
-    """What is wrong, and what to do."""
+    """Return an error that names the problem and the remedy."""
     return RuntimeError(ASYNCIO if in_asyncio() else ANY)
 
 
 def refuse_asyncio() -> None:
-    """Raise ``RuntimeError`` where an asyncio loop runs: one of Trio inside of it would have it stand still."""
+    """Raise ``RuntimeError`` if an asyncio loop runs: a Trio loop inside of it would block it."""
     if in_asyncio():
         raise RuntimeError(RUN)
 
 
 def in_asyncio() -> bool:
-    """Whether this is inside of a loop of asyncio's."""
+    """Return whether an asyncio loop runs in this thread."""
     asyncio = sys.modules.get("asyncio")
     return asyncio is not None and asyncio._get_running_loop() is not None

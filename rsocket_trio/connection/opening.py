@@ -1,4 +1,4 @@
-"""What a new request waits for: room in the outbox, a permit where leases were agreed, a free id where they run out."""
+"""Queues new requests until the outbox has room, the lease has a permit and a stream id is free."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 
 class Opening:
-    """Opens streams, in the order in which they were asked for.
+    """Opens streams, in the order of their requests.
 
-    ``room`` is where those wait for whom the outbox is too full, ``line`` where those do who need an id or a permit.
+    Tasks wait in ``room`` while the outbox is too full, and in ``line`` while they need an id or a permit.
     """
 
     __slots__ = ("_commands", "_engine", "_handed", "_outbox", "_session", "line", "room")
@@ -40,7 +40,7 @@ class Opening:
     async def open(
         self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...] = ()
     ) -> StreamState:
-        """Open a stream, waiting for what it takes. Nothing waits after it was opened."""
+        """Open a stream, and wait for room, id and permit. There is no checkpoint after it was opened."""
         await trio.lowlevel.checkpoint_if_cancelled()
         stream = self.at_once(interaction, payload, initial_n, entries)
         return await self.in_turn(interaction, payload, initial_n, entries) if stream is None else stream
@@ -48,7 +48,7 @@ class Opening:
     def at_once(
         self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...]
     ) -> StreamState | None:
-        """Open a stream, if nothing has to be waited for."""
+        """Open a stream if it need not wait; else return ``None``."""
         engine = self._engine
         size = len(payload.data) if payload.metadata is None else payload.size
         if (
@@ -65,10 +65,10 @@ class Opening:
     async def in_turn(
         self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...]
     ) -> StreamState:
-        """Open a stream behind those who wait longer."""
+        """Open a stream after the requests that wait longer."""
         session = self._session
         cost = session.cost(entries) if entries else 1
-        session.check_request(interaction, payload)  # now: nothing of this is a matter of time
+        session.check_request(interaction, payload)  # before waiting: the result does not depend on time
         stream: StreamState = await self._in_turn(
             payload.size, cost, lambda: self._commands.open(interaction, payload, initial_n, entries=entries)
         )
@@ -76,9 +76,9 @@ class Opening:
         return stream
 
     async def ping(self, token: Any) -> None:
-        """Ask for a sign of life, waiting where that takes an id."""
+        """Send a ping, after waiting for a free id if a ping takes one."""
         self._engine.check_open()
-        # A lease is no matter of pings.
+        # A ping needs no permit of a lease.
         if self._session.permits is None and (self._session.is_full or self._handed):
             await self._in_turn(0, 1, lambda: self._session.ping(token))
         else:
@@ -86,42 +86,42 @@ class Opening:
         self._engine.wake()
 
     async def wait_for_room(self, size: int) -> None:
-        """Wait until so many bytes may be put into the outbox. Raises when the connection is gone."""
+        """Wait until the outbox has room for ``size`` bytes. Raise if the connection is gone."""
         while not self._outbox.has_room(size):
             self._engine.check_open()
             await self.room.park(size)
         self._engine.check_open()
 
     def next_in_line(self) -> None:
-        """Something may go now: who waits longest gets its permit, and lets the next have theirs once it opened."""
+        """Grant the task that waits longest its permit; it grants the next one after opening its stream."""
         first = self.line.first
         if first is None or self._handed or not self._outbox.has_room(0):
-            return  # of two that are woken at once either may run first, and opens its stream first
+            return  # one at a time: of two tasks woken together either may run first
         if self._take_permit(first.wish):
             self._handed = True
             self.line.wake_one(True)
 
     def on_written(self) -> None:
-        """Something left the outbox: those that wait longest look again, as many as may find room.
+        """Wake the tasks that wait longest after a write, as many as may find room.
 
-        Needed only where somebody waits, in ``room`` or in the ``line``.
+        Needed only while a task waits in ``room`` or in ``line``.
         """
         room, outbox = self.room, self._outbox
         if room.first is not None:
             if outbox.size:
-                # There is a next write for certain, so thousands need not be woken for the room of four.
+                # Another write is certain to follow, so thousands of tasks need not be woken for the room of four.
                 room.wake_for(self._session.limits.outbox_size - outbox.size)
             else:
                 room.wake_all()
         self.next_in_line()
 
     def wake_all(self) -> None:
-        """Everybody looks again: the connection drains, or is over."""
+        """Wake all waiting tasks, because the connection drains or is over."""
         self.line.wake_all()
         self.room.wake_all()
 
     async def _in_turn(self, size: int, cost: int, act: Callable[[], T]) -> T:
-        """Do it once it is allowed, and let the next in the line have their turn."""
+        """Call ``act`` once room and permit are there, then grant the next task in the line."""
         try:
             await self._wait(size, cost)
             return act()
@@ -141,7 +141,7 @@ class Opening:
             if not self._outbox.has_room(size):
                 await self.room.park(size)
             elif self.line.first is not None or self._handed or not self._take_permit(cost):
-                # Who comes later must not take the permit, or the id, of those who wait.
+                # A later request must not take the permit, or the id, of those that wait.
                 handed = bool(await self.line.park(cost))
                 if handed:
                     self._handed = False
@@ -149,14 +149,14 @@ class Opening:
                 return
 
     def _refusal(self) -> RSocketError:
-        """Why nothing can be asked any more."""
+        """Return the error of requests that are refused because the connection is closing or over."""
         engine, ended = self._engine, self._engine.ended
         if engine.peer_draining and (ended is None or isinstance(ended, ConnectionClosed)):
             return Drained("the connection is closing: no new requests" if ended is None else str(ended))
         return ConnectionClosed("the connection is closing: no new requests") if ended is None else again(ended)
 
     def _take_permit(self, cost: int) -> bool:
-        """Whether a new request may go: an id is free, and the lease allows it."""
+        """Take a permit of the lease, if an id is free. Return whether a new request may go."""
         session = self._session
         if session.is_full:
             return False

@@ -1,6 +1,6 @@
-"""How do a connection's frames reach a recorder? A transport that shows each batch of them as it passes.
+"""Wraps a transport so that a connection's frames reach a recorder, batch by batch.
 
-A connection that is not recorded has no such transport, and so pays nothing.
+A connection that is not recorded has no such transport, and no cost.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.resuming import Dial
 
 CaptureLike: TypeAlias = Recording | str | os.PathLike[str]
-"""What connections are recorded by: a ``Capture``, or a directory that one is to write into."""
+"""The ``capture`` argument: a ``Capture``, or a directory for a new one."""
 
 logger = logging.getLogger("rsocket_trio")
 
 
 class RecordedTransport:
-    """Another transport, looked on at from when the dialect is known."""
+    """A transport around another one that reports frames to a recorder, once the dialect is known."""
 
     send_at_once = None
     is_idle = False
@@ -45,22 +45,22 @@ class RecordedTransport:
         self._broken: str | None = None
 
     def begin(self, dialect: str) -> None:
-        """Frames of this dialect are about to pass."""
+        """Open a recorder for frames of this dialect."""
         handshake = self.handshake
         self.recorder = self._recording.opened(Facts(self._side, dialect, handshake.transport, handshake.peer))
 
     def end(self, reason: str) -> None:
-        """No frame passes any more. The first reason holds, and before it that a write failed."""
+        """Close the recorder. The first reason holds; a failed write comes before it."""
         if self._is_open and self.recorder is not None:
             self.recorder.closed(self._broken or reason)
         self._is_open = False
 
     def keep_lengths(self) -> None:
-        """From now on each message of the transport has its length, which is no part of the frames shown."""
+        """Expect a length prefix in each message from now on; the recorder gets frames without it."""
         self._transport = LengthOnMessages(self._transport)
 
     def give_up(self, reason: str) -> None:
-        """No session came of it."""
+        """Close the recorder of a transport that led to no session."""
         self.end(reason)
         if self.recorder is not None:
             self.recorder.over(reason)
@@ -77,7 +77,7 @@ class RecordedTransport:
 
     @property
     def has_unread(self) -> bool:
-        """Whether something came that was not received."""
+        """Whether the transport holds bytes that ``receive`` has not returned."""
         return getattr(self._transport, "has_unread", False)
 
     def use_framing(self, framing: Framing) -> None:
@@ -85,22 +85,22 @@ class RecordedTransport:
         self._transport.use_framing(framing)
 
     async def peek(self) -> tuple[bytes, bool]:
-        """The first bytes received so far."""
+        """Return the first bytes received so far, and whether no more can come."""
         return await self._transport.peek()
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
-        """Show the frames, then write them: the answer to one must not be seen before it."""
+        """Record the frames, then write them: no answer may be recorded before its request."""
         if self.recorder is not None:
             self.recorder.sent(frames)
         try:
             await self._transport.send(frames)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            # What the peer said before is still read: it is not the end yet.
+            # Frames that the peer sent before are still read: this is not the end yet.
             self._broken = self._broken or _broken(error)
             raise
 
     async def receive(self) -> Sequence[bytes]:
-        """The frames that came next, shown before the connection acts on them."""
+        """Return the next frames, recorded before the connection acts on them."""
         try:
             frames = await self._transport.receive()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -116,12 +116,12 @@ class RecordedTransport:
         return frames
 
     async def finish(self, code: int = 1000) -> None:
-        """Say that nothing more is sent, then wait for the peer to do the same."""
+        """Announce the end of sending, then wait for the peer to do the same."""
         self.end("closed by this side")
         await self._transport.finish(code)
 
     def cut(self) -> bool:
-        """Close at once, if that takes no waiting."""
+        """Close at once, if that takes no waiting. Return whether it closed."""
         self.end("closed by this side")
         return self._transport.cut()
 
@@ -132,13 +132,13 @@ class RecordedTransport:
 
 
 def begin_recording(transport: Transport, dialect: str) -> None:
-    """The dialect of a transport is known: if it is recorded, that begins."""
+    """Begin the recording of a transport, if it is recorded, now that its dialect is known."""
     if isinstance(transport, RecordedTransport):
         transport.begin(dialect)
 
 
 def with_lengths(transport: Transport) -> Transport:
-    """The same transport, each of its messages a frame behind its length. A recorder sees the frames alone."""
+    """Return the transport with a length prefix in each message. A recorder gets the frames without it."""
     if isinstance(transport, RecordedTransport):
         transport.keep_lengths()
         return transport
@@ -146,12 +146,12 @@ def with_lengths(transport: Transport) -> Transport:
 
 
 def recorder_of(transport: Transport) -> Recorder | None:
-    """Who looks on at a transport."""
+    """Return the recorder of a transport, or ``None``."""
     return transport.recorder if isinstance(transport, RecordedTransport) else None
 
 
 def give_up_recording(transport: Transport, reason: str) -> None:
-    """Nothing came of a transport, or nothing more will."""
+    """Close the recording of a transport that leads to no session, or to no more frames."""
     if isinstance(transport, RecordedTransport):
         transport.give_up(reason)
 
@@ -163,7 +163,7 @@ def session_over(recorder: Recorder | None, connection: Connection) -> None:
 
 
 def dial_with_lengths(dial: Dial) -> Dial:
-    """The same dial; messages of its transports keep their length. On a stream of bytes it is there anyway."""
+    """Return the dial with length prefixes in messages. Byte streams have them anyway."""
 
     @asynccontextmanager
     async def dialled() -> AsyncIterator[Transport]:
@@ -174,7 +174,7 @@ def dial_with_lengths(dial: Dial) -> Dial:
 
 
 def recorded_dial(dial: Dial, recording: Recording | None, dialect: str) -> Dial:
-    """The same dial, each of its transports recorded."""
+    """Return the dial with each of its transports recorded."""
     if recording is None:
         return dial
     looked_on = recording
@@ -194,16 +194,16 @@ def recorded_dial(dial: Dial, recording: Recording | None, dialect: str) -> Dial
 
 @asynccontextmanager
 async def recording_into(capture: CaptureLike | None) -> AsyncIterator[Any]:
-    """What records; a directory gets a capture of its own, which is closed, and all of it written, with the block.
+    """Provide the recording; a directory gets a new capture, which is written and closed at the end of the block.
 
-    Raises what ``Capture`` raises.
+    Raise the exceptions of ``Capture``.
     """
     if not isinstance(capture, str | os.PathLike):
         if capture is not None and not hasattr(capture, "opened"):
             raise TypeError(f"capture is a Capture or a directory, not {type(capture).__name__}")
         yield capture
         return
-    # Here, so that whoever records nothing does not load it.
+    # Imported here, so that programs that record nothing do not load it.
     from rsocket_trio.capture import Capture
 
     owned = await trio.to_thread.run_sync(Capture, capture)
@@ -213,7 +213,7 @@ async def recording_into(capture: CaptureLike | None) -> AsyncIterator[Any]:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(owned.close)
         if owned.dropped:
-            # Nobody else has this capture to ask it.
+            # No user code holds this capture to read its count.
             logger.warning("the capture in %s lacks %d frames", owned.directory, owned.dropped)
 
 

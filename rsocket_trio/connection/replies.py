@@ -1,4 +1,4 @@
-"""Who waits for the one answer of a request/response: a parked task and nothing else."""
+"""Hands the one answer of a request/response to the parked task that requested it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Reply(Owner):
-    """The task that asked. No scope, no event, no task of its own."""
+    """The parked task of a request/response, without a scope, event or task of its own."""
 
     __slots__ = ("_engine", "_stream", "_task")
 
@@ -27,14 +27,14 @@ class Reply(Owner):
         self._stream = stream
 
     def abort(self, _: object) -> trio.lowlevel.Abort:
-        """The task is cancelled: so is its request."""
+        """Cancel the request, because its task was cancelled."""
         self._stream.owner = None
         self._engine.cancel_stream(self._stream)
         return trio.lowlevel.Abort.SUCCEEDED
 
     def on_item(self, payload: Payload, complete: bool) -> None:
         stream = self._stream
-        stream.owner = None  # nothing more comes, and two that refer to each other would wait for the collector
+        stream.owner = None  # nothing more comes, and a reference cycle would wait for the garbage collector
         self._engine.session.outbox.on_answer(stream)
         task, self._task = self._task, None
         if task is not None:

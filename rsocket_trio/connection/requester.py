@@ -1,4 +1,4 @@
-"""What can be asked of a peer? Requests of all kinds, and what is said beside them."""
+"""Holds a connection's request methods: all interactions, metadata pushes, pings and extensions."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rsocket_trio.terms import Setup
 from rsocket_trio.values import UnsaidNumber
 
 INITIAL_REQUEST_N = UnsaidNumber(256)
-"""Items that a request asks for first, unless its caller or the peer's name says otherwise."""
+"""Initial credit of a request in items, unless its caller or ``peer=`` sets another."""
 
 
 class Requester:
-    """The asking side of a connection, which both ends have."""
+    """The requester side of a connection, which both ends have."""
 
     setup: Setup
     _engine: Engine
@@ -34,18 +34,18 @@ class Requester:
     async def request_response(
         self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
     ) -> Payload:
-        """Ask, and wait for the one answer. Being cancelled, by a deadline too, sends CANCEL.
+        """Send a request, and return its one answer. A cancellation, also by a deadline, sends CANCEL.
 
         ``entries`` are extension entries of the request, in the extension draft.
 
-        Raises ``ApplicationError``, ``Rejected``, ``Canceled`` or ``Invalid`` as the responder answered,
-        ``ConnectionLost`` or ``ConnectionClosed`` when the connection is gone, ``Unsupported`` where the dialect has no
-        such interaction. Waits for a permit where leases were agreed.
+        Raise ``ApplicationError``, ``Rejected``, ``Canceled`` or ``Invalid`` as the responder answered,
+        ``ConnectionLost`` or ``ConnectionClosed`` when the connection is gone, ``Unsupported`` if the dialect has no
+        such interaction. Waits for a permit if leases were agreed.
         """
         engine = self._engine
         request = as_payload(payload) if route is None else self._request(payload, route)
         extensions = as_entries(entries) if entries else ()
-        # What Opening.open does, without a coroutine of its own for each request.
+        # The same as Opening.open, without a coroutine of its own for each request.
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
         except RuntimeError:
@@ -91,10 +91,10 @@ class Requester:
         refill: bool = True,
         pushes: bool = False,
     ) -> Incoming:
-        """A stream of items, to be used under ``async with``.
+        """Return a stream of items, for use under ``async with``.
 
         ``initial_request_n`` items (256, or what ``peer=`` sets) may come before the reader takes one; credit is
-        topped up at half, unless ``refill`` is false. Raises ``ValueError`` for a credit outside of 1 to 2^31-1. With
+        topped up at half, unless ``refill`` is false. Raise ``ValueError`` for a credit outside of 1 to 2^31-1. With
         ``pushes`` metadata that a peer of ReactiveSocket 0.0 pushes onto the stream comes between the items, as
         ``MetadataPush``; without it such metadata is dropped.
         """
@@ -134,7 +134,7 @@ class Requester:
         refill: bool = True,
         pushes: bool = False,
     ) -> Incoming:
-        """A stream that never completes (drafts 0.0 and 0.1), to be used as that of ``request_stream``."""
+        """Return a stream that never completes (drafts 0.0 and 0.1), for use like that of ``request_stream``."""
         kind = Interaction.REQUEST_SUBSCRIPTION
         return self._incoming(kind, payload, route, entries, initial_request_n, refill, pushes)
 
@@ -147,7 +147,7 @@ class Requester:
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
     ) -> Channel:
-        """A channel, to be used under ``async with``; the payload opens it and is the handler's ``channel.request``."""
+        """Return a channel for ``async with``; the payload opens it and is the handler's ``channel.request``."""
         credit = self._credit(initial_request_n)
         request = self._request(payload, route)
         return Channel(
@@ -159,7 +159,7 @@ class Requester:
     async def fire_and_forget(
         self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
     ) -> None:
-        """Send a request that is never answered. What was accepted is not lost by leaving the connection."""
+        """Send a request that is never answered. An accepted request is still sent when the connection is left."""
         request = self._request(payload, route)
         extensions = as_entries(entries)
         need_trio()
@@ -177,9 +177,9 @@ class Requester:
         engine.wake()
 
     async def ping(self) -> float:
-        """Seconds that a sign of life takes there and back.
+        """Send a ping, and return its round trip time in seconds.
 
-        Answers match in order; their data is not checked. Raises ``Unsupported`` where the dialect has none. In
+        Answers match in order; their data is not checked. Raise ``Unsupported`` if the dialect has no ping. In
         Streamux a ping takes a request id, and waits while none is free.
         """
         engine = self._engine
@@ -208,7 +208,7 @@ class Requester:
     async def send_entries(self, entries: Iterable[object], *, ignore: bool = True) -> None:
         """Send extension entries that concern the connection, in the extension draft.
 
-        A peer that can't read them skips them all, unless ``ignore`` is false. Raises ``Unsupported`` elsewhere.
+        A peer that cannot read them skips all, unless ``ignore`` is false. Raise ``Unsupported`` in another dialect.
         """
         engine = self._engine
         content = as_entries(entries)

@@ -1,4 +1,4 @@
-"""How does a connection get its next transport? A client dials again and asks; a server waits for its client."""
+"""Gets the next transport of a resumable session: clients dial and send RESUME, servers wait for their client."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ Dial = Callable[[], AbstractAsyncContextManager[Transport]]
 """Opens a new transport to the same server, for as long as a block."""
 
 GOODBYE = 1.0
-"""Seconds that a last word on a transport gets."""
+"""Seconds that a last frame on a transport gets."""
 SHARE = 4
-"""How many tries there is time for at least, however much the pauses have grown."""
+"""Least number of tries within the session time, at any length of the pauses."""
 
 
 ABSENCES = OSError, ConnectionLost, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError
-"""What is raised where a network is not there, or a server can't be asked just now; TLS raises an ``OSError``."""
+"""Exceptions of a network or server that is not reachable at the moment; TLS raises an ``OSError``."""
 
 
 def is_absence(error: BaseException) -> bool:
-    """Whether a function that opens streams could not connect. Anything else is a fault of its own."""
+    """Return whether a function that opens streams could not connect; any other error is a fault of its own."""
     if isinstance(error, ABSENCES):
         return True
-    # Nobody raises what was never imported; programs that use TCP need not import it.
+    # A class that was never imported is not raised; programs that use TCP need not import it.
     websocket = sys.modules.get("trio_websocket")
     return websocket is not None and isinstance(error, websocket.HandshakeError)
 
 
 @attrs.frozen(eq=False)
 class Arrival:
-    """A transport over which the session goes on, and the frames that came on it already. ``done`` when it is over."""
+    """A transport that resumes the session, and the frames it already received. ``done`` is set when it is over."""
 
     transport: Transport
     frames: Sequence[bytes]
@@ -51,7 +51,7 @@ class Arrival:
 
 
 class NoWayBack(Exception):
-    """The session will not go on, for this reason."""
+    """Raised when a session cannot be resumed; ``error`` is the reason."""
 
     def __init__(self, error: RSocketError) -> None:
         super().__init__(str(error))
@@ -59,20 +59,20 @@ class NoWayBack(Exception):
 
 
 class Road(Protocol):
-    """Where the next transport of a session comes from."""
+    """The source of the next transport of a session."""
 
     options: ResumeOptions
 
     def next(self) -> AbstractAsyncContextManager[Arrival]:
-        """The next transport, for as long as a block. Raises ``NoWayBack``; the caller bounds the time."""
+        """Provide the next transport, open during the block. Raise ``NoWayBack``; the caller bounds the time."""
         ...
 
 
 class ClientRoad:
     """Dials until a server answers RESUME, with a pause before each try.
 
-    Pauses grow from try to try. They begin anew behind a transport that was good for something: it lived for longer
-    than the longest pause, or some of the streams passed.
+    Pauses grow from try to try. They start again after a transport that was useful: it lived for longer than the
+    longest pause, or carried frames of streams.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ClientRoad:
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[Arrival]:
-        """The next transport on which the server goes on with the session."""
+        """Provide the next transport on which the server resumes the session."""
         lived = trio.current_time() - self._arrived
         if lived > self.options.longest_delay or self._continuity.progress != self._progress:
             self._tries = 0
@@ -100,7 +100,7 @@ class ClientRoad:
                 try:
                     async with self._dial() as transport:
                         arrival = await self._ask(transport)
-                        # An answer in the very turn in which the time is over comes too late for this try.
+                        # An answer in the same scheduler step in which the deadline passes comes too late for this try.
                         if arrival is not None and not patience.cancel_called:
                             patience.deadline = math.inf
                             arrived = True
@@ -108,19 +108,19 @@ class ClientRoad:
                 except (ConnectionLost, trio.BrokenResourceError, trio.ClosedResourceError):
                     if arrived:
                         raise
-                    # The network is not back, or gone again: the next try may do better.
+                    # The network is not back, or lost again: the next try may succeed.
 
     def _pause(self) -> float:
-        """Seconds before the next try, of which the session's time is enough for some."""
+        """Return the seconds before the next try, at most a quarter of the session's time."""
         options = self.options
         return min(options.delay(self._tries, random.random()), options.session_seconds / SHARE)
 
     async def _ask(self, transport: Transport) -> Arrival | None:
-        """What the server makes of it; ``None`` where it says nothing, or nobody wants to know any more."""
+        """Send RESUME. Return the resumed transport; ``None`` without an answer, or if the session is not kept."""
         if not self._continuity.is_kept:
             return None
         transport.use_framing(self._framing())
-        # What the answer shows to have come is the doing of the transport before.
+        # Progress that the answer reports was made by the transport before.
         self._progress = self._continuity.progress
         await transport.send([self._continuity.ask()])
         try:
@@ -129,7 +129,7 @@ class ClientRoad:
                 return None
             self._continuity.answered(frames[0], trio.current_time())
         except RemoteProtocolError as error:
-            # RS02-RSM-25: told, and not tried again.
+            # RS02-RSM-25: the server gets an ERROR, and there is no other try.
             with trio.move_on_after(GOODBYE):
                 await transport.send([self._continuity.farewell(error)])
                 await transport.finish()
@@ -143,7 +143,7 @@ class ClientRoad:
 
 
 class ServerRoad:
-    """Waits for what the server brings."""
+    """Waits for a transport that the server accepted from the returning client."""
 
     def __init__(self, options: ResumeOptions) -> None:
         self.options = options
@@ -152,24 +152,24 @@ class ServerRoad:
 
     @property
     def is_offered(self) -> bool:
-        """Whether a transport is here that the session has not taken yet."""
+        """Whether a transport was offered that the session has not taken yet."""
         return self._arrival is not None
 
     def offer(self, arrival: Arrival) -> None:
-        """The client is back, on this transport. One that was offered before and not taken is let go."""
+        """Offer a transport on which the client resumes. An earlier one that was not taken is released."""
         self.let_go()
         self._arrival = arrival
         self._waiting.wake_all()
 
     def let_go(self) -> None:
-        """Whoever brought a transport that nobody took may close it."""
+        """Release an offered transport that was not taken, so that the task that offered it may close it."""
         arrival, self._arrival = self._arrival, None
         if arrival is not None:
             arrival.done.set()
 
     @asynccontextmanager
     async def next(self) -> AsyncIterator[Arrival]:
-        """The next transport that the client came back on."""
+        """Provide the next transport on which the client resumes."""
         while self._arrival is None:
             await self._waiting.park()
         arrival, self._arrival = self._arrival, None

@@ -1,4 +1,4 @@
-"""What does a link ask of the connection that it serves?"""
+"""Declares the interface through which a link reports to the connection that it serves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 
 
 class Rules(Protocol):
-    """What a link asks of the connection that it serves. None of these waits."""
+    """The properties and events that a link uses. None of these waits."""
 
     @property
     def is_congested(self) -> bool:
@@ -18,36 +18,36 @@ class Rules(Protocol):
 
     @property
     def is_stuck(self) -> bool:
-        """Whether that pause would not end: only another transport helps."""
+        """Whether a pause of reading would not end without another transport."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more is to be read."""
+        """Whether nothing more has to be read."""
         ...
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether a part of a frame is here that the transport knows nothing of."""
+        """Whether the session holds a part of a frame, beyond the transport."""
         ...
 
     @property
     def progress(self) -> int:
-        """Grows while what was received is taken by its readers."""
+        """A counter that grows while readers take received items."""
         ...
 
     def on_frames(self, frames: Sequence[bytes]) -> None:
-        """Whole frames came."""
+        """Act on whole frames."""
         ...
 
     def on_broken(self, error: RemoteProtocolError) -> None:
-        """The transport can't find the next frame."""
+        """Handle a framing error: the transport cannot find the next frame."""
         ...
 
     def on_lost(self, error: ConnectionLost) -> None:
-        """The transport is gone."""
+        """Handle the loss of the transport."""
         ...
 
     def on_written(self) -> None:
-        """Something left the outbox."""
+        """Handle a write from the outbox."""
         ...

@@ -1,4 +1,4 @@
-"""How much of what came has nobody read yet? One sum for all streams of a connection, and who waits for less."""
+"""Counts the unread bytes of all streams of a connection and withholds credit above a limit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Stock:
-    """What all streams of a connection received and nobody has read yet, in bytes.
+    """The bytes that all streams of a connection received and their readers have not taken yet.
 
-    Above the limit no new credit is granted; those who go without are remembered until readers caught up. Where there
-    is no credit each item counts ``overhead`` bytes more, and reading pauses until readers have made room for half of
-    the limit, unless messages have a budget each; ``is_blocking`` says that it does. ``readings`` counts how often
-    something was taken, ``is_awaited`` says that somebody waits for there to be less.
+    Above the limit no new credit is granted; inboxes without credit are kept until readers caught up. In protocols
+    without credit each item counts ``overhead`` bytes more, and reading pauses until readers have made room for half
+    of the limit, unless messages have a budget each; ``is_blocking`` says that reading pauses. ``readings`` counts the
+    reads, ``is_awaited`` says that an inbox or the link waits for a smaller sum.
     """
 
     __slots__ = (
@@ -44,7 +44,7 @@ class Stock:
         self.size = 0
 
     def blocks(self, relieve: Callable[[], None]) -> bool:
-        """Whether reading must pause; ``relieve`` is then called when it need not any more."""
+        """Return whether reading must pause; if so, ``relieve`` is called when it may go on."""
         if not self._pauses or self.size <= (self._limit // 2 if self._relieve else self._limit):
             self._relieve = None
             self.is_blocking = False
@@ -59,19 +59,19 @@ class Stock:
         return self.size > self._limit
 
     def starve(self, inbox: Inbox) -> None:
-        """An inbox has to wait for its credit."""
+        """Withhold the credit of an inbox until there is room."""
         self._starved[inbox] = None
         self.is_awaited = True
 
     def taken(self, size: int) -> None:
-        """Bytes were read, or dropped: grant what was withheld, if there is room again."""
+        """Subtract bytes that were read or dropped, and grant withheld credit if there is room again."""
         self.size -= size
         self.readings += 1
         if self.is_awaited:
             self.tell()
 
     def tell(self) -> None:
-        """There is less now: those who wait for that may be right."""
+        """Resume reading and grant withheld credit, as far as the smaller sum allows."""
         if self._relieve is not None and self.size <= self._limit // 2:
             self._relieve()
         if self._starved and self.size <= self._limit:
@@ -81,5 +81,5 @@ class Stock:
         self.is_awaited = self._relieve is not None or bool(self._starved)
 
     def clear(self) -> None:
-        """The connection is over: nobody gets credit."""
+        """Drop all withheld credit, because the connection is over."""
         self._starved.clear()

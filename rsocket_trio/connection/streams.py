@@ -1,4 +1,4 @@
-"""What users hold of a stream that goes one way: ``Incoming`` and ``Outgoing``."""
+"""Holds ``Incoming`` and ``Outgoing``, the user objects of streams that go one way, and their base ``Owner``."""
 
 from __future__ import annotations
 
@@ -22,45 +22,45 @@ if TYPE_CHECKING:
 
 
 class Owner:
-    """Whoever waits for a stream's events. By default nothing matters."""
+    """The receiver of a stream's events. By default it ignores them."""
 
     __slots__ = ()
 
     @property
     def _unread(self) -> int:
-        """Items that came and were not taken."""
+        """Number of received items that were not taken."""
         return 0
 
     def on_item(self, payload: Payload, complete: bool) -> None:
-        """An item came; with ``complete`` it was the last."""
+        """Handle an item; with ``complete`` it is the last."""
 
     def on_items(self, payloads: Sequence[Payload]) -> None:
-        """Items came together, none of them the last."""
+        """Handle items that came together, none of them the last."""
         for payload in payloads:
             self.on_item(payload, False)
 
     def on_push(self, push: MetadataPush) -> bool:
-        """Metadata for this stream was pushed; whether anybody will read it."""
+        """Handle metadata pushed onto this stream. Return whether it will be read."""
         return False
 
     def on_complete(self) -> None:
-        """The peer's half is complete."""
+        """Handle the completion of the peer's half."""
 
     def on_error(self, error: RSocketError) -> None:
-        """The stream, or the whole connection, ended with this error."""
+        """Handle the error that ended the stream or the whole connection."""
 
     def on_cancel(self) -> None:
-        """The peer cancelled the stream."""
+        """Handle a cancellation by the peer."""
 
     def on_credit(self) -> None:
-        """The peer granted credit, or cancelled our half: whoever waits to send looks again."""
+        """Wake a waiting sender, because the peer granted credit or cancelled our half."""
 
     def on_eof(self) -> None:
-        """Our half is complete, and its user goes on."""
+        """Handle the completion of our half, whose user goes on."""
 
 
 class Outgoing:
-    """Where a handler sends its items. Each ``send`` waits for the peer's credit."""
+    """Sends the items of a handler. Each ``send`` waits for the peer's credit."""
 
     __slots__ = ("_sender",)
 
@@ -69,14 +69,14 @@ class Outgoing:
 
     @property
     def room(self) -> int:
-        """How many items the peer's credit allows right now, without waiting."""
+        """Number of items that the peer's credit allows right now, without waiting."""
         return self._sender.room
 
     async def wait_room(self, beyond: int = 0) -> int:
         """Wait until the peer's credit allows more than ``beyond`` items, and return how many it allows: ``room``.
 
-        For those who hand demand on in place of buffering: what the peer granted is what they ask of others. Waits for
-        credit alone, not for room in the outbox. Raises as ``send`` does when nothing more can be sent. Where the
+        For handlers that pass demand on instead of buffering: they request from others as much as the peer granted.
+        Waits for credit alone, not for room in the outbox. Raise as ``send`` does when nothing more can be sent. If the
         protocol has no credit (Streamux) ``room`` is always 2^31-1.
         """
         return await self._sender.wait_room(beyond)
@@ -85,23 +85,23 @@ class Outgoing:
         """Send one item.
 
         Waits for the peer's credit and for room in the connection's outbox; when cancelled meanwhile, nothing was
-        sent. Raises ``Canceled`` after the peer cancelled this half, ``ConnectionLost`` or ``ConnectionClosed`` when
+        sent. Raise ``Canceled`` after the peer cancelled this half, ``ConnectionLost`` or ``ConnectionClosed`` when
         the connection is gone.
         """
         return self._sender.send(payload)
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
-        """Send items in order, for less than so many calls of ``send`` cost.
+        """Send items in order, at a lower cost than one ``send`` for each.
 
-        Waits and raises as ``send`` does, before the item that it waits for or that can't be sent; those before it
-        were sent.
+        Waits and raises as ``send`` does, before the item that must wait or cannot be sent; the items before it were
+        sent.
         """
         await self._sender.send_many(payloads)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
         """Send metadata that concerns this stream, in order with its items; it takes no credit.
 
-        Raises ``Unsupported`` in every dialect but ReactiveSocket 0.0.
+        Raise ``Unsupported`` in every dialect but ReactiveSocket 0.0.
         """
         await self._sender.push(MetadataPush(as_bytes(metadata), metadata_type))
 
@@ -139,7 +139,7 @@ class Incoming(Owner):
             raise LocalProtocolError("a stream can be opened once only: ask the connection for a new one")
         need_trio()
         await trio.lowlevel.checkpoint()
-        # Nothing waits between the opening and the owner's place in it, so no event is missed.
+        # There is no checkpoint between the opening and the owner's registration, so no event is missed.
         self._attach(await self._engine.opening.open(self._interaction, self.request, self._credit, self._entries))
         return self
 
@@ -153,12 +153,12 @@ class Incoming(Owner):
         self.discard()
 
     def discard(self) -> None:
-        """Nobody reads any more: let go of what came and was not read."""
+        """Drop the received items that were not read; no reader is left."""
         self._opened()[1].drop()
 
     @property
     def _unread(self) -> int:
-        """Items that came and were not taken."""
+        """Number of received items that were not taken."""
         return self._inbox.unread if self._inbox is not None else 0
 
     def __aiter__(self) -> Self:
@@ -171,7 +171,7 @@ class Incoming(Owner):
         return self._not_opened() if inbox is None else inbox.get()
 
     async def receive_batch(self) -> list[Payload]:
-        """Everything that has come and was not read, at least one item: waits for it. An empty list is the end.
+        """Return all items that came and were not read; wait for at least one. An empty list is the end.
 
         For readers of many small items: one call instead of one per item. Credit, order and errors are those of
         ``async for``; an ERROR of the responder is raised by the call after the one that took the last items.
@@ -179,16 +179,16 @@ class Incoming(Owner):
         return await self._opened()[1].get_all()
 
     def request_n(self, request_n: int) -> None:
-        """Grant the peer credit for so many items more, beyond what is topped up by itself.
+        """Grant the peer credit for ``request_n`` more items, beyond the automatic refill.
 
-        Raises ``ValueError`` unless it is between 1 and 2^31-1.
+        Raise ``ValueError`` unless it is between 1 and 2^31-1.
         """
         self._opened()[1].request_n(request_n)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
         """Send metadata that concerns this stream to its responder.
 
-        Raises ``Unsupported`` in every dialect but ReactiveSocket 0.0.
+        Raise ``Unsupported`` in every dialect but ReactiveSocket 0.0.
         """
         await Sender(self._engine, self._opened()[0]).push(MetadataPush(as_bytes(metadata), metadata_type))
 
@@ -228,7 +228,7 @@ class Incoming(Owner):
 
 
 class IncomingWithPushes(Incoming):
-    """The same, where ``MetadataPush`` values come between the items as the peer pushed them (ReactiveSocket 0.0)."""
+    """An ``Incoming`` with ``MetadataPush`` values between the items, as the peer pushed them (ReactiveSocket 0.0)."""
 
     __slots__ = ()
 
@@ -236,7 +236,7 @@ class IncomingWithPushes(Incoming):
         return super().__anext__()
 
     async def receive_batch(self) -> list[Payload | MetadataPush]:  # type: ignore[override]
-        """Everything that has come, pushes in their places among it. An empty list is the end."""
+        """Return all items that came, with pushes in their places. An empty list is the end."""
         return [*await super().receive_batch()]
 
     def on_push(self, push: MetadataPush) -> bool:

@@ -1,4 +1,4 @@
-"""How does a session outlive its transport? It is suspended, waits for the next one, and goes on over it."""
+"""Suspends a session that lost its transport and resumes it over the next one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def suspend(engine: Engine, error: ConnectionLost) -> None:
-    """The transport is gone, and the session waits for another."""
+    """Suspend the session, because its transport is lost, until there is another."""
     if engine.is_suspended or engine.ended is not None:
         return
     engine.faults.lost(error)
@@ -28,18 +28,18 @@ def suspend(engine: Engine, error: ConnectionLost) -> None:
 
 
 def replace_link(engine: Engine, error: ConnectionLost) -> None:
-    """The transport is of no more use, and the session goes on without it until there is another one."""
+    """Abandon the transport, which is of no more use, and suspend the session until there is another."""
     suspend(engine, error)
     if engine.link is not None:
         engine.link.abandon()
 
 
 async def find_the_way_back(engine: Engine, nursery: trio.Nursery, context: contextvars.Context) -> None:
-    """Wait for the next transport, as long as the session may; then go on over it until it is lost as well."""
+    """Wait for the next transport, within the session's time; then run over it until it is lost as well."""
     road = engine.road
     assert road is not None
     seconds = road.options.session_seconds
-    engine.link = None  # the transport that is gone, and what it had read, cost nothing meanwhile
+    engine.link = None  # frees the lost transport and its read buffer meanwhile
     with Patience(engine.clock.timers, trio.current_time() + seconds) as patience:
         engine.detour = patience.scope
         try:
@@ -55,7 +55,7 @@ async def find_the_way_back(engine: Engine, nursery: trio.Nursery, context: cont
                 engine.faults.lost(end.error)
             engine.end(end.error)
         except Exception as error:
-            # A fault of the function that opens streams leaves the block; all who wait hear that it is over.
+            # A fault of the function that opens streams leaves the block; all waiting calls raise that it is over.
             engine.end(ConnectionLost(f"the session was given up: {error!r}"))
             raise
     if patience.scope.cancelled_caught and engine.ended is None:

@@ -1,4 +1,7 @@
-"""When is each request due? In seconds from the start, known beforehand: no answer, however late, moves the next."""
+"""Computes the due times of a load task's requests, in seconds from the start.
+
+The times are known beforehand: no answer, however late, moves the next request.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from rsocket_trio.loadgen.plan import Plan
 
 
 def constant(rate: float, tasks: int = 1, task: int = 0) -> Iterator[float]:
-    """Equal distances between the requests of all tasks together, which take turns."""
+    """Yield due times at equal distances over all tasks together; the tasks take turns."""
     for number in itertools.count(task, tasks):
         yield number / rate
 
 
 def poisson(rate: float, seed: str) -> Iterator[float]:
-    """Distances as those of many users who do not know of each other: exponential, ``1 / rate`` on average."""
+    """Yield due times as independent users make them: exponential distances, ``1 / rate`` seconds on average."""
     chance = random.Random(seed)
     now = 0.0
     while True:
@@ -25,7 +28,7 @@ def poisson(rate: float, seed: str) -> Iterator[float]:
 
 
 def arrivals(plan: Plan, task: int, seed: int) -> Iterator[float]:
-    """When the requests of one task are due, warm-up included. Nothing for a closed loop, which has no schedule."""
+    """Return the due times of one task, warm-up included: none for a closed loop, which has no schedule."""
     if plan.rate is None:
         return iter(())
     if plan.arrivals == "constant":

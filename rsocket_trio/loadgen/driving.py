@@ -1,8 +1,9 @@
-"""When does a task make its requests? When they are due, whatever became of those before them.
+"""Makes the requests of a load task: when they are due, or in a closed loop after the answer before.
 
-A server that stalls for a second holds up every user who comes in that second. Who waits for an answer before asking
-again would count one slow request: that omits most of the harm. Here requests are begun when their schedule says so,
-and their latency counts from that moment, also where they had to wait because too many were under way.
+A server that stalls for a second holds up every user who comes in that second. A client that waits for an answer before
+it asks again counts one slow request and omits most of the harm. So requests are begun when their schedule says so,
+whatever became of those before them, and their latency counts from that moment, also if they had to wait because too
+many were under way.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Driver:
         self._answering = trio.CancelScope()
 
     async def probe(self) -> None:
-        """Make one request that is not counted. Raises what it fails with."""
+        """Make one request that is not counted. Raise the error that it fails with."""
         with trio.move_on_after(self._plan.timeout) as scope:
             await self._request(self._lines[0].connection, self._payloads.next(), int)
         if scope.cancelled_caught:
@@ -72,7 +73,7 @@ class Driver:
                 await self._wait_until_sent()
 
     def stop(self) -> None:
-        """Begin no more requests; those under way get a moment to be answered."""
+        """Begin no more requests; those under way get ``STOPPING`` seconds to be answered."""
         self._stopped = True
         self._waiting.clear()
         self._arriving.cancel()
@@ -104,18 +105,18 @@ class Driver:
             self._busy -= 1
 
     async def _ask_again_and_again(self, end: float) -> None:
-        """One client of a closed loop: it asks again once it was answered."""
+        """Run one client of a closed loop: it makes its next request once the last one was answered."""
         while (now := trio.current_time()) < end and not self._stopped:
             self._recorder.count(now - self._start, recording.DUE)
             if not await self._make(now - self._start):
                 await trio.sleep(PAUSE)
 
     async def _make(self, offset: float) -> bool:
-        """Make the request that is due at an offset, and count what becomes of it. Returns whether it was answered."""
+        """Make the request that is due at an offset and count its outcome. Return whether it was answered."""
         recorder, due = self._recorder, self._start + offset
         begun = trio.current_time()
         if begun - due >= self._plan.timeout:
-            # Who would have asked is gone.
+            # A user would have given up by now.
             recorder.count(offset, recording.DROPPED)
             await trio.lowlevel.checkpoint()
             return False
@@ -126,7 +127,7 @@ class Driver:
                 items = await self._request(line.connection, self._payloads.next(), lambda: self._first(offset))
             except RSocketError as error:
                 recorder.count(offset, recording.ERROR, kind_of(error))
-                # A connection that is gone fails at once, as often as it is asked.
+                # A connection that is gone fails at once, as often as it is asked: let other tasks run.
                 await trio.lowlevel.checkpoint()
                 return False
         if scope.cancelled_caught:
@@ -147,12 +148,12 @@ class Driver:
         self._recorder.took(offset, recording.FIRST_ITEM, trio.current_time() - self._start - offset)
 
     def _measured(self) -> None:
-        """Say how long was measured: less than planned where the load was stopped."""
+        """Record how long was measured: less than planned if the load was stopped."""
         seconds = min(trio.current_time() - self._start - self._plan.warm_up, self._plan.seconds)
         self._recorder.fact(recording.MEASURED, max(round(seconds * recording.NS), 0))
 
     async def _wait_until_sent(self) -> None:
-        """Wait for an answer to what comes behind the last request: nothing else says that those have arrived."""
+        """Ping behind the last request and wait: nothing else shows that fire-and-forget requests have arrived."""
         with trio.move_on_after(self._plan.timeout):
             for line in self._lines:
                 try:

@@ -1,4 +1,4 @@
-"""How are many numbers kept in little room? In buckets that grow with them, so that the relative error stays the same.
+"""A histogram of whole numbers in little memory: buckets grow with the numbers and bound the relative error.
 
 Up to 255 each number has a bucket of its own; from there on each power of two is cut into 128. A bucket is 1/128 of its
 lowest number wide at most. Buckets with the same index mean the same numbers everywhere: histograms merge by adding
@@ -17,7 +17,7 @@ RELATIVE_ERROR = 2.0**-BITS
 
 
 def bucket_of(number: int) -> int:
-    """The bucket of a number from 0 on. Raises ``ValueError`` for one below."""
+    """Return the bucket of a number from 0 on. Raise ``ValueError`` for one below."""
     if number < 0:
         raise ValueError(f"{number}: only numbers from 0 on are counted")
     shift = number.bit_length() - BITS - 1
@@ -25,14 +25,14 @@ def bucket_of(number: int) -> int:
 
 
 def bounds_of(bucket: int) -> tuple[int, int]:
-    """The lowest and the highest number of a bucket."""
+    """Return the lowest and the highest number of a bucket."""
     shift = max((bucket >> BITS) - 1, 0)
     lowest = (bucket - (shift << BITS)) << shift
     return lowest, lowest + (1 << shift) - 1
 
 
 class Histogram:
-    """How often which numbers came, as whole numbers from 0 on, in whatever unit."""
+    """Counts of whole numbers from 0 on, in any unit."""
 
     def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
         """``counts`` are pairs of a bucket and how often it came, as ``counts()`` gives them."""
@@ -43,7 +43,7 @@ class Histogram:
             self._add(bucket, count)
 
     def record(self, number: int, count: int = 1) -> None:
-        """Count a number, so many times. Raises ``ValueError`` for one below 0."""
+        """Count a number ``count`` times. Raise ``ValueError`` for one below 0."""
         self._add(bucket_of(number), count)
 
     def merge(self, other: Histogram) -> None:
@@ -52,14 +52,14 @@ class Histogram:
             self._add(bucket, count)
 
     def counts(self) -> Iterator[tuple[int, int]]:
-        """Each bucket in which there is something, and how often, in the order of their numbers."""
+        """Yield each bucket that is not empty with its count, in the order of their numbers."""
         yield from sorted(self._counts.items())
 
     def quantile(self, part: float) -> int | None:
-        """The number that this part of all numbers does not exceed; ``None`` where there are none.
+        """Return the number that this part of all numbers does not exceed; ``None`` if there are none.
 
         It is the highest one of its bucket: the exact one by nearest rank, or above it by ``RELATIVE_ERROR`` at most.
-        Raises ``ValueError`` for a part outside of 0 to 1.
+        Raise ``ValueError`` for a part outside of 0 to 1.
         """
         if not 0 <= part <= 1:
             raise ValueError(f"quantile {part}: a part is 0 to 1")

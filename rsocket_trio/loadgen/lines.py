@@ -1,4 +1,4 @@
-"""Which connections does a task use? So many, opened before the load and again when one is lost."""
+"""Opens the connections of a load task before the load starts, and reopens those that are lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ AGAIN = Retry(first_delay=0.1, longest_delay=2.0)
 
 
 class Line:
-    """A connection, or the next one. Whoever asks while there is none is told so at once: that is a failed request."""
+    """A connection that is replaced when it is lost. While there is none, requests fail at once."""
 
     def __init__(self, uri: str, terms: dict[str, Any]) -> None:
         self._uri = uri
@@ -28,13 +28,13 @@ class Line:
 
     @property
     def connection(self) -> Connection:
-        """The connection. Raises ``ConnectionLost`` while there is none."""
+        """Return the connection. Raise ``ConnectionLost`` while there is none."""
         if self._connection is None:
             raise ConnectionLost(f"not connected to {self._uri}")
         return self._connection
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Have a connection until cancelled. Raises what keeps the first one from being made, and starts with it."""
+        """Keep a connection open until cancelled. Started once the first one is made; raise the error if that fails."""
         tries = 0
         while True:
             try:
@@ -57,7 +57,7 @@ class Line:
 
 
 async def open_lines(plan: Plan, nursery: trio.Nursery) -> list[Line]:
-    """All connections of a task, which then run in the nursery. Raises what keeps one of them from being made."""
+    """Open all connections of a task and run them in the nursery. Raise the error of one that cannot be made."""
     terms = plan.connection_terms()
     lines = [Line(plan.uri, terms) for _ in range(plan.connections)]
     with trio.move_on_after(plan.connect_timeout) as scope:
@@ -69,9 +69,9 @@ async def open_lines(plan: Plan, nursery: trio.Nursery) -> list[Line]:
 
 
 async def _hear(connection: Connection) -> None:
-    """Wait for a sign of life: a refusal shows here."""
+    """Wait for the answer to a ping: a refusal of the SETUP shows here."""
     try:
         await connection.ping()
     except Unsupported:
-        # Dialects without one say so; there the first request shows it.
+        # The dialect has no ping: there the first request shows a refusal.
         return

@@ -1,4 +1,4 @@
-"""What load is wanted? Where to, how much, of what, on which terms: one value, checked before anything starts."""
+"""The plan of a load: target, rate, requests and connection terms in one value, checked before the load starts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ INTERACTIONS = ("response", "stream", "fnf", "channel")
 CLOSED = "closed"
 ARRIVALS = ("poisson", "constant", CLOSED)
 IN_FLIGHT = 1024
-"""Requests of a task that may wait for their answers, where an open loop is not told."""
+"""Requests of a task that may wait for their answers in an open loop, by default."""
 
 
 class Terms(TypedDict, total=False):
-    """What ``run`` takes beside the URI: the fields of ``Plan``, by their names."""
+    """The arguments of ``run`` beside the URI: the fields of ``Plan``, by their names."""
 
     rate: float | None
     seconds: float
@@ -73,19 +73,19 @@ class Terms(TypedDict, total=False):
 
 
 def in_full(dialect: str) -> str:
-    """The name of a dialect in full, where it is a short one."""
+    """Return the full name of a dialect that is given by its short or full name."""
     return SHORT.get(dialect, dialect)
 
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """A load. Raises ``ValueError`` that says which term can't be, and why."""
+    """The terms of a load. Raise ``ValueError`` that names an invalid term and says why it is."""
 
     uri: str
     rate: float | None = None
     """Requests per second of all tasks together; none for a closed loop."""
     seconds: float = 10.0
-    """How long is measured."""
+    """Seconds that are measured."""
     tasks: int = 1
     """Tasks of Spark that make the load, all at the same time."""
     connections: int = 1
@@ -94,9 +94,9 @@ class Plan:
     """``response``, ``stream``, ``fnf`` or ``channel``."""
     route: str | None = None
     data: bytes = b""
-    """What each request carries."""
+    """The data of each request."""
     sizes: tuple[int, ...] = ()
-    """Instead of ``data``: random bytes, of a size that is drawn from these for each request."""
+    """Sizes in bytes, instead of ``data``: each request carries random bytes of a size drawn from these."""
     metadata: bytes | None = attrs.field(default=None, repr=False)
     auth: Authentication | None = attrs.field(default=None, repr=False)
     """Credentials, sent with each request, in composite metadata."""
@@ -105,21 +105,21 @@ class Plan:
     take: int | None = None
     """Items after which a stream or channel is cancelled and counts as answered; all by default."""
     credit: int = INITIAL_REQUEST_N
-    """Items of a stream or channel that are asked for first; topped up at half."""
+    """Initial credit of a stream or channel in items; topped up at half."""
     arrivals: str = "poisson"
     """``poisson`` or ``constant`` distances between requests; or ``closed``: each after the answer before it."""
     in_flight: int | None = None
     """Requests of a task that may wait for their answers: 1024, and in a closed loop one for each connection."""
     timeout: float = 10.0
-    """Seconds that a request may take; and as long may one wait for its turn, until it is dropped."""
+    """Seconds that a request may take. One that waits as long for its turn is dropped."""
     warm_up: float = 0.0
     """Seconds of the same load before measuring begins."""
     seed: int | None = None
-    """Of all that is random; drawn, and told in the summary, where it is not given."""
+    """Seed of all random choices; drawn by default. The summary holds it."""
     probe: bool = True
-    """Whether each task makes one request beforehand, without which there is no load."""
+    """Whether each task makes one request beforehand; if that fails there is no load."""
     connect_timeout: float = 10.0
-    """Seconds until all connections of a task must be there."""
+    """Seconds within which all connections of a task must be made."""
     dialect: str = attrs.field(default=DIALECT, converter=in_full)
     quirks: tuple[str, ...] = ()
     peer: str | None = None
@@ -130,7 +130,7 @@ class Plan:
     lease: bool = False
     headers: tuple[tuple[str, str], ...] = attrs.field(default=(), converter=as_headers, repr=False)
     trust: str | None = None
-    """A file of certificates to trust, PEM, which each executor must have; so must ``cert`` and ``key`` be."""
+    """PEM file of certificates to trust. Each executor must have it, as well as ``cert`` and ``key``."""
     untrusted: bool = False
     """Trust every certificate."""
     cert: str | None = None
@@ -176,27 +176,27 @@ class Plan:
 
     @property
     def bound(self) -> int:
-        """Requests of a task that may wait for their answers."""
+        """Return how many requests of a task may wait for their answers."""
         if self.in_flight is not None:
             return self.in_flight
         return self.connections if self.arrivals == CLOSED else IN_FLIGHT
 
     @property
     def first_credit(self) -> int:
-        """The credit that a stream or channel begins with: what the plan says, or else what the peer needs."""
+        """Return the initial credit of a stream or channel: the plan's, or by default the one that the peer needs."""
         needed = PEERS[self.peer].initial_request_n if self.peer is not None else None
         return self.credit if needed is None or not isinstance(self.credit, Unsaid) else needed
 
     @property
     def request_metadata(self) -> bytes | None:
-        """What goes with each request, beside its route."""
+        """Return the metadata of each request, without its route."""
         if self.auth is None:
             return self.metadata
         entry = encode_composite([Entry(AUTHENTICATION, encode_authentication(self.auth))])
         return entry + (self.metadata or b"")
 
     def connection_terms(self) -> dict[str, Any]:
-        """What ``open_connection`` takes beside the URI. Raises ``ValueError`` for files that do not work."""
+        """Return the arguments of ``open_connection`` beside the URI. Raise ``ValueError`` for unusable files."""
         return {
             "dialect": self.dialect,
             "quirks": self.quirks,

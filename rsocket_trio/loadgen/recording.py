@@ -1,4 +1,4 @@
-"""What does a task write down? Counts by second, of what happened and of how long it took, as rows that add up."""
+"""Counts the outcomes and times of a load task's requests by second, as rows that can be added up."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ LAG: Final = "lag"
 FIRST_ITEM: Final = "first_item"
 """From when it was due to the first item of a stream or channel."""
 
-# What a task says of itself once; these do not add up.
+# Facts of a task, recorded once; these do not add up.
 BEGAN: Final = "began"
 """When the task's schedule began: nanoseconds of the epoch, by the clock of its machine."""
 MEASURED: Final = "measured"
 """How long the task measured, in nanoseconds."""
 FAILED: Final = "failed"
-"""Why there was no load: the name of the row."""
+"""There was no load: the name of the row says why."""
 FACTS: Final = (BEGAN, MEASURED, FAILED)
 
 TIMEOUT: Final = "Timeout"
@@ -48,27 +48,27 @@ Row: TypeAlias = tuple[int, str, str, int | None, int]
 
 
 class Recorder:
-    """Counts of one task. ``at`` is in seconds from the start, warm-up included; what is due in that is not counted."""
+    """Counts of one task. ``at`` is in seconds from the start, warm-up included; the warm-up is not counted."""
 
     def __init__(self, warm_up: float = 0.0) -> None:
         self._warm_up = warm_up
         self._counts: dict[tuple[int, str, str, int | None], int] = {}
 
     def count(self, at: float, measure: str, name: str = "", number: int = 1) -> None:
-        """Something happened."""
+        """Count ``number`` events of a measure."""
         self._add(at, (measure, name, None), number)
 
     def took(self, at: float, measure: str, seconds: float) -> None:
-        """Something took so long."""
+        """Record a time in seconds."""
         # Two readings of a clock that is a float may be apart by less than nothing.
         self._add(at, (measure, "", bucket_of(max(round(seconds * NS), 0))), 1)
 
     def fact(self, measure: str, number: int) -> None:
-        """What is said once."""
+        """Record a fact of the whole task, one of ``FACTS``."""
         self._counts[0, measure, "", None] = number
 
     def rows(self) -> Iterator[Row]:
-        """All of it, by second."""
+        """Yield all rows, by second."""
         for (second, measure, name, bucket), number in sorted(self._counts.items(), key=_place):
             yield second, measure, name, bucket, number
 
@@ -80,7 +80,7 @@ class Recorder:
 
 
 def kind_of(error: RSocketError) -> str:
-    """What an error counts as: its class, and the application's code where it chose one."""
+    """Return the kind that an error counts as: its class, and the code of an application error if it chose one."""
     name = type(error).__name__
     if isinstance(error, ApplicationError) and error.code != ApplicationError.default_code:
         return f"{name} 0x{error.code:X}"

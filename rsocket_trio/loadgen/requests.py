@@ -1,4 +1,4 @@
-"""What is one request of a load? One interaction, from its first frame to the end of its answer."""
+"""Makes one request of a load: one interaction, from its first frame to the end of its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Request = Callable[[Connection, Payload, Callable[[], object]], Awaitable[int]]
 
 
 class Payloads:
-    """What the requests of a task carry."""
+    """The payloads of a task's requests: the same each time, or of random sizes."""
 
     def __init__(self, plan: Plan, seed: str) -> None:
         self._chance = random.Random(seed)
@@ -26,14 +26,14 @@ class Payloads:
         self._same = Payload(plan.data, self._metadata)
 
     def next(self) -> Payload:
-        """The next one."""
+        """Return the payload of the next request."""
         if not self._sizes:
             return self._same
         return Payload(self._bytes[: self._chance.choice(self._sizes)], self._metadata)
 
 
 def request_of(plan: Plan) -> Request:
-    """How the requests of a plan are made."""
+    """Return the function that makes the requests of a plan."""
 
     async def response(connection: Connection, payload: Payload, first: Callable[[], object]) -> int:
         await connection.request_response(payload, route=plan.route)
@@ -80,7 +80,7 @@ async def _converse(channel: Channel, payload: Payload, plan: Plan, first: Calla
         try:
             count = await _read(channel, plan.take, first)
         except RSocketError as exc:
-            # Out of the nursery it would come in a group.
+            # Raised in the nursery it would leave it in a group.
             error = exc
         nursery.cancel_scope.cancel()
     if error is not None:
@@ -97,5 +97,5 @@ async def _send(channel: Channel, payload: Payload, number: int) -> None:
             await channel.send(payload)
         await channel.send_eof()
     except RSocketError:
-        # Whoever reads hears of it as well; and a peer that wants no more may still have something to say.
+        # The reading side gets the error, too; and a peer that cancelled our half may still send items.
         return

@@ -1,4 +1,4 @@
-"""How is a load made with Spark? One barrier stage of so many tasks, whose counts Spark adds up."""
+"""Runs a load as one barrier stage of Spark and adds up the counts of its tasks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rsocket_trio.spark")
 
 REGISTERING = 20.0
-"""Seconds that the executors of a cluster get to come, before there are too few."""
+"""Seconds that the executors of a cluster get to register before their slots count as too few."""
 POLL = 0.5
 LOCALHOST = "127.0.0.1"
 
@@ -42,7 +42,7 @@ class SlotsError(RuntimeError):
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """What a load came to."""
+    """The result of a load."""
 
     rows: DataFrame
     """The counts of each task and second, as they were made: columns ``task``, ``second``, ``measure``, ``name``,
@@ -57,10 +57,10 @@ def run(spark: SparkSession, uri: str, **terms: Unpack[Terms]) -> Result:
     ``terms`` are the fields of ``Plan``: ``rate`` requests per second of all ``tasks`` together, for so many
     ``seconds``, with one ``interaction`` of one ``route``, on ``connections`` of each task.
 
-    Ctrl-C in the main thread ends the load in order: the result is what there is by then. A second one kills it.
+    Ctrl-C in the main thread ends the load in order: the result is that up to then. A second one kills it.
 
-    Raises ``ValueError`` for terms that can't be, ``SlotsError`` where Spark has no room for so many tasks at once,
-    ``LoadError`` where no task makes its load because one of them can't.
+    Raise ``ValueError`` for invalid terms, ``SlotsError`` if Spark has no room for so many tasks at once, ``LoadError``
+    if no task makes its load because one of them can't.
     """
     plan = Plan(uri=uri, **terms)
     check_slots(spark, plan.tasks)
@@ -68,10 +68,10 @@ def run(spark: SparkSession, uri: str, **terms: Unpack[Terms]) -> Result:
 
 
 def run_plan(spark: SparkSession, plan: Plan) -> Result:
-    """The same for a plan, where there is room."""
+    """Make the load of a plan, without checking for slots first."""
     seed = secrets.randbits(32) if plan.seed is None else plan.seed
     with stop_server(spark) as server, finishing(server.stop if server is not None else None) as interrupted:
-        # Read twice, the frame that makes the load would make it twice: its rows are kept.
+        # Reading the frame makes the load, and reading it twice would make it twice: keep its rows.
         rows = load_frame(spark, plan, seed, server).localCheckpoint()
     found = list(added_up(rows))
     for _, measure, name, _, _ in found:
@@ -81,7 +81,7 @@ def run_plan(spark: SparkSession, plan: Plan) -> Result:
 
 
 def added_up(rows: DataFrame) -> Iterator[Row]:
-    """The rows of all tasks as those of one: sums, and of what a task says once the highest."""
+    """Yield the rows of all tasks added up: sums of counts, and the highest of each fact."""
     from pyspark.sql import functions
 
     # Sums of clocks overflow.
@@ -93,20 +93,20 @@ def added_up(rows: DataFrame) -> Iterator[Row]:
 
 
 def load_frame(spark: SparkSession, plan: Plan, seed: int, server: StopServer | None) -> DataFrame:
-    """The frame that makes the load whenever it is read."""
+    """Return the data frame that makes the load whenever it is read."""
     address = server.address if server is not None else None
 
     def task(numbers: Iterable[int]) -> Iterator[tuple[object, ...]]:
         for number in numbers:
             yield from work(Part(plan=plan, task=number, seed=seed), address)
 
-    # mapInArrow has barriers, too, and asks for pandas.
+    # mapInArrow has barriers, too, but needs pandas.
     stage = spark.sparkContext.parallelize(range(plan.tasks), plan.tasks).barrier()
     return spark.createDataFrame(stage.mapPartitions(task), COLUMNS, verifySchema=False)
 
 
 def check_slots(spark: SparkSession, tasks: int) -> None:
-    """Raise ``SlotsError`` where Spark can't run so many tasks at once: it would try for minutes, then say little."""
+    """Raise ``SlotsError`` if Spark can't run so many tasks at once: it would retry for minutes and not say why."""
     deadline = time.monotonic() + REGISTERING
     while (slots := slots_of(spark)) < tasks:
         if is_local(spark) or time.monotonic() >= deadline:
@@ -118,7 +118,7 @@ def check_slots(spark: SparkSession, tasks: int) -> None:
 
 
 def slots_of(spark: SparkSession) -> int:
-    """How many tasks run at the same time, as the scheduler counts. Raises ``SlotsError`` where it can't be asked."""
+    """Return how many tasks the scheduler can run at once. Raise ``SlotsError`` if it can't be asked."""
     context: Any = getattr(spark, "_sc", None)
     if context is None:
         raise SlotsError("a load needs a session of its own: Spark Connect has no barrier stages of plain tasks")
@@ -127,13 +127,13 @@ def slots_of(spark: SparkSession) -> int:
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether all tasks run on this machine."""
+    """Return whether all tasks run on this machine."""
     return spark.conf.get("spark.master", "").startswith("local")  # type: ignore[union-attr]  # there is a default
 
 
 @contextmanager
 def stop_server(spark: SparkSession) -> Iterator[StopServer | None]:
-    """What tasks ask whether to stop; ``None`` where nobody can listen. They are cut off at the end of the block."""
+    """Serve the tasks' stop requests during the block; ``None`` if the driver can't listen. Its end cuts them off."""
     host = spark.conf.get("spark.driver.host", LOCALHOST) or LOCALHOST
     bind = spark.conf.get("spark.driver.bindAddress", host) or host
     try:
@@ -150,7 +150,7 @@ def stop_server(spark: SparkSession) -> Iterator[StopServer | None]:
 
 @contextmanager
 def finishing(stop: Callable[[], object] | None) -> Iterator[threading.Event]:
-    """Have the first Ctrl-C call a function and set the event; what stood there before comes with the second one."""
+    """Have the first Ctrl-C call ``stop`` and set the event; the second one reaches the handler from before."""
     interrupted = threading.Event()
     if stop is None or threading.current_thread() is not threading.main_thread():
         yield interrupted

@@ -1,7 +1,7 @@
-"""How does a load end before its time? The driver serves one route that answers when it is to stop.
+"""Stops a load early: the driver serves one route that answers when the tasks are to stop.
 
-Spark can only kill tasks, and then what they have counted is gone. So each task asks the driver, over a connection of
-this library, and ends in order when it is answered, or when the driver is gone.
+Spark can only kill tasks, and then their counts are lost. So each task sends a request to the driver, over a connection
+of this library, and ends in order when it is answered or when the driver is gone.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ STARTING = 10.0
 
 @attrs.frozen
 class Address:
-    """Where a task asks, and the word that lets it."""
+    """The URI that a task sends its stop request to, and the token that authorizes it."""
 
     uri: str
     token: bytes = attrs.field(repr=False)
 
 
 class StopServer:
-    """A thread of the driver that tasks ask whether to stop. Raises ``OSError`` where it can't listen."""
+    """A thread of the driver that answers tasks when they are to stop. Raise ``OSError`` if it can't listen."""
 
     def __init__(self, bind: str, host: str) -> None:
         """Listen at the address ``bind``, which tasks reach as ``host``."""
@@ -52,7 +52,7 @@ class StopServer:
             raise OSError(f"cannot listen at {bind}: {self._error}")
         port = self._uris[0].rpartition(":")[2]
         self.address: Final = Address(f"tcp://{bracketed(host)}:{port}", self._token)
-        """What tasks need to know."""
+        """The address for the tasks."""
 
     def stop(self) -> None:
         """Have all tasks stop."""
@@ -94,7 +94,7 @@ class StopServer:
 
 
 async def wait_for_stop(address: Address) -> None:
-    """Return when the driver says so, or is gone. Where it can't be reached nobody will: wait for ever."""
+    """Return when the driver asks for a stop or is gone. Wait for ever if it can't be reached or refuses."""
     connected = False
     try:
         async with open_connection(address.uri) as connection:
@@ -106,10 +106,10 @@ async def wait_for_stop(address: Address) -> None:
         if connected and (is_by_drain(error) or not isinstance(error, Invalid | Rejected)):
             return
         logger.warning("the load cannot be stopped before its time: %s", str(error))
-    # Outside the handler, which would keep the connection.
+    # Outside the except block, which would keep the connection alive.
     await trio.sleep_forever()
 
 
 def bracketed(host: str) -> str:
-    """A host as URIs have it."""
+    """Return a host as it is written in a URI: an IPv6 address in brackets."""
     return f"[{host}]" if ":" in host and not host.startswith("[") else host

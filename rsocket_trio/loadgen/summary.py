@@ -1,4 +1,4 @@
-"""What came of a load? Counts, errors by kind and quantiles, of each second and of all of them."""
+"""Summarizes a load: counts, errors by kind and quantiles of its times, by second and in total."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TIMES = (recording.LATENCY, recording.SERVICE, recording.LAG, recording.FIRST_IT
 
 @attrs.define
 class Counts:
-    """What became of requests. The histograms are in nanoseconds."""
+    """Outcomes and times of requests. The histograms are in nanoseconds."""
 
     due: int = 0
     """Requests that the schedule asked for."""
@@ -39,21 +39,21 @@ class Counts:
 
     @property
     def failed(self) -> int:
-        """How many failed."""
+        """Return how many requests failed."""
         return sum(self.errors.values())
 
     @property
     def unfinished(self) -> int:
-        """Those that were under way, or waited, when the load was stopped."""
+        """Return how many requests were under way or waiting when the load was stopped."""
         return self.due - self.ok - self.failed - self.dropped
 
     def quantiles(self, of: str = recording.LATENCY) -> dict[str, float | None]:
-        """Seconds by the names of ``QUANTILES``; ``None`` where nothing was measured."""
+        """Return times in seconds by the names of ``QUANTILES``; ``None`` if nothing was measured."""
         found = {name: self.times[of].quantile(part) for name, part in QUANTILES.items()}
         return {name: None if time is None else time / NS for name, time in found.items()}
 
     def add(self, measure: str, name: str, bucket: int | None, count: int) -> None:
-        """Take what a row says."""
+        """Add one row."""
         if bucket is not None:
             self.times[measure].merge(Histogram([(bucket, count)]))
         elif measure == recording.ERROR:
@@ -62,7 +62,7 @@ class Counts:
             setattr(self, measure, getattr(self, measure) + count)
 
     def to_dict(self) -> dict[str, Any]:
-        """The same for JSON: times in seconds."""
+        """Return the same for JSON, times in seconds."""
         counts = {name: getattr(self, name) for name in ("due", "ok", "dropped", "late", "unfinished", "items")}
         times = {name: self.quantiles(name) for name in TIMES if self.times[name].total}
         return {**counts, "errors": dict(sorted(self.errors.items())), **times}
@@ -70,11 +70,11 @@ class Counts:
 
 @attrs.frozen(kw_only=True)
 class Summary:
-    """What came of a load, over all tasks. Shown as a table by ``print``."""
+    """The results of a load, over all tasks. Shown as a table by ``print``."""
 
     plan: Plan
     seed: int
-    """Of all that was random."""
+    """The seed of all random choices."""
     measured: float
     """Seconds that were measured: those of the plan, or less where the load was stopped."""
     total: Counts
@@ -84,17 +84,17 @@ class Summary:
 
     @property
     def offered(self) -> float:
-        """Requests per second that the schedule asked for."""
+        """Return the requests per second that the schedule asked for."""
         return self._per_second(self.total.due)
 
     @property
     def rps(self) -> float:
-        """Requests per second that were answered while it was measured: less than ``offered`` under overload."""
+        """Return the requests per second answered while measuring: less than ``offered`` under overload."""
         last = int(self.measured) if self.measured % 1 else int(self.measured) - 1
         return self._per_second(sum(counts.done for second, counts in self.seconds.items() if second <= last))
 
     def to_dict(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """Return the same for JSON."""
         return {
             "uri": self.plan.uri,
             "tasks": self.plan.tasks,
@@ -120,7 +120,7 @@ class Summary:
 
 
 def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool = False) -> Summary:
-    """The summary of rows: of all tasks, added up or not."""
+    """Return the summary of the rows of all tasks, added up or not."""
     total, seconds, measured = Counts(), dict[int, Counts](), 0
     for second, measure, name, bucket, count in rows:
         if measure == recording.MEASURED:

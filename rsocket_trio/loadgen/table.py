@@ -1,4 +1,4 @@
-"""How is a summary shown to a person? As a table of plain text: a line a second, and one for all of it."""
+"""Renders the summary of a load as a plain-text table: one line for each second and one for the total."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rsocket_trio.loadgen.summary import QUANTILES, Counts, Summary
 
 HEAD = ("second", "due", "done", "errors", "dropped", *(f"{name} ms" for name in QUANTILES))
 SHARE_OF_LAG = 0.2
-"""Part of the latency at p99 that may be our own lag before it is worth a word."""
+"""Part of the p99 latency that may be our own lag before the table warns of it."""
 COARSE = 0.002
-"""Seconds of lag that timers make, and that say nothing."""
+"""Seconds of lag that timers cause by themselves: no reason for a warning."""
 
 
 def table(summary: Summary, *, per_second: bool = True) -> str:
-    """All of it, as lines."""
+    """Return the whole table with its notes, as lines."""
     total = summary.total
     rows: list[Sequence[str]] = [HEAD]
     if per_second:
@@ -26,7 +26,7 @@ def table(summary: Summary, *, per_second: bool = True) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Columns as wide as their widest cell, to the right."""
+    """Yield the rows as lines, columns right-aligned and as wide as their widest cell."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
@@ -38,7 +38,7 @@ def _row(name: str, counts: Counts) -> Sequence[str]:
 
 
 def milliseconds(seconds: float | None) -> str:
-    """A time, with the digits that mean something."""
+    """Return a time in milliseconds with its significant digits, or ``-``."""
     if seconds is None:
         return "-"
     return f"{seconds * 1000:.0f}" if seconds >= 1 else f"{seconds * 1000:.4g}"

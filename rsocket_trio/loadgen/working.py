@@ -1,4 +1,4 @@
-"""What does a task of Spark do? It connects, meets the others, makes its part of the load, and says what it counted."""
+"""Runs one Spark task of a load: connects, waits for the others, makes its part and returns its counts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ COLUMNS = (
     "task INT NOT NULL, second INT NOT NULL, measure STRING NOT NULL, name STRING NOT NULL, bucket INT, "
     "count BIGINT NOT NULL"
 )
-"""Of the rows of a load, as Spark says it."""
+"""The columns of a load's rows, as a schema of Spark."""
 FORESEEN = (RSocketError, trio.TooSlowError, ValueError)
-"""What keeps a load from being made, and is the user's to mend."""
+"""Errors that prevent a load and that the user can fix."""
 
 Meet = Callable[[str], Awaitable[list[str]]]
-"""Says something to all tasks and returns what they said, once all did."""
+"""Sends a text to all tasks and returns the texts of all of them, once each has sent its own."""
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +47,7 @@ def work(part: Part, address: Address | None) -> Iterator[tuple[int, int, str, s
     context = BarrierTaskContext.get()
 
     async def meet(said: str) -> list[str]:
-        # In a thread: connections must show that they live while others are still on their way.
+        # In a thread: connections must send keepalives while other tasks are not ready yet.
         return await trio.to_thread.run_sync(context.allGather, said)
 
     for row in trio.run(perform, part, meet, address):
@@ -55,7 +55,7 @@ def work(part: Part, address: Address | None) -> Iterator[tuple[int, int, str, s
 
 
 async def perform(part: Part, meet: Meet, address: Address | None = None) -> list[Row]:
-    """Make a part of the load, and return its rows. Where one task can't, none does, and each says so in a row."""
+    """Make a part of the load and return its rows. If one task can't, none does, and each returns a row saying so."""
     plan, recorder = part.plan, Recorder(part.plan.warm_up)
     async with trio.open_nursery() as nursery:
         driver: Driver | None = None
@@ -77,7 +77,7 @@ async def perform(part: Part, meet: Meet, address: Address | None = None) -> lis
 
 
 async def prepared(part: Part, recorder: Recorder, nursery: trio.Nursery) -> Driver:
-    """Connections, and proof that they are good for something. Raises what is wrong with them."""
+    """Open the connections and check them with a probe. Raise the error of one that does not work."""
     lines = await open_lines(part.plan, nursery)
     driver = Driver(part.plan, lines, Payloads(part.plan, f"{part.seed}/{part.task}"), recorder)
     if part.plan.probe:
@@ -92,5 +92,5 @@ async def stop_when_told(driver: Driver, address: Address) -> None:
 
 
 def described(error: Exception) -> str:
-    """An error as a line, with its name where that is one that users know."""
+    """Return an error as a line, with the name of its class unless it is a ``ValueError``."""
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

@@ -1,1 +1,1 @@
-"""What any multiplexer needs: frames out of bytes, lanes, credit, ids, halves. No I/O and no clock."""
+"""The parts of every multiplexer: framing, lanes, credit, stream ids, half-closing. No I/O and no clock."""

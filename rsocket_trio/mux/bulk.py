@@ -1,4 +1,4 @@
-"""What waits in a lane as one entry, and leaves as many frames?"""
+"""Lane entries that leave as several frames, such as the fragments of a large payload."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from rsocket_trio.mux.framing import EncodedFrame
 
 
 class Bulk(Protocol):
-    """Frames that are made when they leave the lane. ``size`` is the bytes still to come, as they count here."""
+    """Frames that are made when they leave the lane. ``size`` is the bytes still to come, as the lane counts them."""
 
     size: int
 
     @property
     def next_size(self) -> int:
-        """Bytes of the frame that comes next; 0 when none is left."""
+        """Return the bytes of the next frame; 0 when none is left."""
         ...
 
     def take(self) -> EncodedFrame | None:
-        """The next frame, or ``None`` if it is needed no more."""
+        """Return the next frame, or ``None`` if it is needed no more."""
         ...
 
 
 class Source:
-    """The fragments of a payload, which is not copied before they leave."""
+    """The fragments of a payload. The payload is not copied before they leave."""
 
     __slots__ = ("_frames", "_next", "begun", "next_size", "size")
 
@@ -32,11 +32,11 @@ class Source:
         self._frames = frames
         self._next: EncodedFrame | None = None
         self.size = size
-        self.take()  # nothing: it fetches the first
+        self.take()  # returns nothing yet: it fetches the first
         self.begun = False
 
     def take(self) -> EncodedFrame | None:
-        """The next frame."""
+        """Return the next frame, or ``None`` if none is left."""
         self.begun = True
         taken = self._next
         self._next = frame = next(self._frames, None)

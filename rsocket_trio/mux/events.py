@@ -1,4 +1,4 @@
-"""What a session tells its connection: everything that a received frame or a timer means to tasks."""
+"""The events that a session returns to its connection when frames arrive or timers expire."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ItemReceived:
 
 @value
 class ItemsReceived:
-    """Some items of one stream that came together; none is its last."""
+    """Several items of one stream that came together; none is its last."""
 
     stream: StreamState
     payloads: list[Payload]
@@ -72,7 +72,7 @@ class StreamFailed:
 
 @value
 class StreamCancelled:
-    """The requester wants nothing more: the stream ended both ways."""
+    """The requester cancelled: the stream ended both ways."""
 
     stream: StreamState
 
@@ -93,7 +93,7 @@ class CreditGranted:
 
 @value
 class LeaseReceived:
-    """The peer granted requests: those who wait may try again."""
+    """The peer granted requests: tasks that wait for a lease may try again."""
 
 
 @value
@@ -129,14 +129,14 @@ class EntriesReceived:
 
 @value
 class Pong:
-    """A ping was answered; ``token`` is what it was sent with."""
+    """A ping was answered; ``token`` is the one that it was sent with."""
 
     token: Any
 
 
 @value
 class PeerFault:
-    """The peer broke a rule, and nothing but the log has to hear of it.
+    """The peer broke a rule without consequences: it is only logged.
 
     ``ignored`` says that a frame had no effect at all, for its stream id.
     """
@@ -147,21 +147,21 @@ class PeerFault:
 
 @value
 class PeerDraining:
-    """The peer announced its end: nothing new may start, what is open may finish."""
+    """The peer announced its end: no new stream may start, open ones may finish."""
 
 
 @value
 class TransportSilent:
-    """Nothing came for too long: the transport is dead, and the session may go on over another one."""
+    """No frame arrived for too long: the transport is dead, and the session may go on over another one."""
 
     error: ConnectionLost
 
 
 @value
 class SessionEnded:
-    """The session is over. What the outbox still holds is to be sent, then the transport closed.
+    """The session is over. The rest of the outbox is to be sent, then the transport closed.
 
-    ``ordinary`` says that the peer ended it while nothing was open: nobody is to blame.
+    ``ordinary`` says that the peer ended it while no stream was open: that is no failure.
     """
 
     error: RSocketError

@@ -1,4 +1,4 @@
-"""Where does one frame end and the next begin? Whole frames out of byte chunks, and back."""
+"""Cuts chunks of bytes into whole frames, and joins frames with their length prefixes for writing."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ EncodedFrame: TypeAlias = bytes | tuple[bytes | memoryview, ...]
 
 
 SMALL = 1024 * 1024
-"""Bytes below which pieces are joined at the end: that takes no time that anybody would notice."""
+"""Bytes up to which pieces are joined at the end: that takes no noticeable time."""
 PIECES = 64
-"""How many there may be: each costs 40 bytes, and a peer chooses how small they are."""
+"""Pieces that are kept apart at most: each costs 40 bytes, and a peer chooses how small they are."""
 LARGEST_AT_ONCE = 32 * 1024 * 1024
 AHEAD = 8
-"""How many times what has come may be asked for."""
+"""A buffer is allocated with at most this many times the bytes that have arrived."""
 AT_ONCE = 64 * 1024
 """Bytes of a chunk up to which all its frames are handed out together, to be acted on without a pause."""
 PORTION = 8192
-"""Bytes of a larger one after each of which its frames are counted."""
+"""Bytes of a larger chunk after which its frames are counted, each time."""
 CROWD = 256
-"""Frames that are many, since all that are handed out together are acted on while others wait: a portion ends there,
-and after a read of more the next ones bring less."""
+"""Frames after which a portion ends: all that are handed out together are acted on while other tasks wait. After a read
+of more, the next reads bring less."""
 
 
 class Framing(Protocol):
-    """Cuts what a byte stream delivers into frames, however the stream was cut on its way."""
+    """Cuts a byte stream into frames, however the stream was cut on its way."""
 
     error: RemoteProtocolError | None
-    """Why nothing more can be understood. ``feed`` sets it rather than raising it, so that no frame before is lost."""
+    """The error that ends the frames. ``feed`` sets it rather than raising it, so that no frame before is lost."""
     pending: bool
     """Whether whole frames are left over: the next ``feed`` hands them out, and needs nothing new for it."""
     portions: bool
@@ -40,34 +40,34 @@ class Framing(Protocol):
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a frame is here and the rest is not."""
+        """Return whether a part of a frame has arrived and the rest has not."""
         ...
 
     @property
     def missing(self) -> int:
-        """Bytes that are still to come of the frame that began, as far as it said."""
+        """Return the bytes still to come of the frame that began, as far as its length is known."""
         ...
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The frames that this chunk completes, without prefixes. Look at ``error`` and ``pending`` afterwards."""
+        """Return the frames that this chunk completes, without prefixes. Check ``error`` and ``pending`` afterwards."""
         ...
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
-        """The bytes of all frames with their prefixes, joined once. ``LocalProtocolError`` if one is too large."""
+        """Return the bytes of all frames with their prefixes. Raise ``LocalProtocolError`` if one is too large."""
         ...
 
     def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-        """The same, not joined: for writes that take pieces."""
+        """Return the same, not joined: for writes that take pieces."""
         ...
 
 
 class Gathering:
-    """Bytes that belong together and come piece by piece.
+    """The bytes of one frame, which come piece by piece.
 
-    They are pieces, and joined at the end; or when they are many, a buffer that grows. A large whole is one buffer from
-    when an eighth is here, which is made as large as it will be and becomes the whole: if it grew it would be moved, be
-    in memory twice meanwhile, and leave holes. Not before: what is asked for may be resident from the start, and nobody
-    is to hold more than eight times what was sent.
+    Pieces are kept apart and joined at the end; many pieces are copied to a buffer that grows. A large frame gets a
+    buffer of its full size once an eighth of it is here, and that buffer becomes the frame: a growing one would be
+    moved, be in memory twice meanwhile, and leave holes. It is not allocated before: it may be resident from the start,
+    and a peer must not make this side hold more than eight times the bytes that it sent.
     """
 
     __slots__ = ("_buffer", "_here", "_pieces")
@@ -78,7 +78,7 @@ class Gathering:
         self._here = 0
 
     def add(self, chunk: bytes, missing: int) -> None:
-        """Keep a piece, behind which so many bytes are still to come."""
+        """Keep a piece; ``missing`` bytes are still to come behind it."""
         if self._buffer is not None:
             self._buffer.write(chunk)
             return
@@ -96,7 +96,7 @@ class Gathering:
             pieces.clear()
 
     def complete(self, chunk: bytes) -> bytes:
-        """All pieces and this last one, as one; none is kept."""
+        """Return all pieces and this last one as one, and keep none."""
         buffer, self._buffer, self._here = self._buffer, None, 0
         if buffer is not None:
             buffer.write(chunk)
@@ -110,7 +110,7 @@ class Gathering:
 
 
 class _LengthPrefixed:
-    """Frames behind a length. Sizes here do not count the prefix, whatever the length on the wire counts.
+    """Frames behind a length prefix. Sizes here do not count the prefix, even if the length on the wire does.
 
     ``first_max`` bounds the first frame by itself. A length that was announced is a number and nothing else until its
     bytes are here.
@@ -120,11 +120,11 @@ class _LengthPrefixed:
 
     portions = True
     prefix: ClassVar[int]
-    """Bytes of the length."""
+    """Bytes of the length field."""
     counted: ClassVar[int]
-    """How many of those the length counts."""
+    """Bytes of the length field that the length counts."""
     largest: ClassVar[int]
-    """The largest frame that the length can say."""
+    """Bytes of the largest frame that the length can express."""
 
     def __init__(self, max_frame: int, smallest: int, first_max: int | None = None) -> None:
         self.error: RemoteProtocolError | None = None
@@ -139,11 +139,11 @@ class _LengthPrefixed:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a frame is here and the rest is not."""
+        """Return whether a part of a frame has arrived and the rest has not."""
         return self.missing > 0 or len(self._rest) > 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The frames that this chunk completes, without their prefixes. Look at ``error`` afterwards."""
+        """Return the frames that this chunk completes, without prefixes. Check ``error`` afterwards."""
         frames: list[bytes] = []
         if self.error is not None:
             return frames
@@ -182,11 +182,11 @@ class _LengthPrefixed:
         return frames
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
-        """The bytes of all frames with their prefixes, joined once. ``LocalProtocolError`` if one is too large."""
+        """Return the bytes of all frames with their prefixes. Raise ``LocalProtocolError`` if one is too large."""
         return b"".join(self.parts(frames))
 
     def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-        """The same, not joined."""
+        """Return the same, not joined."""
         parts: list[bytes | memoryview] = []
         largest, counted, prefix = self.largest, self.counted, self.prefix
         for frame in frames:
@@ -206,7 +206,7 @@ class _LengthPrefixed:
         self._gathering.add(chunk, self.missing)
 
     def _complete(self, chunk: bytes) -> bytes:
-        """The frame that the beginning of this chunk completes: joined once, whatever it was cut into."""
+        """Return the frame that the beginning of this chunk completes, joined once however it was cut."""
         frame = self._gathering.complete(chunk[: self.missing])
         self.missing = 0
         return frame
@@ -249,7 +249,7 @@ class Framing32(_LengthPrefixed):
 
 
 class NoFraming:
-    """For transports of messages: each chunk is a frame."""
+    """Framing of message transports: each chunk is a frame."""
 
     __slots__ = ("_max", "error")
 
@@ -263,7 +263,7 @@ class NoFraming:
         self._max = max_frame
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The chunk, if its size is allowed."""
+        """Return the chunk if its size is allowed."""
         if self.error is not None:
             return []
         if len(chunk) > self._max:
@@ -272,16 +272,16 @@ class NoFraming:
         return [chunk]
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
-        """All bytes in turn: borders between frames are lost, so message transports send frames one by one."""
+        """Return all bytes in turn. Frame borders are lost, so message transports send frames one by one."""
         return b"".join(self.parts(frames))
 
     def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-        """The same, not joined."""
+        """Return the same, not joined."""
         return bare(frames)
 
 
 class Unframed:
-    """For protocols whose sessions cut the bytes themselves: what comes is handed on as it came."""
+    """Framing of protocols whose sessions cut the bytes themselves: chunks are passed on unchanged."""
 
     __slots__ = ()
 
@@ -292,20 +292,20 @@ class Unframed:
     error: RemoteProtocolError | None = None
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The chunk."""
+        """Return the chunk."""
         return [chunk]
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
-        """All bytes in turn, joined once."""
+        """Return all bytes in turn, joined once."""
         return b"".join(bare(frames))
 
     def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-        """The same, not joined."""
+        """Return the same, not joined."""
         return bare(frames)
 
 
 def bare(frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-    """The pieces of all frames, without anything between them."""
+    """Return the pieces of all frames, without anything between them."""
     parts: list[bytes | memoryview] = []
     for frame in frames:
         if isinstance(frame, bytes):
@@ -316,5 +316,5 @@ def bare(frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
 
 
 def whole(frame: EncodedFrame) -> bytes:
-    """A frame as one piece of bytes."""
+    """Return a frame as one piece of bytes."""
     return frame if isinstance(frame, bytes) else b"".join(frame)

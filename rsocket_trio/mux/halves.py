@@ -1,4 +1,4 @@
-"""What can happen on a stream, and which of its two directions each move needs and closes."""
+"""The moves of a stream: the directions that each one needs open, and those that it closes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BOTH = SENDING | RECEIVING
 
 @attrs.frozen
 class Move:
-    """One thing that can happen: the directions that must be open for it, and those that it closes."""
+    """An action of this side or of the peer: the directions that it needs open and those that it closes."""
 
     name: str
     needs: int
@@ -22,7 +22,7 @@ class Move:
 
 
 # fmt: off
-#                             what it is                          needs      closes
+#                             the move                            needs      closes
 SEND_NEXT              = Move("send a payload",                   SENDING,   NEITHER)
 SEND_COMPLETE          = Move("complete",                         SENDING,   SENDING)
 SEND_LAST_WORD         = Move("complete both ways",               SENDING,   BOTH)
@@ -54,7 +54,7 @@ MOVES: tuple[Move, ...] = (
 
 
 def applied(move: Move, open_halves: int) -> int:
-    """The directions that stay open after the move. Raises ``LocalProtocolError`` if it needs a closed one."""
+    """Return the directions that stay open after the move. Raise ``LocalProtocolError`` if it needs a closed one."""
     if move.needs & ~open_halves:
         raise LocalProtocolError(f"cannot {move.name}: that direction is closed")
     return open_halves & ~move.closes

@@ -1,4 +1,4 @@
-"""Which stream id comes next: from the own range only, never one that is in use."""
+"""Allocates the ids of new streams, from this side's range and never one that is in use."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class StreamIds:
         self._size = (last - first) // 2 + 1
 
     def start_at(self, stream_id: int) -> None:
-        """Go on from this id, which must be of the own range: for sessions that were restored, and for tests."""
+        """Continue from this id, which must be in this side's range: for restored sessions and for tests."""
         if (stream_id - self._first) % 2 or not self._first <= stream_id <= self._last:
             raise ValueError(f"stream id {stream_id} is not one of {self._first}, {self._first + 2} ... {self._last}")
         self._next = stream_id
 
     def begin_at(self, first: int) -> None:
-        """Use the range from this id on, before any id of the other one was taken."""
+        """Use the range from this id on. No id may have been taken before."""
         self._first = self._next = first
         self._size = (self._last - first) // 2 + 1
 
     def take(self, in_use: Container[int]) -> int:
-        """The next free id. Raises ``LocalProtocolError`` when there is none: a new connection is needed."""
+        """Return the next free id. Raise ``LocalProtocolError`` if there is none: a new connection is needed."""
         stream_id = self._next
         if stream_id <= self._last and stream_id not in in_use:
             self._next = stream_id + 2
@@ -58,8 +58,8 @@ class StreamIds:
 class RoundIds:
     """All ids from 0 to below ``cap``, in turn from ``first`` on and round again; never one that is in use.
 
-    For protocols where the requester's own range is all there is, and a new request waits while none is free: who
-    asks has made sure that one is.
+    For protocols in which only the requester allocates ids and a new request waits while none is free: the caller has
+    made sure that one is.
     """
 
     __slots__ = ("_cap", "_next")
@@ -69,7 +69,7 @@ class RoundIds:
         self._next = first
 
     def take(self, in_use: Container[int]) -> int:
-        """The next free id. Raises ``LocalProtocolError`` when all are in use."""
+        """Return the next free id. Raise ``LocalProtocolError`` if all are in use."""
         number = self._next
         if number in in_use:
             number = self._search(in_use)

@@ -1,13 +1,13 @@
-"""What holds a payload of unknown size while it comes piece by piece?"""
+"""Joins payloads of unknown size as their pieces arrive, in memory that is kept for the next ones."""
 
 from __future__ import annotations
 
 from io import BytesIO
 
 SMALL = 2 * 1024 * 1024
-"""Bytes up to which what came is joined at its end."""
+"""Bytes up to which a payload is joined at its end."""
 PIECES = 256
-"""How many there may be for that: each costs 40 bytes, and a peer chooses how small they are."""
+"""Pieces below which a payload is joined at its end: each costs 40 bytes, and a peer chooses how small they are."""
 WORTH_KEEPING = 256 * 1024
 """Bytes from which memory is worth keeping for the next payload."""
 
@@ -16,20 +16,20 @@ class Spare:
     """Memory in which payloads were joined, kept for the next ones: ``SMALL`` bytes in a process at most.
 
     Pieces and the whole are in memory together for a moment. The C library gives that much back to the system with
-    each payload and gets it again page by page: of what an echo of 1 MiB took, that was more than half.
+    each payload and gets it again page by page: that was more than half of the cost of an echo of 1 MiB.
 
-    Programs may run Trio in several threads. Each change here is one call that no other thread gets between, so memory
+    Programs may run Trio in several threads. Each change here is one call that no other thread can interrupt, so memory
     never has two owners.
     """
 
     def __init__(self) -> None:
-        # By size. Views, because a slice of a bytearray that is set makes a copy of what it is set to first.
+        # By size. Views: assigning to a slice of a bytearray first copies the assigned bytes.
         self._kept: list[memoryview] = []
 
     def take(self, size: int) -> memoryview | None:
-        """The largest memory that has this size and not more than twice of it; ``None`` if there is none.
+        """Return the largest buffer of at least ``size`` bytes and at most twice as many; ``None`` if there is none.
 
-        It is the caller's from here. Who sends half a payload and stops must not hold many times of it.
+        The caller owns it from here. A peer that sends half a payload and stops must not hold many times its size.
         """
         for place in reversed(range(len(self._kept))):
             try:
@@ -42,14 +42,14 @@ class Spare:
         return None
 
     def give(self, memory: memoryview) -> None:
-        """Keep this. The giver forgets it."""
+        """Keep this buffer. The caller must not use it any more."""
         self._kept.append(memory)
         self._kept.sort(key=len)
         while sum(map(len, self._kept)) > SMALL:
             self._kept[:1] = ()
 
     def learn(self, size: int) -> None:
-        """Somebody would have had use for so much: have it next time, if nothing like it is kept."""
+        """Allocate a buffer of this size for the next payload, unless one like it is kept already."""
         if WORTH_KEEPING <= size <= SMALL and not any(size <= len(memory) <= 2 * size for memory in self._kept):
             self.give(memoryview(bytearray(size)))
 
@@ -58,11 +58,11 @@ SPARE = Spare()
 
 
 class Joining:
-    """Bytes that come in pieces. It never asks for memory for more than what is here, but for what was kept anyway.
+    """The bytes of a payload that comes in pieces. It allocates no more than has arrived, beside spare memory.
 
-    What is small is joined at its end, from the spare memory where that is free and large enough. Of what is large, or
-    comes in many pieces, bytes are copied as they come: joining tens of megabytes would hold up everybody else for as
-    long. ``BytesIO`` hands its buffer over without one more copy.
+    A small payload is joined at its end, in spare memory if that is free and large enough. The bytes of one that is
+    large, or comes in many pieces, are copied as they come: joining tens of megabytes at once would hold up all other
+    tasks. ``BytesIO`` hands its buffer over without one more copy.
     """
 
     __slots__ = ("_buffer", "_filled", "_pieces", "_spare", "size")
@@ -72,10 +72,10 @@ class Joining:
         self._buffer: BytesIO | None = None
         self._spare: memoryview | None = None
         self._filled = 0
-        self._pieces: list[bytes | memoryview] = []  # behind what the spare memory holds
+        self._pieces: list[bytes | memoryview] = []  # they follow the bytes in the spare memory
 
     def add(self, piece: bytes | memoryview) -> None:
-        """Take one more piece. It is kept as it is, with what it is a view of."""
+        """Take one more piece. It is kept uncopied, and keeps alive the object that it is a view of."""
         self.size += len(piece)
         if self._buffer is not None:
             self._buffer.write(piece)
@@ -106,17 +106,17 @@ class Joining:
 
     @property
     def pieces(self) -> int:
-        """Pieces that are kept as they came, each an object of its own."""
+        """Return how many pieces are kept as they came, each an object of its own."""
         return len(self._pieces)
 
     def join(self) -> bytes:
-        """All of them."""
+        """Return all pieces as one."""
         if self._buffer is not None:
             return self._buffer.getvalue()
         return self._joined()
 
     def _joined(self) -> bytes:
-        """What is held so far, as one; nothing of it is held any more."""
+        """Return all bytes held so far as one, and hold none any more."""
         pieces, self._pieces = self._pieces, []
         spare, self._spare = self._spare, None
         if spare is None:

@@ -1,4 +1,4 @@
-"""What waits in a lane of the outbox, and who hears when it leaves?"""
+"""The lanes of the outbox, one for each stream, and the types of their entries and of urgent frames."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rsocket_trio.mux.bulk import Bulk
 
 
 class Departed(Protocol):
-    """Somebody whose frames leave; ``left`` says that one has."""
+    """The owner of frames in the outbox; ``left`` says that one of them has left."""
 
     left: bool
 
@@ -18,7 +18,7 @@ class Late(Protocol):
     """An urgent frame that is encoded when it leaves, so that several of its kind become one (credit, leases)."""
 
     def encoded(self) -> bytes | None:
-        """The frame as it stands now; ``None`` when it is needed no more."""
+        """Return the frame as it stands now; ``None`` if it is needed no more."""
         ...
 
 
@@ -27,9 +27,9 @@ Urgent: TypeAlias = bytes | Late
 
 
 class Lane:
-    """The frames of one stream that wait. A stream is its own lane: protocols derive their stream state from it.
+    """The waiting frames of one stream. A stream is its own lane: protocols derive their stream state from it.
 
-    ``left`` says that something of it was taken already, ``ended`` that the owner is done once it is empty.
+    ``left`` says that a frame of it was taken already, ``ended`` that the owner is done once it is empty.
     """
 
     __slots__ = ("ended", "head", "in_turn", "left", "rest")

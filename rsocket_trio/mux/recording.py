@@ -1,4 +1,4 @@
-"""Who may look on while frames pass: what a connection tells of itself, and nothing that it waits for."""
+"""The interface of recorders, which see each frame of a connection and never make it wait."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rsocket_trio.values import value
 
 @value
 class Facts:
-    """What is known of a transport connection when its first frame passes.
+    """The facts of a transport connection that are known when its first frame passes.
 
     ``side`` is ``client`` or ``server``, ``transport`` the scheme (``tcp``, ``ws`` ...), ``peer`` the remote address.
     """
@@ -23,13 +23,13 @@ class Facts:
 
 
 class Recorder(Protocol):
-    """Looks on at one transport connection. None of these waits, and none raises.
+    """Observes one transport connection. No method waits, and none raises.
 
-    What was received is seen before the connection acts on it, what is sent before it is written.
+    Received frames are seen before the connection acts on them, sent ones before they are written.
     """
 
     def received(self, frames: Sequence[bytes]) -> None:
-        """Whole frames came; in Streamux, bytes."""
+        """Whole frames arrived; in Streamux, chunks of bytes."""
         ...
 
     def sent(self, frames: Sequence[EncodedFrame]) -> None:
@@ -41,13 +41,13 @@ class Recorder(Protocol):
         ...
 
     def over(self, reason: str) -> None:
-        """The session that began on this transport goes on over no other; whatever was open in it has ended."""
+        """The session that began on this transport goes on over no other; all its streams have ended."""
         ...
 
 
 class Recording(Protocol):
-    """Where recorders come from: one for each transport connection, those that resume a session as well."""
+    """Makes the recorders: one for each transport connection, also for those that resume a session."""
 
     def opened(self, facts: Facts) -> Recorder:
-        """A transport connection is about to carry its first frame."""
+        """Return the recorder of a transport connection that is about to carry its first frame."""
         ...

@@ -1,4 +1,4 @@
-"""What has left and may have to be sent again: frames with positions, kept until the peer is known to have them."""
+"""Keeps sent frames with their positions for resumption, until the peer is known to have them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox
 from rsocket_trio.mux.sharing import LEFT, Shared, Sharer
 
 LOOSE = 256
-"""Frames that are kept as they are. When there are as many, the small ones among them are joined."""
+"""Frames that are kept apart. When there are as many, the small ones among them are joined."""
 UNCOUNTED = 4096
-"""Bytes that may be put before they are counted towards a limit that several share; with the next write they are."""
+"""Bytes that may be put before they count towards a shared limit; the next write counts them."""
 SMALL_FRAME = 1024
-"""Bytes up to which a frame is joined with others: 60 bytes are saved, and one or two are not."""
+"""Bytes up to which a frame is joined with others: that saves 60 bytes a frame and costs one or two."""
 
 
 class Run:
-    """Small frames that left one after the other, as one piece of memory."""
+    """Small frames that left one after another, in one piece of memory."""
 
     __slots__ = ("_data", "_sizes")
 
@@ -35,19 +35,19 @@ class Run:
 
     @classmethod
     def of(cls, frames: Collection[bytes]) -> Run:
-        """These frames."""
+        """Return a run of these frames."""
         sizes = list(map(len, frames))
         return cls(b"".join(frames), array("B" if max(sizes) < 256 else "H", sizes))
 
     def frames(self) -> Iterator[bytes]:
-        """Each of them."""
+        """Yield each frame."""
         end = 0
         for size in self._sizes:
             begin, end = end, end + size
             yield self._data[begin:end]
 
     def whole_until(self, position: int) -> int:
-        """The bytes of those that end at this position of the run, or before."""
+        """Return the bytes of the frames that end at this position of the run or before."""
         end = 0
         for size in self._sizes:
             if end + size > position:
@@ -56,7 +56,7 @@ class Run:
         return end
 
     def rest(self, position: int) -> Run:
-        """Those that begin at this position of the run, or behind."""
+        """Return the frames that begin at this position of the run or behind."""
         end = count = 0
         while end < position:
             end += self._sizes[count]
@@ -68,10 +68,10 @@ Kept: TypeAlias = bytes | Run
 
 
 class FrameStore:
-    """Frames that left, in order. ``position`` is where the next one will begin, ``first`` where the oldest kept does.
+    """Sent frames in order. The next one will begin at ``position``, the oldest kept one begins at ``first``.
 
     Positions count the bytes of encoded frames from 0 on, as the peer counts those that it receives. Many small frames
-    are joined, so that what is kept takes little more memory than its bytes.
+    are joined, so that the store takes little more memory than the bytes of its frames.
     """
 
     __slots__ = ("_frames", "_joined", "first", "limit", "position")
@@ -85,16 +85,16 @@ class FrameStore:
 
     @property
     def size(self) -> int:
-        """Bytes kept."""
+        """Return the bytes that are kept."""
         return self.position - self.first
 
     @property
     def room(self) -> int:
-        """Bytes that may still be kept."""
+        """Return the bytes that may still be kept."""
         return self.limit - self.size
 
     def append(self, frame: bytes) -> None:
-        """A frame leaves."""
+        """Keep a frame that leaves."""
         frames = self._frames
         frames.append(frame)
         self.position += len(frame)
@@ -102,7 +102,7 @@ class FrameStore:
             self._join()
 
     def trim(self, position: int) -> None:
-        """The peer has everything before this position. One that is old, or was never reached, means nothing."""
+        """Drop the frames before this position, which the peer has. An old one, or one ahead, has no effect."""
         if not self.first < position <= self.position:
             return
         joined = self._joined
@@ -122,7 +122,7 @@ class FrameStore:
         self.first = first
 
     def serves(self, position: int) -> bool:
-        """Whether everything from this position on is here, and a frame begins there."""
+        """Return whether all frames from this position on are kept, and one begins there."""
         if not self.first <= position <= self.position:
             return False
         here = self.first
@@ -135,15 +135,15 @@ class FrameStore:
         return here == position
 
     def kept(self) -> list[Kept]:
-        """All frames kept, many small ones in runs."""
+        """Return all kept frames, small ones in runs."""
         return [*self._joined, *self._frames]
 
     def frames(self) -> list[bytes]:
-        """All frames kept, each by itself."""
+        """Return all kept frames, each by itself."""
         return [frame for kept in self.kept() for frame in ((kept,) if isinstance(kept, bytes) else kept.frames())]
 
     def _join(self) -> None:
-        """Join small frames among those that are kept as they are."""
+        """Join the small frames among those that are kept apart."""
         joined: deque[Kept] = self._joined if isinstance(self._joined, deque) else deque()
         self._joined = joined
         if max(map(len, self._frames)) <= SMALL_FRAME:
@@ -165,14 +165,14 @@ class FrameStore:
 
 
 class Keeper(Protocol):
-    """Somebody who looks at each frame that leaves."""
+    """Decides for each frame that leaves whether it has a position."""
 
     def tracks(self, frame: bytes) -> bool:
-        """Whether a frame has a position."""
+        """Return whether a frame has a position."""
         ...
 
     def leaves(self, frame: bytes) -> bool:
-        """A frame leaves: the same, told once for each and before it is kept."""
+        """Return the same for a frame that leaves: called once for each, before it is kept."""
         ...
 
 
@@ -180,11 +180,12 @@ class RetainingOutbox(Outbox):
     """An outbox whose frames are kept when they leave, once ``retain`` was called.
 
     A frame that the store has no room for does not leave. ``is_tracked`` tells which frames have a position;
-    ``half_full`` is asked for a frame to send at once when the store is half full, or has no room for what is next;
-    ``overflow`` whether to keep nothing any more when that was asked and there is still no room, here or where several
-    share a limit.
+    ``half_full`` returns a frame to send at once, when the store is half full or has no room for the next frame.
+    ``overflow`` returns whether to keep nothing any more, when that frame was sent and there is still no room, in the
+    store or under a shared limit.
 
-    Of sessions that share a limit there is room only while this one may keep more; ``counted`` is what is known of it.
+    Under a limit that several sessions share there is room only while this one may keep more; ``counted`` are its bytes
+    that the limit counts.
     """
 
     __slots__ = (
@@ -229,36 +230,36 @@ class RetainingOutbox(Outbox):
         return bool(self._signals or self._again) or super().__bool__()
 
     def retain(self, limit: int, keeper: Keeper | None = None) -> None:
-        """Keep what leaves from now on, up to so many bytes. A ``keeper`` knows better which frames have a position."""
+        """Keep the frames that leave from now on, up to ``limit`` bytes. A ``keeper`` replaces ``is_tracked``."""
         self.store = FrameStore(limit)
         if keeper is not None:
             self._is_tracked, self._leaves = keeper.tracks, keeper.leaves
 
     def forgo(self) -> None:
-        """Keep nothing any more: over no other transport will anything be sent again. What was to be still is here."""
+        """Keep no frames any more: the session will not be resumed. Frames that ``again`` has queued still leave."""
         self.store = None
         self.leave()
         self._shared = self._sharer = None
 
     def share(self, shared: Shared, sharer: Sharer) -> None:
-        """Keep no more than what a limit lets this one keep that several share."""
+        """Keep no more than this session may under a limit that several share."""
         self._shared, self._sharer = shared, sharer
         self.is_away = False
 
     def leave(self) -> None:
-        """The peer is away, or nothing is kept any more: what is shared with others is no matter of this one."""
+        """Stop counting towards the shared limit: the peer is away, or no frames are kept any more."""
         self._recount(0)
         self.is_away = True
         if self._shared is not None and self._sharer is not None and self._shared.forget(self._sharer):
             self._sharer.on_room()
 
     def come_back(self) -> None:
-        """The peer is here again."""
+        """Count towards the shared limit again: the peer is back."""
         self.is_away = False
         self._look()
 
     def has_room(self, size: int) -> bool:
-        """Whether an entry of this size may be put now."""
+        """Return whether an entry of this size may be put now."""
         # The first lines are those of an outbox that keeps nothing: this runs for each item.
         small = self.small_size + self.entries * ENTRY
         waiting = small + self.bulk_size
@@ -270,7 +271,7 @@ class RetainingOutbox(Outbox):
         kept = waiting + store.position - store.first
         if not 0 <= kept - self.counted < UNCOUNTED:
             self._recount(kept)
-        # What follows is Shared.lets, and for large ones what Shared says of them.
+        # Shared.lets, inlined, and for large entries the rule of Shared for them.
         if (kept < LEFT * (shared.limit - shared.total) or kept < shared.grace) and (
             size <= SMALL or size <= shared.most - shared.total or size > shared.limit
         ):
@@ -281,7 +282,7 @@ class RetainingOutbox(Outbox):
         return False
 
     def ask(self) -> bool:
-        """Ask the peer what it has, if something is kept and that was not asked yet. Whether there is more to write."""
+        """Ask the peer for its position, if frames are kept and it was not asked yet. Return whether it now is."""
         if self.asked or self.store is None or not self.store.size:
             return False
         self.asked = True
@@ -290,41 +291,41 @@ class RetainingOutbox(Outbox):
         return True
 
     def on_trimmed(self) -> None:
-        """The peer said that it has more than was known before."""
+        """Go on after the peer acknowledged more than was known before."""
         self.asked = self.is_stalled = False
         self._look()
 
     def discard(self, lane: Lane) -> None:
-        """Drop what waits in one lane."""
+        """Drop the waiting frames of one lane."""
         super().discard(lane)
         self._look()
 
     def _look(self) -> None:
-        """Count anew what is kept."""
+        """Count the kept and waiting bytes anew."""
         if self._shared is not None and self.store is not None and not self.is_away:
             self._recount(self.charge + self.store.size)
 
     def _recount(self, kept: int) -> None:
-        """Those that share a limit hear that this is kept."""
+        """Report the bytes that are kept to the shared limit."""
         if self._shared is not None:
             before, self.counted = self.counted, kept
             self._shared.changed(kept - before)
 
     def discard_lanes(self) -> None:
-        """Drop what waits in all lanes, and what was to be sent again."""
+        """Drop the waiting frames of all lanes, and those that were to be sent again."""
         self._again.clear()
         super().discard_lanes()
 
     def clear(self) -> None:
-        """Keep nothing, of what left and of what waits."""
+        """Drop all frames, those that left and those that wait."""
         super().clear()
         self._signals.clear()
         self.forgo()
 
     def again(self, first: bytes | None) -> None:
-        """Send everything that is kept once more, behind this frame, and before anything that has not left yet.
+        """Send all kept frames once more, behind ``first`` and before any frame that has not left yet.
 
-        What only the lost transport mattered to, and what waits without a position, is not sent any more.
+        Signals of the lost transport, and urgent frames and replies without a position, are not sent any more.
         """
         assert self.store is not None
         self._signals.clear()
@@ -336,22 +337,22 @@ class RetainingOutbox(Outbox):
         self.asked = self.is_stalled = False
 
     def release(self, first: bytes) -> None:
-        """Let go, and this frame goes before all others."""
+        """Release the held frames, behind this one."""
         self._held = False
         self._signals.appendleft(first)
 
     def drop_held(self) -> None:
-        """Forget what was held, beside replies; does nothing where nothing is held."""
+        """Drop the held frames except replies. Do nothing if none are held."""
         if self._held:
             self._signals.clear()
         super().drop_held()
 
     def put_signal(self, frame: bytes) -> None:
-        """Put a frame that has no position: it leaves whatever the store has room for."""
+        """Put a frame that has no position: it leaves even if the store is full."""
         self._signals.append(frame)
 
     def take(self, limit: int = WRITE_SIZE, room: int | None = None) -> list[EncodedFrame]:
-        """The frames of the next write."""
+        """Return the frames of the next write."""
         store = self.store
         if self._held:
             return []
@@ -397,7 +398,7 @@ class RetainingOutbox(Outbox):
         return frames
 
     def _take_untracked_replies(self, frames: list[EncodedFrame], store: FrameStore) -> None:
-        """Answers without a position need no room in the store, and go even if it is full."""
+        """Take the replies without a position: they need no room in the store and leave even if it is full."""
         if store.room < WRITE_SIZE and self._replies:
             waiting, self._replies = self._replies, []
             for reply in waiting:
@@ -409,20 +410,20 @@ class RetainingOutbox(Outbox):
                     self.reply_size -= len(reply)
 
     def _is_blocked_by_untracked(self) -> bool:
-        """Whether what leaves next needs no room in the store, where it may be larger than that ever is."""
+        """Return whether the next frame needs no room in the store; it may be larger than the store's limit."""
         if self._urgent or self._replies or not self._turns:
             return False
         head = self._turns[0].head
         return isinstance(head, bytes) and not self._is_tracked(head)
 
     def drop_begun(self, is_lost: Callable[[Lane], bool]) -> None:
-        """Forget the rest of what began to leave over a link that is gone, and will not be sent again."""
+        """Drop the rest of the lanes that began to leave over a lost transport and will not be sent again."""
         for lane in self._turns:
             if lane.left and is_lost(lane):
                 self.discard(lane)
 
     def _drop_untracked(self) -> None:
-        """What is about streams that went with their transport, or answers what came over it."""
+        """Drop urgent frames and replies without a position: they concern streams or frames of the lost transport."""
         self._urgent = [entry for entry in self._urgent if not isinstance(entry, bytes) or self._is_tracked(entry)]
         kept = [reply for reply in self._replies if self._is_tracked(reply)]
         self.reply_size = sum(map(len, kept))

@@ -1,4 +1,4 @@
-"""What a connection may know of a stream, whatever session it belongs to."""
+"""The state of a stream that a connection may use, the same for the sessions of every protocol."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rsocket_trio.mux.interaction import Interaction
 
 
 class StreamState(Protocol):
-    """What a connection may know of a session's stream.
+    """The state of a session's stream that a connection may use.
 
-    ``owner`` is the connection's own: whoever waits for the stream's events, or ``None``. ``open`` are the open
-    halves, ``room`` the items that may be sent, ``left`` says that something of it was sent.
+    ``owner`` belongs to the connection: the object that waits for the stream's events, or ``None``. ``open`` are the
+    open halves, ``room`` the items that may be sent, ``left`` says that a frame of it was sent.
     """
 
     id: int

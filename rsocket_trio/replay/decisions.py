@@ -1,4 +1,4 @@
-"""What stands in the journal of a ledger: records in JSON, each of one kind.
+"""Encodes and decodes the records of a ledger's journal, each a JSON object of one kind.
 
 ::
 
@@ -6,7 +6,7 @@
     {"done": ...}        its rows are in the log
     {"forgotten": sink}  nothing is known of a sink any more
     {"last": {sink: batch, ...}}, {"once": {...}}
-                         what was known when the journal began anew
+                         the state when the journal began anew
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rsocket_trio.replay.segments import Segments
 
 @attrs.frozen
 class Decision:
-    """A batch that is promoted: its attempts in order, and for each partition where its rows begin and end."""
+    """A batch that is promoted: its attempts in order, and the positions where its rows begin and end by partition."""
 
     sink: str
     batch: int
@@ -34,12 +34,12 @@ class Decision:
 
 
 def entry(kind: str, content: object) -> Element:
-    """A record of the journal."""
+    """Return a record for the journal."""
     return Element(json.dumps({kind: content}).encode())
 
 
 def read_journal(journal: Segments) -> Iterator[tuple[str, Any]]:
-    """The records of a journal, each with its kind."""
+    """Yield the records of a journal, each with its kind."""
     position = journal.earliest
     while position < journal.latest:
         for record in journal.read(position):
@@ -49,6 +49,6 @@ def read_journal(journal: Segments) -> Iterator[tuple[str, Any]]:
 
 
 def decision_of(content: dict[str, Any]) -> Decision:
-    """A decision as the journal has it."""
+    """Return the decision that a record of the journal holds."""
     content |= {name: {int(key): number for key, number in content[name].items()} for name in ("begins", "ends")}
     return Decision(**content)

@@ -1,4 +1,4 @@
-"""What can go wrong with a log or a ledger, and the code with which a peer hears of it."""
+"""The errors of replayable logs and ledgers, with the codes of those that are sent to peers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from rsocket_trio.errors import ApplicationError, RSocketError
 
 
 class ReplayError(ApplicationError):
-    """The root of what travels: each class has a code of its own."""
+    """The base class of the errors that are sent to peers: each class has its own code."""
 
     def __init__(self, data: bytes | str = b"") -> None:
         self._say(data, self.default_code)
 
 
 class PositionExpired(ReplayError):
-    """The position was asked for too late: it was trimmed away."""
+    """The position has expired: its record was trimmed away."""
 
     default_code = 0x310
 
     @classmethod
     def at(cls, position: int, partition: int, earliest: int) -> PositionExpired:
-        """The error for this position."""
+        """Return the error for this position."""
         return cls(f"position {position} of partition {partition} has expired: the earliest is {earliest}")
 
 
@@ -32,7 +32,7 @@ class PositionAhead(ReplayError):
 
     @classmethod
     def at(cls, position: int, partition: int, latest: int) -> PositionAhead:
-        """The error for this position."""
+        """Return the error for this position."""
         return cls(f"position {position} is beyond partition {partition}: the latest is {latest}")
 
 
@@ -43,7 +43,10 @@ class UnknownPartition(ReplayError):
 
 
 class DamagedPartition(ReplayError):
-    """What a reader hears of a ``CorruptLog``: the position, and nothing of our files. The log has the rest."""
+    """The error that a peer gets for a ``CorruptLog``.
+
+    It says the position to readers and names none of our files; the server logs the rest.
+    """
 
     default_code = 0x313
     is_fault = True
@@ -56,16 +59,16 @@ class NotStaged(ReplayError):
 
 
 class NotWritten(ReplayError):
-    """The disk is full, and nothing was written; or it failed. The same may be tried again."""
+    """The disk is full, so that nothing was written, or it failed. The same request may be tried again."""
 
     default_code = 0x321
     is_fault = True
 
 
 class CorruptLog(RSocketError):
-    """A log's file is damaged where it was complete once. Nothing beyond is read, and nothing is dropped.
+    """A file of a log is damaged where it was complete once. No record beyond is read, and none is dropped.
 
-    ``file``, ``offset`` (bytes) and ``position`` say where; ``reason`` what was found there.
+    ``file``, ``offset`` (bytes) and ``position`` name the place; ``reason`` describes the damage.
     """
 
     def __init__(self, file: Path, offset: int, position: int, reason: str) -> None:
@@ -80,7 +83,7 @@ class CorruptLog(RSocketError):
 
 
 class LogLocked(RSocketError):
-    """Another writer has the directory. ``pid`` is its process, None where that can't be told."""
+    """Another writer has the directory. ``pid`` is its process, ``None`` if that is unknown."""
 
     def __init__(self, directory: Path, pid: int | None) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""Who may write to a ledger's log: many that append, or one that promotes."""
+"""A gate for writes to a ledger's log: many appends pass together, a promotion passes alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rsocket_trio.connection.waiting import Parking
 
 
 class Gate:
-    """Lets many through together, or one alone. Who comes while one is alone, or waits to be, waits for its end."""
+    """Lets many tasks in together, or one alone. While one is alone or waits to be, others wait for its end."""
 
     def __init__(self) -> None:
         self._inside = 0
@@ -20,19 +20,19 @@ class Gate:
         self._left = Parking()
 
     def together(self) -> Together:
-        """Inside with others of this kind. Entering is no checkpoint where nothing has to be waited for."""
+        """Return a context inside together with others. Entering is no checkpoint if it need not wait."""
         return Together(self)
 
     @asynccontextmanager
     async def alone(self) -> AsyncGenerator[None, None]:
-        """Inside with nobody else."""
+        """Be inside alone for the block."""
         async with self._turn:
             while self._inside:
                 await self._left.park()
             yield
 
     async def enter(self) -> None:
-        """Go in with others. Never waits while nobody is alone: each row that is written passes here."""
+        """Go in together with others. This never waits while no task is alone: each written row passes here."""
         if self._turn.locked():
             async with self._turn:
                 self._inside += 1
@@ -40,14 +40,14 @@ class Gate:
             self._inside += 1
 
     def leave(self) -> None:
-        """Go out."""
+        """Go out. The last one out wakes the task that waits to be alone."""
         self._inside -= 1
         if not self._inside:
             self._left.wake_all()
 
 
 class Together:
-    """One of those inside; ``async with`` it, once."""
+    """One passage together with others; use it under ``async with``, once."""
 
     __slots__ = ("_gate",)
 

@@ -1,4 +1,4 @@
-"""Which rows count: attempts are staged, a batch promotes those that won, and each batch counts once."""
+"""Makes each batch of rows count once: attempts are staged, and a commit promotes those of its batch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STAGED_ATTEMPTS = 10_000
 
 @value
 class Commit:
-    """What became of a commit: whether it promoted, how many rows, and the last batch of its sink."""
+    """The outcome of a commit: whether it promoted, how many rows, and the last batch of its sink."""
 
     promoted: bool
     rows: int
@@ -32,9 +32,9 @@ class Commit:
 
 
 class Stage:
-    """One attempt: rows that count for nothing until a commit names it.
+    """One attempt: its rows are not in the log until a commit names it.
 
-    ``rows``, ``elements`` and ``size`` say what it holds so far, ``sealed`` whether that is all.
+    ``rows``, ``elements`` and ``size`` count its content so far, ``sealed`` says whether it is complete.
     """
 
     def __init__(self, ledger: Ledger, sink: str, attempt: str, partition: int, deadline: float) -> None:
@@ -50,8 +50,8 @@ class Stage:
     async def add(self, element: Element) -> None:
         """Stage one element.
 
-        Raises ``Rejected`` where there is no room for it or the attempt has expired, ``ValueError`` for what can't be
-        a record, ``OSError`` where the disk is full.
+        Raise ``Rejected`` if there is no room for it or the attempt has expired, ``ValueError`` if it can't be a
+        record, ``OSError`` if the disk is full.
         """
         check_element(element)
         if self.dropped:
@@ -64,13 +64,13 @@ class Stage:
         await self.keep(element)
 
     async def seal(self) -> None:
-        """This is all: from now on a commit may name it. Raises as ``add`` does."""
+        """Mark the attempt as complete: from now on a commit may name it. Raise as ``add`` does."""
         await self.finish()
         if self.dropped:
             raise Rejected(f"attempt {self.attempt} is staged no longer: it was too old, or was aborted")
         self.sealed = True
 
-    # Where the rows are
+    # Storage of the rows: subclasses override these
 
     async def keep(self, element: Element) -> None:
         """Hold an element."""
@@ -78,21 +78,21 @@ class Stage:
         self._kept.append(element)
 
     async def finish(self) -> None:
-        """Make what is held as safe as the ledger is."""
+        """Make the held elements as durable as the ledger is."""
         await trio.lowlevel.checkpoint()
 
     def remove(self) -> None:
-        """Let go of what is held. Runs where it may block."""
+        """Drop the held elements. It runs in a place where it may block."""
         self._kept.clear()
 
     def content(self) -> Iterable[Element]:
-        """The elements, in order; can be read more than once."""
+        """Return the elements in order; they can be read more than once."""
         return self._kept
 
 
 @attrs.define
 class Chain:
-    """What several attempts hold, one after the other; can be read more than once, as a generator can't."""
+    """The elements of several attempts in order; unlike a generator it can be read more than once."""
 
     parts: list[Iterable[Element]] = attrs.field(factory=list)
 
@@ -102,9 +102,9 @@ class Chain:
 
 
 class Ledger:
-    """Which batches of which sinks are in a log, kept in memory: it ends with its process.
+    """Tracks in memory which batches of which sinks are in a log; it ends with its process.
 
-    ``log`` is where promoted rows go, a ``MemoryLog`` if none is given; nobody else should write to it. Attempts
+    ``log`` receives the promoted rows, a ``MemoryLog`` if none is given; nothing else should write to it. Attempts
     together hold at most ``staged_bytes``, there are at most ``staged_attempts``, and one that was not committed for
     ``staged_seconds`` is dropped. It knows the last batch of 10,000 sinks, and refuses more until one is forgotten. Use
     it under ``async with``; a log that it made itself is opened and closed with it.
@@ -132,11 +132,11 @@ class Ledger:
         return MemoryLog()
 
     async def open(self) -> None:
-        """Make it ready. Does nothing the second time."""
+        """Open the ledger and its log. Do nothing the second time."""
         await self.log.open()
 
     async def aclose(self) -> None:
-        """Close it. Does nothing the second time."""
+        """Close the ledger, and a log that it made itself. Do nothing the second time."""
         if self._owns_log:
             await self.log.aclose()
         else:
@@ -152,28 +152,28 @@ class Ledger:
         with trio.CancelScope(shield=True):
             await self.aclose()
 
-    # What it knows
+    # State
 
     def last(self, sink: str) -> int | None:
-        """The last batch of a sink that was promoted, None before the first."""
+        """Return the last promoted batch of a sink, ``None`` before the first."""
         return self._sinks.last(sink)
 
     @property
     def sinks(self) -> Mapping[str, int]:
-        """The last batch of each sink, without those that write but once."""
+        """Return the last batch of each sink, without sinks that write only once."""
         return dict(self._sinks.lasting)
 
     @property
     def staged(self) -> Sequence[str]:
-        """The attempts that are staged, complete or not."""
+        """Return the names of the staged attempts, complete or not."""
         return list(self._stages)
 
-    # What writers ask
+    # Requests of writers
 
     async def write(self, elements: Mapping[int, Sequence[Element]]) -> None:
-        """Append rows at once, by partition: they may come twice when their writer tries again.
+        """Append rows at once, by partition, without staging: a writer that tries again may write them twice.
 
-        A partition that the log lacks is counted round. Raises what the log's ``append_all`` raises.
+        A partition number is taken modulo the partitions of the log. Raise the errors of the log's ``append_all``.
         """
         groups: dict[int, list[Element]] = {}
         for partition, some in elements.items():
@@ -182,7 +182,7 @@ class Ledger:
             await self.log.append_all(groups)
 
     async def begin(self, sink: str, attempt: str, partition: int) -> Stage:
-        """Begin to stage an attempt. Raises ``Rejected`` for one that is staged already, or one too many."""
+        """Begin to stage an attempt. Raise ``Rejected`` if it is staged already, or too many are."""
         await self.expire()
         if attempt in self._stages:
             raise Rejected(f"attempt {attempt} is staged already")
@@ -193,7 +193,7 @@ class Ledger:
         return stage
 
     async def discard(self, stage: Stage) -> None:
-        """Forget an attempt, whatever it is cancelled by."""
+        """Drop an attempt, also while the task is being cancelled."""
         with trio.CancelScope(shield=True):
             await self._drop([stage])
 
@@ -202,8 +202,8 @@ class Ledger:
 
         A batch that is not above the last of its sink promotes nothing, and its attempts are dropped. ``once``: this
         sink will never have another batch, and no other attempts, so that it may be forgotten after some thousand
-        others. Once it has begun to promote it can't be cancelled. Raises ``NotStaged``, ``Rejected`` for one sink too
-        many, and what the log raises; then nothing was promoted (or, after a failure of the disk, the next opening
+        others. Once it has begun to promote it can't be cancelled. Raise ``NotStaged``, ``Rejected`` for one sink too
+        many, and the errors of the log; then nothing was promoted (or, after a failure of the disk, the next opening
         settles it), and the same may be tried again.
         """
         await self.expire()
@@ -222,9 +222,9 @@ class Ledger:
         return Commit(promoted=True, rows=sum(stage.rows for stage in stages), last=batch)
 
     async def forget(self, sink: str) -> bool:
-        """Forget the last batch of a sink that will never be written to again; whether there was one.
+        """Forget the last batch of a sink that will never be written to again. Return whether there was one.
 
-        Should it be written to all the same, its batches count anew from 0 on. Raises what the disk raises.
+        If it is written to all the same, its batches count anew from 0 on. Raise the ``OSError`` of the disk.
         """
         async with self._gate.alone():
             if self.last(sink) is None:
@@ -235,7 +235,7 @@ class Ledger:
         return True
 
     async def abort(self, sink: str, attempts: Iterable[str]) -> int:
-        """Drop attempts of a sink; how many there were."""
+        """Drop attempts of a sink. Return how many were staged."""
         dropped = 0
         async with self._gate.alone():
             with trio.CancelScope(shield=True):
@@ -243,7 +243,7 @@ class Ledger:
         return dropped
 
     async def expire(self) -> None:
-        """Drop the attempts that are too old. Each call of a writer does."""
+        """Drop the attempts that are too old. ``begin`` and ``commit`` call this first."""
         await trio.lowlevel.checkpoint()
         now = trio.current_time()
         old = [stage for stage in self._stages.values() if stage.deadline <= now]
@@ -252,7 +252,7 @@ class Ledger:
                 with trio.CancelScope(shield=True):
                     await self._drop(old)
 
-    # What differs where it is kept on files
+    # Overridden by the ledger on files
 
     def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> Stage:
         return Stage(self, sink, attempt, partition, deadline)
@@ -271,7 +271,7 @@ class Ledger:
     # Staged attempts
 
     def charge(self, size: int) -> None:
-        """Count bytes that are to be staged. Raises ``Rejected`` where there is no room for them."""
+        """Count bytes that are to be staged. Raise ``Rejected`` if there is no room for them."""
         if self.staged_bytes + size > self._most_bytes:
             raise Rejected(
                 f"{self.staged_bytes} bytes are staged and {size} more do not fit: the limit is {self._most_bytes}"

@@ -1,4 +1,4 @@
-"""Who may write into a directory: one at a time, and the lock says which process that is."""
+"""Locks a directory for one writer at a time; the lock file holds the writer's process id."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ NAME = "lock"
 
 
 class DirectoryLock:
-    """A directory that belongs to this writer until ``release``, or until its process ends, however it does.
+    """Locks a directory for this writer until ``release``, or until its process ends in any way.
 
-    Makes the directory where there is none. Raises ``LogLocked`` with the owner's process id, ``OSError`` for a
-    directory that can't be used.
+    Make the directory if there is none. Raise ``LogLocked`` with the owner's process id, ``OSError`` for a directory
+    that can't be used.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -31,14 +31,14 @@ class DirectoryLock:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            # An owner that has just come may not have written its number yet.
+            # An owner that has just locked it may not have written its process id yet.
             said = os.pread(self._fd, 32, 0).strip()
             raise LogLocked(directory, int(said) if said.isdigit() else None) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
-        """Let others write. Does nothing the second time."""
+        """Release the lock. Do nothing the second time."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -1,4 +1,4 @@
-"""What a replayable log is: partitions of records that have positions, and can be read from any of them again."""
+"""The interface of replayable logs: partitions of records that can be read again from any position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPa
 from rsocket_trio.values import value
 
 LONGEST_RECORD = 64 * 2**20
-"""Bytes of data and metadata: what one payload may hold by default at its receiver."""
+"""Bytes of data and metadata in a record: as many as a receiver accepts in one payload by default."""
 LARGEST_COUNT = 2**31 - 1
 READ_BYTES = 2**20
 """Bytes that one reader has in memory at a time."""
@@ -22,7 +22,7 @@ READ_BYTES = 2**20
 
 @value
 class Element:
-    """What a record holds, before it has a position: ``count`` rows in one piece of data."""
+    """The content of a record before it has a position: ``count`` rows in one piece of data."""
 
     data: bytes
     metadata: bytes | None = None
@@ -30,13 +30,13 @@ class Element:
 
     @property
     def size(self) -> int:
-        """Bytes of data and metadata together."""
+        """Return the bytes of data and metadata together."""
         return len(self.data) + (0 if self.metadata is None else len(self.metadata))
 
 
 @value
 class Record:
-    """What stands in a log: ``count`` rows, the first of them at ``position``."""
+    """A record of a log: ``count`` rows, the first of them at ``position``."""
 
     position: int
     data: bytes
@@ -45,7 +45,7 @@ class Record:
 
     @property
     def end(self) -> int:
-        """The position of the record that follows."""
+        """Return the position of the record that follows."""
         return self.position + self.count
 
 
@@ -57,20 +57,20 @@ class ReplayableLog(ABC):
     """
 
     async def open(self) -> None:
-        """Make it ready. Does nothing the second time, and lets nobody else run: every request asks for it."""
+        """Open the log. Do nothing the second time, and let no other task run then: every request calls this."""
         await trio.lowlevel.checkpoint_if_cancelled()
 
     @abstractmethod
     def partitions(self) -> Sequence[int]:
-        """The numbers of the partitions, from 0 on."""
+        """Return the numbers of the partitions, from 0 on."""
 
     @abstractmethod
     def bounds(self, partition: int) -> tuple[int, int]:
-        """The earliest position that can be read, and the next that will be written."""
+        """Return the earliest position that can be read and the next that will be written."""
 
     @property
     def failure(self) -> OSError | None:
-        """What failed so that nobody knows what the disk holds: no more is written until the log is opened anew."""
+        """Return the failure that left the content of the disk unknown: no writes until the log is opened anew."""
         return None
 
     @abstractmethod
@@ -79,53 +79,53 @@ class ReplayableLog(ABC):
     ) -> dict[int, int]:
         """Append to several partitions, all or nothing, and return the first new position of each.
 
-        Nothing is seen by readers before all of it is written. ``at`` are the positions where it must begin; if a
-        partition's end is elsewhere, ``ValueError``. The iterables may be read in a thread, and more than once. When
-        cancelled, nothing was appended. Raises ``OSError`` where there is no room; then, too, nothing was appended,
-        unless ``failure`` says that this is not known.
+        Readers see no record before all are written. ``at`` are the positions where the records must begin; raise
+        ``ValueError`` if a partition ends elsewhere. The iterables may be read in a thread, and more than once. When
+        cancelled, nothing was appended. Raise ``OSError`` if there is no room; then, too, nothing was appended, unless
+        ``failure`` says that this is not known.
         """
 
     @abstractmethod
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        """The next records from ``start`` on that begin below ``end``: about ``max_bytes`` of them, at least one.
+        """Return the next records from ``start`` on that begin below ``end``: about ``max_bytes``, at least one record.
 
-        None at all only if ``start`` is the end of the partition. The first may begin before ``start``, when it holds
-        that row. Raises ``PositionExpired`` and ``PositionAhead``.
+        There is none only if ``start`` is the end of the partition. The first may begin before ``start`` if it holds
+        that row. Raise ``PositionExpired`` and ``PositionAhead``.
         """
 
     @abstractmethod
     async def wait_beyond(self, partition: int, position: int) -> None:
-        """Wait until there is something at ``position``. Raises ``trio.ClosedResourceError`` when it was closed."""
+        """Wait until there is a record at ``position``. Raise ``trio.ClosedResourceError`` if the log was closed."""
 
     @abstractmethod
     async def trim(self, partition: int, before: int) -> None:
-        """Let go of what stands below a position. More than asked may stay, never less."""
+        """Drop the records below a position. More records than asked for may stay, never fewer."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Close it, and wake who waits. Does nothing the second time."""
+        """Close the log and wake the tasks that wait. Do nothing the second time."""
 
-    # What these are made into
+    # Built on the methods above
 
     async def append(
         self, data: BytesLike, metadata: BytesLike | None = None, *, partition: int = 0, count: int = 1
     ) -> int:
-        """Append one record, and return its position once it is safe.
+        """Append one record. Return its position once it is safe.
 
-        ``count`` is how many rows it holds. When cancelled, nothing was appended. Raises ``ValueError`` for a record
-        above 64 MiB or a count below 1, ``OSError`` where there is no room.
+        ``count`` is how many rows it holds. When cancelled, nothing was appended. Raise ``ValueError`` for a record
+        above 64 MiB or a count below 1, ``OSError`` if there is no room.
         """
         element = Element(as_bytes(data), None if metadata is None else as_bytes(metadata), count)
         return (await self.append_all({partition: (element,)}))[partition]
 
     async def read(self, partition: int, start: int, end: int | None = None) -> AsyncGenerator[Record, None]:
-        """The records from ``start`` to below ``end``, in order and without gaps; without an end, also those to come.
+        """Yield the records from ``start`` to below ``end`` in order without gaps; without ``end`` also future ones.
 
-        Where a record of several rows holds the first or the last of them, the whole record comes. Raises
-        ``PositionExpired`` for what is gone, also while reading, and ``PositionAhead`` for a start or an end beyond
-        what is written.
+        If a record of several rows holds the first or the last row, the whole record comes. Raise ``PositionExpired``
+        for records that are gone, also while reading, and ``PositionAhead`` for a start or an end that is not written
+        yet.
         """
         self.check_range(partition, start, end)
         position = start
@@ -139,7 +139,7 @@ class ReplayableLog(ABC):
                 await self.wait_beyond(partition, position)
 
     def check_range(self, partition: int, start: int, end: int | None) -> None:
-        """Raise what is wrong with a range that somebody wants to read."""
+        """Raise ``PositionExpired`` or ``PositionAhead`` for a range that can't be read."""
         earliest, latest = self.bounds(partition)
         if start < earliest:
             raise PositionExpired.at(start, partition, earliest)
@@ -159,7 +159,7 @@ class ReplayableLog(ABC):
 
 
 def check_element(element: Element) -> None:
-    """Raise ``ValueError`` for what can't be a record."""
+    """Raise ``ValueError`` for an element that is too large or has an invalid count."""
     if element.size > LONGEST_RECORD:
         raise ValueError(f"a record of {element.size} bytes: the limit is {LONGEST_RECORD}")
     if not 1 <= element.count <= LARGEST_COUNT:
@@ -167,13 +167,13 @@ def check_element(element: Element) -> None:
 
 
 def check_partition(partition: int, partitions: int) -> None:
-    """Raise ``UnknownPartition`` unless there is such a one."""
+    """Raise ``UnknownPartition`` unless there is this partition."""
     if not 0 <= partition < partitions:
         last = partitions - 1
         raise UnknownPartition(f"there is no partition {partition}: " + (f"they are 0 to {last}" if last else "only 0"))
 
 
 def check_begin(partition: int, at: Mapping[int, int] | None, latest: int) -> None:
-    """Raise ``ValueError`` unless what is appended may begin at the partition's end."""
+    """Raise ``ValueError`` unless the end of the partition is the position that the append asks for."""
     if at is not None and at.get(partition, latest) != latest:
         raise ValueError(f"partition {partition} ends at {latest}, not at {at[partition]}: somebody else wrote to it")

@@ -1,4 +1,7 @@
-"""What requests to sources and sinks say: JSON, checked before anything is done. All raise ``Invalid``."""
+"""Parses the JSON of requests to sources and sinks, and checks it before anything is done.
+
+All functions raise ``Invalid``.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,13 @@ from rsocket_trio.values import value
 LARGEST = 2**63 - 1
 LONGEST_SINK = 256
 LONGEST_REQUEST = 2**20
-"""Bytes of a request: that is a commit of some 15,000 attempts."""
+"""Bytes of a request at most: that is a commit of some 15,000 attempts."""
 _ATTEMPT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)
 
 
 @value
 class RangeRequest:
-    """Which rows a reader wants; without ``end`` also those to come."""
+    """A reader's request for a range of rows; without ``end`` also those to come."""
 
     partition: int
     start: int
@@ -28,7 +31,7 @@ class RangeRequest:
 
 @value
 class StageRequest:
-    """Who stages rows, and for which partition."""
+    """A writer's request to stage the rows of an attempt for a partition."""
 
     sink: str
     attempt: str
@@ -37,7 +40,7 @@ class StageRequest:
 
 @value
 class CommitRequest:
-    """Which attempts make up a batch, each with its number of rows, in order; ``once``: the only one of its sink."""
+    """The attempts of a batch in order, each with its number of rows; ``once``: the only batch of its sink."""
 
     sink: str
     batch: int
@@ -47,14 +50,14 @@ class CommitRequest:
 
 @value
 class AbortRequest:
-    """Which attempts are not wanted any more."""
+    """The attempts of a sink that are to be dropped."""
 
     sink: str
     attempts: list[str]
 
 
 def read_range(data: bytes) -> RangeRequest:
-    """The request of a source's route."""
+    """Return the request of a source's route."""
     said = _object(data)
     start, end = _whole(said, "from"), said.get("to")
     if end is not None:
@@ -65,7 +68,7 @@ def read_range(data: bytes) -> RangeRequest:
 
 
 def read_ends(data: bytes) -> dict[int, int]:
-    """The request of an acknowledgement: by partition, the position below which all was committed."""
+    """Return the ends of an acknowledgement: by partition, the position below which all rows were committed."""
     said = _object(data)
     if not all(name.isascii() and name.isdigit() and len(name) < 20 for name in said):
         raise Invalid("an acknowledgement names partitions by their numbers")
@@ -73,13 +76,13 @@ def read_ends(data: bytes) -> dict[int, int]:
 
 
 def read_stage(data: bytes) -> StageRequest:
-    """The request that opens a stage."""
+    """Return the request that opens a stage."""
     said = _object(data)
     return StageRequest(_sink(said), _attempt(said.get("attempt")), _whole(said, "partition"))
 
 
 def read_commit(data: bytes) -> CommitRequest:
-    """The request that commits a batch."""
+    """Return the request that commits a batch."""
     said = _object(data)
     attempts: dict[str, int] = {}
     for one in _list(said, "attempts"):
@@ -96,7 +99,7 @@ def read_commit(data: bytes) -> CommitRequest:
 
 
 def read_abort(data: bytes) -> AbortRequest:
-    """The request that aborts attempts."""
+    """Return the request that aborts attempts."""
     said = _object(data)
     return AbortRequest(_sink(said), [_attempt(one) for one in _list(said, "attempts")])
 
@@ -135,7 +138,7 @@ def _sink(said: Mapping[str, Any]) -> str:
 
 
 def _attempt(name: object) -> str:
-    # It becomes a file's name, so nothing else may get through.
+    # The name becomes a file name, so no other characters may pass.
     if not isinstance(name, str) or not _ATTEMPT.fullmatch(name):
         raise Invalid("an attempt is a UUID, or another text of 1 to 64 letters, digits, '-' and '_'")
     return name

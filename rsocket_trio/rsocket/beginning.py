@@ -1,4 +1,4 @@
-"""How does a connection begin? The SETUP and its answer in either role, and what is looked at before both are said."""
+"""The start of a connection: SETUP and SETUP_OK in either role, and the frames held before acceptance."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from rsocket_trio.rsocket.session import Session
 
 UNLIMITED_LEASE = Lease(MAX_REQUESTS, MAX_SECONDS)
-"""What a client grants a server's requests where its application has no policy of its own."""
+"""The lease that a client grants a server's requests if its application has no policy of its own."""
 
 
 class ClientBeginning:
-    """A client says its SETUP, and waits for the answer where it asked for one.
+    """The client role: sends SETUP, and waits for SETUP_OK if it asked for one.
 
     ``grants`` says that with leases the session grants the server's requests, and without bounds: not where the
     application has a policy for that, or serves no requests.
@@ -61,7 +61,7 @@ class ClientBeginning:
             self._open(now)
 
     def lets_through(self, data: bytes) -> bool:
-        """Take the SETUP_OK that this client waits for; whether the frame is any other that may come now."""
+        """Take SETUP_OK if this frame is one. Return ``True`` for any other frame that may come before it."""
         session, terms = self._session, self._terms
         codec = session.dialect.codec
         try:
@@ -100,7 +100,7 @@ class ClientBeginning:
 
 
 class ServerBeginning:
-    """A server waits for SETUP, then for its application, while the gate holds what comes."""
+    """The server role: waits for SETUP, then for its application, while the gate holds later frames."""
 
     __slots__ = ("_gate", "_grants_leases", "_own_size", "_session")
 
@@ -117,11 +117,11 @@ class ServerBeginning:
 
     @property
     def held_size(self) -> int:
-        """Bytes that wait for the application to let their sender in."""
+        """Bytes held until the application accepts the SETUP."""
         return self._gate.size
 
     def lets_through(self, data: bytes) -> bool:
-        """Whether this frame is to be looked at now. The first is taken as the SETUP, and later ones may be held.
+        """Return whether to process this frame now. The first one is taken as the SETUP, later ones may be held.
 
         Raises the ``SetupError`` that refuses the client.
         """
@@ -131,7 +131,7 @@ class ServerBeginning:
         return False
 
     def open(self, granted: tuple[Entry, ...]) -> list[bytes]:
-        """The application takes the SETUP, and grants these entries of it; what was held, in order."""
+        """Open the gate: the application accepts the SETUP with these entries. Return the held frames in order."""
         session = self._session
         session.state = State.OPEN
         session.beginning = None
@@ -142,7 +142,7 @@ class ServerBeginning:
         return self._gate.open()
 
     def _take_setup(self, data: bytes) -> None:
-        """Let the SETUP in, up to the application's gate."""
+        """Check the SETUP, and hold what follows until the application accepts it."""
         session, continuity = self._session, self._session.continuity
         dialect, grants_leases = session.dialect, self._grants_leases
         frame = admit(dialect, data, session.limits.setup_size, grants_leases=grants_leases, resumes=continuity.offered)

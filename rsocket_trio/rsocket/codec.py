@@ -1,4 +1,4 @@
-"""How a layout's rows become bytes and frames: two tables and a header, the same machinery for every dialect."""
+"""The codec of every dialect: it turns bytes into frames and back by a layout's header and table of rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BadMetadata(RemoteProtocolError):
 
 @attrs.frozen
 class Row:
-    """One frame type of a layout: what it is called, what it may say, and how it is read and written."""
+    """One frame type of a layout: its number, name, flags, decoder and encoder."""
 
     number: int
     """The type's number on the wire."""
@@ -57,7 +57,7 @@ class Row:
     decode: Decoder
     encode: Encoder
     interaction: Interaction | None = None
-    """Which of the request types it is; ``None`` for all other frames."""
+    """The interaction of a request; ``None`` for all other frames."""
     ignorable: bool = True
     """Whether the layout's ignore flag keeps its meaning in this type."""
     has_stream_id: bool = True
@@ -66,7 +66,7 @@ class Row:
 
 @value
 class Header:
-    """What every frame begins with, as it stands there: a reserved bit of the stream id is not cut off."""
+    """The header of a frame, as written: a reserved bit of the stream id is not cut off."""
 
     number: int
     flags: int
@@ -75,12 +75,12 @@ class Header:
 
 @attrs.frozen
 class HeaderLayout:
-    """Where a layout keeps the parts of its header, and how far its numbers go."""
+    """The positions of a layout's header fields, and the bounds of its numbers."""
 
     minimum: int
     """Bytes of the smallest frame."""
     type_offset: int
-    """Where the type's number is, for messages."""
+    """The offset of the type's number, for error messages."""
     ignore_flag: int
     all_flags: int
     """Every bit that the flags may have."""
@@ -93,20 +93,20 @@ class HeaderLayout:
     add_flags: Callable[[bytes, int], bytes]
     """The same frame with more flags set."""
     stream_id: slice
-    """Where the stream id stands: at the beginning of the header, or at its end."""
+    """The place of the stream id: at the beginning of the header, or at its end."""
     size: int = attrs.field(default=attrs.Factory(lambda self: self.minimum, takes_self=True))
     """Bytes of the header, where some type is smaller than that without its stream id."""
     flags_end: int = attrs.field(default=attrs.Factory(lambda self: self.size, takes_self=True))
-    """How many bytes a frame must have to hold its flags."""
+    """The bytes that a frame must have to hold its flags."""
 
 
 class Codec:
-    """Frames of one layout: decode by type number, encode by what the frame is.
+    """The codec of one layout: decodes by type number, encodes by the class of the frame.
 
     ``rows`` are in the order of their numbers, ``minimum`` is the size of the smallest frame in bytes, ``largest``
     that of the largest, ``header_size`` that of the header of a stream's frames, ``ignore_flag`` the bit that lets a
-    receiver skip what it does not understand; ``encoders`` are what writes each interaction's requests and each other
-    kind of frame, and looks at no size; ``plain`` is how frames are written that have nothing but data.
+    receiver skip what it does not understand; ``encoders`` write each interaction's requests and each other kind of
+    frame, without a check of its size; ``plain`` holds the headers of frames with nothing but data, if there are any.
     """
 
     def __init__(self, header: HeaderLayout, rows: Iterable[Row]) -> None:
@@ -125,11 +125,11 @@ class Codec:
         self.plain = plain_frames(self, header)
 
     def replacing(self, *rows: Row) -> Self:
-        """A neighbouring draft's codec: the same table, with these rows in the place of those with their numbers."""
+        """Return a neighbouring draft's codec: the same table, with these rows replacing those of their numbers."""
         return type(self)(self._header, {**self._by_number, **{row.number: row for row in rows}}.values())
 
     def decode(self, data: bytes) -> Frame:
-        """The frame that these bytes are; they have no length prefix.
+        """Decode one frame, given without a length prefix.
 
         Raises ``NotUnderstood`` or ``BadMetadata``, and nothing else.
         """
@@ -153,7 +153,7 @@ class Codec:
             raise type(error)(f"{name} frame of {len(data)} bytes: {error}", offset=error.offset) from None
 
     def encode(self, frame: Frame) -> bytes:
-        """The frame as bytes, without a length prefix.
+        """Encode one frame, without a length prefix.
 
         Raises ``LocalProtocolError`` for a frame that the dialect forbids.
         """
@@ -161,7 +161,7 @@ class Codec:
         return head + data
 
     def encode_parts(self, frame: Frame) -> Parts:
-        """The frame as two pieces, of which the second is the payload's data as it was given, not a copy.
+        """Encode one frame as two pieces: the second is the payload's data as given, not a copy.
 
         Raises ``LocalProtocolError`` for a frame that the dialect forbids.
         """
@@ -177,14 +177,14 @@ class Codec:
         return parts
 
     def header(self, data: bytes) -> Header | None:
-        """The header of a frame of whatever type, or ``None`` when the frame is too short to have one."""
+        """Return the header of a frame of any type, ``None`` if the frame is too short."""
         try:
             return Header(*self._split(data))
         except struct.error:
             return None
 
     def ignorable(self, data: bytes) -> bool:
-        """Whether a frame that was not understood may be skipped (ALL-RCT-02). Too short for the flag counts as no."""
+        """Return whether a frame not understood may be skipped (ALL-RCT-02); not one too short for the flag."""
         if len(data) < self._header.flags_end:
             return False
         number, flags, _ = self._split(data.ljust(self.header_size, b"\0"))
@@ -194,7 +194,7 @@ class Codec:
         return row is None or row.ignorable
 
     def shortened(self, data: bytes, most: int) -> bytes:
-        """An ERROR without what its data say behind so many bytes; every other frame as it came.
+        """Return an ERROR with its data cut to ``most`` bytes, and every other frame unchanged.
 
         To be used before ``decode``, which copies the data. One with metadata stays whole: its lengths must fit.
         """
@@ -205,11 +205,11 @@ class Codec:
         return data[: self.header_size + row.fixed + most]
 
     def row(self, number: int) -> Row | None:
-        """The row of a type number, or ``None`` for a type that the layout does not have."""
+        """Return the row of a type number, ``None`` for a type that the layout lacks."""
         return self._by_number.get(number)
 
     def row_of(self, frame: Frame) -> Row:
-        """The row that a frame is written by. Raises ``LocalProtocolError`` where the layout has none."""
+        """Return the row that encodes a frame. Raise ``LocalProtocolError`` if the layout has none."""
         kind: object = frame.interaction if isinstance(frame, RequestFrame) else type(frame)
         try:
             return self._by_kind[kind]
@@ -217,19 +217,19 @@ class Codec:
             raise LocalProtocolError(f"no frame of this dialect says {_kind_name(kind)}") from None
 
     def spare_flags(self, row: Row) -> int:
-        """The flag bits that mean nothing in this type: sent 0, ignored on reception."""
+        """Return the flag bits without meaning in this type: sent as 0, ignored on reception."""
         return self._header.all_flags & ~row.flags & ~(self.ignore_flag if row.ignorable else 0)
 
     def writes(self, frame: type[Frame]) -> bool:
-        """Whether the layout has frames of this kind."""
+        """Return whether the layout has frames of this kind."""
         return frame in self._by_kind
 
     def name_of(self, frame: Frame) -> str:
-        """What the dialect's document calls this frame."""
+        """Return the name of this frame's type in the dialect's document."""
         return self.row_of(frame).name
 
     def add_flags(self, data: bytes, flags: int) -> bytes:
-        """An encoded frame with more flags set in its header, for what no frame value can say."""
+        """Return an encoded frame with more flags set in its header, for flags that no frame value carries."""
         return self._header.add_flags(data, flags)
 
     # Failures are rare; kept out of decode, they leave it short enough to read.
@@ -256,7 +256,7 @@ class Codec:
 
 
 def end_of(data: bytes, offset: int, size: int, what: str) -> int:
-    """Where a field of ``size`` bytes ends. Raises ``NotUnderstood`` when the frame ends before it does."""
+    """Return the end of a field of ``size`` bytes. Raise ``NotUnderstood`` if the frame ends before it."""
     end = offset + size
     if end > len(data):
         raise NotUnderstood(
@@ -266,14 +266,14 @@ def end_of(data: bytes, offset: int, size: int, what: str) -> int:
 
 
 def sized_at(data: bytes, offset: int, width: int, what: str) -> tuple[bytes, int]:
-    """A field behind its own length of ``width`` bytes, and where it ends. Raises ``NotUnderstood`` when cut short."""
+    """Return a field behind its length of ``width`` bytes, and its end. Raise ``NotUnderstood`` if cut short."""
     start = end_of(data, offset, width, f"{what} length")
     end = end_of(data, start, int.from_bytes(data[offset:start], "big"), what)
     return data[start:end], end
 
 
 def sized(content: bytes, width: int, what: str) -> bytes:
-    """A field behind its own length of ``width`` bytes. Raises ``LocalProtocolError`` when it is too long for that."""
+    """Write a field behind its length of ``width`` bytes. Raise ``LocalProtocolError`` if it is too long."""
     limit = (1 << 8 * width) - 1
     if len(content) > limit:
         raise LocalProtocolError(f"{what} of {len(content)} bytes, limit {limit}")
@@ -281,7 +281,7 @@ def sized(content: bytes, width: int, what: str) -> bytes:
 
 
 def check(name: str, field: str, number: int | None, low: int, high: int) -> None:
-    """Hold a number that is about to be sent to its field's range. Raises ``LocalProtocolError``."""
+    """Check an outbound number against the range of its field. Raise ``LocalProtocolError`` outside it."""
     if number is None or not low <= number <= high:
         allowed = f"must be {low}" if low == high else f"must be from {low} to {high}"
         raise LocalProtocolError(f"{name} {field} {number}: {allowed}")

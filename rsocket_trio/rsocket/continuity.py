@@ -1,4 +1,4 @@
-"""How does a session go on over another transport? What is asked, answered and begun anew, in either role."""
+"""The resumption handshake of a session in either role: requests, answers, and the start on a new transport."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def outbox_for(resume: ResumeOptions | None, limit: int, drained: Callable[[Lane], None], session: Session) -> Outbox:
-    """The outbox of a session, which keeps what leaves it where the session may be resumed."""
+    """Return the outbox of a session: one that retains sent frames if the session may be resumed."""
     if resume is None:
         return Outbox(limit, drained)
 
@@ -57,12 +57,12 @@ UNHEARD = (
 
 
 def any_token(token: bytes) -> bool:
-    """Where nobody looks after tokens, all are free."""
+    """Accept every token: the default of a session whose server keeps no list of them."""
     return True
 
 
 class Continuity:
-    """What a session does about its own resumption; ``resumption`` is ``None`` where none was agreed.
+    """The resumption handshake of one session; ``resumption`` is ``None`` if none was agreed.
 
     ``claim`` takes a token for a new session of a server. ``gave_up`` says that resumption was agreed and is not
     promised any more, ``heard`` that a frame of the peer's ever came. ``grants`` are the entries that a server granted
@@ -100,12 +100,12 @@ class Continuity:
     # The beginning
 
     def begin_client(self, token: bytes, terms: ClientTerms) -> None:
-        """The server has our token, or will have."""
+        """Begin to retain frames as a client, under the token of its SETUP."""
         self._terms = terms
         self._begin(token)
 
     def begin_server(self, frame: SetupFrame) -> None:
-        """A client asks for a session that can be resumed. Raises ``RejectedSetup`` for a token that is in use."""
+        """Begin to retain frames if the client's SETUP asks for it. Raise ``RejectedSetup`` for a token in use."""
         token = frame.resume_token
         if token is None or not self.offered:
             return
@@ -124,7 +124,7 @@ class Continuity:
         return self.resumption
 
     def overflow(self) -> bool:
-        """The store is full: whether the session goes on without resumption."""
+        """Handle a full store: return whether the session goes on without resumption."""
         if self._resume is None or not self._resume.give_up_when_full:
             return False
         self._agreed().forgo()
@@ -133,12 +133,12 @@ class Continuity:
         return True
 
     def close(self) -> None:
-        """The session is over: nobody will ask for what was sent."""
+        """Discard the retained frames of a session that is over."""
         if self.resumption is not None:
             self.resumption.forgo()
 
     def suspend(self) -> list[Event]:
-        """The transport is gone. Streams that do not outlive it end (RSX-RES-07)."""
+        """Detach the lost transport, and fail the streams that do not outlive it (RSX-RES-07)."""
         session, resumption = self._session, self.resumption
         assert resumption is not None
         self._outbox.leave()
@@ -153,7 +153,7 @@ class Continuity:
     # The client
 
     def ask(self) -> bytes:
-        """The first frame on a new transport (RS10-RSM-11, RSX-RES-02)."""
+        """Return the client's first frame on a new transport (RS10-RSM-11, RSX-RES-02)."""
         resumption, dialect = self._agreed(), self._session.dialect
         if dialect.entries:
             assert self._terms is not None
@@ -164,7 +164,7 @@ class Continuity:
         return dialect.codec.encode(frame)
 
     def answered(self, answer: bytes, now: float) -> None:
-        """The server's answer came. Raises what ends the session: ``RejectedResume``, or a fault of the server's."""
+        """Take the server's answer. Raise ``RejectedResume`` or a fault of the server, which end the session."""
         dialect = self._session.dialect
         frame = dialect.codec.decode(answer)
         if isinstance(frame, ErrorFrame) and not frame.stream_id:
@@ -184,19 +184,19 @@ class Continuity:
         self._session.restart(now)
 
     def farewell(self, error: RemoteProtocolError) -> bytes:
-        """What tells a server that its answer can't be gone on from (RS02-RSM-25)."""
+        """Return the ERROR that tells a server that its answer can't be served (RS02-RSM-25)."""
         return self._session.error_frame(CONNECTION_ERROR, str(error).encode())
 
     # The server
 
     def check(self, back: Comeback) -> None:
-        """Raise ``RejectedResume`` where a client can't go on from its positions."""
+        """Raise ``RejectedResume`` if a client's positions can't be served."""
         if self.resumption is None or not self.is_kept:
             raise RejectedResume("unknown resume token")
         self.resumption.check(back)
 
     def take(self, back: Comeback, now: float) -> None:
-        """Go on with the client that came back. To be called after ``check``."""
+        """Resume the session with a returning client. Call ``check`` first."""
         resumption, session = self._agreed(), self._session
         dialect = session.dialect
         first = (
@@ -209,7 +209,7 @@ class Continuity:
         session.restart(now)
 
     def _granted_again(self, entry: Entry) -> tuple[Entry, ...]:
-        """What a server grants to a client that came back: this, and what it granted it at first."""
+        """Return a server's grants to a returning client: this entry and those of the first SETUP_OK."""
         return (entry, *(grant for grant in self.grants if grant.ext != entry.ext))
 
     @property

@@ -1,4 +1,4 @@
-"""What a frame for the connection as a whole means: keepalives, leases, pushed metadata, errors, extensions."""
+"""Connection-level frames, both ways: keepalives, leases, pushed metadata, errors and extensions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ACCEPTANCE = frozenset({PayloadFrame, RequestNFrame, RequestFrame, CancelFrame, 
 
 
 class EndedByPeer(Exception):
-    """An ERROR of the peer's ends the connection: nothing is to be answered."""
+    """Raised when an ERROR of the peer ends the connection; no answer is sent."""
 
     def __init__(self, error: RSocketError) -> None:
         super().__init__(str(error))
@@ -97,7 +97,7 @@ class Control:
     # What is sent
 
     def agree_leases(self) -> None:
-        """Both sides ask for permits from now on; the server at once where the SETUP is a lease to it."""
+        """Require permits of both sides from now on, of the client alone if SETUP implies a lease for the server."""
         self._leases_agreed = True
         implicit = self._dialect.implicit_lease
         if self._client or not implicit:
@@ -106,7 +106,7 @@ class Control:
             self._inbound.granted = Permits(CROSSING)
 
     def grant(self, lease: Lease, now: float) -> None:
-        """Allow the peer so many requests for so long; does nothing where leases were not agreed."""
+        """Grant the peer a lease; do nothing if leases were not agreed."""
         if self._leases_agreed:
             if self._inbound.granted is None:
                 self._inbound.granted = Permits(CROSSING)
@@ -115,20 +115,20 @@ class Control:
             self._outbox.put_signal(self._encode(self.lease(frame)))
 
     def ping(self, token: object) -> None:
-        """Ask for a sign of life; ``Pong`` with this token is its answer, in order. ``None`` waits for no answer."""
+        """Send a KEEPALIVE. Its answer becomes ``Pong`` with this token, in order; with ``None`` there is no event."""
         if not self._dialect.codec.writes(KeepaliveFrame):
             raise Unsupported(f"{self._dialect.name} has no ping")
         self._outbox.put_signal(self.asked_beat(token))
 
     def asked_beat(self, token: object = None) -> bytes:
-        """A KEEPALIVE that asks for an answer, and counts on it."""
+        """Return a KEEPALIVE that asks for an answer, and queue its token."""
         if self._pings is None:
             self._pings = deque()
         self._pings.append(token)
         return self._encode(self.beat(KeepaliveFrame(True, self._position)))
 
     def restart(self, now: float) -> None:
-        """The session goes on over another transport: what only the old one mattered to begins anew."""
+        """Start again on a new transport: repeat pings, reset permits, and grant the rest of the lease again."""
         tokens, self._pings = self._pings or (), None
         for token in tokens:
             if token is not None:
@@ -141,11 +141,11 @@ class Control:
             self.grant(Lease(granted.remaining(now), min(granted.expires_in(now), MAX_SECONDS)), now)
 
     def report_position(self) -> None:
-        """Tell the peer how far this side got, where signs of life have no field for it."""
+        """Report the received position, in dialects whose KEEPALIVE has no field for it."""
 
     @property
     def _position(self) -> int:
-        """How far this side got, which is 0 without resumption."""
+        """The received position in bytes, 0 without resumption."""
         return self.resumption.received if self.resumption is not None else 0
 
     def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
@@ -157,11 +157,11 @@ class Control:
         self._outbox.put(self._pushes, self._encode(ExtFrame(0, ext_type, body, ignore=ignore)))
 
     def beat(self, frame: KeepaliveFrame) -> Frame:
-        """The frame that says this sign of life."""
+        """Return the frame that carries this KEEPALIVE in the dialect."""
         return frame
 
     def lease(self, frame: LeaseFrame) -> Frame:
-        """The frame that says this lease."""
+        """Return the frame that carries this LEASE in the dialect."""
         return frame
 
     def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
@@ -171,15 +171,15 @@ class Control:
     # What is received
 
     def is_for_session(self, data: bytes) -> bool:
-        """Whether an EXT frame concerns nobody but the session."""
+        """Return whether an EXT frame concerns the session alone, not the application."""
         return False
 
     def refuse_unread(self, data: bytes, error: RemoteProtocolError) -> bool:
-        """Answer a request of which only a part was not understood; ``False`` where there is no such thing."""
+        """Answer a request that was understood in part. Return ``False`` if the frame is no such request."""
         return False
 
     def skip(self, data: bytes, error: RemoteProtocolError) -> None:
-        """Ignore a frame that was not understood, if its clause allows: ALL-RCT-02, -03, RS10-MD-02, RS02-MD-02."""
+        """Skip a frame that was not understood, if its clause allows (ALL-RCT-02, -03, RS10-MD-02, RS02-MD-02)."""
         if self.refuse_unread(data, error):
             return
         bad_metadata = isinstance(error, BadMetadata) and self._dialect.bad_metadata_ignored
@@ -188,14 +188,14 @@ class Control:
         self._inbound.ignored += 1
 
     def shows_acceptance(self, frame: Frame) -> bool:
-        """Whether a client may take this for the server's acceptance (RS10-CON-12)."""
+        """Return whether a client may take this frame as the server's acceptance (RS10-CON-12)."""
         if type(frame) is KeepaliveFrame:
             # An answer is owed at once, also while the server's application considers the SETUP.
             return frame.respond and self._dialect.keepalive_accepts
         return type(frame) in ACCEPTANCE or (type(frame) is ErrorFrame and frame.stream_id > 0)
 
     def receive(self, frame: Frame) -> None:
-        """Take a frame that is none of a stream's.
+        """Take a frame of any type that is not for streams alone.
 
         Raises ``RemoteProtocolError`` for a fault that ends the connection, ``EndedByPeer`` for an ERROR that does.
         """

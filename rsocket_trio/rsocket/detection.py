@@ -1,4 +1,4 @@
-"""Which dialect do the first bytes of a connection speak?"""
+"""Detects the dialect of a client from the first bytes of its connection."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ UNDECIDED: Final = Undecided.UNDECIDED
 
 
 class _Standing(enum.Enum):
-    """How a signature stands against the bytes so far."""
+    """The result of comparing a signature with the bytes so far."""
 
     OPEN = enum.auto()
     FITS = enum.auto()
@@ -45,7 +45,7 @@ class _Standing(enum.Enum):
 
 @attrs.frozen
 class _Signature:
-    """What the first frame of a dialect looks like on a byte stream, a token for each byte.
+    """A pattern of a dialect's first frame on a byte stream, a token for each byte.
 
     ``--`` is any byte, ``04`` that byte, ``04/FC`` one that is 04 under the mask FC, ``!00`` any other than that.
     """
@@ -66,13 +66,13 @@ class _Signature:
         return tuple(_clues(self.drawn))
 
     def framed(self, message: bytes) -> bytes:
-        """DET-09: a message is its frame; with the prefix that it would have elsewhere the same bytes decide."""
+        """Prefix a message with its byte stream length, so that one pattern fits both transports (DET-09)."""
         if self.dialect.framing == "u32":
             return min(len(message) + 4, 2**31 - 1).to_bytes(4, "big") + message
         return min(len(message), 2**24 - 1).to_bytes(3, "big") + message
 
     def end(self, data: bytes) -> int | None:
-        """Where the first frame ends, its prefix included; ``None`` while the prefix is not there."""
+        """Return the end of the first frame, its prefix included; ``None`` while the prefix is incomplete."""
         if self.dialect.framing == "u32":
             return int.from_bytes(data[:4], "big") if len(data) >= 4 else None
         return 3 + int.from_bytes(data[:3], "big") if len(data) >= 3 else None
@@ -132,7 +132,7 @@ _ANSWERS: Final = (
 
 
 def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | None:
-    """Which dialect a client speaks whose first bytes these are; ``None`` when no dialect begins like this.
+    """Return the dialect whose client sends these first bytes, ``None`` if no dialect begins like this.
 
     ``message`` says that ``data`` is the first message of a transport that keeps borders, with or without the length
     that peers of 0.1 put before it (``keeps_length``), ``ended`` that no more bytes will come. At most 16 bytes are
@@ -148,7 +148,7 @@ def detect(data: bytes, *, message: bool, ended: bool) -> Dialect | Undecided | 
 
 
 def answer_for(data: bytes, *, message: bool) -> Dialect | None:
-    """In which dialect INVALID_SETUP answers bytes that ``detect`` did not recognise; ``None``: close silently."""
+    """Return the dialect in which INVALID_SETUP answers unrecognised bytes, ``None`` to close silently."""
     if message and data[4:5] == b"\0" and keeps_length(data):
         data, message = _with_right_length(data), False
     found = _first_that_fits(_ANSWERS, data, message=message, ended=True)
@@ -158,7 +158,7 @@ def answer_for(data: bytes, *, message: bool) -> Dialect | None:
 
 
 def keeps_length(message: bytes) -> bool:
-    """Whether a client's first message is a frame of 0.1 behind the length that it has on a byte stream.
+    """Return whether a client's first message is a frame of 0.1 behind its byte stream length.
 
     A SETUP is told by its type and stream id alone: no other layout has them there, and a length that contradicts the
     size of the message can be answered so. Any other frame is one if its length is right.
@@ -171,18 +171,18 @@ def keeps_length(message: bytes) -> bool:
 
 
 def _with_right_length(message: bytes) -> bytes:
-    """A message that keeps its length, as a byte stream: the length is as it should be, so the layout decides alone."""
+    """Return a message that keeps its length with the correct length, so that the layout alone decides."""
     return len(message).to_bytes(LENGTH, "big") + message[LENGTH:]
 
 
 def _first_frame(data: bytes) -> bytes:
-    """As much of the first frame as is here, behind its length; nothing of one that is too small to be a frame."""
+    """Return the received part of the first frame without its length, nothing if it is too small for a frame."""
     size = int.from_bytes(data[:3], "big")
     return data[3 : 3 + size] if size >= layout_1_0.CODEC.minimum else b""
 
 
 def _is_misplaced_resume(frame: bytes) -> bool:
-    """RS10-CON-02: a RESUME anywhere but on stream 0 is answered, like every other frame that is none to begin with."""
+    """Return whether the frame is a RESUME off stream 0: answered like any other wrong first frame (RS10-CON-02)."""
     # Five bytes tell: four of stream id, and the type in the upper six bits of the fifth.
     return len(frame) >= 5 and frame[4] >> 2 == RESUME and 0 < int.from_bytes(frame[:4], "big") < 2**31
 

@@ -1,4 +1,4 @@
-"""What a dialect is: a record of capabilities, by what they mean, and nothing that acts."""
+"""``Dialect``: an immutable record of the capabilities of one protocol version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_COUNT = bytes(4)
 
 @attrs.frozen(eq=False, kw_only=True)
 class Dialect:
-    """What a session needs to know about a dialect: capabilities by what they mean, and nothing that acts."""
+    """The capabilities of a dialect that a session depends on, named by their meaning. It performs no action."""
 
     name: str
     major: int
@@ -51,7 +51,7 @@ class Dialect:
     strict: bool
     """SETUP can ask for strict interpretation of its payload."""
     lease_refusal: str
-    """What the REJECTED says that answers a request beyond the lease."""
+    """The text of the REJECTED that answers a request beyond the lease."""
     zero_initial_n_invalid: bool = True
     """A request that asks for 0 items gets INVALID, instead of opening a stream without credit."""
     has_connection_error: bool = True
@@ -85,7 +85,7 @@ class Dialect:
     flags_counts: bool = False
     """Requests with a number say by a flag that it is there, though their document does not name one."""
     setup_codes: Mapping[int, int] | None = None
-    """How the codes of set-up errors are written; ``None``: as they are."""
+    """The codes on the wire of set-up errors; ``None``: unchanged."""
     refusals: range = range(0)
     """Codes on stream 0 that refuse a SETUP, whether the table knows them or not."""
     errors_have_scopes: bool = False
@@ -120,7 +120,7 @@ class Dialect:
     """Bytes of a number of items."""
 
     def refusal(self, code: int, data: bytes) -> SetupError | None:
-        """The refusal that an ERROR on stream 0 is, or ``None``. A code that no table has keeps its number."""
+        """Return the refusal in an ERROR on stream 0, or ``None``. A code that no table has keeps its number."""
         codes = self.setup_codes or {}
         for plain, error in SETUP_ERRORS.items():
             if codes.get(plain, plain) == code:
@@ -128,11 +128,11 @@ class Dialect:
         return RejectedSetup.received(code, data) if code in self.refusals else None
 
     def only_completes(self, payload: Payload, initial_n: int | None = None) -> bool:
-        """Whether the last REQUEST_CHANNEL of a channel, with this payload and number, has no item (RS01-RSP-03)."""
+        """Return whether the last REQUEST_CHANNEL, with this payload and number, has no item (RS01-RSP-03)."""
         if payload.metadata is not None:
             return False
         return not payload.data or (self.zero_completes and initial_n is None and payload.data == NO_COUNT)
 
     def misplaces(self, stream_id: int, code: int) -> bool:
-        """Whether an ERROR concerns what its kind cannot: it means nothing then."""
+        """Return whether an ERROR's code does not fit its stream id, so that it is ignored."""
         return self.errors_have_scopes and (stream_id == 0) == (code == ApplicationError.default_code)

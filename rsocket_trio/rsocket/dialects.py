@@ -1,4 +1,4 @@
-"""Which dialects there are, and how they differ: each is described by what it changes in its neighbour."""
+"""The dialects that this package speaks, each described by its differences from a neighbouring one."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ ALL: Final[tuple[str, ...]] = tuple(DIALECTS)
 
 
 def dialect_named(name: str) -> Dialect:
-    """The dialect of that name. Raises ``ValueError`` for a name that none has."""
+    """Return the dialect of that name. Raise ``ValueError`` for an unknown name."""
     try:
         return DIALECTS[name]
     except KeyError:

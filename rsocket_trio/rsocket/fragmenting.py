@@ -1,4 +1,4 @@
-"""How does a payload leave that is too large for one frame, or for copying it into one?"""
+"""Cuts outbound payloads into fragments, and hands large bodies to the write without copying them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ LONGEST_MIMES = 2 * 128
 
 
 def checked_fragment_size(size: int, limit: int) -> int:
-    """An outbound fragment size that every payload can be cut to. Raises ``ValueError`` naming the bounds."""
+    """Return a valid outbound fragment size. Raise ``ValueError`` naming the bounds."""
     if not 64 <= size <= limit:
         raise ValueError(f"fragment_size of {size} bytes: must be between 64 and {limit}")
     return size
 
 
 def lone_size(dialect: Dialect, fragment_size: int) -> int:
-    """Bytes up to which a payload leaves in one frame, whatever else is said of it."""
+    """Return the size in bytes up to which a frame is sent whole, whatever MIME types its payload has."""
     return fragment_size - (LONGEST_MIMES if dialect.mime_fields else 0)
 
 
 def head(dialect: Dialect, frame: RequestFrame | PayloadFrame, payload: Payload, metadata: bytes | None) -> bytes:
-    """The frame without its data, which always stands last."""
+    """Encode a frame without its data, which always stands last."""
     mimes = frame.payload
     bare = Payload(
         b"",
@@ -57,7 +57,7 @@ def head(dialect: Dialect, frame: RequestFrame | PayloadFrame, payload: Payload,
 def fragments(
     dialect: Dialect, fragment_size: int, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int
 ) -> Iterator[EncodedFrame]:
-    """The frames of one payload, made one by one as they leave; ``fixed`` are the bytes of the first frame's fields.
+    """Generate the frames of one payload as they are sent; ``fixed`` is the size of the first frame's fields in bytes.
 
     A request goes on as PAYLOAD (RS10-FRAG-04) or as itself (RS01-FRAG-02: a channel without its number). NEXT
     stands on every PAYLOAD, COMPLETE on the last frame only (RS10-FRAG-06, RS10-CH-05).

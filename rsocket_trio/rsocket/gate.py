@@ -1,4 +1,4 @@
-"""What waits while a server's application considers the SETUP, and what goes on."""
+"""The gate that holds a client's frames while the server's application considers the SETUP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOR_HANDLERS = (MetadataPushFrame, ExtFrame)
 
 
 class Gate:
-    """Frames held until the application lets their sender in. Keepalives, leases, errors and answers pass.
+    """Holds frames until the application accepts the SETUP. Keepalives, leases, errors and answers pass.
 
     ``owes_answer`` says that the SETUP asked for one: then nothing may be said before it.
     """
@@ -40,11 +40,11 @@ class Gate:
 
     @property
     def size(self) -> int:
-        """What is held, each frame with what holding it costs."""
+        """The charged size of all held frames in bytes, overhead included."""
         return charged(self._size, len(self._held))
 
     def lets_through(self, data: bytes) -> bool:
-        """Whether this frame is to be looked at now; otherwise it is held."""
+        """Return whether to process this frame now; otherwise hold it."""
         if self._passes(data):
             return True
         self._held.append(data)
@@ -54,12 +54,12 @@ class Gate:
         return False
 
     def open(self) -> list[bytes]:
-        """What was held, in order."""
+        """Return the held frames in order."""
         held, self._held, self._size = self._held, [], 0
         return held
 
     def _learn(self, data: bytes) -> None:
-        """A request tells its sender's parity when it comes, for what the application asks before it is looked at."""
+        """Learn the peer's parity from a held request: the application may send requests before it is processed."""
         codec = self._dialect.codec
         header = codec.header(data)
         row = None if header is None else codec.row(header.number)

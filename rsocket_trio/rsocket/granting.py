@@ -1,4 +1,4 @@
-"""Which credit waits to leave? What is granted meanwhile is added to it, so that one frame says all."""
+"""``CreditGrant``: a queued REQUEST_N that absorbs further credit, so that one frame grants it all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CreditGrant:
         self.amount = amount
 
     def encoded(self) -> bytes | None:
-        """The frame, unless it went already or the stream needs no credit any more."""
+        """Return the frame, ``None`` if it was sent already or the stream needs no credit any more."""
         if self.stream.grant is self:
             self.stream.grant = None
         amount, self.amount = self.amount, 0
@@ -35,5 +35,5 @@ class CreditGrant:
 
     @property
     def next_size(self) -> int:
-        """Bytes of the frame; 0 once it went."""
+        """The size of the frame in bytes, 0 once it was sent."""
         return self.size if self.amount else 0

@@ -1,4 +1,4 @@
-"""What a frame on a stream means: an event, an answer, an error of the peer's, or nothing."""
+"""The rules for a frame on a stream: it becomes an event, an answer, a fault of the peer, or nothing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REJECTED = 0x202
 
 
 class Inbound(PeersHalf):
-    """The rules for frames on streams.
+    """The rules for inbound frames on streams.
 
     ``now`` is the time of the frames at hand, ``draining`` refuses new requests, ``granted`` is what this side's
     lease still allows the peer (``None`` without leases), ``lingering`` are handlers that still run although their
@@ -66,7 +66,7 @@ class Inbound(PeersHalf):
         self.refused = 0
 
     def on_request(self, frame: RequestFrame) -> None:
-        """A stream opens, unless its id is not the peer's to use or something refuses it."""
+        """Open a stream, unless its id is not the peer's to use or the request is refused."""
         stream_id = frame.stream_id
         if not self.table.is_peers(stream_id):
             self._ignore_request(stream_id)
@@ -107,7 +107,7 @@ class Inbound(PeersHalf):
         self.events.append(RequestReceived(stream, frame.payload, not stream.open & RECEIVING, frame.extensions))
 
     def on_payload(self, frame: PayloadFrame) -> None:
-        """An item, a fragment of one or of a request, or the end of the peer's half."""
+        """Take an item, a fragment of an item or request, or the end of the peer's half."""
         stream = self.table.mine.get(frame.stream_id) or self.table.theirs.get(frame.stream_id)
         if stream is None or (self.dialect.request_repeats and not stream.requester and not self._ends(stream, frame)):
             self.ignored += 1  # RS10-UNX-12, ALL-RCT-14, RS01-FRAG-04
@@ -115,7 +115,7 @@ class Inbound(PeersHalf):
         self._take(stream, frame)
 
     def on_error(self, frame: ErrorFrame) -> None:
-        """The stream ends both ways."""
+        """End the stream both ways."""
         table = self.table
         stream = table.find(frame.stream_id) if self.dialect.ids_have_parity else table.mine.get(frame.stream_id)
         table.late.pop(frame.stream_id, None)
@@ -129,7 +129,7 @@ class Inbound(PeersHalf):
             self.events.append(StreamFailed(stream, stream_error(frame.code, frame.data)))
 
     def on_cancel(self, frame: CancelFrame) -> None:
-        """The peer wants no more items: of its requester's stream, or of our half of a channel."""
+        """Cancel the peer's own stream, or this side's half of a channel."""
         stream = self.table.theirs.get(frame.stream_id)
         if stream is None:
             self.table.late.pop(frame.stream_id, None)
@@ -143,7 +143,7 @@ class Inbound(PeersHalf):
             self.events.append(StreamCancelled(stream))
 
     def on_metadata_push(self, frame: MetadataPushFrame) -> None:
-        """Metadata for a stream: for our requester's, if both sides have one of that id (RS00-MP-04)."""
+        """Take metadata for a stream: this side's own, if both sides have one of that id (RS00-MP-04)."""
         table = self.table
         stream = table.mine.get(frame.stream_id) or table.theirs.get(frame.stream_id)
         if not self.dialect.pushes_on_streams:
@@ -156,7 +156,7 @@ class Inbound(PeersHalf):
             self.events.append(StreamMetadataPushed(stream, MetadataPush(frame.metadata, frame.metadata_type)))
 
     def on_request_n(self, frame: RequestNFrame) -> None:
-        """More items may be sent (cumulative, without upper wrap: ALL-RCT-09)."""
+        """Add credit to a stream (cumulative, without upper wrap: ALL-RCT-09)."""
         # Where ids tell nothing, only a requester grants: then it is a stream of the peer's.
         stream = self.table.theirs.get(frame.stream_id) or self.table.mine.get(frame.stream_id)
         if stream is None or frame.request_n <= 0 or not stream.open & SENDING:
@@ -169,7 +169,7 @@ class Inbound(PeersHalf):
             self.events.append(CreditGranted(stream))
 
     def refuse_unread(self, stream_id: int, interaction: Interaction | None, code: int, text: str) -> None:
-        """A request came of which only a part was not understood: answer it, unless its id is in use or not theirs."""
+        """Answer a request that was understood in part, unless its id is in use or not the peer's to use."""
         if not self.table.is_peers(stream_id):
             self._ignore_request(stream_id)
             return
@@ -181,7 +181,7 @@ class Inbound(PeersHalf):
             self._outbound.refuse(stream_id, code, text)
 
     def _ignore_request(self, stream_id: int, reason: str | None = None) -> None:
-        """Nothing answers a request whose id is not the peer's to use (ALL-RCT-12): only the log can say it."""
+        """Ignore a request whose id the peer may not use (ALL-RCT-12), and report it as an event for the log."""
         self.ignored += 1
         if reason is None:
             reason = f"the peer's ids are {self.table.peers_parity}" if stream_id else "that is the connection"
@@ -213,7 +213,7 @@ class Inbound(PeersHalf):
             self._ignore_request(frame.stream_id, "that id is in use")  # RS10-UNX-09
 
     def _channel_item(self, stream: Stream, frame: RequestFrame) -> None:
-        """RS01-CH-02: a further REQUEST_CHANNEL is an item; a number that it carries is added as credit."""
+        """Take a further REQUEST_CHANNEL as an item, and add its number as credit (RS01-CH-02)."""
         if stream.interaction is not Interaction.REQUEST_CHANNEL:
             self.ignored += 1
             return
@@ -226,7 +226,7 @@ class Inbound(PeersHalf):
         self._take(stream, PayloadFrame(frame.stream_id, payload, item, frame.complete, frame.follows))
 
     def _ends(self, stream: Stream, frame: PayloadFrame) -> bool:
-        """Whether a channel's requester ends its half with a RESPONSE that carries nothing, between its payloads."""
+        """Return whether a channel's requester ends its half with an empty RESPONSE between its payloads."""
         return (
             self.dialect.requester_responds
             and frame.complete
@@ -248,12 +248,12 @@ class Inbound(PeersHalf):
         self.events.append(SendingCancelled(stream))
 
     def _spend_on(self, stream: Stream) -> None:
-        """The peer ends a stream of its own, by CANCEL or ERROR: unanswered ones are limited in their rate."""
+        """Charge the cancel budget for an unanswered stream that the peer ends by CANCEL or ERROR."""
         if not stream.requester and not stream.item_sent:
             self._cancels.spend(self.now)
 
     def _drop(self, stream: Stream) -> None:
-        """End a stream both ways, with what waits in its lane and what of a payload has come."""
+        """End a stream both ways; discard its lane and the fragments of an unfinished payload."""
         stream.request = None
         self._outbox.discard(stream)
         self.table.end(stream)

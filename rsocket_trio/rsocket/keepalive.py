@@ -1,4 +1,4 @@
-"""When to show that this side lives, and when to take the other side for dead."""
+"""The keepalive timer: it says when a KEEPALIVE is due and when the peer counts as dead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 
 
 class Beat(enum.Enum):
-    """What the clock asks for."""
+    """The action that is due."""
 
     SEND = enum.auto()
     DEAD = enum.auto()
@@ -29,18 +29,18 @@ class KeepaliveTimer:
         self._next_beat = now + interval
 
     def heard(self, now: float) -> None:
-        """A frame came."""
+        """Note that a frame was received."""
         self._heard = now
 
     def restart(self, now: float) -> None:
-        """A new transport: silence and beats count from here on."""
+        """Start anew on another transport: silence and beats count from ``now``."""
         self._heard = now
         self._next_beat = now + self.interval
 
     def excuse(self, now: float) -> None:
-        """The clock is looked at late, maybe: a server that is asked only now has as long to answer as ever.
+        """Give a server its full time to answer if a late clock delayed the KEEPALIVE that asks it.
 
-        It has nothing to say unless it is asked, so its silence before the first beat is no sign of death.
+        A server sends nothing unless asked, so its silence before the first beat is no sign of death.
         """
         asked_last = self._next_beat - self.interval
         if asked_last <= self._heard and self._next_beat < min(now, self.death):
@@ -48,16 +48,16 @@ class KeepaliveTimer:
 
     @property
     def deadline(self) -> float:
-        """When ``expire`` has something to say, as far as is known now."""
+        """The time of the next result of ``expire``, as far as is known now."""
         return min(self._next_beat, self._heard + self.max_lifetime)
 
     @property
     def death(self) -> float:
-        """When the other side is taken for dead, as far as is known now."""
+        """The time at which the peer counts as dead unless another frame is received."""
         return self._heard + self.max_lifetime
 
     def expire(self, now: float) -> Beat | None:
-        """What is due. After a pause of the clock one beat is enough: missed ones are not made up for."""
+        """Return the action that is due. After a pause of the clock one beat is enough: missed ones are skipped."""
         if now >= self._heard + self.max_lifetime:
             return Beat.DEAD
         if now >= self._next_beat:

@@ -1,4 +1,4 @@
-"""How many requests a lease still allows: the requester's count, and the responder's own of what it granted."""
+"""The permits left in a lease, counted by requester and responder, and a budget for cancelled requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rsocket_trio.errors import RemoteProtocolError
 
 
 class Permits:
-    """What the last LEASE allows. The last one replaces all former ones; an expired or absent one allows nought.
+    """The permits of the last LEASE, which replaces all former ones; an expired or absent lease has none.
 
     Time to live counts from reception, or from sending at the side that granted (RS10-LEASE-04). The side that granted
     has to reckon with requests that were on their way when it renewed: they used the former lease. ``crossing`` is
@@ -23,7 +23,7 @@ class Permits:
         self._former_expires = 0.0
 
     def grant(self, number_of_requests: int, time_to_live: float, now: float) -> None:
-        """A LEASE came, or went out."""
+        """Replace the lease by one that was received or sent."""
         if self._crossing and number_of_requests:
             self._former = self.remaining(now)
             self._former_expires = min(self._expires, now + self._crossing)
@@ -33,15 +33,15 @@ class Permits:
         self._expires = now + time_to_live
 
     def remaining(self, now: float) -> int:
-        """Requests that may still be sent."""
+        """Return the number of requests that may still be sent."""
         return self._left if now < self._expires else 0
 
     def expires_in(self, now: float) -> float:
-        """Seconds until the lease ends; 0 when it has."""
+        """Return the seconds until the lease expires, 0 once it has."""
         return max(0.0, self._expires - now)
 
     def take(self, now: float, cost: int = 1) -> bool:
-        """Use so many permits, if there are as many."""
+        """Use ``cost`` permits. Return ``False`` if fewer are left."""
         if self._former >= cost and now < self._former_expires:
             self._former -= cost
             return True
@@ -52,9 +52,9 @@ class Permits:
 
 
 class CancelBudget:
-    """How many requests a peer may cancel before they were answered: a burst, and so many a second.
+    """A budget for requests that a peer cancels unanswered: a burst, refilled at a rate per second.
 
-    What is opened and cancelled at once costs this side work and the peer nothing, so its rate is bounded.
+    A request cancelled at once costs this side work and the peer nothing, so the rate is bounded.
     """
 
     __slots__ = ("_burst", "_rate", "_since", "_tokens")
@@ -66,7 +66,7 @@ class CancelBudget:
         self._since = 0.0
 
     def spend(self, now: float) -> None:
-        """One more. Raises ``RemoteProtocolError`` when the budget is used up."""
+        """Count one cancelled request. Raise ``RemoteProtocolError`` if the budget is used up."""
         self._tokens = min(self._burst, self._tokens + (now - self._since) * self._rate)
         self._since = now
         if self._tokens < 1:

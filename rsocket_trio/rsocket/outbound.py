@@ -1,4 +1,4 @@
-"""What a session can be asked to send on a stream, and what each of these does to the stream."""
+"""The commands of a session on its streams: each encodes a frame and updates the stream's state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from rsocket_trio.rsocket.streams import Stream, StreamTable
 
 
 class Outbound:
-    """Commands on streams. Each checks the stream's halves, encodes, and puts into the outbox; nothing waits here.
+    """Commands on streams. Each checks the stream's halves, encodes, and puts into the outbox; none of them blocks.
 
     All raise ``LocalProtocolError`` for what the state of the stream forbids, and change nothing then.
     """
@@ -84,7 +84,7 @@ class Outbound:
         self._plain_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
 
     def cut_above(self, fragment_size: int) -> None:
-        """Cut payloads whose frame would have more than so many bytes. To be said before anything is sent."""
+        """Set the fragment size in bytes. Call it before anything is sent."""
         self._fragment_size = fragment_size
         self._lone_size = lone_size(self._dialect, fragment_size)
         self._plain_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
@@ -98,7 +98,7 @@ class Outbound:
         complete: bool = False,
         entries: tuple[Entry, ...] = (),
     ) -> Stream:
-        """Open a stream. Raises ``Unsupported`` where the dialect lacks the interaction, or extension entries."""
+        """Open a stream. Raise ``Unsupported`` if the dialect lacks the interaction or extension entries."""
         if interaction not in self._dialect.interactions:
             raise Unsupported(f"{self._dialect.name} has no {interaction.value}")
         fixed = 0 if initial_n is None else self._dialect.request_n_field
@@ -132,7 +132,7 @@ class Outbound:
         return stream
 
     def _check_room(self, fixed: int, payload: Payload) -> None:
-        """Raise for what can't be cut to fragments, and would wait in vain for room among what is kept."""
+        """Raise ``LocalProtocolError`` if the first fragment can never fit into the resumption store."""
         if self.resumption is not None:
             size = self._header + fixed + len(mime_fields("", payload)[1]) + self._dialect.metadata_header
             if size > self.resumption.store_bytes:
@@ -141,7 +141,7 @@ class Outbound:
                 )
 
     def _check_extras(self, payload: Payload) -> None:
-        """Raise ``Unsupported`` for what the dialect can't say of a payload, before anything is sent."""
+        """Raise ``Unsupported`` for payload types that the dialect can't express, before anything is sent."""
         dialect = self._dialect
         if payload.metadata_type and not dialect.metadata_types:
             raise Unsupported(f"{dialect.name} has no metadata types")
@@ -180,13 +180,13 @@ class Outbound:
             self._complete(stream)
 
     def send_complete(self, stream: Stream) -> None:
-        """Say that nothing more comes from this side."""
+        """Complete this side's half of the stream."""
         applied(SEND_COMPLETE, stream.open)
         self._outbox.put(stream, self._encode(self._item_frame(stream, EMPTY, next_=False, complete=True)))
         self._complete(stream)
 
     def send_error(self, stream: Stream, error: StreamError) -> None:
-        """End the stream both ways with an error; where a requester can't say one it cancels."""
+        """End the stream both ways with ERROR; send CANCEL if the dialect gives a requester no ERROR."""
         applied(SEND_ERROR, stream.open)
         if stream.requester and not self._dialect.requester_fails:
             self.send_cancel(stream)
@@ -197,7 +197,7 @@ class Outbound:
         self._table.end(stream)
 
     def send_cancel(self, stream: Stream) -> None:
-        """Say that the peer's items are not wanted any more; a requester's cancel ends both halves.
+        """Cancel the peer's half; a requester's cancel ends both halves.
 
         A cancel discards what waits in the stream's lane. If the request was still there, nothing is sent at all.
         Does nothing on a stream that has ended.
@@ -219,7 +219,7 @@ class Outbound:
                 self._table.end(stream)
 
     def metadata_push(self, stream: Stream, push: MetadataPush) -> None:
-        """Send metadata for one stream, in order with its items. Raises ``Unsupported`` where the dialect can't."""
+        """Send metadata for one stream, in order with its items. Raise ``Unsupported`` if the dialect can't."""
         if not self._dialect.pushes_on_streams:
             raise Unsupported(f"{self._dialect.name} has no metadata push on streams")
         if stream.open == NEITHER:
@@ -227,7 +227,7 @@ class Outbound:
         self._outbox.put(stream, self._encode(MetadataPushFrame(push.metadata, stream.id, push.metadata_type)))
 
     def request_n(self, stream: Stream, amount: int) -> None:
-        """Grant credit for so many items more. Does nothing once the peer's half is closed."""
+        """Grant credit for ``amount`` more items. Do nothing once the peer's half is closed."""
         if not stream.open & RECEIVING:
             return
         stream.granted += amount
@@ -242,16 +242,16 @@ class Outbound:
             self._outbox.put_urgent(grant)
 
     def keep_credit(self, stream: Stream) -> None:
-        """The stream's lane was discarded, but its own reading goes on: credit that waited there still goes out."""
+        """Send the credit that waited in a discarded lane, since this side still reads from the stream."""
         if isinstance(stream.grant, CreditGrant):
             self._outbox.put_urgent(stream.grant)
 
     def refuse(self, stream_id: int, code: int, text: str) -> None:
-        """Answer a request that opens no stream with ERROR."""
+        """Answer a request with ERROR, without opening a stream."""
         self._outbox.put_reply(self._encode(self.error_frame(stream_id, code, text.encode())))
 
     def abort(self, stream: Stream, code: int, text: str) -> None:
-        """End a stream because of what the peer did on it, and say so: CANCEL by a requester, else ERROR."""
+        """End a stream for a fault of the peer: send CANCEL as its requester, else ERROR."""
         if stream.requester:
             self.send_cancel(stream)
         else:
@@ -263,14 +263,14 @@ class Outbound:
         return self._encode(RequestNFrame(stream.id, amount))
 
     def error_frame(self, stream_id: int, code: int, data: bytes) -> ErrorFrame:
-        """ERROR, its text cut to what one frame of the outbound size can hold, between two characters."""
+        """Return an ERROR, its text cut between two characters to fit into one frame of the outbound size."""
         room = self._fragment_size - self._header - 4
         while 0 < room < len(data) and data[room] & 0xC0 == 0x80:
             room -= 1
         return ErrorFrame(stream_id, code, data[:room])
 
     def _plain_head(self, stream: Stream, plain: Plain) -> bytes:
-        """What stands before an item's data if there is nothing else to say: nothing where items are requests."""
+        """Return the header of an item with nothing but data, empty if items are requests."""
         is_request = stream.requester and self._dialect.channel_items_are_requests
         stream.item_head = head = b"" if is_request else plain.head(stream.id, plain.item)
         return head
@@ -284,7 +284,7 @@ class Outbound:
         return PayloadFrame(stream.id, payload, next_, complete, False)
 
     def _hides(self, stream: Stream, payload: Payload) -> bool:
-        """Whether a completion would carry this item so that its receiver does not see it."""
+        """Return whether a completion with this item would read as one without an item."""
         dialect = self._dialect
         if not dialect.bare_complete_is_no_item or stream.interaction is Interaction.REQUEST_RESPONSE:
             return False

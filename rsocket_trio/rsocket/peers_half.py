@@ -1,4 +1,4 @@
-"""What does the peer's half of an open stream bring? Payloads whole or in pieces, its end, and offences."""
+"""The rules for the peer's half of an open stream: payloads, fragments, completion and offences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EMPTY = Payload()
 
 
 class PeersHalf:
-    """The rules for what comes on a stream that is open. Events are collected in ``events``.
+    """The rules for payloads of the peer on an open stream. Events are collected in ``events``.
 
     ``ignored`` counts frames without effect.
     """
@@ -88,7 +88,7 @@ class PeersHalf:
             self._item(stream, joined, complete)
 
     def _assemble(self, stream: Stream, payload: Payload, *, follows: bool) -> Payload | None:
-        """The whole payload once its last piece came. A piece too many ends the stream, and its rest is ignored."""
+        """Add a fragment. Return the payload after its last one; one beyond the limits ends the stream."""
         assembly = stream.assembly
         typed = payload.data_mime is not None or payload.metadata_mime is not None
         if assembly is None:
@@ -130,7 +130,7 @@ class PeersHalf:
         self.close_receiving(stream)
 
     def close_receiving(self, stream: Stream) -> None:
-        """The peer has completed its half."""
+        """Close the peer's half, which it has completed."""
         if stream.requester and not self.dialect.halves:
             # RS02-SEQ-04: the responder's COMPLETE ends a channel on both sides.
             self._outbox.discard(stream)
@@ -147,7 +147,7 @@ class PeersHalf:
         self.offence(stream, RemoteProtocolError(f"stream {stream.id}: more items than were granted"))
 
     def offence(self, stream: Stream, error: RemoteProtocolError, *, more: bool = True) -> None:
-        """End a stream for a fault of the peer's; ``more`` says that frames of it may be on their way."""
+        """End a stream for a fault of the peer; ``more`` means that frames of it may be on their way."""
         # Without its traceback, which would keep what was being joined for as long as somebody keeps the error.
         error = error.with_traceback(None)
         known = stream.request is None
@@ -162,7 +162,7 @@ class PeersHalf:
             self.events.append(StreamFailed(stream, error))
 
     def check_reassembly(self) -> None:
-        """Raise ``RemoteProtocolError`` for more than unfinished payloads may hold together."""
+        """Raise ``RemoteProtocolError`` if all unfinished payloads together exceed their limit."""
         limit = self.limits.reassembly_size
         if self.table.reassembling > limit:
             raise RemoteProtocolError(f"more than {limit} bytes in unfinished payloads")

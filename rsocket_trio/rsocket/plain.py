@@ -1,4 +1,4 @@
-"""How does a layout write items and requests that have nothing but data? Most do not, and need no frame values."""
+"""The constant headers with which a layout writes items and requests that have nothing but data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNCOUNTED = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 
 @attrs.frozen
 class Plain:
-    """Frames of a stream id, type and flags that are always the same, and data: no metadata, no numbers.
+    """The layout of frames with a stream id, constant type and flags, and data: no metadata, no numbers.
 
     ``item`` are the bytes of type and flags of an item, ``last`` of one that completes, ``part`` of a fragment that
     others follow (``None`` where there are none), ``requests`` those of requests that say no number. ``kind`` and
@@ -44,13 +44,13 @@ class Plain:
     """The same the other way round."""
 
     def head(self, stream_id: int, kind: bytes) -> bytes:
-        """What stands before the data."""
+        """Return the header before the data."""
         number = stream_id.to_bytes(self.width, "big")
         return number + kind if self.id_first else kind + number
 
 
 def plain_frames(codec: Codec, header: HeaderLayout) -> Plain | None:
-    """How a codec's own encoders write them; ``None`` where it writes no items."""
+    """Return the constants as the codec's own encoders write them, ``None`` if it writes no items."""
     place = header.stream_id
     kind = slice(0, place.start) if place.start else slice(place.stop, header.size)
     asking: dict[Interaction, bytes] = {}

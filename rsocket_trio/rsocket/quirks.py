@@ -1,6 +1,6 @@
-"""What peers do otherwise than their document says: named changes of a dialect, none on by default.
+"""Named deviations of peers from a dialect's document, as changes of the dialect; none is on by default.
 
-What only widens what is accepted needs no name and is always on: a client of 0.1 that announces 0.0 or 0.2, answers
+A deviation that is merely accepted needs no name and is always on: a client of 0.1 that announces 0.0 or 0.2, answers
 to keepalives with other data or none, a RESPONSE that forgets to complete a request/response, unknown error codes, a
 RESUME of 1.0 that says 0.1 (rsocket-js). So are a channel's ends as Java says them in 0.1, the parity of stream ids
 that a server of 0.1 or 0.2 learns, and in 0.2 an item that says only that it is the last.
@@ -33,7 +33,7 @@ class Quirk:
 
 
 def _rows_otherwise(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
-    """The codec with all rows that these quirks replace: two of them may change one row."""
+    """Return the dialect with all codec rows that these quirks replace: two of them may change one row."""
     return attrs.evolve(dialect, codec=layout_0_1_quirks.codec(quirks.intersection(layout_0_1_quirks.QUIRKS)))
 
 
@@ -88,24 +88,24 @@ QUIRKS: Final = (
 
 
 def known_quirks(dialect: Dialect) -> dict[str, Quirk]:
-    """The quirks of a dialect, by name."""
+    """Return the quirks of a dialect, by name."""
     return {quirk.name: quirk for quirk in QUIRKS if quirk.dialect == dialect.name}
 
 
 def spoken(dialect: Dialect) -> Dialect:
-    """The dialect as sessions write it, where that is more than its document draws: what peers ignore, or need."""
+    """Return the dialect as sessions write it: with flags beyond its document that peers ignore or need."""
     if not dialect.flags_counts:
         return dialect
     return attrs.evolve(dialect, codec=layout_0_1_quirks.flagging_counts(dialect.codec))
 
 
 def with_quirks(dialect: Dialect, names: Iterable[str]) -> Dialect:
-    """The dialect with these quirks. Raises ``ValueError`` naming one that it does not know."""
+    """Return the dialect with these quirks. Raise ``ValueError`` naming an unknown one."""
     return all_with_quirks([dialect], names)[0]
 
 
 def all_with_quirks(dialects: Sequence[Dialect], names: Iterable[str]) -> list[Dialect]:
-    """The dialects, each with those of the quirks that it knows. ``ValueError`` for a quirk that none of them knows."""
+    """Return the dialects, each with the quirks that it knows. Raise ``ValueError`` for one that none of them knows."""
     if isinstance(names, str):
         raise TypeError(f"quirks are several names, not one text: {names!r}")
     wanted = frozenset(names)

@@ -1,4 +1,4 @@
-"""Where does a session stand that may go on over another transport? Its token, its positions, what it can serve."""
+"""The state of a resumable session: its token, its positions, and the frames kept for retransmission."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ TOKEN_SIZE: Final = 16
 """Bytes of our own tokens: 128 random bits (RS02-RSM-22)."""
 LAST_POSITION: Final = 2**63 - 1
 REMEMBERED: Final = 16_384
-"""How many streams that are not resumable are remembered; frames of one that was forgotten would count."""
+"""Limit of remembered streams that are not resumable; frames of a forgotten one would count."""
 
 
 def is_tracked(frame: bytes) -> bool:
-    """Whether a frame moves the position: requests, REQUEST_N, CANCEL, PAYLOAD and ERROR, on a stream (RS10-RSM-04)."""
+    """Return whether a frame counts: requests, REQUEST_N, CANCEL, PAYLOAD and ERROR, on a stream (RS10-RSM-04)."""
     return len(frame) > 4 and FIRST_TRACKED <= frame[4] >> 2 <= LAST_TRACKED and frame[:4] != b"\0\0\0\0"
 
 
 class ReplayedResume(RejectedResume):
-    """A RESUME of a moment that its client has left behind: somebody recorded it. It says nothing of the session."""
+    """Raised for a RESUME with outdated positions, as of a recording. It is no reason to end the session."""
 
 
 @value
 class Comeback:
-    """What a client says that wants to go on: its token, how far it got, and the first position that it can serve."""
+    """A client's request to resume: its token, its received position, and the first position that it can serve."""
 
     token: bytes
     version: tuple[int, int]
@@ -47,7 +47,7 @@ class Comeback:
 
 
 def comeback(dialect: Dialect, first: bytes) -> Comeback | None:
-    """What the first frame of a client says that wants to go on; ``None`` for any other frame, readable or not."""
+    """Return the request to resume in a client's first frame, ``None`` for any other frame, readable or not."""
     try:
         frame = dialect.codec.decode(first)
     except RemoteProtocolError:
@@ -64,7 +64,7 @@ def comeback(dialect: Dialect, first: bytes) -> Comeback | None:
 
 
 class Resumption:
-    """What one session knows of its own resumption.
+    """The resumption state of one session.
 
     ``received`` is the position of the next frame expected: the bytes of all tracked frames that came. ``answered`` is
     up to where the peer must have counted, because it answered a request that ends there. ``mimes`` are the MIME types
@@ -88,16 +88,16 @@ class Resumption:
 
     @property
     def store(self) -> FrameStore:
-        """What was sent and may have to be sent again."""
+        """The frames that were sent and may have to be sent again."""
         assert self._outbox.store is not None
         return self._outbox.store
 
     def tracks(self, frame: bytes) -> bool:
-        """Whether a frame that leaves moves the position."""
+        """Return whether an outbound frame moves the position."""
         return is_tracked(frame)
 
     def leaves(self, frame: bytes) -> bool:
-        """A frame leaves: whether it moves the position. Where a request ends is remembered until it has an answer."""
+        """Return whether a frame being sent moves the position. Note the end of a request until it is answered."""
         if not self.tracks(frame):
             return False
         kind = frame[4] >> 2
@@ -108,14 +108,14 @@ class Resumption:
         return True
 
     def survives(self, stream_id: int) -> bool:
-        """Whether a stream outlives its transport."""
+        """Return whether a stream outlives its transport."""
         return True
 
     def opened(self, stream_id: int, entries: tuple[Entry, ...]) -> None:
-        """This side opened a stream, with these extension entries."""
+        """Note a stream that this side opened, with these extension entries."""
 
     def count(self, frames: Sequence[bytes]) -> None:
-        """Whole frames came. Raises ``RemoteProtocolError`` past the last position that can be said (RS10-RSM-07)."""
+        """Count received frames. Raise ``RemoteProtocolError`` past the largest position (RS10-RSM-07)."""
         received, asked = self.received, self._asked
         for frame in frames:
             if len(frame) > 4 and FIRST_TRACKED <= frame[4] >> 2 <= LAST_TRACKED and frame[:4] != b"\0\0\0\0":
@@ -125,7 +125,7 @@ class Resumption:
         self._got_to(received)
 
     def confirmed(self, position: int) -> None:
-        """The peer says how far it got: what lies before need not be kept (RS10-RSM-22)."""
+        """Take the peer's received position, and drop the frames before it (RS10-RSM-22)."""
         store = self._outbox.store
         if store is None:
             return
@@ -136,9 +136,9 @@ class Resumption:
             self._outbox.on_trimmed()
 
     def check(self, back: Comeback) -> None:
-        """Whether the client's positions can be served. Raises ``RejectedResume`` naming them (RS02-RSM-18).
+        """Check that the client's positions can be served. Raise ``RejectedResume`` naming them (RS02-RSM-18).
 
-        ``ReplayedResume`` where they are below what the client itself has said or shown (RS10-RSM-19).
+        Raise ``ReplayedResume`` if they are below those that the client itself reported or implied (RS10-RSM-19).
         """
         store, wanted = self.store, back.last_received_server_position
         first = back.first_available_client_position
@@ -159,12 +159,12 @@ class Resumption:
             raise RejectedResume(f"the client's first position {first} is beyond {self.received}")
 
     def take(self, back: Comeback, first: bytes) -> None:
-        """Go on with a client whose positions were checked, with this frame before all others."""
+        """Resume with a client whose positions were checked, this frame before all others."""
         self._dropped = back.first_available_client_position
         self.go_on(back.last_received_server_position, first)
 
     def go_on(self, position: int, first: bytes | None) -> None:
-        """Send all that the peer does not have, behind this frame.
+        """Send all frames that the peer has not received, behind this one.
 
         Raises ``RemoteProtocolError`` for a position that can't be served (RS02-RSM-25).
         """
@@ -182,7 +182,7 @@ class Resumption:
         self._outbox.again(first)
 
     def forgo(self) -> None:
-        """Nothing is kept any more, and no position is asked for."""
+        """Stop retaining frames and asking for positions."""
         self._outbox.forgo()
         self._asked = None
 
@@ -194,7 +194,7 @@ class Resumption:
                 del asked[stream_id]
 
     def _note_answer(self, frame: bytes, asked: dict[bytes, int]) -> None:
-        """A frame came on the stream of a request that had no answer. Only its opener may say a request there."""
+        """Note the first answer on a stream. A request there is no answer: only the stream's opener sends one."""
         if frame[4] >> 2 > LAST_REQUEST:
             self.answered = max(self.answered, asked.pop(frame[:4]))
 
@@ -205,7 +205,7 @@ class Resumption:
 
 
 class MarkedResumption(Resumption):
-    """The same in the extension draft: only streams whose request says so are resumable (RSX-RES-07).
+    """The resumption state in the extension draft: only marked streams are resumable (RSX-RES-07).
 
     ``unreported`` are the bytes received since the peer last heard how far this side got (RSX-RES-05).
     """
@@ -218,15 +218,15 @@ class MarkedResumption(Resumption):
         self.unreported = 0
 
     def tracks(self, frame: bytes) -> bool:
-        """Whether a frame that leaves moves the position."""
+        """Return whether an outbound frame moves the position."""
         return is_tracked(frame) and int.from_bytes(frame[:4], "big") not in self._unmarked
 
     def survives(self, stream_id: int) -> bool:
-        """Whether a stream outlives its transport."""
+        """Return whether a stream outlives its transport."""
         return stream_id not in self._unmarked
 
     def opened(self, stream_id: int, entries: tuple[Entry, ...]) -> None:
-        """A stream opens: it is resumable if its request says so."""
+        """Note a stream: it is resumable if its request is marked so."""
         mark = content_at(AT_STREAM, entries, Resumable)
         self._unmarked.pop(stream_id, None)
         if not (isinstance(mark, Resumable) and mark.resumable):
@@ -235,7 +235,7 @@ class MarkedResumption(Resumption):
             self._unmarked[stream_id] = None
 
     def count(self, frames: Sequence[bytes]) -> None:
-        """Whole frames came."""
+        """Count received frames of resumable streams."""
         received, asked = self.received, self._asked
         for frame in frames:
             if not is_tracked(frame):

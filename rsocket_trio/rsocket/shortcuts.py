@@ -1,4 +1,4 @@
-"""Which frames are so usual that they need no frame values? Requests, items and parts with nothing but data."""
+"""Fast paths that take requests, items and fragments with nothing but data, without frame values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LARGE = 4096
 
 
 def take_plain(inbound: Inbound, plain: Plain, frames: Sequence[bytes], index: int) -> int:
-    """Take a request or a part that has nothing but data, or such items of one stream that follow one another.
+    """Take a request or fragment with nothing but data, or consecutive such items of one stream.
 
-    Returns how many frames from ``index`` on that were. It is 0 when the first one is in any way unusual, a fault
-    among that: then it has to be decoded like every other frame.
+    Return the number of frames taken from ``index`` on. It is 0 if the first one is in any way unusual or faulty:
+    then it has to be decoded like every other frame.
     """
     data = frames[index]
     size = plain.size
@@ -84,7 +84,7 @@ def _take_request(inbound: Inbound, stream_id: int, interaction: Interaction, pa
         or table.learns
         or not table.is_peers(stream_id)
     ):
-        # Something may be said against it, or is to be learnt from it.
+        # The request may be refused, or its parity is to be learnt.
         inbound.on_request(RequestFrame(stream_id, interaction, payload))
         return
     stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
@@ -97,7 +97,7 @@ def _take_request(inbound: Inbound, stream_id: int, interaction: Interaction, pa
 def _take_parts(inbound: Inbound, frames: Sequence[bytes], index: int, size: int, stream_id: int) -> int:
     """Take a fragment that is neither the first nor the last, and large ones like it that follow.
 
-    Returns how many; 0 where the first is unusual. ``size`` is that of what stands before the data.
+    Return the number taken, 0 if the first is unusual. ``size`` is the size of the header in bytes.
     """
     table, limits = inbound.table, inbound.limits
     data = frames[index]

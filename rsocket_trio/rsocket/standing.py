@@ -1,4 +1,4 @@
-"""Where does a connection stand? What can be asked of its session without changing anything."""
+"""The parts of an RSocket session and queries of its state: open, draining, resumable, congested."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class State(enum.Enum):
-    """Where a connection stands."""
+    """The state of a connection, from before the SETUP to the end."""
 
     NEW = enum.auto()
     """A server that waits for SETUP, a client that has not sent it."""
@@ -40,13 +40,13 @@ class State(enum.Enum):
 
 
 STALLED = 16
-"""How many times the replies that usually pause reading may wait while the store for resumption is full."""
+"""Factor on the limits of waiting replies that pause reading, while the store for resumption is full."""
 TICKING = frozenset({State.OPEN, State.GATED, State.ASKING})
-"""Where silence counts."""
+"""The states in which the keepalive timer runs."""
 
 
 class Standing:
-    """The parts of a session, and what they say of it.
+    """The parts of a session, and properties derived from them.
 
     ``beginning`` is ``None`` once the connection is open or over: what it held is not kept.
     """
@@ -99,12 +99,12 @@ class Standing:
 
     @property
     def permits(self) -> Permits | None:
-        """What the peer's last lease allows, ``None`` without leases."""
+        """The permits of the peer's last lease, ``None`` without leases."""
         return self.control.permits
 
     @property
     def draining(self) -> bool:
-        """Whether nothing new is taken or asked."""
+        """Whether new requests are neither accepted nor sent."""
         return self.inbound.draining
 
     @property
@@ -124,19 +124,19 @@ class Standing:
 
     @property
     def is_open(self) -> bool:
-        """Whether both sides may ask: the application has let its peer in."""
+        """Whether both sides may send requests: the application has accepted the SETUP."""
         return self.state is State.OPEN
 
     @property
     def can_resume(self) -> bool:
-        """Whether the loss of the transport is not the end."""
+        """Whether the session survives the loss of its transport."""
         continuity = self.continuity
         agreed = continuity.resumption is not None and not continuity.gave_up
         return agreed and self.state in (State.OPEN, State.GATED)
 
     @property
     def gave_up_resuming(self) -> bool:
-        """Whether resumption was agreed, and is not promised any more."""
+        """Whether resumption was agreed and then given up."""
         return self.continuity.gave_up
 
     @property
@@ -170,19 +170,19 @@ class Standing:
 
     @property
     def deadline(self) -> float:
-        """When ``expire`` has something to say, as far as is known now; infinite when nothing is due."""
+        """The next time at which ``expire`` has something to do, as far as is known; infinite when nothing is due."""
         return self.keepalive.deadline if self.state in TICKING and not self._suspended else math.inf
 
     @property
     def patience_until(self) -> float:
-        """When ``expire`` takes a silent peer for dead; infinite when it does not."""
+        """The time at which ``expire`` declares a silent peer dead; infinite while silence is not timed."""
         return self.keepalive.death if self.state in TICKING and not self._suspended else math.inf
 
     @property
     def is_congested(self) -> bool:
         """Whether reading must pause: replies wait for a peer that does not read, or the gate holds enough."""
         outbox, limits = self.outbox, self.limits
-        # What lets a stalled store go on stands behind whatever the peer sent before: reading goes on for longer.
+        # The frame that frees a stalled store lies behind all that the peer sent before it: read on for longer.
         patience = STALLED if outbox.is_stalled else 1
         return (
             outbox.reply_size >= patience * limits.reply_size
@@ -200,14 +200,14 @@ class Standing:
             raise Unsupported(f"{self.dialect.name} has no {interaction.value}")
 
     def check_route(self) -> None:
-        """Every dialect has routes, in its metadata."""
+        """Accept: every RSocket dialect carries routes in its metadata."""
 
     def cost(self, entries: tuple[Entry, ...]) -> int:
-        """Permits that a request with these entries costs. Raises ``Unsupported`` where the dialect has none."""
+        """Return the permits that these entries cost. Raises ``Unsupported`` if the dialect has no entries."""
         if not self.dialect.entries:
             raise Unsupported(f"{self.dialect.name} has no extension entries")
         return cost_of(entries)
 
     def cut_off(self, lost: ConnectionLost) -> RSocketError:
-        """The transport ended: nothing more is to be said of it."""
+        """Return the error that ends the session after its transport ended: ``lost`` itself."""
         return lost

@@ -1,4 +1,4 @@
-"""Who is it that connected? A server's connections: met, told apart by dialect, run, and let finish at the end."""
+"""Accepts a server's connections: detects the dialect, runs or resumes the session, and drains it at the end."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ LEAVING = 1.0
 
 
 Met = tuple[ServerEnd, Transport, Sequence[bytes]] | Arrival
-"""Whom a server met: a new client, its transport and the frames that came already, or one that is back with its next
-transport."""
+"""A new client's end, its transport and the frames that came already, or the arrival of a client that resumes over its
+next transport."""
 
 
 class Server:
-    """What all connections of one ``serve`` share: the responder, the terms, and the connections that are open."""
+    """State that all connections of one ``serve`` share: the responder, the terms, and the open connections."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Server:
         self._recording = recording
 
     async def accept(self, accepted: Accepted | AcceptedStream) -> None:
-        """Serve one accepted connection. What a client does here is nobody else's trouble."""
+        """Serve one accepted connection. A failure here ends this connection only."""
         deadline = trio.current_time() + self.limits.setup_timeout
         try:
             transport = accepted.plain()
@@ -158,11 +158,11 @@ class Server:
                         nursery.start_soon(partial(connection.drain, grace=grace))
 
     def tell_rest(self) -> None:
-        """No connection is left: the log hears of the failures that it was not told of."""
+        """Log the failures that were not logged yet, once no connection is left."""
         self.fault_log.tell_rest(trio.current_time())
 
     async def _meet(self, transport: Transport) -> Met | None:
-        """Find out the dialect, and whose client this is. ``None`` for one that is nobody here, or went away."""
+        """Detect the dialect and the session. Return ``None`` if no dialect matches or the client disconnected."""
         met: Met | None = None
         try:
             found = await self._end_for(transport)
@@ -182,11 +182,11 @@ class Server:
         return met
 
     def _looked_on(self, transport: Transport) -> Transport:
-        """The same transport, or one that is recorded."""
+        """Return the transport, wrapped by a recorder if this server records."""
         return transport if self._recording is None else RecordedTransport(transport, self._recording, "server")
 
     def _go_on(self, met: Met, deadline: float) -> Coroutine[Any, Any, None]:
-        """Serve who was met, to the end: to be awaited at once. The connection minds the deadline of the SETUP."""
+        """Return the coroutine that serves this client to the end; await it at once. The connection times its SETUP."""
         if isinstance(met, Arrival):
             return _wait_done(met)
         end, transport, first = met
@@ -214,7 +214,7 @@ class Server:
                 road.let_go()
 
     def _begin(self, transport: Transport, end: ServerEnd) -> tuple[Connection, Resumable | None, ServerRoad | None]:
-        """A connection for this client, which may come back if it asks for that."""
+        """Make a connection for this client, resumable if its SETUP asks for that."""
         begun = end.begin(trio.current_time())
         if end.resume is None:
             transport.use_framing(end.framing(first=True))
@@ -232,7 +232,7 @@ class Server:
         return connection, returning, road
 
     async def _meet_again(self, transport: Transport, end: ServerEnd) -> Met | None:
-        """Meet a client that may be one that comes back: it is brought to its session."""
+        """Read the first frames of a client. A RESUME hands its transport to the session that it names."""
         transport.use_framing(end.framing(first=True))
         try:
             frames = await transport.receive()
@@ -253,9 +253,9 @@ class Server:
             return None
 
     async def _end_for(self, transport: Transport) -> tuple[ServerEnd, Transport] | None:
-        """Whom the first bytes speak to, over a transport as its client uses it.
+        """Return the end whose dialect the first bytes speak, and the transport as its client frames it.
 
-        ``None`` after the peer was told, or not, that it is nobody here.
+        ``None`` if the client disconnected, or after it was turned away because no dialect matches.
         """
         messages = transport.is_message_based
         if len(self.ends) == 1:

@@ -1,4 +1,4 @@
-"""What happens between the first listener and the end of the last connection? In this process, or in a worker."""
+"""Serves listeners in this process or in workers, from the first accept until the last connection has drained."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from rsocket_trio.transports.listen import BoundListener, GivenListener, Inherit
 from rsocket_trio.transports.origins import parse_origins
 
 SSLContextLike = ssl.SSLContext | Callable[[], ssl.SSLContext]
-"""What TLS is served with, or a function that makes it."""
+"""The context of served TLS, or a function that makes it."""
 
 
 @attrs.frozen(kw_only=True)
 class Terms:
-    """What all connections are served with: the arguments of ``serve`` that have these names."""
+    """The terms of all connections: the arguments of ``serve`` that have these names."""
 
     dialects: tuple[str, ...] = ALL
     resume: ResumeOptions | None = None
@@ -45,7 +45,7 @@ class Terms:
     origins: tuple[str, ...] = ()
 
     def context(self) -> ssl.SSLContext | None:
-        """What TLS is served with."""
+        """Return the TLS context, made by the given function if it is one."""
         given = self.ssl_context
         return given if given is None or isinstance(given, ssl.SSLContext) else given()
 
@@ -100,7 +100,7 @@ async def _accept(
     handlers: trio.Nursery,
     task_status: trio.TaskStatus[trio.CancelScope],
 ) -> None:
-    """Accept on all listeners, until the scope that is reported is cancelled. Whom it accepted does not notice."""
+    """Accept on all listeners, until the reported scope is cancelled. Accepted connections go on."""
     async with trio.open_nursery() as nursery:
         for listener in listeners:
             nursery.start_soon(partial(listener.serve, server.accept, handler_nursery=handlers))
@@ -122,7 +122,7 @@ async def serve_inherited(
     retiring: trio.Event,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve, in a worker process, what its supervisor listens on."""
+    """Serve, in a worker process, the listeners that its supervisor bound."""
 
     async def take_over() -> list[BoundListener]:
         context, origins = terms.context(), parse_origins(terms.origins)
@@ -140,7 +140,7 @@ async def serve_by_workers(
     unix_mode: int | None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Have worker processes serve the responder of this name. Raises ``TypeError`` for what no process can be sent."""
+    """Have worker processes serve the responder of this name. Raises ``TypeError`` if a term can't be sent."""
     if not all(isinstance(uri, str) for uri in uris):
         raise TypeError("with workers all that is served is named by URIs")
     if isinstance(terms.ssl_context, ssl.SSLContext):

@@ -1,6 +1,7 @@
-"""How are rows written at least once? Each is a request, or an item of a channel, that the server answers.
+"""Writes rows at least once: the server answers each row, sent as a request or as an item of a channel.
 
-What was not answered when a connection broke is sent again over the next one. So a row may come twice, none is lost.
+Rows that were not answered when a connection broke are sent again over the next one. A row may arrive twice; none is
+lost.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ FLYING_BYTES = 16 * PIECE_BYTES
 
 
 class Round:
-    """What happens over one connection: it ends with the first failure, or once everything was answered."""
+    """A delivery over one connection: it ends with the first failure, or once everything was answered."""
 
     def __init__(self, delivery: Delivery, connection: Connection) -> None:
         self.delivery = delivery
@@ -35,7 +36,7 @@ class Round:
         raise TypeError("each kind of round says so itself")
 
     def fail(self, error: Exception) -> None:
-        """Nothing more is sent in this round, and nothing more awaited."""
+        """End the round with this error: send nothing more and await nothing more."""
         if self.failure is None:
             self.failure = error
         self.scope.cancel()
@@ -45,7 +46,7 @@ class Requests(Delivery):
     """A request_response for each row, up to ``inFlight`` of them at a time, in no order."""
 
     async def send_over(self, connection: Connection) -> None:
-        """One round."""
+        """Run one round."""
         await RequestRound(self, connection).run()
 
 
@@ -69,7 +70,7 @@ class RequestRound(Round):
         return bool(self._flying)
 
     async def run(self) -> None:
-        """Send, until Spark has no more rows and all were answered. Raises what ended it before that."""
+        """Send, until Spark has no more rows and all were answered. Raises the error that ended it before that."""
         try:
             with self.scope:
                 async with trio.open_nursery() as watching:
@@ -85,7 +86,7 @@ class RequestRound(Round):
             raise self.failure
 
     async def _hand_out(self, nursery: trio.Nursery) -> None:
-        """Keep as many tasks asking as there may be."""
+        """Keep as many tasks asking as ``inFlight`` and ``FLYING_BYTES`` allow."""
         ready = self.delivery.ready
         while self.failure is None and await self.delivery.fill():
             largest = max([payload.size for payload in ready])
@@ -121,7 +122,7 @@ class RequestRound(Round):
                 self._low.set()
 
     def _settle(self, error: RSocketError, number: int) -> None:
-        """A request failed: it is over for all, or it was this row's own fault."""
+        """Handle a failed request: end the round, or skip the row if only the row was refused."""
         if passes(error):
             # The others may have been answered, or will be: only what is new has to wait.
             self.failure = self.failure or error
@@ -141,17 +142,17 @@ class RequestRound(Round):
 class Acknowledged(Delivery):
     """One channel: each row is an item, and each answer acknowledges the next one, in order.
 
-    A server may take several items at once, and refuse them together: then nobody knows which one it meant. So these
+    A server may take several items at once, and refuse them together without naming the bad one. So these
     are sent again one at a time, and only a row that is refused alone is skipped.
     """
 
     def __init__(self, pool: Pool, options: Options, pieces: Pieces) -> None:
         super().__init__(pool, options, pieces)
         self.suspects = 0
-        """How many of the next rows are sent one at a time."""
+        """The number of next rows that are sent one at a time."""
 
     async def send_over(self, connection: Connection) -> None:
-        """One round."""
+        """Run one round."""
         await ChannelRound(self, connection).run()
 
 
@@ -172,7 +173,7 @@ class ChannelRound(Round):
         return bool(self._sent)
 
     async def run(self) -> None:
-        """Send, until Spark has no more rows and all were acknowledged. Raises what ended it before that."""
+        """Send, until Spark has no more rows and all were acknowledged. Raises the error that ended it before that."""
         delivery = self.delivery
         try:
             first = self._take()

@@ -1,7 +1,7 @@
-"""Where do connections live while Spark pulls rows? In one Trio thread per Python process.
+"""Runs the connections of a Python process in one Trio thread while Spark pulls rows.
 
-Spark's worker is synchronous: it pulls from an iterator when it wants. Keepalives, credit and reconnects go on in this
-thread meanwhile, and it stays from one task to the next. It starts lazily, in the process that needs it: a thread does
+Spark's worker is synchronous: it pulls from an iterator when it wants. Meanwhile keepalives, credit and reconnects go
+on in this thread, which stays from one task to the next. It starts lazily, in the process that needs it: a thread does
 not survive the fork by which Spark makes its workers.
 """
 
@@ -23,11 +23,11 @@ logger = logging.getLogger("rsocket_trio.spark")
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
 LEAVING = 5.0
-"""Seconds that a task of the thread gets to end when whoever reads from it leaves."""
+"""Seconds that a task of the thread gets to end when its reader leaves."""
 
 
 class Taker(Protocol[T_contra]):
-    """Where a task lays what it makes."""
+    """The receiver of the items that a task produces."""
 
     async def put(self, item: T_contra, weight: int) -> None:
         """Take an item, and wait while there is no room for more."""
@@ -50,7 +50,7 @@ class Conveyor(Generic[T]):
         self._token: trio.lowlevel.TrioToken | None = None
 
     async def put(self, item: T, weight: int) -> None:
-        """Lay an item on it, and wait while there is more on it than there may be."""
+        """Put an item, and wait while the weight has reached the limit."""
         self._queue.put((item, weight))
         self._put += weight
         while self._put - self._taken >= self._limit:
@@ -63,11 +63,11 @@ class Conveyor(Generic[T]):
         self._waiting = None
 
     def end(self, error: BaseException | None) -> None:
-        """Nothing more comes. The error is raised to the reader behind the items before it."""
+        """End the items. The reader gets the error behind the items before it."""
         self._queue.put(StopIteration() if error is None else error)
 
     def take(self, timeout: float | None) -> T:
-        """The next item, for Spark's thread.
+        """Return the next item, to Spark's thread.
 
         Raises ``StopIteration`` at the end, ``TimeoutError`` when none came in ``timeout`` seconds, or the error.
         """
@@ -85,7 +85,7 @@ class Conveyor(Generic[T]):
             try:
                 token.run_sync_soon(waiting.set, idempotent=True)
             except trio.RunFinishedError:
-                pass  # the thread is over, and so is whoever waited
+                pass  # the thread is over, and so is the task that waited
         return item
 
 
@@ -131,11 +131,11 @@ class Background:
             self._nursery.cancel_scope.cancel()
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run an async function in the thread, and wait for what it returns or raises."""
+        """Run an async function in the thread, and return its result or raise its error."""
         return trio.from_thread.run(function, trio_token=self._token)
 
     def start(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Run an async function in the thread until it ends. What it raises is logged, and ends nothing else."""
+        """Run an async function in the thread until it ends. Its error is logged, and ends nothing else."""
         self._token.run_sync_soon(self._nursery.start_soon, _guarded, function)
 
     def soon(self, function: Callable[[], object]) -> None:
@@ -143,7 +143,7 @@ class Background:
         self._token.run_sync_soon(function)
 
     def iterate(self, produce: Producer[T], limit: int) -> Stream[T]:
-        """What an async function lays on its conveyor, of which up to ``limit`` (as it weighs) may wait."""
+        """Return the stream of items that an async function produces; up to ``limit`` (by weight) may wait."""
         return Stream(self, produce, limit)
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class Stream(Generic[T]):
             del error
 
     def take(self, timeout: float | None = None) -> T:
-        """The next item. Raises ``StopIteration``, ``TimeoutError``, or what the producer raised."""
+        """Return the next item. Raises ``StopIteration``, ``TimeoutError``, or the producer's error."""
         return self._conveyor.take(timeout)
 
     def __iter__(self) -> Iterator[T]:
@@ -192,7 +192,7 @@ class Stream(Generic[T]):
                 return
 
     def close(self) -> None:
-        """Cancel the producer, and wait until it has said so to its peer."""
+        """Cancel the producer, and wait until it has told its peer."""
         if not self._ended.is_set() and self._background.is_alive:
             self._background._token.run_sync_soon(self._scope.cancel)
             self._ended.wait(LEAVING)
@@ -203,7 +203,7 @@ _lock = threading.Lock()
 
 
 def background() -> Background:
-    """The background of this process, started if it is not there yet."""
+    """Return the background of this process; start it if there is none yet."""
     global _here  # noqa: PLW0603  # one for each process is the point
     with _lock:
         if _here is None or not _here.is_alive:

@@ -1,4 +1,4 @@
-"""When is a record batch full? Rows that came are gathered by number, bytes and time, and handed to Spark."""
+"""Gathers rows into record batches for Spark, each bounded by rows, bytes and time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rsocket_trio.spark.replayed import Weights
 def rows_of(
     produce: Producer[Chunk], options: Options, partition: int, schema: pa.Schema | None
 ) -> Iterator[pa.RecordBatch]:
-    """What a producer in the background makes, as record batches; it is cancelled when nobody takes any more.
+    """Yield the chunks of a background producer as record batches; cancel it when the iterator is closed.
 
     ``schema`` is that of Arrow payloads, ``None`` for raw rows.
     """
@@ -35,7 +35,7 @@ def gathered(
     schema: pa.Schema | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[pa.RecordBatch]:
-    """Record batches of what ``take`` gives within the seconds it is asked with; see ``Conveyor.take``."""
+    """Yield record batches of the chunks from ``take(timeout in seconds)``; see ``Conveyor.take``."""
     pending = Pending(options, partition, schema)
     deadline = 0.0
     while True:
@@ -68,7 +68,7 @@ class Pending:
         self.rows = 0
 
     def add(self, chunk: Chunk) -> Iterator[pa.RecordBatch]:
-        """Take rows, and give the batches that they fill."""
+        """Add rows, and yield the batches that they fill."""
         if self._schema is not None:
             for batch in decoded(chunk, self._schema):
                 yield from self._keep(batch, batch.num_rows, batch.nbytes)
@@ -81,7 +81,7 @@ class Pending:
         yield from self._keep(chunk, chunk.rows, size)
 
     def _room_for(self, chunk: Chunk, size: int) -> int:
-        """How many rows of a chunk fill the batch: so many by number, or up to the one that reaches its bytes."""
+        """Return how many rows of the chunk fill the batch, by number or up to the row that reaches its bytes."""
         rows, left = self._max_rows - self.rows, self._max_bytes - self._size
         if size > left:
             for number, one in enumerate(chunk.sizes(), 1):
@@ -91,7 +91,7 @@ class Pending:
         return rows
 
     def flush(self) -> pa.RecordBatch:
-        """What waits, as one batch."""
+        """Return the waiting rows as one batch."""
         parts, self._parts = self._parts, []
         self.rows = self._size = 0
         return raw_batch(self._partition, parts) if self._schema is None else joined(parts, self._schema)
@@ -105,7 +105,7 @@ class Pending:
 
 
 def decoded(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The wanted rows of Arrow payloads. Raises ``SchemaMismatchError`` where they are not what they are said to be."""
+    """Yield the wanted rows of an Arrow payload. Raises ``SchemaMismatchError`` if it is not as declared."""
     for data in chunk.datas:
         if chunk.part is None:
             yield from arrow_batches(data, schema)

@@ -1,4 +1,4 @@
-"""Do the options fit together? Asked when a query is planned, where messages reach the user once and whole."""
+"""Checks that options fit together when a query is planned: the user gets each message once and in full."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rsocket_trio.spark.protocol import OFFSETS_ROUTE
 SOURCES = ("stream", "channel", "response")
 SINKS = ("response", "channel", "fnf")
 DELIVERIES = {"atLeastOnce": ("response", "channel"), "bestEffort": ("fnf",), "exactlyOnce": ("channel",)}
-"""By what is promised: the interactions that can keep it, that of the default first."""
+"""The interactions that can keep each delivery guarantee, the default one first."""
 
 
 def checked(options: Options, use: Use) -> Options:
-    """The options with what depends on the use filled in. Raises ``OptionError``."""
+    """Return the options with those that depend on the use filled in. Raise ``OptionError``."""
     reads = bool(use & Use.READ)
     if options.interaction is None:
         options = attrs.evolve(options, interaction="stream" if reads else DELIVERIES[options.delivery][0])

@@ -1,4 +1,4 @@
-"""Which columns does a sink take? Checked when a write is planned, so that a wrong one is named before a row moves."""
+"""Finds and checks the columns of a sink when a write is planned, before a row is sent."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ TAKEN: dict[str, tuple[type[DataType], ...]] = {
 }
 """The columns of raw rows, and their types. ``data`` must be there."""
 IGNORED = frozenset(RAW_SCHEMA.names) - frozenset(TAKEN)
-"""What a raw source has beside those: its rows can be written on as they are."""
+"""The other columns of a raw source: ignored, so that its rows can be written as they are."""
 
 
 @attrs.frozen
 class Columns:
-    """Where the columns of raw rows stand; ``None`` for those that are not there."""
+    """The indexes of the columns of raw rows; ``None`` for absent columns."""
 
     data: int
     metadata: int | None = None
@@ -33,9 +33,9 @@ class Columns:
 
 
 def sink_columns(schema: StructType, options: Options) -> Columns | None:
-    """Where to find what, ``None`` for ``payload=arrow``, which takes any columns.
+    """Return the indexes of the columns, ``None`` for ``payload=arrow``, which takes any columns.
 
-    Raises ``SchemaMismatchError`` that names every column that will not do.
+    Raises ``SchemaMismatchError`` that names every column that does not fit.
     """
     names = [field.name.lower() for field in schema.fields]
     if options.payload == "arrow":

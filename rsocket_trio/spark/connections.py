@@ -1,4 +1,4 @@
-"""How is a server reached? By a pool of connections in the background thread, which tries one URI after the other.
+"""A pool of connections to servers, kept in the background thread, with failover from one URI to the next.
 
 All reads and writes of a Python worker with the same server, credentials and terms share one connection.
 """
@@ -44,14 +44,14 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 USABLE = "open"
 PASSING = (ConnectionLost, ConnectionClosed, Rejected, RejectedSetup, OSError, trio.TooSlowError)
-"""What may be over when it is tried again: a server that is away, restarts or is full."""
+"""Errors that a later try may not meet: the server is away, restarts or is full."""
 PASSING_FOR_READS = (*PASSING, Canceled)
-"""The same and what a server says that gave up half-way: to read again does no harm."""
+"""The same and ``Canceled``, by which a server gives up half-way: reading again does no harm."""
 
 
 @attrs.frozen
 class Target:
-    """What makes two connections the same: where to, and on which terms."""
+    """The key of a shared connection: its URIs and its terms."""
 
     uris: tuple[str, ...]
     setup: bytes = attrs.field(repr=False)
@@ -67,7 +67,7 @@ class Target:
     idle_timeout: float
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """What the options say about TLS, ``None`` where they say nothing. Raises ``ValueError`` naming the option."""
+        """Make the TLS context of the options, ``None`` if they set none. Raises ``ValueError`` naming the option."""
         if self.tls_ca is None and self.tls_cert is None:
             return None
         option = "tls.ca"
@@ -85,7 +85,7 @@ class Target:
 
 
 def target_of(options: Options) -> Target:
-    """Where the options lead."""
+    """Return the target of these options."""
     metadata = None
     authentication = _authentication(options)
     if authentication is not None:
@@ -116,7 +116,7 @@ def _authentication(options: Options) -> Authentication | None:
 
 @attrs.define(eq=False)
 class Held:
-    """A connection of the pool, how many use it, and since when nobody does."""
+    """A connection of the pool, the number of its users, and its state."""
 
     target: Target
     connection: Connection | None = None
@@ -128,14 +128,14 @@ class Held:
 
     @property
     def is_usable(self) -> bool:
-        """Whether new requests may go to it, as far as is known: one that is being made may."""
+        """Whether new requests may use it, as far as is known; true while it is being opened."""
         return (
             self.error is None and not self.distrusted and (self.connection is None or self.connection.status == USABLE)
         )
 
 
 class Pool:
-    """The connections of a process, by target. For what runs in the background thread only."""
+    """The connections of a process, by target. Used in the background thread only."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -145,12 +145,12 @@ class Pool:
 
     @property
     def connections(self) -> int:
-        """How many there are, also those that are being made."""
+        """The number of connections, with those that are being opened."""
         return len(self._held)
 
     @asynccontextmanager
     async def connection(self, target: Target) -> AsyncIterator[Connection]:
-        """A connection to the target for as long as the block, shared where the target allows it.
+        """Hold a connection to the target for the block, shared where the target allows it.
 
         Raises ``ConnectionLost`` naming every URI that was tried and why it failed, and a ``SetupError`` where all
         servers refused: ``RejectedSetup`` if one may have another opinion later.
@@ -182,7 +182,7 @@ class Pool:
                 held.changed.set()
 
     async def aclose(self) -> None:
-        """End all that are there; what uses them hears of it."""
+        """Close all connections; their users get an error."""
         self._closing = True
         for held in self._held.values():
             held.changed.set()
@@ -203,7 +203,7 @@ class Pool:
                 del self._held[held.target]
 
     async def _outlast_users(self, held: Held, connection: Connection) -> None:
-        """Wait until nobody has used the connection for long enough, or it is over."""
+        """Wait until the connection has been idle for long enough, or is closed."""
         async with trio.open_nursery() as nursery:
 
             async def end_with_connection() -> None:
@@ -218,14 +218,14 @@ class Pool:
                     await held.changed.wait()
                 if idle.cancelled_caught and not held.users:
                     break
-            # From now on nobody may be given this one.
+            # From now on no new user may get this one.
             if self._held.get(held.target) is held:
                 del self._held[held.target]
             nursery.cancel_scope.cancel()
 
     @asynccontextmanager
     async def _open(self, target: Target) -> AsyncIterator[Connection]:
-        """A connection to the first URI that answers, beginning with the one that did last."""
+        """Open a connection to the first URI that answers, beginning with the one that did last."""
         context = target.ssl_context()
         problems: list[str] = []
         refusals: list[SetupError] = []
@@ -245,7 +245,7 @@ class Pool:
                         keepalive=target.keepalive,
                         ssl_context=context,
                     ) as connection:
-                        # A server that refuses, or a proxy with nobody behind it, shows here. A server answers the
+                        # A server that refuses, or a proxy without a server, shows here. A server answers the
                         # first ping while it still considers who asks: a refusal comes before the second answer.
                         await connection.ping()
                         await connection.ping()
@@ -273,7 +273,7 @@ class Pool:
 
 
 class Tries:
-    """How often, and after which pauses, something is tried again that may pass. Success begins anew."""
+    """Counts and delays the retries of an operation. A success resets the count."""
 
     def __init__(self, options: Options, what: str) -> None:
         self._retry = Retry(first_delay=0.25, longest_delay=8.0, jitter=0.2)
@@ -281,14 +281,14 @@ class Tries:
         self._what = what
         self.number = 0
         self.last: Exception | None = None
-        """Why the last try failed."""
+        """The error of the last try."""
 
     def succeeded(self) -> None:
-        """Something came: the next failure is a first one."""
+        """Reset the count: the next failure is a first one."""
         self.number = 0
 
     async def failed(self, error: Exception) -> None:
-        """Wait before the next try. Once there were enough raises ``ConnectionLost``, or the refusal of a server."""
+        """Wait before the next try. After the last try raise ``ConnectionLost``, or the refusal of a server."""
         self.last = error
         if self.number >= self._most:
             if isinstance(error, SetupError):

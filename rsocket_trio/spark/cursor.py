@@ -1,4 +1,4 @@
-"""Did everything come, once and in order? The cursor of a range looks at the position of each element."""
+"""The cursor of a range: checks by position that each element arrives once and in order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rsocket_trio.spark.records import Chunk, SchemaMismatchError
 
 
 class Cursor:
-    """Where the reading of a range is: everything below ``position`` was taken, or counted in ``lost``.
+    """The position of a reader in a range: everything below ``position`` was taken, or counted in ``lost``.
 
     With ``arrow`` an element may hold several rows, of which those outside of the range are left out. Without
     ``fail_on_loss`` a gap is counted instead of raised.
@@ -33,9 +33,9 @@ class Cursor:
         return self.position >= self.end
 
     def take(self, batch: Sequence[Payload], received_at: int) -> list[Chunk]:
-        """The rows of elements that came, in chunks without gaps. Rows that were taken before are left out.
+        """Return the rows of received elements, in chunks without gaps. Rows that were taken before are left out.
 
-        Raises ``DataLossError`` at a gap, and ``RemoteProtocolError`` for an element that says no position.
+        Raise ``DataLossError`` at a gap, and ``RemoteProtocolError`` for an element without a position.
         """
         chunks: list[Chunk] = []
         if self._arrow:
@@ -63,7 +63,7 @@ class Cursor:
         return chunks
 
     def skip_to(self, position: int, reason: str) -> None:
-        """Go on behind rows that are gone. Raises ``DataLossError`` unless that is accepted."""
+        """Go on behind rows that are gone. Raise ``DataLossError`` unless that is accepted."""
         position = min(position, self.end)
         if position <= self.position:
             return
@@ -76,7 +76,7 @@ class Cursor:
         self.position = position
 
     def cut(self, end: int) -> None:
-        """The range ends earlier than it should: what lies behind is lost."""
+        """End the range earlier than planned: the rows behind are lost."""
         self.lost += self.end - end
         self.end = end
 
@@ -102,7 +102,7 @@ class Cursor:
 
 
 def _append(chunks: list[Chunk], more: list[Chunk]) -> None:
-    """Put a chunk of one row behind others, as a part of the last where that is of its kind."""
+    """Append a chunk of one row, as a part of the last chunk if that is of its kind."""
     for chunk in more:
         last = chunks[-1] if chunks else None
         if (

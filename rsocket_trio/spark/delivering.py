@@ -1,6 +1,7 @@
-"""How do requests reach a server that may be away for a while? Over one connection after the other until all are there.
+"""Delivers a task's requests over one connection after another, until the server has all of them.
 
-What the ways to deliver have in common: where requests come from, what counts as progress, and what ends it all.
+The module holds the parts that the delivery guarantees share: the queue of requests, the measure of progress, and the
+errors that end a delivery. It also holds the simplest guarantee, ``bestEffort``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rsocket_trio.spark.feeding import Feed
 from rsocket_trio.spark.options import Options
 
 TRANSIENT = frozenset({NotWritten.default_code})
-"""Codes of application errors that may be over when the same is tried again."""
+"""Codes of application errors that a later try may not meet."""
 
 TOGETHER = 64
 """Requests without an answer that are made at a time."""
@@ -34,7 +35,7 @@ class SinkError(Exception):
 
 @attrs.define
 class Report:
-    """What became of the rows that were handed over: how many the server refused, and why the first of them.
+    """The outcome of a delivery: the number of rows that the server refused, and the reason for the first.
 
     ``attempts`` are those that were staged, each with its number of rows.
     """
@@ -48,19 +49,19 @@ Pieces: TypeAlias = Feed[Piece, Report]
 
 
 def passes(error: Exception) -> bool:
-    """Whether the same may succeed when it is tried again."""
+    """Return whether the same request may succeed when it is tried again."""
     if isinstance(error, Rejected):
         return not is_missing_route(error)
     return isinstance(error, (*PASSING, Canceled)) or (isinstance(error, StreamError) and error.code in TRANSIENT)
 
 
 def is_missing_route(error: Exception) -> bool:
-    """Whether a server of this library says that it has no such route: no time will change that."""
+    """Return whether a server of this library says that it has no such route: a retry is useless."""
     return isinstance(error, Rejected) and error.text.startswith("no ") and " handler for " in error.text
 
 
 def explained(error: Exception, options: Options, route: str, option: str = "route") -> Exception:
-    """The error as a user of Spark needs it: with the server, the route and the option."""
+    """Return the error for a user of Spark: with the server, the route and the option."""
     where = f"{route!r} at {options.shown_uris}"
     if is_missing_route(error):
         return SinkError(f"option {option!r}: there is no route {where}: {error}")
@@ -90,7 +91,7 @@ class Delivery(ABC):
         """Requests that are to be sent, or sent again."""
 
     async def run(self) -> Report:
-        """Deliver all there is, and say what became of it. Raises ``SinkError`` for what does not pass."""
+        """Deliver all requests and return the report. Raises ``SinkError`` for an error that no retry mends."""
         try:
             await self.deliver()
         except RSocketError as error:
@@ -98,7 +99,7 @@ class Delivery(ABC):
         return self.report
 
     async def deliver(self) -> None:
-        """Deliver all there is, over as many connections as it takes."""
+        """Deliver all requests, over as many connections as it takes."""
         while await self.fill():
             try:
                 async with self.pool.connection(target_of(self.options)) as connection:
@@ -109,7 +110,7 @@ class Delivery(ABC):
                 await self.tries.failed(error)
 
     async def fill(self) -> bool:
-        """Have something to send; false when there is nothing any more."""
+        """Wait for requests to send. Return false when there are no more."""
         while not self.ready:
             piece = await self.pieces.take()
             if piece is None:
@@ -119,13 +120,13 @@ class Delivery(ABC):
 
     @abstractmethod
     async def send_over(self, connection: Connection) -> None:
-        """Send what there is over this connection, and return once all is there.
+        """Send the requests over this connection, and return once the server has all of them.
 
-        What is not there when this raises is in ``ready`` again.
+        When this raises, the requests that the server does not have are in ``ready`` again.
         """
 
     def skip(self, payload: Payload, error: Exception) -> None:
-        """The server refused one request: count its rows, or raise ``SinkError``."""
+        """Skip a request that the server refused: count its rows, or raise ``SinkError``."""
         if self.options.error_policy == "fail":
             problem = explained(error, self.options, self.route, self.option)
             raise SinkError(f"{problem}; errorPolicy=skip counts such rows and goes on") from error
@@ -142,7 +143,7 @@ class Silence:
         self._timeout = options.read_timeout
         self._awaited = awaited
         self.heard = trio.current_time()
-        """When the server last answered, or was first asked after a pause."""
+        """The time at which the server last answered, or was first asked after a pause."""
 
     async def watch(self, fail: Callable[[Exception], None]) -> None:
         """Tell ``fail`` once it was silent for too long; new requests then go to another connection."""
@@ -179,7 +180,7 @@ class Unanswered(Delivery):
         ready = self.ready
         try:
             while ready and not outcomes:
-                # Taken first: where the connection breaks nobody knows whether it went.
+                # Taken first: when the connection breaks it is not known whether it was sent.
                 await connection.fire_and_forget(ready.popleft())
         except RSocketError as error:
             outcomes.append(error)

@@ -1,4 +1,4 @@
-"""How does a row become a request? Its columns turn into data and metadata, a limited number of rows at a time."""
+"""Encodes rows as requests: columns become data and metadata, a limited number of rows at a time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RowError(ValueError):
 
 @attrs.frozen
 class Origin:
-    """Who writes: what a server may tell repeated writes by. ``query`` and ``batch`` are there in streams only."""
+    """The writer's identity, by which a server detects repeated writes. Only streams set ``query`` and ``batch``."""
 
     sink: str
     partition: int = 0
@@ -89,7 +89,7 @@ class Encoder:
         self.problem: str | None = None
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
-        """The rows of a batch. Raises ``RowError``."""
+        """Encode the rows of a batch. Raises ``RowError``."""
         if not batch.num_rows:
             return
         average = max(batch.nbytes // batch.num_rows, 1)
@@ -187,19 +187,19 @@ class Encoder:
 
 
 def route_entry(route: str) -> bytes:
-    """A route as a composite entry. Raises ``ValueError`` for one that is too long."""
+    """Encode a route as a composite entry. Raises ``ValueError`` for one that is too long."""
     return encode_composite([Entry(ROUTING, encode_route(route))])
 
 
 def fitting(column: str, content: bytes) -> bytes:
-    """Content that an entry can hold."""
+    """Return the content. Raise ``RowError`` if it is too long for an entry."""
     if len(content) >= 1 << 24:
         raise RowError(f"column {column!r} has {len(content)} bytes, the limit is {(1 << 24) - 1}")
     return content
 
 
 def values(batch: pa.RecordBatch, index: int) -> list[Any]:
-    """A column of bytes or text as bytes, ``None`` for null."""
+    """Return a column of bytes or text as bytes, ``None`` for null."""
     column = batch.column(index)
     if not pa.types.is_binary(column.type):
         column = column.cast(pa.binary())
@@ -208,7 +208,7 @@ def values(batch: pa.RecordBatch, index: int) -> list[Any]:
 
 
 def rows_of(payload: Payload) -> int:
-    """How many rows a request of ours has."""
+    """Return the number of rows in a request of this sink."""
     metadata = payload.metadata or b""
     for mime, start, end in spans(metadata):
         if mime == ROWS:

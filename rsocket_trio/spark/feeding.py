@@ -1,6 +1,6 @@
-"""How do rows get from Spark's thread to a task of the background? Through a queue of limited weight.
+"""Feeds items from Spark's thread to a background task through a queue of limited weight.
 
-The other way round than ``background.Stream``: Spark's thread puts, and waits while too much lies there.
+This is the opposite direction of ``background.Stream``: Spark's thread puts items, and waits while the queue is full.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rsocket_trio.spark.background import LEAVING, Background
 T = TypeVar("T")
 R = TypeVar("R")
 LOOKING = 1.0
-"""Seconds after which who waits looks whether the background is still there."""
+"""Seconds after which a waiting thread checks that the background still runs."""
 
 
 class Feed(Generic[T, R]):
@@ -46,7 +46,7 @@ class Feed(Generic[T, R]):
     # Spark's thread
 
     def put(self, item: T, weight: int) -> None:
-        """Put an item, and wait while there is too much. Raises what the task raised, once it is over."""
+        """Put an item, and wait while the queue is full. Raises the task's error, once it is over."""
         with self._changed:
             while self._weight >= self._limit and not self._over:
                 self._wait()
@@ -57,7 +57,7 @@ class Feed(Generic[T, R]):
         self._tell()
 
     def finish(self) -> R:
-        """Nothing more comes: wait for the task, and return or raise what it does."""
+        """End the items, wait for the task, and return its result or raise its error."""
         with self._changed:
             self._complete = True
         self._tell()
@@ -68,7 +68,7 @@ class Feed(Generic[T, R]):
         return self._outcome[0]
 
     def close(self) -> None:
-        """Cancel the task where it is not over, and wait until it has said so to its peer."""
+        """Cancel the task if it still runs, and wait until it has told its peer."""
         with self._changed:
             if self._over or not self._background.is_alive:
                 return
@@ -93,7 +93,7 @@ class Feed(Generic[T, R]):
         self._arrived.set()
 
     async def take(self) -> T | None:
-        """The next item; ``None`` after the last."""
+        """Return the next item; ``None`` after the last."""
         while True:
             self._arrived = trio.Event()
             with self._changed:

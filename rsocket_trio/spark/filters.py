@@ -1,4 +1,4 @@
-"""Which filters of a query can the source obey exactly? Those that say which partitions and which positions."""
+"""Turns the query filters that the source obeys exactly, on partition and position, into a selection of rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Selection:
     end: int = MAX_POSITION
 
     def both(self, other: Selection) -> Selection:
-        """The rows that both have."""
+        """Return the intersection of two selections."""
         mine, theirs = self.partitions, other.partitions
         if mine is None or theirs is None:
             partitions = theirs if mine is None else mine
@@ -30,7 +30,7 @@ class Selection:
         return Selection(partitions, max(self.start, other.start), min(self.end, other.end))
 
     def narrowed(self, one: Range) -> Range | None:
-        """The part of a range that is selected, or ``None`` where nothing of it is."""
+        """Return the selected part of a range, or ``None`` if none of it is selected."""
         if self.partitions is not None and one.partition not in self.partitions:
             return None
         start, end = max(one.start, self.start), min(one.end, self.end)
@@ -47,7 +47,7 @@ POSITION: dict[type[Filter], Callable[[int], Selection]] = {
 
 
 def selection_of(one: Filter) -> Selection | None:
-    """The rows that a filter lets through, ``None`` for a filter that can't be obeyed here."""
+    """Return the rows that a filter lets through, ``None`` for a filter that can't be obeyed here."""
     found: Any = one
     column = getattr(found, "attribute", None)
     if column == ("position",) and type(one) in POSITION and type(found.value) is int:

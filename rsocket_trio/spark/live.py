@@ -1,4 +1,4 @@
-"""How is a stream read that nobody can repeat? As it comes: what was lost with a connection stays lost."""
+"""Reads a live stream as it comes: elements that are lost with a connection are not sent again."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 
 def chunk_of(batch: list[Payload], start: int) -> Chunk:
-    """Elements of a live stream, numbered from ``start`` on."""
+    """Return elements of a live stream as a chunk, numbered from ``start`` on."""
     metadatas = [payload.metadata for payload in batch]
     has_metadata = any(metadata is not None for metadata in metadatas)
     return Chunk(start, [payload.data for payload in batch], metadatas if has_metadata else None, now_us())
@@ -29,7 +29,7 @@ def chunk_of(batch: list[Payload], start: int) -> Chunk:
 
 @asynccontextmanager
 async def subscribed(connection: Connection, options: Options, *, refill: bool) -> AsyncIterator[Incoming]:
-    """The stream that the options ask for, by ``request_stream`` or ``request_channel``."""
+    """Open the stream that the options ask for, by ``request_stream`` or ``request_channel``."""
     request = Payload(options.request, options.request_metadata or None)
     ask = connection.request_channel if options.interaction == "channel" else connection.request_stream
     async with ask(request, route=options.route, initial_request_n=options.credit, refill=refill) as items:
@@ -37,11 +37,11 @@ async def subscribed(connection: Connection, options: Options, *, refill: bool) 
 
 
 async def fetch_live(pool: Pool, options: Options, conveyor: Taker[Chunk]) -> None:
-    """Lay a live stream on the conveyor, up to its end, ``maxRows`` or ``maxDuration``.
+    """Put the elements of a live stream on the conveyor, up to its end, ``maxRows`` or ``maxDuration``.
 
     A connection that can't be made is tried again; one that breaks once rows have come is a ``DataLossError``, unless
-    that is accepted: then what came is all there is. Raises ``ConnectionLost`` where the time is over and there never
-    was a connection.
+    that is accepted: then the read ends with the elements that came. Raises ``ConnectionLost`` if the time ends before
+    the first connection.
     """
     tries = Tries(options, f"reading {options.route}")
     connected = trio.Event()

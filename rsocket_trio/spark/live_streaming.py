@@ -1,7 +1,7 @@
-"""What a streaming query of a live stream does: takes it in while Spark works, and numbers what came.
+"""Stream readers for live streams: they receive elements while Spark works, and number them.
 
-With ``positions=wal`` what came is in a log, and can be read again; with ``positions=none`` it is in the memory of the
-process that Spark runs for the query on the driver.
+With ``positions=wal`` the elements are in a log, and can be read again; with ``positions=none`` they are in the memory
+of the process that Spark runs for the query on the driver.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 
 class HeldStreamReader(StreamReader):
-    """What live streams have in common: an intake that runs, a store that it fills."""
+    """The common part of live stream readers: an intake that reads the stream into a store."""
 
     _goal: int | None = None
     _takes_what_came = False
@@ -37,7 +37,7 @@ class HeldStreamReader(StreamReader):
     @property
     @abstractmethod
     def _store(self) -> Store:
-        """What came."""
+        """The store of received elements."""
 
     @abstractmethod
     def _to_offset(self, index: int) -> dict[str, Any]: ...
@@ -52,22 +52,22 @@ class HeldStreamReader(StreamReader):
         return intake
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins: with the first element that is held."""
+        """Return the offset at which a query without a checkpoint begins: the first element that is held."""
         return self._to_offset(self._store.begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a micro-batch may read."""
+        """Return the limit of a micro-batch."""
         return self._volume.default_limit(1)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; ``start`` where there is nothing (worth while) to read."""
+        """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
         begin = self._from_offset(start)
         self._reach(begin)
         intake = self._intake
         if self._takes_what_came and self._goal is None:
             self._goal = self._what_came()
         self._background.run(partial(self._store.read_up_to, begin))
-        # Before the end is looked at: what came before an error is read first.
+        # Taken before the end: elements that came before an error are read first.
         error = intake.error
         latest = self._store.end if self._goal is None else self._goal
         available = latest - begin
@@ -84,11 +84,11 @@ class HeldStreamReader(StreamReader):
         return self._to_offset(latest if most is None else min(latest, begin + most))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How much has come, for the query's progress."""
+        """Return the offset behind the last received element, for the query's progress."""
         return self._to_offset(self._store.end)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What has come is taken; where a volume is asked for, that is waited for, up to its delay."""
+        """Have the query read the elements that came; wait for a volume that is asked for, up to its delay."""
         # Not yet: nothing may be added before it is known where the query goes on.
         self._takes_what_came = True
 
@@ -102,10 +102,10 @@ class HeldStreamReader(StreamReader):
 
     @abstractmethod
     def _reach(self, index: int) -> None:
-        """The query goes on from an index, so nothing that comes may have one below."""
+        """Continue the query at an index: no element that comes may have a lower one."""
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The elements of a micro-batch."""
+        """Plan the elements of a micro-batch."""
         first, last = self._from_offset(start), self._from_offset(end)
         store = self._store
         try:
@@ -117,7 +117,7 @@ class HeldStreamReader(StreamReader):
         return store.planned(first, max(first, last), self._options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The elements of a partition, in a task."""
+        """Read the elements of a partition, in a task."""
         assert isinstance(partition, ChunkPartition | WalPartition)
         if isinstance(partition, ChunkPartition):
             chunks = iter(partition.chunks)
@@ -130,11 +130,11 @@ class HeldStreamReader(StreamReader):
         return gathered(take, self._options, 0, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything below ``end`` is done with."""
+        """Release the elements below ``end``."""
         self._background.run(partial(self._store.release, self._from_offset(end)))
 
     def stop(self) -> None:
-        """End what was begun. Spark seldom calls this: it ends the process instead, and nothing is lost by that."""
+        """Stop the intake and close the store. Spark seldom calls this: it ends the process, which loses nothing."""
         if "_intake" in vars(self):
             self._background.run(self._intake.stop)
         if "_store" in vars(self):
@@ -158,13 +158,13 @@ class MemoryStreamReader(HeldStreamReader):
         return int(offset["n"])
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The same; a first call before any other is for a micro-batch of an earlier process."""
+        """Plan the elements. A first call before any other is for a micro-batch of an earlier process."""
         if not self._is_numbered:
             self._reach(self._from_offset(end))
         return super().partitions(start, end)
 
     def _reach(self, index: int) -> None:
-        """The first call says where an earlier process had come to."""
+        """Continue the numbers, on the first call, at the index that an earlier process reached."""
         if not self._is_numbered:
             self._is_numbered = True
             if index:
@@ -192,7 +192,7 @@ class WalStreamReader(HeldStreamReader):
         return int(offset["index"])
 
     def _reach(self, index: int) -> None:
-        """Raise ``DataLossError`` where the log ends before that: what comes would pass for read."""
+        """Raise ``DataLossError`` if the log ends before the index: new elements would count as read."""
         store = self._store
         if index <= store.end:
             return

@@ -1,6 +1,6 @@
-"""Which options are there? One table: each row is an option's name, how it is read, its default, and who takes it.
+"""The table of the data source's options: each row has a name, a parser, a default, and the uses that take it.
 
-Option names are told apart whatever their case, because Spark hands them over in lower case.
+Option names are compared without regard to case, because Spark passes them in lower case.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 
 
 class Use(enum.Flag):
-    """What a data source is asked for."""
+    """The uses of a data source: batch or stream, read or write."""
 
     BATCH_READ = enum.auto()
     STREAM_READ = enum.auto()
@@ -62,12 +62,12 @@ USE_NAMES: Final = {
 
 
 class OptionError(ValueError):
-    """An option is unknown, missing, or says what can't be; the message names it."""
+    """An option is unknown, missing, or has an invalid value; the message names it."""
 
 
 @attrs.frozen
 class Row:
-    """One option: ``default`` is its text where nobody gives it, ``None`` where there is none."""
+    """One option: ``default`` is its text if it is not given, ``None`` if there is none."""
 
     name: str
     parse: Parser
@@ -109,7 +109,7 @@ def _without_queries(found: tuple[str, ...]) -> str:
 
 @attrs.frozen(kw_only=True)
 class Options:
-    """What was asked for, parsed and checked. Can be pickled; ``repr`` shows no secret."""
+    """The options of a query, parsed and checked. Can be pickled; ``repr`` shows no secret."""
 
     # fmt: off
     uris: tuple[str, ...] = row("path", uris, None, Use.ANY, "`tcp://`, `tls://`, `ws://`, `wss://`, `unix://`; several with commas between them: the next is tried when one fails. Also `uri`", shown_default="required")
@@ -173,7 +173,7 @@ class Options:
 
     @property
     def fingerprint(self) -> str:
-        """What a checkpoint depends on: the same for the same rows, wherever the server is."""
+        """The identity of a checkpoint: the same for the same rows, wherever the server is."""
         interaction = self.interaction or "stream"
         parts = (self.route, self.positions, self.payload, interaction, self.request, self.request_metadata)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
@@ -192,10 +192,10 @@ ALIASES: Final = {"uri": "path"}
 
 
 def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
-    """The options of a query. Raises ``OptionError`` that names the option.
+    """Parse the options of a query. Raises ``OptionError`` that names the option.
 
-    Where it is not known yet what the source will be used for, ``use`` is ``ANY``: then everything is read and what
-    depends on the use is left for later.
+    While the use of the source is not known yet, ``use`` is ``ANY``: then every option is parsed, and the checks that
+    depend on the use are left for later.
     """
     found: dict[str, Any] = {}
     for key, written in given.items():

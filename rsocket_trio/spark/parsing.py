@@ -1,6 +1,6 @@
-"""What does the text of an option mean? Numbers, sizes, times, bytes and positions, with errors that say what is wrong.
+"""Parses the text of options: numbers, sizes, times, bytes and positions, with errors that name the fault.
 
-Spark hands every option over as text, whatever the user wrote.
+Spark passes every option as text, whatever type the user wrote.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ _TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def text(written: str) -> str:
-    """Anything."""
+    """Parse any text."""
     return written
 
 
 def words(written: str) -> str:
-    """Anything but nothing."""
+    """Parse any text that is not empty."""
     if not written.strip():
         raise ValueError("is empty")
     return written
 
 
 def route_name(written: str) -> str:
-    """A route: anything but nothing, as long as it fits into its entry."""
+    """Parse a route: text that is not empty and fits into its metadata entry."""
     length = len(words(written).encode())
     if length > LONGEST_TAG:
         raise ValueError(f"has {length} bytes, the limit is {LONGEST_TAG}")
@@ -142,7 +142,7 @@ def uris(written: str) -> tuple[str, ...]:
     found = tuple(one.strip() for one in written.split(",") if one.strip())
     if not found:
         raise ValueError("is empty")
-    # What tls:// is called elsewhere.
+    # Other names of tls://.
     found = tuple(re.sub(r"^tcps://", "tls://", one) for one in found)
     for one in found:
         try:
@@ -178,7 +178,7 @@ def position_map(found: object) -> dict[int, int]:
 
 
 def partitions_of(found: object) -> dict[Any, int]:
-    """The keys of what JSON says by partition, and the partitions that they name. Raises ``ValueError``."""
+    """Return the partitions that the keys of a JSON object name, by key. Raises ``ValueError``."""
     if not isinstance(found, Mapping) or not found:
         raise ValueError('must be an object such as {"0": 1234}')
     for key in found:
@@ -189,7 +189,7 @@ def partitions_of(found: object) -> dict[Any, int]:
 
 
 def between(value: int, low: int, high: int) -> int:
-    """The number, if it lies within its bounds."""
+    """Return the number. Raise ``ValueError`` unless it lies within its bounds."""
     if value < low and high == MAX_POSITION:
         raise ValueError(f"must be at least {low}")
     if not low <= value <= high:

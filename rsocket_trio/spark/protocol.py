@@ -1,6 +1,6 @@
-"""How is a replayable route asked? Ranges and acknowledgements, and what its usual answer looks like.
+"""Encodes the ranges and acknowledgements that a replayable route takes, and holds its codes and entry heads.
 
-The other half is ``rsocket_trio.replay``.
+The server's half is ``rsocket_trio.replay``.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ OFFSETS_ROUTE: Final = ".offsets"
 EXPIRED: Final = PositionExpired.default_code
 AHEAD: Final = PositionAhead.default_code
 LOSSES: Final = frozenset({EXPIRED, AHEAD, UnknownPartition.default_code})
-"""Codes with which a server says that rows are not there."""
+"""Error codes of a server that does not have the rows."""
 
 UINT64 = struct.Struct(">Q")
 POSITION_HEAD: Final = encode_mime(POSITION) + UINT64.size.to_bytes(3, "big")
-"""What stands before the position in the entry of an element of one row: usually its whole metadata."""
+"""The bytes before the position in the entry of a one-row element; that entry is usually its whole metadata."""
 
 
 def encode_range(partition: int, start: int, end: int | None) -> bytes:
-    """The data of a request for a range; without an end it never completes."""
+    """Encode the data of a request for a range; without an end the stream never completes."""
     return json.dumps({"partition": partition, "from": start, "to": end}).encode()
 
 
 def encode_ends(positions: Mapping[int, int]) -> bytes:
-    """The data of an acknowledgement: everything below these was committed."""
+    """Encode the data of an acknowledgement: all rows below these positions were committed."""
     return json.dumps({str(partition): positions[partition] for partition in sorted(positions)}).encode()

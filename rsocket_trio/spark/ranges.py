@@ -1,6 +1,6 @@
-"""Which rows belong to which read? Arithmetic of positions: limits, splits, and the offsets that Spark keeps.
+"""Arithmetic of positions: limits, splits, and the offsets that Spark keeps.
 
-Everything here depends on its arguments only: the same offsets and options plan the same ranges, on every machine.
+Every function depends on its arguments only: the same offsets and options plan the same ranges, on every machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class CheckpointError(ValueError):
 
 @attrs.frozen
 class Bounds:
-    """What a partition of the server has: positions from ``earliest`` up to, and without, ``latest``."""
+    """The positions that a partition of the server has: from ``earliest`` up to, and without, ``latest``."""
 
     earliest: int
     latest: int
@@ -46,12 +46,12 @@ class Range:
 
     @property
     def size(self) -> int:
-        """How many positions those are."""
+        """The number of positions."""
         return self.end - self.start
 
 
 def parse_bounds(answer: bytes) -> dict[int, Bounds]:
-    """What a server says about its partitions. Raises ``ValueError`` for what is no such answer."""
+    """Parse a server's answer about its partitions. Raises ``ValueError`` if it is malformed."""
     try:
         found = json.loads(answer)
         bounds = {
@@ -72,9 +72,9 @@ def parse_bounds(answer: bytes) -> dict[int, Bounds]:
 
 
 def to_offset(fingerprint: str, positions: Mapping[int, int], first: Mapping[int, int] | None = None) -> dict[str, Any]:
-    """What Spark keeps of the positions: JSON, with its keys in order.
+    """Return the offset that Spark keeps for positions: a JSON object with its keys in order.
 
-    The end of a query's first batch keeps where that begins, ``first``, as well.
+    The end of a query's first batch also holds its beginning, ``first``.
     """
     offset = {"v": VERSION, "f": fingerprint, "p": _by_text(positions)}
     return offset if first is None else offset | {"i": _by_text(first)}
@@ -85,12 +85,12 @@ def _by_text(positions: Mapping[int, int]) -> dict[str, int]:
 
 
 def from_offset(offset: Mapping[str, Any], fingerprint: str) -> PositionMap:
-    """The positions of an offset. Raises ``CheckpointError`` for one of another version or other options."""
+    """Return the positions of an offset. Raises ``CheckpointError`` for one of another version or other options."""
     return _positions(offset, fingerprint, "p")
 
 
 def first_of(offset: Mapping[str, Any], fingerprint: str) -> PositionMap | None:
-    """Where the batch begins that ends with an offset, for a query's first batch. Raises as ``from_offset`` does."""
+    """Return the beginning of a query's first batch from its end, else ``None``. Raises as ``from_offset`` does."""
     return _positions(offset, fingerprint, "i") if "i" in offset else None
 
 
@@ -117,7 +117,7 @@ def check_offset(offset: Mapping[str, Any], fingerprint: str) -> None:
 
 
 def resolve(wanted: Positions, bounds: Mapping[int, Bounds], name: str) -> PositionMap:
-    """The position in each partition that an option means; partitions that JSON leaves out begin at their earliest.
+    """Return an option's position in each partition; partitions that JSON leaves out begin at their earliest.
 
     Raises ``ValueError`` that names the option for a partition that the server does not have.
     """
@@ -137,7 +137,7 @@ def resolve(wanted: Positions, bounds: Mapping[int, Bounds], name: str) -> Posit
 
 
 def advance(start: Mapping[int, int], latest: Mapping[int, int], limit: int | None) -> PositionMap:
-    """How far a read goes that may take ``limit`` rows: each partition gets its share of what there is.
+    """Return the end of a read of up to ``limit`` rows: each partition gets its share of the available rows.
 
     Partitions that ``start`` does not know are those of ``latest`` at 0. Never goes back.
     """
@@ -147,7 +147,7 @@ def advance(start: Mapping[int, int], latest: Mapping[int, int], limit: int | No
     if limit is None or total <= limit:
         return {partition: begin[partition] + available[partition] for partition in sorted(begin)}
     shares = {partition: available[partition] * limit // total for partition in begin}
-    # What rounding down left goes to the partitions with most to read.
+    # The remainder of rounding down goes to the partitions with most to read.
     left = limit - sum(shares.values())
     for partition in sorted(begin, key=lambda one: (-available[one], one)):
         more = min(left, available[partition] - shares[partition])
@@ -157,7 +157,7 @@ def advance(start: Mapping[int, int], latest: Mapping[int, int], limit: int | No
 
 
 def ranges_between(start: Mapping[int, int], end: Mapping[int, int]) -> list[Range]:
-    """What lies between two offsets, by partition; empty ones are left out."""
+    """Return the ranges between two offsets, by partition; empty ones are left out."""
     return [
         Range(partition, start.get(partition, 0), end[partition])
         for partition in sorted(end)
@@ -166,7 +166,7 @@ def ranges_between(start: Mapping[int, int], end: Mapping[int, int]) -> list[Ran
 
 
 def split(ranges: Sequence[Range], pieces: int | None) -> list[Range]:
-    """The ranges cut into at least ``pieces``, as far as there are rows for so many; the largest are cut most."""
+    """Cut the ranges into at least ``pieces``, if there are rows for so many; the largest are cut most."""
     total = sum(one.size for one in ranges)
     if not pieces or len(ranges) >= pieces or not total:
         return list(ranges)

@@ -1,4 +1,4 @@
-"""What a batch read does: it asks for bounds when it is planned, and reads ranges in its tasks."""
+"""The batch reader: plans ranges from the server's bounds, and reads them, or one live stream, in tasks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class BatchReader(DataSourceReader):
         self._selection = Selection()
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the read. Raises what makes it impossible, with messages for the user."""
+        """Plan the read. Raises the error that makes it impossible, with a message for the user."""
         options = self._options
         if options.positions != "server":
             return [LivePartition()]
@@ -64,12 +64,12 @@ class BatchReader(DataSourceReader):
         found = [
             selected for one in planned(options, bounds) if (selected := self._selection.narrowed(one)) is not None
         ]
-        # Nothing to read is a range as well: Spark takes an empty list for a read that is not partitioned.
+        # An empty read needs an empty range: Spark takes an empty list for a read that is not partitioned.
         empty = Range(next(iter(bounds)), 0, 0)
         return [RangePartition(one) for one in split(found, options.min_partitions) or [empty]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a partition, in a task."""
+        """Read the rows of a partition, in a task."""
         here = background()
         if isinstance(partition, RangePartition):
             found = partition.range
@@ -82,10 +82,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushdownReader(BatchReader):
-    """The same, where Spark may leave filters on partition and position to the source."""
+    """A ``BatchReader`` that takes filters on partition and position over from Spark."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the filters that can be obeyed exactly; Spark looks at those no more. The others go back."""
+        """Take the filters that can be obeyed exactly, and return the others to Spark, which applies them."""
         if self._schema is not None:
             return filters  # columns of that name are the user's own
         kept = []
@@ -99,9 +99,9 @@ class PushdownReader(BatchReader):
 
 
 def planned(options: Options, bounds: Mapping[int, Bounds]) -> list[Range]:
-    """The ranges that a batch read means.
+    """Return the ranges of a batch read.
 
-    Raises ``DataLossError`` for what has expired or is not there yet, unless that is accepted.
+    Raises ``DataLossError`` for positions that have expired or do not exist yet, unless that is accepted.
     """
     start = resolve(options.starting_position or EARLIEST, bounds, "startingPosition")
     end = resolve(options.ending_position or LATEST, bounds, "endingPosition")
@@ -132,7 +132,7 @@ def planned(options: Options, bounds: Mapping[int, Bounds]) -> list[Range]:
 
 
 def arrow_schema(schema: Any) -> pa.Schema:
-    """What Spark expects of batches with these columns."""
+    """Return the Arrow schema that Spark expects of batches with these columns."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

@@ -1,6 +1,6 @@
-"""What do rows look like to Spark? Arrow record batches of one fixed schema.
+"""Builds Arrow record batches of one fixed schema from received elements.
 
-Spark compares the schema of the first batch only, and reads the others by it: so every batch is built from the same.
+Spark compares the schema of the first batch only, and reads the others by it, so every batch has the same schema.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Chunk:
 
     @property
     def rows(self) -> int:
-        """How many rows it holds."""
+        """The number of rows."""
         return len(self.datas) if self.part is None else self.part[1] - self.part[0]
 
     @property
@@ -50,7 +50,7 @@ class Chunk:
         return sum(self.sizes())
 
     def sizes(self) -> Iterable[int]:
-        """The same for each element."""
+        """Return the bytes of data and metadata of each element."""
         if self.metadatas is None:
             return map(len, self.datas)
         return [
@@ -59,7 +59,7 @@ class Chunk:
         ]
 
     def split(self, rows: int) -> tuple[Chunk, Chunk]:
-        """The first rows, and the others."""
+        """Split the chunk into its first rows and the others."""
         head, tail = (None, None) if self.metadatas is None else (self.metadatas[:rows], self.metadatas[rows:])
         return (
             Chunk(self.start, self.datas[:rows], head, self.received_at),
@@ -68,7 +68,7 @@ class Chunk:
 
 
 def now_us() -> int:
-    """The time in microseconds since 1970, UTC."""
+    """Return the time in microseconds since 1970, UTC."""
     return time.time_ns() // 1000
 
 
@@ -77,7 +77,7 @@ class SchemaMismatchError(ValueError):
 
 
 def raw_batch(partition: int, chunks: Sequence[Chunk]) -> pa.RecordBatch:
-    """One batch of the rows of all chunks."""
+    """Return one batch of the rows of all chunks."""
     positions, times = array.array("q"), array.array("q")
     datas: list[bytes] = []
     metadatas: list[bytes | None] = []
@@ -103,7 +103,7 @@ def raw_batch(partition: int, chunks: Sequence[Chunk]) -> pa.RecordBatch:
 
 
 def arrow_batches(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of a payload that is an Arrow IPC stream, in the columns of the query; empty ones are left out.
+    """Yield the batches of a payload, an Arrow IPC stream, in the columns of the query; empty ones are left out.
 
     Raises ``SchemaMismatchError`` naming every column that differs.
     """
@@ -120,9 +120,9 @@ def arrow_batches(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def mismatch(found: pa.Schema, wanted: pa.Schema) -> str:
-    """How the columns that came differ from those wanted, as text; empty where they will do.
+    """Return the difference between the received columns and the wanted ones, as text; empty if they fit.
 
-    The order of the columns is free, and a column that is never null will do for one that may be.
+    The order of the columns is free, and a column that is never null fits one that may be.
     """
     problems = [f"column {name!r} is missing" for name in wanted.names if name not in found.names]
     problems += [f"column {name!r} is not wanted" for name in found.names if name not in wanted.names]
@@ -139,14 +139,14 @@ def mismatch(found: pa.Schema, wanted: pa.Schema) -> str:
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in exactly this schema; the columns are not copied."""
+    """Return the batch in exactly this schema; the columns are not copied."""
     if batch.schema.equals(schema):
         return batch
     return pa.RecordBatch.from_arrays([batch.column(name) for name in schema.names], schema=schema)
 
 
 def joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """Small batches as one."""
+    """Join small batches into one."""
     if len(batches) == 1:
         return batches[0]
     [whole] = pa.Table.from_batches(batches, schema=schema).combine_chunks().to_batches() or [

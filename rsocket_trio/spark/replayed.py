@@ -1,6 +1,7 @@
-"""How is a range read from a server that can replay? Again from the next position, as often as the connection breaks.
+"""Reads a range from a replayable route, and continues at the next position when a connection breaks.
 
-A server that is away costs pauses here, and no retry of Spark's: those come at once and are soon used up.
+While a server can't be reached this pauses and tries again, and uses none of Spark's retries: those come at once and
+are soon used up.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 
 async def ask_bounds(pool: Pool, options: Options) -> dict[int, Bounds]:
-    """What the server has now, by partition.
+    """Ask the server for the current bounds of its partitions.
 
-    Raises ``ConnectionLost`` once ``reconnectMaxAttempts`` tries failed, a ``StreamError`` as the server refuses, and
-    ``ValueError`` for an answer that is none.
+    Raises ``ConnectionLost`` once ``reconnectMaxAttempts`` tries failed, a ``StreamError`` if the server refuses, and
+    ``ValueError`` for a malformed answer.
     """
     tries = Tries(options, f"asking {options.route}{OFFSETS_ROUTE}")
     target = target_of(options)
@@ -54,7 +55,7 @@ async def _ask_bounds(pool: Pool, connection: Connection, options: Options) -> d
 
 
 async def fetch(pool: Pool, options: Options, range_: Range, conveyor: Taker[Chunk]) -> None:
-    """Lay the rows of a range on the conveyor, each once and in order.
+    """Put the rows of a range on the conveyor, each once and in order.
 
     Raises ``DataLossError`` for rows that are gone, ``ConnectionLost`` once too many tries in a row failed.
     """
@@ -94,9 +95,9 @@ class Fetch:
             logger.warning("%s: %d rows were lost (failOnDataLoss=false)", self._what, cursor.lost)
 
     async def _read_on(self, connection: Connection) -> None:
-        """Read from the cursor's position until the range is there, the server completes or the connection breaks.
+        """Read from the cursor's position until the range is read, the server completes or the connection breaks.
 
-        Only a position that moves is progress: what a server repeats, or sends beyond the range, is not waited for.
+        Only a position that moves is progress: rows that a server repeats, or sends beyond the range, do not count.
         """
         options, cursor, conveyor = self._options, self.cursor, self._conveyor
         weigh = Weights(options)
@@ -120,7 +121,7 @@ class Fetch:
             cursor.skip_to(cursor.end, f"the server completed at position {cursor.position}")
 
     async def _settle_loss(self, error: ApplicationError, connection: Connection) -> None:
-        """The server does not have what was asked for: go on behind it, unless that is an error."""
+        """Skip the positions that the server does not have, or raise if data loss is an error."""
         cursor = self.cursor
         bounds: Mapping[int, Bounds] = {}
         if not self._options.fail_on_data_loss:
@@ -137,9 +138,9 @@ class Fetch:
 
 
 class Weights:
-    """How much of a conveyor's room rows take: their bytes, and as many bytes as so many rows may have in a batch.
+    """Weighs rows on a conveyor: by their bytes, but at least by a row's share of a full batch.
 
-    The limit is that of two batches: so a reader that stops early has had little sent in vain.
+    The limit is that of two batches: so little is sent in vain to a reader that stops early.
     """
 
     def __init__(self, options: Options) -> None:
@@ -151,7 +152,7 @@ class Weights:
 
 
 async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> None:
-    """Tell the server what was committed. It may hear of it late, or twice, or not at all: that is a warning."""
+    """Tell the server the committed positions: late, twice or never are possible. A failure logs a warning."""
     assert options.ack_route is not None
     try:
         with trio.fail_after(options.read_timeout):

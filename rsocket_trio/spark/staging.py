@@ -1,8 +1,8 @@
-"""How are rows written exactly once? They are staged by the tasks, and count once the driver has committed the batch.
+"""Writes rows exactly once: tasks stage them, and they count once the driver has committed the batch.
 
-A task's rows can't be asked for again, so they are staged in attempts of limited size: one is kept here until the
-server has confirmed it, and is staged anew, as another, when the connection breaks before. Attempts that no commit
-names count for nothing.
+A task's rows can't be asked for again, so they are staged in attempts of limited size. An attempt is kept here until
+the server has confirmed it, and is staged anew, as another attempt, when the connection breaks before. Attempts that no
+commit names count for nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Routes:
 
     @classmethod
     def of(cls, options: Options) -> Routes:
-        """As the options name them."""
+        """Return the routes that the options name."""
         return cls(
             options.stage_route or f"{options.route}.stage",
             options.commit_route or f"{options.route}.commit",
@@ -62,7 +62,7 @@ class Staging(Delivery):
         self._orphans: list[str] = []
 
     async def deliver(self) -> None:
-        """Stage all there is; what was staged for nothing is aborted, also when this fails."""
+        """Stage all rows; abort the attempts that were staged for nothing, also on failure."""
         try:
             await super().deliver()
         except BaseException:
@@ -77,7 +77,7 @@ class Staging(Delivery):
             self._orphans.clear()
 
     async def fill(self) -> bool:
-        """Have a piece that was not staged; false when there is none any more."""
+        """Wait for a piece that was not staged. Return false when there are no more."""
         if not self._kept:
             piece = await self.pieces.take()
             if piece is None:
@@ -149,7 +149,7 @@ class Staging(Delivery):
 async def commit(
     pool: Pool, options: Options, sink: str, batch: int, attempts: Sequence[tuple[str, int]], once: bool = False
 ) -> bool:
-    """Make these attempts, each with its number of rows, count as one batch. False where the batch counted before.
+    """Commit attempts, each with its number of rows, as one batch. Return false if the batch counted before.
 
     ``once``: the sink has no other batch, and the server may forget it some day.
 
@@ -175,7 +175,7 @@ async def commit(
     wanted = sum(number for _, number in attempts)
     if promoted and rows != wanted:
         raise SinkError(f"route {route!r} promoted {rows} rows of {wanted}")
-    # What was promoted is the last batch now, and what was not can only have been promoted before.
+    # A batch promoted now is the last one, and a batch not promoted now must have been promoted before.
     if last != batch and (promoted or last < batch):
         raise SinkError(
             f"route {route!r} says that it {'promoted' if promoted else 'had'} batch {batch} of sink {sink!r}, and yet "
@@ -190,9 +190,9 @@ async def commit(
 
 
 async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]) -> bool:
-    """Say that these attempts are wanted no more; whether that got through.
+    """Tell the server to drop these attempts. Return whether it heard.
 
-    They would expire: what goes wrong is a warning.
+    They would expire anyway: a failure is a warning.
     """
     route = Routes.of(options).abort
     try:
@@ -207,7 +207,7 @@ async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]
 
 
 async def ask(pool: Pool, options: Options, route: str, said: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask until there is an answer. What is asked must be safe to ask twice."""
+    """Ask until there is an answer. The request must be safe to repeat."""
     tries = Tries(options, f"asking {route}")
     while True:
         try:
@@ -226,7 +226,7 @@ async def ask(pool: Pool, options: Options, route: str, said: Mapping[str, Any])
 
 
 def read_answer(data: bytes, route: str) -> dict[str, Any]:
-    """The JSON object of an answer. Raises ``SinkError`` for anything else."""
+    """Return the JSON object of an answer. Raises ``SinkError`` for anything else."""
     try:
         told = json.loads(data)
     except ValueError:

@@ -1,7 +1,7 @@
-"""What a streaming query of a replayable route does: plans ranges in the driver, reads them in its tasks.
+"""Stream readers for replayable routes: the driver plans ranges, and the tasks read them.
 
-Spark keeps one object of these per query, in a process of its own on the driver, and asks it for offsets; that process
-may be killed at any time. The tasks get a pickled copy each, that only reads.
+Spark keeps one reader per query, in a process of its own on the driver, and asks it for offsets; that process may be
+killed at any time. Each task gets a pickled copy, which only reads.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ SAMPLE = 64
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What every streaming source is: its options, checked when Spark first asks, and a pickle without its state.
+    """The base of stream readers: its options are checked when Spark first asks, and it is pickled without state.
 
     ``schema`` is that of Arrow payloads, ``None`` for raw rows.
     """
@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> Options:
-        """Not in the constructor: what is raised there does not reach the user in one piece."""
+        """The checked options. Not in the constructor: an error raised there reaches the user garbled."""
         return checked(self._given, Use.STREAM_READ)
 
     @cached_property
@@ -72,16 +72,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Volume(self._options)
 
     def stop(self) -> None:
-        """Nothing to do: servers hear of the end when the process goes, and Spark seldom calls this."""
+        """Do nothing: servers hear of the end when the process goes, and Spark seldom calls this."""
 
 
 class ServerStreamReader(StreamReader):
     """Reads a route whose server replays: offsets are the server's positions."""
 
     _goal: Mapping[int, int] | None = None
-    """Where a query that takes what is available ends."""
+    """The end of a query with the trigger ``availableNow``."""
     _first: Mapping[int, int] | None = None
-    """Where a query without a checkpoint began, in the process that was asked for that."""
+    """The beginning of a query without a checkpoint, in the process that was asked for it."""
 
     @cached_property
     def _heads(self) -> Heads:
@@ -89,7 +89,7 @@ class ServerStreamReader(StreamReader):
 
     @cached_property
     def _initial(self) -> PositionMap:
-        """Asked for more than once: it must not move in between."""
+        """The starting positions. Spark asks more than once, and they must not move in between."""
         options = self._options
         bounds = self._heads.fresh()
         start = resolve(options.starting_position or LATEST, bounds, "startingPosition")
@@ -102,16 +102,16 @@ class ServerStreamReader(StreamReader):
         return start
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins."""
+        """Return the offset at which a query without a checkpoint begins."""
         self._first = self._initial
         return to_offset(self._options.fingerprint, self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a micro-batch may read."""
+        """Return the limit of a micro-batch."""
         return self._volume.default_limit(len(self._heads.fresh()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next micro-batch ends; ``start`` where there is nothing (worth while) to read."""
+        """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
         options, volume = self._options, self._volume
         begin = from_offset(start, options.fingerprint)
         bounds = self._heads.fresh()
@@ -132,42 +132,42 @@ class ServerStreamReader(StreamReader):
             by_bytes = self._rows_in(max_bytes, everything)
             most = by_bytes if most is None else min(most, by_bytes)
         end = advance(begin, latest, most)
-        # Where the first batch is repeated Spark asks anew where the query begins: so it brings its own beginning.
+        # When Spark repeats the first batch it asks anew for the initial offset: so the batch has its own beginning.
         return to_offset(options.fingerprint, end, begin if begin == self._first else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the server is, for the query's progress."""
+        """Return the latest known offset of the server, for the query's progress."""
         known = self._heads.known
         if known is None:
             return None
         return to_offset(self._options.fingerprint, latest_of(known))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """What is written from now on is left for another query."""
+        """Fix the end of the query: rows written from now on are left for another query."""
         self._goal = latest_of(self._heads.fresh())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The ranges of a micro-batch: the same for the same offsets and options."""
+        """Plan the ranges of a micro-batch: the same for the same offsets and options."""
         options = self._options
         begin = first_of(end, options.fingerprint) or from_offset(start, options.fingerprint)
         stop = from_offset(end, options.fingerprint)
         return [RangePartition(one) for one in split(ranges_between(begin, stop), options.min_partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, in a task."""
+        """Read the rows of a range, in a task."""
         assert isinstance(partition, RangePartition)
         one, here = partition.range, background()
         return rows_of(partial(fetch, here.pool, self._options, one), self._options, one.partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything below ``end`` is done with: tell the server, where that was asked for."""
+        """Acknowledge the rows below ``end`` to the server, if the options ask for that."""
         options = self._options
         if options.ack_route is not None:
             ends = from_offset(end, options.fingerprint)
             self._background.start(partial(acknowledge, self._background.pool, options, ends))
 
     def _rows_in(self, max_bytes: int, ranges: list[Range]) -> int:
-        """About how many rows so many bytes are, by a sample from the beginning of each range."""
+        """Estimate the number of rows in so many bytes, by a sample from the beginning of each range."""
         sample = Sample()
         for one in ranges:
             head = Range(one.partition, one.start, min(one.start + SAMPLE, one.end))
@@ -183,19 +183,19 @@ class Sample:
         self.size = 0
 
     async def put(self, item: Chunk, weight: int) -> None:
-        """Count them."""
+        """Count the rows of a chunk and their bytes."""
         self.rows += item.rows
         # Of an Arrow payload only some rows may be wanted.
         self.size += item.size if item.part is None else item.size * item.rows // item.part[2]
 
 
 def latest_of(bounds: Mapping[int, Bounds]) -> PositionMap:
-    """Where each partition ends."""
+    """Return the end of each partition."""
     return {partition: one.latest for partition, one in bounds.items()}
 
 
 def replaced_in(begin: Mapping[int, int], bounds: Mapping[int, Bounds], route: str) -> PositionMap:
-    """Partitions that end below what a query has read of them: where they are to be read from now, with a warning."""
+    """Return new starts for partitions that end before the read position, and log a warning for each."""
     replaced: PositionMap = {}
     for partition, position in begin.items():
         there = bounds.get(partition)
@@ -210,7 +210,7 @@ def replaced_in(begin: Mapping[int, int], bounds: Mapping[int, Bounds], route: s
 
 
 def check_not_gone(begin: Mapping[int, int], bounds: Mapping[int, Bounds]) -> None:
-    """Raise ``DataLossError`` where a server lacks what a query has read already, or has yet to read."""
+    """Raise ``DataLossError`` if a server lacks rows that a query has read already, or has yet to read."""
     hint = "with failOnDataLoss=false the query goes on with what there is"
     for partition, position in begin.items():
         there = bounds.get(partition)
@@ -228,7 +228,7 @@ def check_not_gone(begin: Mapping[int, int], bounds: Mapping[int, Bounds]) -> No
 
 
 class RefusedStreamReader(ServerStreamReader):
-    """In place of a reader that can't be made: says why when Spark asks, because then the user is told in one piece."""
+    """Replaces a reader that can't be made: raises the reason when Spark asks, so that the user gets it whole."""
 
     def __init__(self, error: ValueError) -> None:
         self._error = error

@@ -1,4 +1,4 @@
-"""How much goes into a micro-batch? The limits of a stream, and how long to wait for a volume worth the while."""
+"""Read limits of a query: the rows and bytes of a micro-batch, and the wait until it has enough rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from rsocket_trio.spark.options import Options
 
 ROWS_PER_PARTITION = 100_000
-"""Rows of a micro-batch by default, for each partition: the first one after a long pause has an end."""
+"""Rows of a micro-batch by default, for each partition. They bound the first micro-batch after a long pause."""
 
 
 class Volume:
@@ -22,26 +22,26 @@ class Volume:
         self._waiting_since: float | None = None
 
     def default_limit(self, partitions: int) -> ReadLimit:
-        """What Spark is told; it knows one kind at a time, and we obey all that are given."""
+        """Return the limit for Spark, which knows one kind at a time; the other limits are applied here as well."""
         options = self._options
         if options.max_rows_per_trigger is None and options.max_bytes_per_trigger is not None:
             return ReadMaxBytes(options.max_bytes_per_trigger)
         return ReadMaxRows(options.max_rows_per_trigger or ROWS_PER_PARTITION * partitions)
 
     def max_rows(self, limit: ReadLimit) -> int | None:
-        """Rows that may be read, ``None`` for all there are."""
+        """Return the number of rows that may be read, ``None`` for all there are."""
         if isinstance(limit, ReadMaxRows):
             return limit.max_rows
         return None if isinstance(limit, ReadAllAvailable) else self._options.max_rows_per_trigger
 
     def max_bytes(self, limit: ReadLimit) -> int | None:
-        """Bytes that may be read, ``None`` for as many as there are."""
+        """Return the number of bytes that may be read, ``None`` for as many as there are."""
         if isinstance(limit, ReadMaxBytes):
             return limit.max_bytes
         return None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes_per_trigger
 
     def is_worthwhile(self, available: int, limit: ReadLimit) -> bool:
-        """Whether so many rows make a micro-batch: enough of them, or some that have waited for long enough."""
+        """Return whether ``available`` rows make a micro-batch: there are enough, or some have waited long enough."""
         wanted = self._options.min_rows_per_trigger
         if not available:
             self._waiting_since = None

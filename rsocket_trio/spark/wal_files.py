@@ -1,4 +1,4 @@
-"""How does a task read a log that the driver writes? By itself, from the files, and without changing anything."""
+"""Reads elements from the segment files of the log that the driver writes, without changing the log."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rsocket_trio.spark.ranges import DataLossError
 from rsocket_trio.spark.records import Chunk
 
 RECEIVED_AT = struct.Struct(">Q")
-"""What stands before the metadata of each element: when it came, in microseconds; a zero byte if metadata follows."""
+"""Prefix of each element's metadata: the time it came, in microseconds; a zero byte follows if metadata follows."""
 
 
 def chunks_between(directory: Path, start: int, end: int, rows: int) -> Iterator[Chunk]:
-    """The elements between two indexes, in chunks of up to so many.
+    """Yield the elements between two indexes, in chunks of at most ``rows``.
 
-    Raises ``DataLossError`` where one of them is not there, or can't be read.
+    Raise ``DataLossError`` if one of them is missing or can't be read.
     """
     chunk: Chunk | None = None
     for record in _records(directory, start, end):
@@ -37,7 +37,7 @@ def chunks_between(directory: Path, start: int, end: int, rows: int) -> Iterator
 
 
 def _opened(record: Record) -> tuple[int, bytes | None]:
-    """When an element came, and its own metadata."""
+    """Return the time an element came, in microseconds, and its own metadata."""
     packed = record.metadata or b""
     (received_at,) = RECEIVED_AT.unpack_from(packed)
     return received_at, packed[RECEIVED_AT.size + 1 :] if len(packed) > RECEIVED_AT.size else None
@@ -65,7 +65,7 @@ def _records(directory: Path, start: int, end: int) -> Iterator[Record]:
 
 
 def _segment_of(directory: Path, position: int) -> Path:
-    """The file that holds an index."""
+    """Return the file that holds an index. Raise ``DataLossError`` if no file does."""
     found = [path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdigit() and int(path.stem) <= position]
     if not found:
         raise DataLossError(f"{directory} does not hold element {position} any more")

@@ -1,4 +1,4 @@
-"""What a write does: tasks send their rows, the driver commits what they staged and says what was skipped."""
+"""The batch and stream writers: tasks send rows, the driver commits staged rows and logs skipped ones."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ WAITING_BYTES = 4 * PIECE_BYTES
 """Bytes of requests that wait between Spark's thread and the connection."""
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""What Spark tells the tasks of a stream; neither is a public name."""
+"""Local properties that Spark sets for the tasks of a stream; neither is a public name."""
 
 
 @attrs.define(slots=False)
 class Written(WriterCommitMessage):
-    """What a task tells the driver: rows written, rows skipped and why the first of them, and what it staged."""
+    """A task's report to the driver: rows written, rows skipped and why the first of them, and what it staged."""
 
     sink: str
     rows: int
@@ -47,7 +47,7 @@ class Written(WriterCommitMessage):
 
 
 class Writer:
-    """What batch and stream writers share. Can be pickled; ``sink`` is the id that is known when it is planned."""
+    """The common part of batch and stream writers. Can be pickled; ``sink`` is the id that is known at planning."""
 
     def __init__(self, options: Options, schema: StructType, sink: str | None) -> None:
         self._options = options
@@ -80,12 +80,12 @@ class Writer:
         )
 
     def _commit(self, messages: Iterable[WriterCommitMessage | None], batch: int, once: bool = False) -> None:
-        """Commit what tasks staged, if they did, and say what they skipped."""
+        """Commit the rows that tasks staged, if they did, and log those that they skipped."""
         options = self._options
         written = told(messages)
         if options.delivery == "exactlyOnce":
             sink = self._sink or next((one.sink for one in written), None)
-            # Where no task ran, nobody knows the query's id; there is nothing to promote, and the next batch is later.
+            # If no task ran, the query's id is unknown: nothing is to be promoted, and the next batch is later.
             if sink is not None:
                 here = background()
                 attempts = [attempt for one in written for attempt in one.attempts]
@@ -101,7 +101,7 @@ class Writer:
             )
 
     def _abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
-        """Drop what tasks staged."""
+        """Drop the rows that tasks staged."""
         by_sink: dict[str, list[str]] = {}
         for one in told(messages):
             by_sink.setdefault(one.sink, []).extend(attempt for attempt, _ in one.attempts)
@@ -112,39 +112,39 @@ class Writer:
 
 
 class BatchWriter(Writer, DataSourceArrowWriter):
-    """For ``df.write``. Each write is a sink of its own, with one batch; under a ``sinkId`` it counts once for ever."""
+    """The writer of ``df.write``. Each write is a sink with one batch; under a ``sinkId`` it counts once for ever."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
         super().__init__(options, schema, options.sink_id or f"batch-{uuid.uuid4()}")
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have succeeded."""
+        """Commit the batch: all tasks have succeeded."""
         self._commit(messages, 0, once=self._options.sink_id is None)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """A task has failed."""
+        """Drop the staged rows: a task has failed."""
         self._abort(messages)
 
 
 class StreamWriter(Writer, DataSourceStreamArrowWriter):
-    """For ``df.writeStream``. Spark makes a new one to commit: all that it needs is in the messages."""
+    """The writer of ``df.writeStream``. Spark makes a new one to commit: all that it needs is in the messages."""
 
     def __init__(self, options: Options, schema: StructType, overwrite: bool) -> None:
         refuse_overwrite(overwrite)
         super().__init__(options, schema, options.sink_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of a micro-batch have succeeded; it may have been committed before."""
+        """Commit a micro-batch whose tasks have all succeeded; it may have been committed before."""
         self._commit(messages, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A task of a micro-batch has failed."""
+        """Drop the staged rows of a micro-batch: a task has failed."""
         self._abort(messages)
 
 
 def origin_of(context: TaskContext | None, sink: str | None) -> Origin:
-    """Who writes, as far as Spark tells. Raises ``OptionError`` where nothing names the sink."""
+    """Return the origin of the rows, as far as Spark tells it. Raise ``OptionError`` if nothing names the sink."""
     query = batch = None
     partition = 0
     if context is not None:
@@ -174,12 +174,12 @@ async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces) 
 
 
 def told(messages: Iterable[WriterCommitMessage | None]) -> Sequence[Written]:
-    """What the tasks said that finished."""
+    """Return the reports of the tasks that finished."""
     return [message for message in messages if isinstance(message, Written)]
 
 
 def refuse_overwrite(overwrite: bool) -> None:
-    """Raise where rows are to be replaced that a server has."""
+    """Raise ``OptionError`` if the mode asks to replace rows that the server has."""
     if overwrite:
         raise OptionError(
             "mode 'overwrite' (in streams: output mode 'complete') can't be had: a server has no rows that could be "

@@ -1,4 +1,4 @@
-"""How does a Streamux connection begin? Both sides say what they offer, and a server asks its application."""
+"""The exchange of Streamux initialize messages, and the gate that holds requests until a server accepts."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate, quick_terms
 
 COMPANY = 0.01
-"""Seconds that the initialize message of a quick init waits for a first request, to travel with it in one write."""
+"""Seconds that the initialize message of a quick init waits for a first request, so that one write sends both."""
 
 
 class Beginning:
-    """The two initialize messages; ``heard`` is what has come of the peer's. Of no use once it is whole."""
+    """The two initialize messages; ``heard`` is the part of the peer's that came. Of no use once that is whole."""
 
     __slots__ = ("_alone_until", "_initialize", "_outbox", "heard", "patience_until")
 
@@ -28,11 +28,14 @@ class Beginning:
 
     @property
     def deadline(self) -> float:
-        """When ``expire`` has something to do."""
+        """The time at which ``expire`` has something to do."""
         return min(self._alone_until, self.patience_until)
 
     def start(self, now: float, *, client: bool, patience: float) -> Terms | None:
-        """Send ours; a client gives the server so many seconds for its own. Returns the terms of a quick init."""
+        """Send this side's message. Return the terms of a quick init.
+
+        A client gives the server ``patience`` seconds for its own message.
+        """
         message = self._initialize.encode()
         if client:
             self.patience_until = now + patience
@@ -44,24 +47,27 @@ class Beginning:
         return None
 
     def go(self) -> None:
-        """Let the initialize message of a quick init go, before all that was put behind it."""
+        """Release the initialize message of a quick init, before all chunks that were put behind it."""
         if self._alone_until != math.inf:
             self._alone_until = math.inf
             self._outbox.release(self._initialize.encode())
 
     def expire(self, now: float) -> bool:
-        """The message of a quick init goes alone, if that is due; whether the peer's is overdue."""
+        """Send the message of a quick init alone if that is due. Return whether the peer's message is overdue."""
         if now >= self._alone_until:
             self.go()
         return now >= self.patience_until
 
     def take(self, data: bytes) -> tuple[bytes, Terms | None]:
-        """What came behind the peer's message, and the terms once that is whole. Raises ``NegotiationFailed``."""
+        """Take bytes of the peer's message. Return the bytes behind it, and the terms once it is whole.
+
+        Raise ``NegotiationFailed`` if the peer's message is invalid or the two do not agree.
+        """
         missing = SIZE - len(self.heard)
         self.heard += data[:missing]
         if len(self.heard) < SIZE:
             return b"", None
-        self.go()  # whatever comes of it, the peer has to hear what this side offered (SMX-INI-01)
+        self.go()  # even if it fails, the peer has to get this side's offer (SMX-INI-01)
         theirs = Initialize.decode(self.heard)
         try:
             theirs.check()
@@ -71,7 +77,7 @@ class Beginning:
 
 
 class Gate:
-    """What is held until a server's application lets its client in."""
+    """Holds a client's requests until the server's application accepts the client."""
 
     __slots__ = ("_count", "_held", "_limits", "_size")
 
@@ -87,7 +93,7 @@ class Gate:
         return self._count >= self._limits.held_frames or self._size >= self._limits.held_size
 
     def passed(self, events: list[Event]) -> list[Event]:
-        """Those that concern no request of the client's; the others are held."""
+        """Return the events that concern no request of the client's; hold the others."""
         told: list[Event] = []
         for event in events:
             stream = getattr(event, "stream", None)
@@ -104,5 +110,5 @@ class Gate:
         return told
 
     def open(self) -> list[Event]:
-        """What was held, in order."""
+        """Return the held events, in order."""
         return self._held

@@ -1,4 +1,4 @@
-"""How do messages travel as chunks? The header that two negotiated widths give, and chunks out of a stream of bytes."""
+"""The chunk header for two negotiated widths, and the reader that cuts a byte stream into chunks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rsocket_trio.values import value
 TERMINATION: Final = 1
 """The lowest bit of a header: the last chunk of its message."""
 RESPONSE: Final = 2
-"""The bit above: the id is that of a request of the peer's who reads this."""
+"""The bit above: the chunk is part of a response, and the id is that of a request of its receiver."""
 
 CANCEL: Final = 0
-"""What a chunk without payload means, by its two bits (SMX-OOB-02): always a cancel,"""
+"""A chunk without payload, by its two bits (SMX-OOB-02): always a cancel,"""
 CANCEL_ACK: Final = RESPONSE
 """always the acknowledgement of one,"""
 PING: Final = TERMINATION
@@ -27,7 +27,7 @@ PING_ACK: Final = RESPONSE | TERMINATION
 
 @value
 class ChunkHeader:
-    """What stands before the payload of a chunk. ``length`` counts the payload only."""
+    """The header in front of the payload of a chunk. ``length`` counts the payload only."""
 
     request_id: int
     length: int
@@ -50,12 +50,12 @@ class HeaderLayout:
         self._used = terms.id_bits + self.id_shift
 
     def encode(self, header: ChunkHeader) -> bytes:
-        """The header's bytes."""
+        """Return the header's bytes."""
         flags = (RESPONSE if header.response else 0) | (TERMINATION if header.termination else 0)
         return self.pack(header.request_id, header.length, flags)
 
     def decode(self, data: bytes) -> ChunkHeader:
-        """Read a header. Raises ``RemoteProtocolError`` for unused bits that are set (SMX-HDR-03)."""
+        """Read a header. Raise ``RemoteProtocolError`` for unused bits that are set (SMX-HDR-03)."""
         number = int.from_bytes(data[: self.size], "little")
         self.check(number)
         return ChunkHeader(
@@ -66,7 +66,7 @@ class HeaderLayout:
         )
 
     def pack(self, request_id: int, length: int, flags: int) -> bytes:
-        """What ``encode`` does, for those who have the bits at hand."""
+        """Return the header's bytes as ``encode`` does, for callers that have the two bits at hand."""
         return (request_id << self.id_shift | length << 2 | flags).to_bytes(self.size, "little")
 
     def check(self, number: int) -> None:
@@ -78,7 +78,7 @@ class HeaderLayout:
             )
 
     def cut(self, request_id: int, data: bytes, flags: int, most: int) -> Iterator[EncodedFrame]:
-        """The chunks of one message, made one by one as they leave: at most ``most`` bytes of payload in each.
+        """Yield the chunks of one message, each made as it leaves: at most ``most`` bytes of payload in each.
 
         Of ``flags`` the termination bit stands on the last one only. Nothing is copied.
         """
@@ -91,31 +91,31 @@ class HeaderLayout:
 
 
 class Consumer(Protocol):
-    """Who takes chunks. Each of these may raise ``RemoteProtocolError``; ``bits`` are response and termination."""
+    """The receiver of chunks. Each method may raise ``RemoteProtocolError``; ``bits`` are response and termination."""
 
     def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
-        """A whole chunk came."""
+        """Take a whole chunk."""
         ...
 
     def wants(self, request_id: int, length: int, bits: int) -> bool:
-        """A chunk begins whose payload is not all here yet: whether it is worth keeping."""
+        """Return whether to keep the payload of a chunk that begins here and is not complete yet."""
         ...
 
     def on_skipped(self, request_id: int, bits: int) -> None:
-        """A chunk that was not wanted has passed."""
+        """Take note that a chunk that was not wanted has passed."""
         ...
 
 
 OnRun: TypeAlias = Callable[[int, int, list[bytes]], None]
-"""Who takes the payloads of several chunks that have the same request id and the same two bits."""
+"""Takes the payloads of several chunks that have the same request id and the same two bits."""
 
 
 class ChunkReader:
-    """Cuts what a byte stream delivers into chunks, however the stream was cut on its way.
+    """Cuts the bytes of a stream into chunks, however the stream was cut on its way.
 
-    A length that was announced is a number and nothing else until its bytes are here. Chunks with a payload of more
-    than ``limit`` bytes are an error. ``on_run`` takes whole chunks, one behind the other, whose headers are the same;
-    without it they are handed on one by one.
+    An announced length allocates nothing until its bytes are here. Chunks with a payload of more than ``limit`` bytes
+    are an error. ``on_run`` takes several whole chunks in a row whose headers are the same; without it they are handed
+    on one by one.
     """
 
     __slots__ = (
@@ -143,7 +143,7 @@ class ChunkReader:
 
     @property
     def torn(self) -> str:
-        """Inside of what the bytes end, as far as they came; empty between two chunks."""
+        """The incomplete header or chunk in which the bytes end, in words; empty between two chunks."""
         if self._missing:
             here = self._length - self._missing
             return f"inside a chunk of request id {self._id}: {here} of {self._length} bytes came"
@@ -152,7 +152,7 @@ class ChunkReader:
         return ""
 
     def feed(self, data: bytes) -> None:
-        """Take bytes. Raises ``RemoteProtocolError`` where they are no chunk: those before it were handed on."""
+        """Take bytes. Raise ``RemoteProtocolError`` if they are no chunk, after the chunks before it were handed on."""
         start = 0
         if self._missing:
             if len(data) < self._missing:

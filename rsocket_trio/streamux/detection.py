@@ -1,4 +1,4 @@
-"""Do the first bytes of a connection begin Streamux?"""
+"""Detects whether the first bytes of a connection begin Streamux."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from rsocket_trio.streamux.negotiation import SIZE, VERSION
 
 
 def begins(data: bytes) -> bool | None:
-    """Whether these bytes begin an initialize message of this version; ``None`` while five bytes have not come.
+    """Return whether these bytes begin an initialize message of this version; ``None`` if more bytes must decide.
 
-    DET-01: a length in the last two bytes is what tells it from a frame of 64 KiB and more, which has zeros there.
+    DET-01: a length in the last two bytes tells it from a frame of 64 KiB and more, which has zeros there.
     """
     if len(data) < SIZE:
         plausible = data[:1] in (b"", bytes([VERSION])) and not (len(data) > 1 and data[1] & 0xC0)

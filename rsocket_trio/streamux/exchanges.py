@@ -1,4 +1,4 @@
-"""Which request ids are taken, and by what: requests of both sides, pings, and ids that wait for a cancel ack."""
+"""The table of request ids in use: requests of both sides, pings, and ids that wait for a cancel ack."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.lane import Lane
 
 UNBOUNDED = MAX_REQUEST_N
-"""Items that may be sent: the protocol has no credit, and so much can be handed on where there is one."""
+"""Items that may be sent: the protocol has no credit, and this is the largest credit of a protocol that has."""
 
 
 class Exchange(Lane):
     """One request and its response. It is its own lane in the outbox.
 
-    ``open`` are its open halves, ``begun`` says that this side's message has a chunk. ``dropping`` says that the rest
-    of the peer's request is not wanted: it is dropped as it comes, and the id stays taken. ``refused`` says that it is
-    not wanted although it was not answered. ``joined`` is a message that is wanted as a whole and still arrives,
-    ``weight`` the bytes of a request that its handler has as a whole. ``owner`` belongs to the connection.
+    ``open`` are its open halves. ``begun`` tells that this side's message has a chunk. ``dropping`` tells that the rest
+    of the peer's request is dropped as it comes, and the id stays taken until its end. ``refused`` tells that the
+    request was not wanted before it was answered. ``joined`` collects a message that is delivered as a whole,
+    ``weight`` is the size in bytes of a whole request that its handler has. ``owner`` belongs to the connection.
     """
 
     __slots__ = ("begun", "dropping", "id", "interaction", "joined", "open", "owner", "refused", "requester", "weight")
@@ -64,7 +64,7 @@ LOCKED: Final = Lock.LOCKED
 
 
 class Ping:
-    """An id of ours that a ping occupies until its ack (SMX-OOB-04); ``token`` is what the connection knows it by."""
+    """An id of ours that a ping occupies until its ack (SMX-OOB-04); ``token`` identifies it to the connection."""
 
     __slots__ = ("token",)
 
@@ -76,11 +76,11 @@ Occupant: TypeAlias = Exchange | Ping | Lock
 
 
 class Exchanges:
-    """All ids that are taken: ``mine`` by this side, ``theirs`` by the peer's requests.
+    """All request ids in use: ``mine`` of this side, ``theirs`` of the peer's requests.
 
     The two are apart: both sides may use one number at once (SMX-FLD-03). A request of the peer's stays until its last
-    chunk left the outbox, so that a late cancel still finds it. ``joining`` is the bytes of all messages that still
-    arrive to be joined, ``in_hand`` of the requests that handlers have as a whole.
+    chunk left the outbox, so that a late cancel still finds it. ``joining`` is the size in bytes of all messages that
+    are still being joined, ``in_hand`` that of the requests that handlers have as a whole.
     """
 
     __slots__ = ("_cap", "_ids", "in_hand", "joining", "mine", "theirs")
@@ -94,7 +94,7 @@ class Exchanges:
         self.theirs: dict[int, Exchange] = {}
 
     def agree(self, id_cap: int, in_flight: int, randbelow: Callable[[int], int]) -> None:
-        """The range of ids is known; the first one is unpredictable (SMX-FLD-04)."""
+        """Set the negotiated range of ids; the first one is unpredictable (SMX-FLD-04)."""
         self._cap = min(id_cap, in_flight)
         self._ids = RoundIds(id_cap, randbelow(id_cap))
 
@@ -115,32 +115,32 @@ class Exchanges:
         return not self.live and all(entry.head is None for entry in self.theirs.values())
 
     def new(self, interaction: Interaction) -> Exchange:
-        """A request of this side's. Raises ``LocalProtocolError`` when all ids are in flight."""
+        """Return a new request of this side's. Raise ``LocalProtocolError`` if all ids are in flight."""
         exchange = Exchange(self._take_id(), interaction, requester=True)
         self.mine[exchange.id] = exchange
         return exchange
 
     def new_ping(self, token: object) -> int:
-        """The id of a ping. Raises ``LocalProtocolError`` when all ids are in flight."""
+        """Return the id of a new ping. Raise ``LocalProtocolError`` if all ids are in flight."""
         request_id = self._take_id()
         self.mine[request_id] = Ping(token)
         return request_id
 
     def free(self, exchange: Exchange) -> None:
-        """A request of ours is answered: its id may be used again."""
+        """Free the id of an answered request of ours."""
         exchange.open = NEITHER
         self.drop_joined(exchange)
         if self.mine.get(exchange.id) is exchange:
             del self.mine[exchange.id]
 
     def lock(self, exchange: Exchange) -> None:
-        """A request of ours is cancelled: its id is not used before the ack."""
+        """Lock the id of a cancelled request of ours until the peer's ack."""
         exchange.open = NEITHER
         self.drop_joined(exchange)
         self.mine[exchange.id] = LOCKED
 
     def over(self, exchange: Exchange) -> None:
-        """A request of the peer's is answered or cancelled: its id may be used again."""
+        """Free the id of a peer's request that is answered or cancelled."""
         exchange.open = NEITHER
         self.drop_joined(exchange)
         self.lighten(exchange)
@@ -148,18 +148,18 @@ class Exchanges:
             del self.theirs[exchange.id]
 
     def lighten(self, exchange: Exchange) -> None:
-        """The handler has done with the request."""
+        """Release the weight of a request whose handler is done with it."""
         self.in_hand -= exchange.weight
         exchange.weight = 0
 
     def drop_joined(self, exchange: Exchange) -> None:
-        """Drop what came of a message that is not whole."""
+        """Drop the received part of a message that is not whole."""
         if exchange.joined is not None:
             self.joining -= exchange.joined.tell()
             exchange.joined = None
 
     def forget(self, lane: Lane) -> None:
-        """The last chunk of a response has left."""
+        """End a response whose last chunk has left."""
         assert isinstance(lane, Exchange)
         if not lane.requester and not lane.open and not lane.dropping:
             self.over(lane)

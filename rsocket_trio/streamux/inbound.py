@@ -1,4 +1,4 @@
-"""What a chunk means: an event, an answer, a fault of the peer's, or nothing."""
+"""The rules for received Streamux chunks: each becomes an event, an answer or a fault, or is ignored."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ EMPTY = Payload()
 
 
 class Inbound:
-    """The rules for chunks that come. Events are collected in ``events``.
+    """The rules for received chunks. Events are collected in ``events``.
 
-    ``full`` is the length from which a chunk counts as cut from a larger message. ``whole`` and ``chunks`` say for
-    which kinds of requests there are handlers. ``draining`` refuses new requests; ``lingering`` are handlers that still
-    run although their requests are over. ``ignored`` counts chunks without effect.
+    ``full`` is the length from which a chunk counts as cut from a larger message. ``whole`` and ``chunks`` tell for
+    which kinds of requests there are handlers. ``draining`` refuses new requests; ``lingering`` counts handlers that
+    still run although their requests are over. ``ignored`` counts chunks without effect.
     """
 
     def __init__(
@@ -63,14 +63,14 @@ class Inbound:
     # Whole chunks, and those that come in parts
 
     def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
-        """A whole chunk came."""
+        """Handle a whole chunk."""
         if bits & RESPONSE:
             self._on_response(request_id, bits & TERMINATION, payload)
         else:
             self._on_request(request_id, bits & TERMINATION, payload)
 
     def on_run(self, request_id: int, bits: int, payloads: list[bytes]) -> None:
-        """Whole chunks with the same header came: items of a channel, as a rule."""
+        """Handle several whole chunks with the same header: items of a channel, as a rule."""
         exchange = (self._table.mine if bits & RESPONSE else self._table.theirs).get(request_id)
         if (
             type(exchange) is Exchange
@@ -84,7 +84,7 @@ class Inbound:
             self.on_chunk(request_id, bits, payload)
 
     def wants(self, request_id: int, length: int, bits: int) -> bool:
-        """Whether the payload of a chunk that begins here is kept; a chunk that nothing explains is told at once."""
+        """Return whether to keep the payload of a chunk that begins here. Report a spurious chunk at once."""
         if bits & RESPONSE:
             return self._response_to(request_id, length, bits & TERMINATION) is not None
         exchange = self._table.theirs.get(request_id)
@@ -97,7 +97,7 @@ class Inbound:
         return True
 
     def on_skipped(self, request_id: int, bits: int) -> None:
-        """A chunk that was not wanted has passed: its end may still be that of a dropped request."""
+        """Handle the end of a chunk that was not wanted: it may end a dropped request."""
         exchange = None if bits & RESPONSE else self._table.theirs.get(request_id)
         if exchange is not None and exchange.dropping and bits & TERMINATION:
             self._dropped(exchange)
@@ -123,7 +123,7 @@ class Inbound:
             self._answered(exchange)
 
     def _response_to(self, request_id: int, length: int, last: int) -> Exchange | None:
-        """The request that a response chunk belongs to; ``None`` for all that needs no payload."""
+        """Return the request of a response chunk; ``None`` if the chunk's payload is not needed."""
         occupant = self._table.mine.get(request_id)
         ack = not (length or last)
         if type(occupant) is Exchange and occupant.left and not ack:
@@ -146,7 +146,7 @@ class Inbound:
         return None
 
     def _answered(self, exchange: Exchange) -> None:
-        """The response is whole. If our request is not, nobody wants its rest: cancel it (SMX-MSG-09)."""
+        """End a request whose response is whole. Cancel it if it is not sent completely yet (SMX-MSG-09)."""
         if exchange.open & SENDING or exchange.head is not None:
             self._outbound.send_cancel(exchange)
         else:
@@ -204,7 +204,7 @@ class Inbound:
             self._look_whether_over(exchange)
 
     def _cancelled(self, request_id: int, exchange: Exchange | None) -> None:
-        """SMX-CAN-03, -04: the work is cancelled, what is queued for it goes, and the cancel is acked in any case."""
+        """Cancel a request, discard its queued chunks, and ack the cancel in any case (SMX-CAN-03, -04)."""
         if exchange is not None:
             live = exchange.open != NEITHER
             self._outbox.discard(exchange)
@@ -214,12 +214,12 @@ class Inbound:
         self._outbound.ack_cancel(request_id)
 
     def _reused(self, exchange: Exchange, last: int) -> None:
-        """SMX-SPU-04. Where that is only reported, the id stays taken to the end of what it was re-used for."""
+        """Report a re-used id (SMX-SPU-04). If the session goes on, the id stays taken until that use of it ends."""
         self._spurious(f"request chunk on id {exchange.id}, whose request is complete and not answered yet")
         exchange.dropping = not last
 
     def _dropped(self, exchange: Exchange) -> None:
-        """The end of a request whose rest was not wanted."""
+        """Handle the end of a request whose rest was dropped."""
         exchange.dropping = False
         self._look_whether_over(exchange)
 
@@ -227,10 +227,10 @@ class Inbound:
         if exchange.open == NEITHER and exchange.ended and exchange.head is None:
             self._table.over(exchange)
 
-    # Messages that are wanted whole
+    # Messages that are joined before delivery
 
     def _join(self, exchange: Exchange, payload: bytes, last: int) -> bytes | None:
-        """The whole message once its last chunk came. One that becomes too large is refused, and its rest dropped."""
+        """Return the whole message once its last chunk came. Refuse one that becomes too large, and drop its rest."""
         joined, table, limits = exchange.joined, self._table, self._limits
         size = len(payload)
         if joined is None:
@@ -261,14 +261,14 @@ class Inbound:
             self._refuse(exchange, Invalid(text), last)
 
     def _refuse(self, exchange: Exchange, error: StreamError, last: int) -> None:
-        """Answer a request that no handler sees, if the application has a word for it; else leave it unanswered."""
+        """Answer a request that no handler sees if the application encodes the error; else leave it unanswered."""
         self._outbound.send_cancel(exchange)
         self._outbound.send_error(exchange, error)
         if last:
             self._dropped(exchange)
 
     def _spurious(self, text: str) -> None:
-        """SMX-SPU-03: the end of the session, unless faults are only to be reported."""
+        """End the session, or only report the fault if the options say so (SMX-SPU-03)."""
         if not self._lenient:
             raise RemoteProtocolError(text)
         self.ignored += 1

@@ -1,4 +1,4 @@
-"""Which terms do two Streamux peers agree on? One pure function of their two initialize messages."""
+"""The Streamux initialize message, and the pure function that derives the terms from two of them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import attrs
 from rsocket_trio.errors import NegotiationFailed
 
 VERSION: Final = 1
-"""The protocol version of the specification, and the only one that is spoken here."""
+"""The protocol version of the specification, and the only one that is supported."""
 WILDCARD: Final = 31
 """A recommendation that defers to the peer's (SMX-INI-10: of either field)."""
 SIZE: Final = 5
 """Bytes of an initialize message."""
 MOST_BITS: Final = 30
-"""What the id and the length may take together, beside the response and the termination bit."""
+"""Bits that the id and the length may take together, beside the response and the termination bit."""
 
 Side = Literal["a", "b"]
 
@@ -51,7 +51,7 @@ FIELDS: Final = (
 
 @attrs.frozen
 class Initialize:
-    """The initialize message: what a peer offers. Any number that fits its field may stand in it, right or wrong.
+    """The initialize message: the offer of one peer. Any number that fits its field may stand in it, right or wrong.
 
     ``qr`` requests a quick init, ``qa`` allows one. The others count bits of a chunk header's request id and length:
     at least, at most, and recommended.
@@ -70,7 +70,7 @@ class Initialize:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read five bytes, most significant bit first (SMX-INI-04). Raises ``NegotiationFailed`` for a wrong size."""
+        """Read five bytes, most significant bit first (SMX-INI-04). Raise ``NegotiationFailed`` for a wrong size."""
         if len(data) != SIZE:
             raise NegotiationFailed(f"initialize message of {len(data)} bytes: it has {SIZE}")
         number = int.from_bytes(data, "big")
@@ -81,7 +81,7 @@ class Initialize:
         return cls(**{**numbers, "qr": bool(numbers["qr"]), "qa": bool(numbers["qa"])})
 
     def encode(self) -> bytes:
-        """Write the five bytes. Raises ``ValueError`` for a number that does not fit its field."""
+        """Write the five bytes. Raise ``ValueError`` for a number that does not fit its field."""
         number = 0
         for field in FIELDS:
             content = index(getattr(self, field.name))
@@ -91,7 +91,7 @@ class Initialize:
         return number.to_bytes(SIZE, "big")
 
     def check(self) -> None:
-        """Raise ``NegotiationFailed``, naming field and value, for what no peer may offer (SMX-INI-09)."""
+        """Raise ``NegotiationFailed``, naming field and value, for an offer that no peer may make (SMX-INI-09)."""
         for field in FIELDS:
             content = int(getattr(self, field.name))
             if not (field.low <= content <= field.high or (field.wildcard and content == WILDCARD)):
@@ -110,7 +110,7 @@ class Initialize:
             raise NegotiationFailed("qr and qa are both set: one side asks for a quick init, the other allows it")
 
     def range_of(self, kind: str) -> tuple[int, int, int]:
-        """Least, most and recommended bits of ``"id"`` or ``"len"``."""
+        """Return the least, most and recommended bits of ``"id"`` or ``"len"``."""
         if kind == "id":
             return self.min_id, self.max_id, self.rec_id
         return self.min_len, self.max_len, self.rec_len
@@ -118,7 +118,7 @@ class Initialize:
 
 @attrs.frozen
 class Terms:
-    """What was agreed: the widths of the request id and of the length in every chunk header of the session."""
+    """The agreed terms: the widths of the request id and of the length in every chunk header of the session."""
 
     id_bits: int
     length_bits: int
@@ -141,16 +141,16 @@ class Terms:
 
 @attrs.frozen
 class Outcome:
-    """A negotiation that succeeded; ``quick`` is the side that asked for a quick init, if that is how it went."""
+    """A negotiation that succeeded; ``quick`` is the side that asked for a quick init, if it was one."""
 
     terms: Terms
     quick: Side | None = None
 
 
 def negotiate(a: Initialize, b: Initialize) -> Outcome:
-    """The terms of two peers: the same ones whichever of them computes (SMX-NEG-01).
+    """Return the terms of two peers, the same ones on both sides (SMX-NEG-01).
 
-    Raises ``NegotiationFailed`` naming the field and the values.
+    Raise ``NegotiationFailed`` naming the field and the values.
     """
     a.check()
     b.check()
@@ -175,15 +175,15 @@ def negotiate(a: Initialize, b: Initialize) -> Outcome:
 
 
 def quick_terms(asking: Initialize) -> Terms:
-    """What a quick init will come to if it succeeds: known before the peer has said a word (SMX-QI-04, -08).
+    """Return the terms of a quick init if it succeeds: known before the peer has sent a byte (SMX-QI-04, -08).
 
-    To be asked of a message that ``check`` lets pass.
+    The message must be one that ``check`` accepts.
     """
     return _within_bits(asking.rec_id, asking.rec_len)
 
 
 def _agreed(a: Initialize, b: Initialize, kind: str) -> int:
-    """SMX-NEG-04 to -06, for one of the two widths."""
+    """Return one of the two agreed widths (SMX-NEG-04 to -06)."""
     a_low, a_high, a_recommended = a.range_of(kind)
     b_low, b_high, b_recommended = b.range_of(kind)
     low, high = max(a_low, b_low), min(a_high, b_high)
@@ -197,7 +197,7 @@ def _agreed(a: Initialize, b: Initialize, kind: str) -> int:
 
 
 def _within_bits(id_bits: int, length_bits: int) -> Terms:
-    """SMX-NEG-07: both together take 30 bits at most. No width falls below a least one, which is at most 15."""
+    """Limit both widths to 30 bits together (SMX-NEG-07). None falls below its minimum, which is at most 15."""
     if id_bits + length_bits > MOST_BITS:
         if min(id_bits, length_bits) > MOST_BITS // 2:
             id_bits = length_bits = MOST_BITS // 2

@@ -1,4 +1,4 @@
-"""What one side offers in the negotiation, and how it deals with what the protocol leaves open."""
+"""Options of a Streamux connection: the offer for the negotiation, and choices the protocol leaves open."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class StreamuxOptions:
     """Options of a Streamux connection, checked when they are made.
 
     The first eight are the fields of the initialize message, by the names that ``rsocket-trio streamux`` shows. A
-    recommendation of 31 leaves it to the peer. Raises ``ValueError`` or ``TypeError`` naming the field for what can't
-    be offered.
+    recommendation of 31 leaves it to the peer. Raise ``ValueError`` or ``TypeError`` naming the field if it can't be
+    offered.
     """
 
     qr: bool = attrs.field(default=False, validator=_flag)
-    """Request a quick init: requests go out before the peer has said a word, with the recommended widths."""
+    """Request a quick init: requests go out before the peer's initialize message came, with the recommended widths."""
     qa: bool = attrs.field(default=False, validator=_flag)
     """Allow a quick init to the peer. ``serve`` does by default."""
     min_id: int = attrs.field(default=0, validator=between(0, 15, whole=True))
@@ -65,19 +65,19 @@ class StreamuxOptions:
     in_flight: int = attrs.field(default=10_000, validator=between(1, 2**29, whole=True))
     """Requests and pings of this side that may be in flight, or locked after a cancel; further ones wait."""
     requests: Requests = attrs.field(default="auto", validator=_one_of(Requests))
-    """Which default handler serves requests where the responder has one for request_response and one for
+    """The default handler that serves requests if the responder has one for request_response and one for
     request_channel: ``whole`` joins them for the first, ``chunks`` passes them to the second as they come. ``auto``
     passes those to the channel that begin with a chunk which is neither full nor the last."""
     message_budget: int | None = attrs.field(default=None)
     """Bytes of one message that may wait for a reader. Beyond: that message is refused, and reading never pauses for
     the others. ``None``: reading pauses above ``Limits.inbox_size``, for all messages of the connection."""
     spurious: Spurious = attrs.field(default="end", validator=_one_of(Spurious))
-    """What a response to nothing, an acknowledgement of nothing, or the re-use of a live id does: ``end`` the
+    """The effect of a response or an acknowledgement without a request, or of the re-use of a live id: ``end`` the
     connection, or ``report`` it in the log and in ``connection.faults``, and ignore it."""
     encode_error: Callable[[StreamError], bytes | None] | None = attrs.field(default=None, validator=_callable)
-    """How a failed request is answered, for the protocol has no errors: a plain function that is given what the peer
-    may know and returns the response, or ``None``. Without it, and once a part of the response was sent, a failing
-    handler ends the session."""
+    """Encodes the answer to a failed request, for the protocol has no errors: a plain function that is given the error
+    as the peer may see it and returns the response, or ``None``. Without it, and once a part of the response was
+    sent, a failing handler ends the session."""
 
     @message_budget.validator
     def _check_budget(self, attribute: attrs.Attribute[int | None], budget: int | None) -> None:
@@ -91,7 +91,7 @@ class StreamuxOptions:
             raise ValueError(f"StreamuxOptions: {error}") from None
 
     def initialize(self) -> Initialize:
-        """The initialize message that says so."""
+        """Return the initialize message with these options."""
         return Initialize(
             *(self.min_id, self.max_id, self.rec_id, self.min_len, self.max_len, self.rec_len), qr=self.qr, qa=self.qa
         )

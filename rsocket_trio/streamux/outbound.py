@@ -1,4 +1,4 @@
-"""What a Streamux session can be asked to send on a request, and what each of these does to it."""
+"""The commands of a Streamux session that send: requests, items, completions, errors, cancels and pings."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ErrorEncoder = Callable[[StreamError], bytes | None]
 
 
 def check_request(interaction: Interaction, payload: Payload) -> None:
-    """Raise what a request that can never be made raises: ``Unsupported`` or ``ValueError``."""
+    """Raise ``Unsupported`` or ``ValueError`` for a request that can never be made."""
     if interaction not in INTERACTIONS:
         raise Unsupported(f"{NAME} has no {interaction.value}")
     check_payload(payload)
@@ -32,7 +32,7 @@ def check_request(interaction: Interaction, payload: Payload) -> None:
 
 
 def check_payload(payload: Payload) -> None:
-    """Raise ``Unsupported`` for what no chunk can carry."""
+    """Raise ``Unsupported`` for a payload that no chunk can carry."""
     if payload.metadata is not None or payload.metadata_type:
         raise Unsupported(f"{NAME} has no metadata")
     if payload.data_mime is not None or payload.metadata_mime is not None:
@@ -42,8 +42,8 @@ def check_payload(payload: Payload) -> None:
 class Outbound:
     """Commands on requests and responses. Each checks the open halves and puts chunks into the outbox; nothing waits.
 
-    All raise ``LocalProtocolError`` for what the halves forbid, and change nothing then. ``begin`` is called before
-    the first request or ping: a quick init holds its initialize message until then.
+    All raise ``LocalProtocolError`` if the open halves forbid the command, and change nothing then. ``begin`` is called
+    before the first request or ping: a quick init holds its initialize message until then.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Outbound:
         self._layout: HeaderLayout | None = None
 
     def agree(self, terms: Terms, layout: HeaderLayout) -> None:
-        """The terms are known. Chunks have at most the negotiated length, and that of this side's fragments."""
+        """Set the negotiated terms. Chunks have at most the negotiated length, and that of this side's fragments."""
         self._layout = layout
         self._most = min(terms.length_cap, self._fragment_size)
 
@@ -89,9 +89,9 @@ class Outbound:
         return exchange
 
     def send_item(self, stream: Exchange, payload: Payload, *, complete: bool = False) -> None:
-        """Send a chunk, or as many as it takes; with ``complete`` the message ends with it.
+        """Send a chunk, or as many as the payload takes; with ``complete`` the message ends with it.
 
-        Raises ``ValueError`` for one that is empty and not the last: it would be a cancel.
+        Raise ``ValueError`` for an empty payload that is not the last: it would be a cancel.
         """
         if not stream.open & SENDING:
             applied(SEND_NEXT, stream.open)
@@ -108,7 +108,7 @@ class Outbound:
     def send_complete(self, stream: Exchange) -> None:
         """End this side's message with an empty termination (SMX-MSG-01).
 
-        Raises ``ValueError`` for a request that has not begun: it would be a ping.
+        Raise ``ValueError`` for a request that has not begun: it would be a ping.
         """
         applied(SEND_COMPLETE, stream.open)
         if stream.requester and not stream.begun:
@@ -117,10 +117,10 @@ class Outbound:
         self._complete(stream)
 
     def send_error(self, stream: Exchange, error: StreamError) -> RSocketError | None:
-        """End an exchange that failed here. The protocol has no word for it, so the application's encoder gives one.
+        """End an exchange that failed here. The protocol has no errors, so the application's encoder makes a response.
 
-        Returns the error that ends the whole session where none can be given: a cut response must not look complete.
-        A request that was refused and not begun to be answered stays unanswered until its requester cancels.
+        Return the error that ends the whole session if there is no response: a cut response must not look complete.
+        A request that was refused, and whose answer has not begun, stays unanswered until its requester cancels.
         """
         if stream.requester:
             self.send_cancel(stream)
@@ -135,7 +135,7 @@ class Outbound:
                     self.send_cancel(stream)
                     return None
             except Exception as failure:
-                # Of the application's own encoder: there is no answer, and the session ends as it would without one.
+                # Raised by the application's encoder: there is no response, and the session ends as without one.
                 cause = failure
         self._outbox.discard(stream)
         if stream.open & RECEIVING:
@@ -150,11 +150,11 @@ class Outbound:
         return fatal
 
     def send_cancel(self, stream: Exchange) -> None:
-        """Say that the peer's message is not wanted any more; does nothing on an exchange that is over.
+        """Cancel the peer's message; does nothing on an exchange that is over.
 
-        A requester's cancel discards what waits in its lane and locks the id; if nothing of the request had left,
-        nothing is sent at all. A responder has no word for it: what comes is dropped, and a request that is not
-        answered yet may stay so.
+        A requester's cancel discards the chunks that wait in its lane and locks the id; if nothing of the request had
+        left, nothing is sent at all. A responder has no cancel in the protocol: chunks that come are dropped, and a
+        request that is not answered yet may stay unanswered.
         """
         if stream.requester:
             if stream.open == NEITHER:
@@ -173,20 +173,20 @@ class Outbound:
             self._table.drop_joined(stream)
 
     def metadata_push(self, stream: Exchange, push: MetadataPush) -> None:
-        """Raises ``Unsupported``."""
+        """Raise ``Unsupported``."""
         raise Unsupported(f"{NAME} has no metadata")
 
     def request_n(self, stream: Exchange, amount: int) -> None:
-        """Does nothing: the protocol has no credit."""
+        """Do nothing: the protocol has no credit."""
 
     def ping(self, token: object) -> None:
-        """Ask for a sign of life."""
+        """Send a ping."""
         request_id = self._table.new_ping(token)
         self._begin()
         self._outbox.put_urgent(self._pack(request_id, PING))
 
     def ack_ping(self, request_id: int) -> None:
-        """Answer a ping, before all that waits (SMX-OOB-03)."""
+        """Answer a ping, before all waiting chunks (SMX-OOB-03)."""
         self._outbox.put_reply(self._pack(request_id, PING_ACK))
 
     def ack_cancel(self, request_id: int) -> None:

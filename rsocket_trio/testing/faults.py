@@ -1,4 +1,4 @@
-"""What may go wrong on a simulated network, and within which bounds."""
+"""The faults of a simulated network, and the bounds within which they are drawn."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def _some(instance: object, attribute: attrs.Attribute[tuple[Any, ...]], found: 
 
 @attrs.frozen(kw_only=True)
 class Faults:
-    """What a network does to its connections. By default nothing: what is written arrives at once, whole.
+    """The faults of a network. By default none: a write arrives at once, whole.
 
-    Ranges are ``(from, to)``, both included; what is drawn from them comes from the network's seed. ``None`` is never.
-    Sizes are drawn so that each order of magnitude is as likely as the next. ``ValueError`` for what is no range.
+    Ranges are ``(from, to)``, both included; values are drawn from them with the network's seed. ``None`` is never.
+    Sizes are drawn so that each order of magnitude is as likely as the next. Raise ``ValueError`` for an invalid range.
     """
 
     split: Sizes | None = attrs.field(default=None, validator=_range(1))
@@ -56,21 +56,21 @@ class Faults:
     buffer: Sizes | None = attrs.field(default=None, validator=_range(1))
     """Bytes that may be under way in one direction; a writer waits beyond. Drawn for each direction."""
     vanish_after: Sizes | None = attrs.field(default=None, validator=_range(0))
-    """After how many bytes in one direction all further ones vanish, and nobody is told: a half-open connection."""
+    """After how many bytes in one direction all further ones vanish without an error: a half-open connection."""
     vanish_chance: float = attrs.field(default=1.0, validator=_chance)
     """How likely that happens to a connection."""
     vanish_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=_some)
-    """Whose bytes vanish: one of these is drawn."""
+    """The sides whose bytes vanish: one of these is drawn."""
     cut_after: Sizes | None = attrs.field(default=None, validator=_range(0))
     """After how many bytes in one direction the connection is cut. The write that reaches it fails half-way."""
     cut_chance: float = attrs.field(default=1.0, validator=_chance)
     """How likely that happens to a connection."""
     cut_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=_some)
-    """Whose bytes are counted: one of these is drawn."""
+    """The sides whose bytes are counted: one of these is drawn."""
     cut_with: tuple[End, ...] = attrs.field(default=ENDS, validator=_some)
-    """What readers meet then: the end of the stream, or ``BrokenResourceError``."""
+    """The end that readers get then: the end of the stream, or ``BrokenResourceError``."""
     cut_delivers: tuple[bool, ...] = attrs.field(default=(True, False), validator=_some)
-    """Whether they get what is still under way before it."""
+    """Whether readers get the bytes that are still under way before it."""
     refuse: float = attrs.field(default=0.0, validator=_chance)
     """How likely a connect raises ``OSError``."""
     duplicate: float = attrs.field(default=0.0, validator=_chance)
@@ -78,14 +78,14 @@ class Faults:
     duplicate_bytes: Sizes = attrs.field(default=(0, 64), validator=_range(0))
     """How many bytes the second one gets before it is cut."""
     quiet_after: Seconds | None = attrs.field(default=None, validator=_range(0))
-    """When all this ends, in seconds from the first connect. What vanishes then goes on vanishing."""
+    """When all faults end, in seconds from the first connect. A connection whose bytes vanish then stays half-open."""
 
 
 NO_FAULTS = Faults()
 
 
 def drawn_size(chance: Random, sizes: Sizes) -> int:
-    """A size within the range, small ones as likely as large ones."""
+    """Return a size within the range, each order of magnitude as likely as the next."""
     least, most = sizes
     if least == most:
         return least

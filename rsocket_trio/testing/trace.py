@@ -1,4 +1,4 @@
-"""What happened, in order: to print when a run failed, and to tell whether two runs were the same."""
+"""An ordered trace of the facts of a run: printed after a failure, and hashed to compare two runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import trio
 class Trace:
     """Facts with the time at which they were noted, counted from the first one.
 
-    Sizes and times are facts, bytes are not: what a program draws by chance, a token say, makes no other trace.
+    Sizes and times are facts, bytes are not: bytes that a program draws at random, such as a token, do not change the
+    trace.
     """
 
     def __init__(self) -> None:
@@ -18,7 +19,7 @@ class Trace:
         self._begin = 0.0
 
     def note(self, *fact: object) -> None:
-        """Something happened: words and numbers."""
+        """Note a fact: words and numbers."""
         now = trio.current_time()
         if not self.facts:
             self._begin = now
@@ -26,7 +27,7 @@ class Trace:
 
     @property
     def hash(self) -> str:
-        """The same for two runs in which the same things happened at the same times, in the same order."""
+        """The same for two runs in which the same facts occurred at the same times, in the same order."""
         digest = hashlib.sha256()
         for when, fact in self.facts:
             digest.update(f"{when!r} {fact!r}\n".encode())

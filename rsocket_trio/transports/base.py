@@ -1,4 +1,4 @@
-"""What a connection asks of a transport: whole frames in, whole frames out."""
+"""The transport interface that a connection uses: whole frames in, whole frames out."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rsocket_trio.values import value
 
 @value
 class Handshake:
-    """What is known of the peer before its first frame.
+    """The facts about the peer that are known before its first frame.
 
     ``transport`` is the scheme of the URI (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``memory``, or ``stream``),
-    ``peer`` its address as ``host:port`` or a path, ``certificate`` what ``ssl.SSLSocket.getpeercert()`` gives,
+    ``peer`` its address as ``host:port`` or a path, ``certificate`` the result of ``ssl.SSLSocket.getpeercert()``,
     ``path`` and ``headers`` those of the WebSocket handshake (header names in lower case).
     """
 
@@ -44,10 +44,10 @@ class Transport(Protocol):
         ...
 
     async def peek(self) -> tuple[bytes, bool]:
-        """The first bytes received so far, waiting for at least one more; and whether no more can come.
+        """Wait for at least one more byte. Return the first bytes received so far, and whether no more can come.
 
-        For message transports the first message, whole, with one more at each further call. What was peeked is
-        delivered by ``receive`` again.
+        For message transports the first message, whole, with one more at each further call. ``receive`` delivers the
+        peeked bytes again.
         """
         ...
 
@@ -57,14 +57,14 @@ class Transport(Protocol):
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
-        """Writes all frames without waiting, while no ``send`` is under way; ``None`` where that can't be.
+        """Writes all frames without waiting, while no ``send`` is under way; ``None`` if the transport can't.
 
-        False says that something is left: it goes first with the next ``send``, which is due then.
+        Returns False if something is left: it goes first with the next ``send``, which is due then.
         """
         return None
 
     async def receive(self) -> Sequence[bytes]:
-        """The whole frames that came next, at least one; an empty sequence at the end of the stream."""
+        """Return the next whole frames, at least one; an empty sequence at the end of the stream."""
         ...
 
     @property
@@ -74,21 +74,21 @@ class Transport(Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing came that was not received, and closing takes no farewell.
+        """Whether nothing came that was not received, and closing needs no farewell.
 
-        Then a peer that has read everything loses nothing when this is cut.
+        Then a peer that has read everything loses nothing if this is cut.
         """
         return False
 
     async def finish(self, code: int = 1000) -> None:
-        """Say that nothing more is sent, then wait for the peer to do the same, discarding what comes.
+        """Send the end of the stream, then wait for the peer to do the same, discarding what comes.
 
         Ends early once 4 MiB were discarded. The caller bounds the time. ``code`` is the WebSocket close code.
         """
         ...
 
     def cut(self) -> bool:
-        """Close at once, if that takes no waiting: whether it did. Else it takes ``aclose``."""
+        """Close at once if that needs no waiting. Return whether it closed; if not, ``aclose`` is needed."""
         ...
 
     async def aclose(self) -> None:

@@ -1,4 +1,4 @@
-"""How do frames travel over a stream of bytes? TCP, TLS, Unix sockets, and any other Trio stream."""
+"""Transport of frames over a byte stream: TCP, TLS, Unix sockets, and any other Trio stream."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.socket_stream import DirectStream
 
 READ_SIZE = 65536
-"""Bytes that one read may bring where nothing is known of what comes."""
+"""Bytes of one read if nothing is known of the data."""
 LARGEST_READ = 4 * READ_SIZE
-"""Bytes that it may bring of large frames, and of the one that is missing a part: little happens at once for them."""
+"""Bytes of one read of large frames, and of a frame that is missing a part: they cause little work at once."""
 FIRST_READ_SIZE = 16384
 LEAST_READ_SIZE = 4096
 FEW = 64
@@ -64,7 +64,7 @@ class ByteStreamTransport:
         self._framing = framing
 
     async def peek(self) -> tuple[bytes, bool]:
-        """All bytes so far, with at least one more than at the last call, and whether no more can come."""
+        """Return all bytes so far, at least one more than at the last call, and whether no more can come."""
         if not self._ended:
             try:
                 chunk = bytes(await self._stream.receive_some(READ_SIZE))
@@ -76,7 +76,7 @@ class ByteStreamTransport:
         return self._peeked, self._ended
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
-        """Write all frames in one write. ``LocalProtocolError``, and nothing written, if one is too large."""
+        """Write all frames in one write. Raise ``LocalProtocolError``, and write nothing, if one is too large."""
         direct, framing = self._socket, self._framing
         if direct is None:
             await self._stream.send_all(framing.join(frames))
@@ -90,7 +90,7 @@ class ByteStreamTransport:
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
-        """Writes all frames without waiting, where nothing is between this and the socket."""
+        """Writes all frames without waiting; ``None`` unless the stream is a socket."""
         return None if self._socket is None else self._write
 
     def _write(self, frames: Sequence[EncodedFrame]) -> bool:
@@ -100,7 +100,7 @@ class ByteStreamTransport:
         return not self._unsent
 
     async def receive(self) -> Sequence[bytes]:
-        """The whole frames that came next, at least one; an empty sequence at the end of the stream.
+        """Return the next whole frames, at least one; an empty sequence at the end of the stream.
 
         Broken framing raises ``RemoteProtocolError`` once the frames before it were handed out.
         """
@@ -113,7 +113,7 @@ class ByteStreamTransport:
             if framing.error is not None:
                 raise framing.error
             if framing.pending:
-                await checkpoint()  # others first: there was much to act on
+                await checkpoint()  # other tasks run first: there was much to act on
                 if frames := framing.feed(b""):
                     return frames
             if chunk:
@@ -125,7 +125,7 @@ class ByteStreamTransport:
                     return frames
             elif self._ended:
                 return ()
-            chunk = b""  # whoever waits keeps nothing
+            chunk = b""  # a waiting task keeps no bytes
             if not self._ended and framing.error is None:
                 # Spelled out: a coroutine on the way to the read costs every idle connection 230 bytes.
                 try:
@@ -156,7 +156,7 @@ class ByteStreamTransport:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing came that was not received, and closing takes no farewell."""
+        """Whether nothing came that was not received, and closing needs no farewell."""
         return self._socket is not None and not self._ended and not self._framing.pending and self._socket.is_idle
 
     @property
@@ -165,9 +165,9 @@ class ByteStreamTransport:
         return self._framing.pending or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:
-        """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
+        """Send the end of the stream, then discard what comes until the peer does the same, at most 4 MiB.
 
-        Nobody may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
+        No task may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
         """
         try:
             await say_the_end(self._stream, DISCARD_LIMIT)
@@ -175,7 +175,7 @@ class ByteStreamTransport:
             pass
 
     def cut(self) -> bool:
-        """Close at once, which needs no waiting where there is nothing between this and the socket."""
+        """Close at once if the stream is a socket, which needs no waiting. Return whether it was one."""
         return cut_socket(self._stream)
 
     async def aclose(self) -> None:
@@ -184,15 +184,15 @@ class ByteStreamTransport:
         await trio.aclose_forcefully(self._stream)
 
     def _check_end(self, error: trio.BrokenResourceError) -> None:
-        """Raise the error, unless it says that the stream merely ended."""
+        """Raise the error, unless it means that the stream merely ended."""
         if not _is_missing_close_notify(error.__cause__):
             raise error
 
 
 def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
-    """What the next read may bring after one that might bring ``size`` bytes and brought ``come``, so many frames.
+    """Return the size of the next read, after a read of ``size`` bytes brought ``come`` bytes and so many frames.
 
-    Of large frames that is up to ``largest``.
+    It is up to ``largest`` for large frames.
     """
     if come < size:
         return min(size, READ_SIZE)
@@ -206,7 +206,7 @@ def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
 
 
 def cut_socket(stream: trio.abc.Stream) -> bool:
-    """Close a stream at once, if it is a socket: whether it was."""
+    """Close a stream at once if it is a socket. Return whether it was one."""
     if isinstance(stream, DirectStream):
         stream.close()
         return True
@@ -217,38 +217,38 @@ def cut_socket(stream: trio.abc.Stream) -> bool:
 
 
 def has_unread(stream: trio.abc.Stream) -> bool:
-    """Whether the socket that a stream stands on, if it is one of ours, has what was not read."""
+    """Return whether the socket below a stream, if it is one of ours, holds unread bytes."""
     while isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
     return isinstance(stream, DirectStream) and not stream.is_idle
 
 
 async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:
-    """Say that nothing more is sent, then discard so many bytes at most, until the peer does the same."""
+    """Send the end of the stream, then discard so many bytes at most, until the peer does the same."""
     if isinstance(stream, trio.SSLStream):
         stream = await _say_goodbye(stream)
     if isinstance(stream, DirectStream):
         stream.say_the_end()
     elif isinstance(stream, trio.abc.HalfCloseableStream):
         await stream.send_eof()
-    # Closing a socket that holds unread bytes resets it, and the peer may lose what was said last.
+    # Closing a socket that holds unread bytes resets it, and the peer may lose the last bytes sent.
     while discard > 0 and (chunk := await stream.receive_some(READ_SIZE)):
         discard -= len(chunk)
 
 
 async def _say_goodbye(stream: trio.SSLStream[trio.abc.Stream]) -> trio.abc.Stream:
-    """Exchange close_notify; what is left is the stream below."""
+    """Exchange close_notify. Return the stream below."""
     below = stream.transport_stream
     try:
         await stream.unwrap()
     except trio.BrokenResourceError:
-        # Ours went out; the peer still sends data, or ended without its own, as many do.
+        # Our close_notify went out; the peer still sends data, or ended without its own, as many do.
         pass
     return below
 
 
 def _is_missing_close_notify(cause: BaseException | None) -> bool:
-    """Whether a TLS peer merely ended the connection without close_notify: cut frames show a cut anyway."""
+    """Return whether a TLS peer merely ended the connection without close_notify: cut frames show a cut anyway."""
     if isinstance(cause, ssl.SSLEOFError):
         return True
     return isinstance(cause, ssl.SSLError) and "UNEXPECTED_EOF" in (cause.strerror or "")

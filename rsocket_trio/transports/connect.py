@@ -1,4 +1,4 @@
-"""How is a URI dialled? A transport to whoever listens there, or ``ConnectionLost`` with the reason."""
+"""Opens the transport that a URI names, or raises ``ConnectionLost`` with the reason."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HeadersLike: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
 def as_headers(headers: HeadersLike) -> tuple[tuple[str, str], ...]:
-    """The headers as pairs, in their order. Raises ``TypeError`` for what is none of the two."""
+    """Return the headers as pairs, in their order. Raise ``TypeError`` if they are neither a mapping nor pairs."""
     pairs: list[tuple[str, str]] = []
     for pair in headers.items() if isinstance(headers, Mapping) else headers:
         said: Any = pair  # a user's own
@@ -43,9 +43,9 @@ def open_transport(
 ) -> AbstractAsyncContextManager[Transport]:
     """Connect, do the handshakes of TLS and WebSocket, and close when the block ends.
 
-    ``headers`` go into the WebSocket handshake; TLS without an ``ssl_context`` trusts what the system trusts.
-    Raises ``ConnectionLost`` naming the URI and the reason, with the error of the socket, of TLS or of the handshake
-    as its cause, and ``ValueError`` for a URI that is none. The caller bounds the time.
+    ``headers`` go into the WebSocket handshake; TLS without an ``ssl_context`` uses the system's trusted certificates.
+    Raise ``ConnectionLost`` naming the URI and the reason, with the error of the socket, of TLS or of the handshake
+    as its cause, and ``ValueError`` for an invalid URI. The caller bounds the time.
     """
     endpoint = parse_uri(uri)
     headers = as_headers(headers) if headers else ()
@@ -60,7 +60,7 @@ def open_transport(
 
 
 class _Plain(AbstractAsyncContextManager[Transport, None]):
-    """A socket and nothing around it, without the generator that would cost a tenth of what connecting does."""
+    """A bare socket, without the generator that would cost a tenth of the time of connecting."""
 
     def __init__(self, uri: str, endpoint: Endpoint) -> None:
         self._uri = uri
@@ -87,7 +87,7 @@ async def _shaken(
     headers: tuple[tuple[str, str], ...],
     limits: Limits,
 ) -> AsyncIterator[Transport]:
-    """The connected transport that needs more than a socket."""
+    """Open a transport that needs more than a bare TCP or Unix socket."""
     async with AsyncExitStack() as stack:
         try:
             if endpoint.scheme == "memory":
@@ -102,7 +102,7 @@ async def _shaken(
                     stream = trio.SSLStream(socket, context, server_hostname=endpoint.host, https_compatible=True)
                     handshake = await secure(stream, handshake)
                 if endpoint.is_websocket:
-                    # Imported where it is needed: programs that use TCP start without it.
+                    # Imported only here: programs that use TCP start without it.
                     from rsocket_trio.transports.websocket.transport import open_websocket
 
                     opening = open_websocket(stream, endpoint, handshake, headers=headers, limits=limits)
@@ -115,7 +115,7 @@ async def _shaken(
 
 
 async def _dial(endpoint: Endpoint) -> tuple[DirectStream, Handshake]:
-    """A socket that is connected, and whom to. Raises ``OSError``."""
+    """Connect a socket. Return it and the peer's address. Raise ``OSError``."""
     if endpoint.scheme == "unix":
         return await open_unix(endpoint.path), Handshake(transport="unix", peer=endpoint.path)
     stream = await open_tcp(endpoint.host, endpoint.port)

@@ -1,4 +1,4 @@
-"""Why did a connection fail? One line out of what sockets, TLS and WebSocket raise."""
+"""Turns the exceptions of sockets, TLS and WebSocket into one line that says why a connection failed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import trio
 
 
 class HandshakeFailed(trio.BrokenResourceError):
-    """The handshake of TLS or WebSocket failed, or ended before it was done. Its text says how."""
+    """The handshake of TLS or WebSocket failed, or ended before it was done. The text gives the reason."""
 
 
 class OriginRefused(HandshakeFailed):
-    """A page asked for a WebSocket that is not of an origin that may."""
+    """A page asked for a WebSocket, and its origin is not allowed."""
 
 
 def reason(exc: BaseException) -> str:
-    """The reason for people, without class names and numbers; looks into causes and groups."""
+    """Return the reason in plain words, without class names and numbers; looks into causes and groups."""
     if isinstance(exc, BaseExceptionGroup):
-        # A name with several addresses: mostly all failed alike.
+        # A name with several addresses: mostly all failed for the same reason.
         return "; ".join(dict.fromkeys(reason(each) for each in exc.exceptions))
     if isinstance(exc, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {exc.verify_message}"

@@ -1,4 +1,4 @@
-"""Who accepts connections, and where? Bound listeners for URIs, and accepted connections before their handshake."""
+"""Binds listeners for URIs, and accepts connections whose handshakes follow in tasks of their own."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ DEFAULT_BACKLOG = 1024
 """Connections that the system completes before they are accepted. It cuts this down to its own maximum."""
 
 FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-"""What the system says when this process, or all of them, may have no more sockets."""
+"""Errors of the system when this process, or all of them, may have no more sockets."""
 PATIENCE = 0.1
-"""Seconds until accepting is tried again then."""
+"""Seconds until accepting is tried again after such an error."""
 TOLD_AGAIN = 60.0
-"""Seconds between two lines in the log that say so."""
+"""Seconds between two lines in the log about it."""
 
 logger = logging.getLogger(__name__)
 
 
 class Shortage:
-    """What the log hears of connections that can't be accepted: a line a minute, however many listeners try again."""
+    """Logs that connections can't be accepted: a line a minute, however many listeners try again."""
 
     def __init__(self) -> None:
         self._told = -math.inf
         self._untold = 0
 
     async def wait(self, uri: str, error: OSError) -> None:
-        """Wait until accepting is worth another try. Raises the error where that is not what it is about."""
+        """Wait until accepting is worth another try. Raise the error if it is not a shortage of sockets."""
         if error.errno not in FULL:
             raise error
         self._tell(uri, error, trio.current_time())
@@ -67,7 +67,7 @@ class Shortage:
 
 
 class Accepted:
-    """A connection that was accepted and has not said anything yet."""
+    """An accepted connection that has not sent anything yet."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Accepted:
         self._origins = origins
 
     def plain(self) -> Transport | None:
-        """The connection as it is, where it needs no handshake; then whoever asks for it closes it."""
+        """Return the connection as it is if it needs no handshake, else ``None``. The caller closes it."""
         stream, endpoint = self._stream, self.endpoint
         if isinstance(stream, MemoryTransport):
             return stream
@@ -99,7 +99,7 @@ class Accepted:
     async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
         """Do the handshakes of TLS and WebSocket, if any, and close when the block ends.
 
-        Raises ``HandshakeFailed``. The caller bounds the time: this waits for a peer that may never speak.
+        Raise ``HandshakeFailed``. The caller bounds the time: this waits for a peer that may never send anything.
         """
         stream = self._stream
         if isinstance(stream, MemoryTransport):
@@ -117,7 +117,7 @@ class Accepted:
                 ready = server_tls(self._ssl_context, stream)
                 handshake = await secure(ready, handshake)
             if endpoint.is_websocket:
-                # Imported where it is needed: programs that use TCP start without it.
+                # Imported only here: programs that use TCP start without it.
                 from rsocket_trio.transports.websocket.transport import accept_websocket
 
                 accepting = accept_websocket(
@@ -132,7 +132,7 @@ class Accepted:
 
 
 class AcceptedStream:
-    """A connection that somebody else's listener accepted: any Trio stream, which needs no handshake."""
+    """A connection accepted by a listener of the application: any Trio stream, which needs no handshake."""
 
     endpoint = "stream"
 
@@ -140,12 +140,12 @@ class AcceptedStream:
         self._stream = stream
 
     def plain(self) -> Transport:
-        """The stream as a transport; whoever accepted it closes it."""
+        """Return the stream as a transport. The task that accepted it closes it."""
         return ByteStreamTransport(self._stream)
 
     @asynccontextmanager
     async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
-        """The stream as a transport, closed when the block ends."""
+        """Return the stream as a transport, closed when the block ends."""
         try:
             yield ByteStreamTransport(self._stream)
         finally:
@@ -158,20 +158,20 @@ Handler: TypeAlias = Callable[[Accepted | AcceptedStream], Awaitable[None]]
 
 @attrs.frozen
 class Inherited:
-    """What is bound and listens already, for another process: where, and by which descriptors."""
+    """A bound and listening endpoint with its descriptors, to be passed to another process."""
 
     endpoint: Endpoint
     descriptors: tuple[int, ...]
 
     def listener(self, ssl_context: ssl.SSLContext | None, origins: Origins = OWN) -> BoundListener:
-        """A listener in the process that was given the descriptors. The path of a Unix socket is not its to remove."""
+        """Return a listener in the process that was given the descriptors. It does not remove a Unix socket's path."""
         return BoundListener(
             self.endpoint, [SharedListener(each) for each in self.descriptors], ssl_context, origins=origins
         )
 
 
 class BoundListener(trio.abc.AsyncResource):
-    """One URI that is listened on: bound already, accepting once it is served. ``uri`` has the port that was bound."""
+    """A listener of one URI: bound already, accepting once it is served. ``uri`` has the port that was bound."""
 
     def __init__(
         self,
@@ -190,11 +190,11 @@ class BoundListener(trio.abc.AsyncResource):
 
     @property
     def uri(self) -> str:
-        """Where clients find it."""
+        """The URI at which clients find it."""
         return str(self.endpoint)
 
     def to_inherit(self) -> Inherited:
-        """What another process needs to accept here, too. Raises ``TypeError`` where only this one can."""
+        """Return the endpoint for another process to accept here, too. Raise ``TypeError`` if only this one can."""
         descriptors: list[int] = []
         for listener in self._listeners:
             if isinstance(listener, MemoryListener | SharedListener):
@@ -209,17 +209,17 @@ class BoundListener(trio.abc.AsyncResource):
         handler_nursery: trio.Nursery | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept until cancelled, and close the listener then. The handler opens what it is given, in its own task.
+        """Accept until cancelled, then close the listener. The handler opens each connection in its own task.
 
         Accepting goes on whatever a client does. A handshake that failed ends that one connection only; any other
-        exception of the handler is the caller's. Where no handshake is needed, the handler closes what it is given.
+        exception of the handler is the caller's. If no handshake is needed, the handler closes the connection.
         """
 
         async def handle(accepted: Accepted) -> None:
             try:
                 await handler(accepted)
             except OriginRefused as exc:
-                # The page learns no reason, and whoever wrote it looks here.
+                # The page gets no reason, so the log is where its author finds it.
                 self._pages_refused += 1
                 more = "; further ones are counted" if self._pages_refused == 1 else f" ({self._pages_refused} so far)"
                 level = logging.WARNING if self._pages_refused == 1 else logging.DEBUG
@@ -227,19 +227,19 @@ class BoundListener(trio.abc.AsyncResource):
             except HandshakeFailed as exc:
                 logger.debug("%s: a client was turned away: %s", self.uri, exc)
 
-        # Without a handshake there is nothing to wait for here, and a coroutine that waits costs each connection.
+        # Without a handshake this coroutine is left out: one more that waits costs memory for each connection.
         needs_handshake = self.endpoint.uses_tls or self.endpoint.is_websocket
         async with trio.open_nursery() as nursery:
             tasks = handler_nursery or nursery
             for listener in self._listeners:
                 nursery.start_soon(self._accept, listener, handle if needs_handshake else handler, tasks)
-            # Bound sockets queue connections already, so nobody who hears of the URI comes too early.
+            # Bound sockets queue connections already, so no client that learns the URI comes too early.
             task_status.started(self.uri)
 
     async def _accept(
         self, listener: AnyListener, handler: Callable[[Accepted], Awaitable[None]], tasks: trio.Nursery
     ) -> NoReturn:
-        """As ``trio.serve_listeners``, whose tasks each close their stream once more, in a scope of its own."""
+        """Accept as ``trio.serve_listeners`` does, without its second close of each stream in a scope of its own."""
         async with listener:
             while True:
                 try:
@@ -271,7 +271,7 @@ class GivenListener(trio.abc.AsyncResource):
         handler_nursery: trio.Nursery | None = None,
         task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
     ) -> NoReturn:
-        """Accept until cancelled, and close the listener then."""
+        """Accept until cancelled, then close the listener."""
 
         async def handle(stream: trio.abc.Stream) -> None:
             try:
@@ -305,12 +305,12 @@ async def open_listeners(
     backlog: int = DEFAULT_BACKLOG,
     origins: Origins = OWN,
 ) -> list[BoundListener]:
-    """Bind all URIs, in the order given; if one fails, none stays bound.
+    """Bind all URIs, in the order given; if one fails, none stays bound. Return the listeners.
 
     A host name with several addresses is bound on all of them, on one port. ``unix_mode`` are the permissions of the
-    path of a Unix socket, by default what the umask leaves; ``origins`` are those of pages that may open a WebSocket.
-    Raises ``OSError`` naming the URI, and ``ValueError`` for a URI that is none, or that needs an ``ssl_context`` where
-    there is none. The caller serves or closes each.
+    path of a Unix socket, by default those that the umask leaves; ``origins`` are those of pages that may open a
+    WebSocket. Raise ``OSError`` naming the URI, and ``ValueError`` for an invalid URI, or for one that needs an
+    ``ssl_context`` if there is none. The caller serves or closes each.
     """
     endpoints = [parse_uri(uri) for uri in uris]
     for endpoint in endpoints:

@@ -1,4 +1,4 @@
-"""How do two tasks of one program talk in frames, without bytes? ``memory://name``."""
+"""The ``memory://`` transport: two tasks of one program exchange whole frames without a byte stream."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class MemoryTransport(trio.abc.AsyncResource):
         self._ended = False
 
     def use_framing(self, framing: Framing) -> None:
-        """Nothing to cut: messages are frames."""
+        """Do nothing: messages are frames."""
 
     async def peek(self) -> tuple[bytes, bool]:
-        """The first frame, at the next call with the one behind it, and whether no more can come.
+        """Return the first frame, at each further call with one more, and whether no more can come.
 
         ``receive`` delivers them again.
         """
@@ -58,7 +58,7 @@ class MemoryTransport(trio.abc.AsyncResource):
             await self._outgoing.send([whole(frame) for frame in frames])
 
     async def receive(self) -> Sequence[bytes]:
-        """All frames that are here, at least one; an empty sequence once the peer has finished."""
+        """Return all frames that are here, at least one; an empty sequence once the peer has finished."""
         frames, self._peeked = self._peeked, []
         self._shown = 0
         if not frames and not self._ended:
@@ -66,7 +66,7 @@ class MemoryTransport(trio.abc.AsyncResource):
         return frames
 
     async def finish(self, code: int = 1000) -> None:
-        """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB."""
+        """Send the end of the stream, then discard what comes until the peer does the same, at most 4 MiB."""
         await self._outgoing.aclose()
         discarded = 0
         try:
@@ -76,7 +76,7 @@ class MemoryTransport(trio.abc.AsyncResource):
             pass
 
     def cut(self) -> bool:
-        """Close both directions at once."""
+        """Close both directions at once. Return True."""
         self.close()
         return True
 
@@ -86,12 +86,12 @@ class MemoryTransport(trio.abc.AsyncResource):
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """What ``aclose`` does, for those that cannot wait."""
+        """Close as ``aclose`` does, for callers that cannot wait."""
         self._outgoing.close()
         self._incoming.close()
 
     async def _take(self) -> list[bytes]:
-        """The next batch together with those behind it."""
+        """Return the next batch together with those behind it."""
         try:
             frames = list(await self._incoming.receive())
         except trio.EndOfChannel:
@@ -105,7 +105,7 @@ class MemoryTransport(trio.abc.AsyncResource):
 
 
 def memory_pair(name: str = "") -> tuple[MemoryTransport, MemoryTransport]:
-    """Two ends that are connected to each other."""
+    """Return two ends that are connected to each other."""
     handshake = Handshake(transport="memory", peer=name)
     to_right, from_left = trio.open_memory_channel[list[bytes]](BATCHES)
     to_left, from_right = trio.open_memory_channel[list[bytes]](BATCHES)
@@ -113,24 +113,24 @@ def memory_pair(name: str = "") -> tuple[MemoryTransport, MemoryTransport]:
 
 
 class MemoryListener(trio.abc.Listener[MemoryTransport]):
-    """Whoever connects to a name is accepted here."""
+    """Accepts the connections to a name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._arriving, self._arrived = trio.open_memory_channel[MemoryTransport](BACKLOG)
 
     async def connect(self) -> MemoryTransport:
-        """A new pair: one end is accepted by the listener, the other is returned."""
+        """Make a new pair: the listener accepts one end, the other is returned."""
         ours, theirs = memory_pair(self.name)
         await self._arriving.send(theirs)
         return ours
 
     async def accept(self) -> MemoryTransport:
-        """The next connection."""
+        """Return the next connection."""
         return await self._arrived.receive()
 
     async def aclose(self) -> None:
-        """Free the name; connections that nobody accepted are closed."""
+        """Free the name; connections that were not accepted are closed."""
         names = _listeners()
         if names.get(self.name) is self:
             del names[self.name]
@@ -143,7 +143,7 @@ class MemoryListener(trio.abc.Listener[MemoryTransport]):
 
 
 _NAMES: trio.lowlevel.RunVar[dict[str, MemoryListener]] = trio.lowlevel.RunVar("memory listeners")
-"""Who listens under which name. One table a run: channels work in one run only, and a run that died leaves nothing."""
+"""The listener of each name. One table a run: channels work in one run only, and a run that died leaves nothing."""
 
 
 def _listeners() -> dict[str, MemoryListener]:
@@ -156,7 +156,7 @@ def _listeners() -> dict[str, MemoryListener]:
 
 
 def listen_memory(name: str) -> MemoryListener:
-    """A listener under a name. ``OSError`` if the name is taken."""
+    """Return a listener under a name. Raise ``OSError`` if the name is taken."""
     names = _listeners()
     if name in names:
         raise OSError(errno.EADDRINUSE, "the name is taken")
@@ -165,7 +165,7 @@ def listen_memory(name: str) -> MemoryListener:
 
 
 async def connect_memory(name: str) -> MemoryTransport:
-    """Connect to a name. ``ConnectionRefusedError`` if nobody listens."""
+    """Connect to a name. Raise ``ConnectionRefusedError`` if no listener has it."""
     listener = _listeners().get(name)
     if listener is None:
         raise _nobody(name)

@@ -1,7 +1,8 @@
-"""How is a socket read and written at the least cost? A Trio stream whose reads and writes need not wait to be tried.
+"""A Trio stream over a socket that tries reads and writes at once, before it waits.
 
-Trio's own stream tries each read before it waits for one, and lets all other tasks run after each write. Whoever reads
-in a loop knows from the last read whether anything is left, and whoever writes in a loop knows when to let others run.
+Trio's own stream tries each read before it waits for one, and lets all other tasks run after each write. A task that
+reads in a loop knows from the last read whether anything is left, and a task that writes in a loop knows when to let
+others run.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Given = TypeVar("Given")
 READ_SIZE = 65536
 """Bytes that one read brings when nothing else is asked for."""
 UNSENT = 16384
-"""Bytes that the system holds before it has sent them, as with Trio's streams: what is urgent waits behind no more."""
+"""Bytes that the system holds before it has sent them, as with Trio's streams: an urgent frame waits behind no more."""
 IN_A_ROW = 4
 """Writes that may follow each other before others run."""
 
@@ -28,8 +29,8 @@ IN_A_ROW = 4
 class DirectStream(trio.abc.HalfCloseableStream):
     """A connected stream socket. One task reads, one task writes.
 
-    ``address`` is that of the other end, where it is known already. ``is_drained`` says that the last read took all
-    there was, so that the next one has to wait.
+    ``address`` is that of the other end, if it is known already. ``is_drained`` tells that the last read emptied the
+    socket, so that the next one has to wait.
     """
 
     __slots__ = ("_address", "_is_full", "_said_the_end", "_writes", "is_drained", "socket")
@@ -43,7 +44,7 @@ class DirectStream(trio.abc.HalfCloseableStream):
         self._is_full = False
         self._writes = 0
         if connected.family in (socket.AF_INET, socket.AF_INET6):
-            # Where the peer is gone already, or the kernel names an option that it has not, it goes without.
+            # If the peer is gone already, or the kernel lacks an option that it names, the stream works without.
             with suppress(OSError):
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if hasattr(socket, "TCP_NOTSENT_LOWAT"):
@@ -51,7 +52,7 @@ class DirectStream(trio.abc.HalfCloseableStream):
 
     @property
     def peer(self) -> str:
-        """``host:port`` of the other end; empty when it is gone already, or a Unix socket."""
+        """``host:port`` of the other end; empty if that is gone already, or for a Unix socket."""
         address = self._address
         if address is None:
             with suppress(OSError):
@@ -62,7 +63,10 @@ class DirectStream(trio.abc.HalfCloseableStream):
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def read(self, size: int) -> bytes | None:
-        """So many bytes at most; ``None`` while there are none, nothing at the end. Raises as ``receive_some`` does."""
+        """Return at most ``size`` bytes; ``None`` while there are none, empty bytes at the end.
+
+        Raise as ``receive_some`` does.
+        """
         try:
             chunk = self.socket.recv(size)
         except BlockingIOError:
@@ -75,7 +79,7 @@ class DirectStream(trio.abc.HalfCloseableStream):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is open and nothing came that was not read: closing it says the end, and resets nothing."""
+        """Whether it is open and no unread bytes came: closing it then sends the end and does not reset."""
         try:
             self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
@@ -85,7 +89,7 @@ class DirectStream(trio.abc.HalfCloseableStream):
         return False
 
     def write(self, data: BytesLike) -> int:
-        """How many bytes the system took, from the front. Raises as ``send_all`` does."""
+        """Return how many bytes the system took, from the front. Raise as ``send_all`` does."""
         return self._hand_over(self.socket.send, data)
 
     def _hand_over(self, send: Callable[[Given], int], given: Given) -> int:
@@ -99,21 +103,21 @@ class DirectStream(trio.abc.HalfCloseableStream):
             raise self._lost(error) from error
 
     async def put_all(self, data: BytesLike) -> None:
-        """As ``send_all``; but others run only where it has to wait, and now and then."""
+        """Send all bytes as ``send_all`` does, but let other tasks run only if it waits, and at every fourth write."""
         await self._take_turn()
         sent = self.write(data)
         if sent < len(data):
             await self._put_rest(data, sent)
 
     async def put_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        """The same for what is in pieces, which are joined only where the system does not take them all."""
+        """Send pieces as ``put_all`` does; join them only if the system does not take them all."""
         await self._take_turn()
         sent = self._hand_over(self.socket.sendmsg, parts)
         if sent < sum(map(len, parts)):
             await self._put_rest(b"".join(parts), sent)
 
     async def _take_turn(self) -> None:
-        """Before a write: be cancelled here, and at every fourth let others run."""
+        """Check for cancellation before a write, and at every fourth write let other tasks run."""
         self._writes += 1
         if self._writes % IN_A_ROW:
             await checkpoint_if_cancelled()
@@ -128,12 +132,15 @@ class DirectStream(trio.abc.HalfCloseableStream):
                     sent += self.write(rest)
 
     async def send_all(self, data: BytesLike) -> None:
-        """Send all of it. Raises ``BrokenResourceError`` and ``ClosedResourceError``; a part is sent if cancelled."""
+        """Send all bytes. A cancel may leave a part of them sent.
+
+        Raise ``BrokenResourceError`` and ``ClosedResourceError``.
+        """
         await self.put_all(data)
         await trio.lowlevel.cancel_shielded_checkpoint()
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the system takes something."""
+        """Wait until the system takes bytes."""
         self.check_open()
         if self._is_full:
             raise trio.BusyResourceError("another task sends")
@@ -144,12 +151,12 @@ class DirectStream(trio.abc.HalfCloseableStream):
             self._is_full = False
 
     async def send_eof(self) -> None:
-        """Say that nothing more is sent."""
+        """Shut down the sending direction."""
         await checkpoint()
         self.say_the_end()
 
     def say_the_end(self) -> None:
-        """As ``send_eof``, which lets others run first."""
+        """Shut down the sending direction as ``send_eof`` does, without letting other tasks run first."""
         self.check_open()
         if self._is_full:
             raise trio.BusyResourceError("another task sends")
@@ -161,7 +168,10 @@ class DirectStream(trio.abc.HalfCloseableStream):
                 raise self._lost(error) from error
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """What comes next, nothing at the end. Raises ``BrokenResourceError`` and ``ClosedResourceError``."""
+        """Return the next bytes, none at the end.
+
+        Raise ``BrokenResourceError`` and ``ClosedResourceError``.
+        """
         size = READ_SIZE if max_bytes is None else max_bytes
         if size < 1:
             raise ValueError(f"max_bytes is {size}, the least is 1")
@@ -176,7 +186,7 @@ class DirectStream(trio.abc.HalfCloseableStream):
                 return chunk
 
     def close(self) -> None:
-        """Close at once. Whoever waits here gets a ``ClosedResourceError``."""
+        """Close at once. A task that waits here gets a ``ClosedResourceError``."""
         if self.socket.fileno() >= 0:
             notify_closing(self.socket)
             self.socket.close()
@@ -184,12 +194,12 @@ class DirectStream(trio.abc.HalfCloseableStream):
     async def aclose(self) -> None:
         """Close at once."""
         self.close()
-        # Who is cancelled wants no more than that: to raise it would only take time, and every connection ends so.
+        # A cancelled task only wants to close: raising here would take time at the end of every connection.
         if trio.current_effective_deadline() > -math.inf:
             await checkpoint()
 
     def check_open(self) -> None:
-        """Raise ``ClosedResourceError`` once it is closed."""
+        """Raise ``ClosedResourceError`` once the stream is closed."""
         if self.socket.fileno() < 0:
             raise trio.ClosedResourceError("the socket was closed")
 

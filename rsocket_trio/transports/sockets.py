@@ -1,4 +1,4 @@
-"""What do sockets need around them? Names of peers, the TLS handshake, and binding addresses and paths."""
+"""Connects and binds TCP and Unix sockets, does the TLS handshake and names the peer."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rsocket_trio.transports.error_text import HandshakeFailed, reason
 from rsocket_trio.transports.socket_stream import DirectStream
 
 COMMON_PORT_TRIES = 16
-"""How often a free port is looked for that several addresses share."""
+"""Tries to find a free port that several addresses share."""
 NO_SUCH_ADDRESS = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
 STEP_BACK = 0.005
 """Seconds that a process which shares a listener leaves to the others after it got a connection."""
 IN_A_ROW = 4
-"""How many it may take out of a queue before it does so again: 800 a second, which is more than it could serve."""
+"""Connections that it may take in a row before it does so again: 800 a second, more than it could serve."""
 ONE_LOST = frozenset(
     getattr(errno, name)
     for name in (
@@ -33,15 +33,15 @@ ONE_LOST = frozenset(
     )
     if hasattr(errno, name)
 )
-"""Errors of accept that tell of one connection, as Linux's accept(2) says."""
+"""Errors of accept that concern one connection only, according to Linux's accept(2)."""
 
 
 async def open_tcp(host: str, port: int) -> DirectStream:
-    """Connect to a host, at whichever of its addresses answers first. Raises ``OSError``."""
+    """Connect to a host, at the first of its addresses that answers. Raise ``OSError``."""
     family = _family(host)
     if family is None:
         return _taken_over(await trio.open_tcp_stream(host, port))
-    # One address, so there is nothing to race: a quarter of what connecting costs is saved.
+    # One address, so there is nothing to race: that saves a quarter of the cost of connecting.
     try:
         connecting = socket.socket(family, socket.SOCK_STREAM)
         try:
@@ -50,13 +50,13 @@ async def open_tcp(host: str, port: int) -> DirectStream:
             connecting.close()
             raise
     except OSError:
-        # The system may have known at once, and who tries again and again must not hold up everybody else.
+        # The system may fail at once, and a task that tries again and again must not hold up all others.
         await trio.lowlevel.checkpoint()
         raise
 
 
 async def open_unix(path: str) -> DirectStream:
-    """Connect to a Unix socket. Raises ``OSError``."""
+    """Connect to a Unix socket. Raise ``OSError``."""
     return _taken_over(await trio.open_unix_socket(path))
 
 
@@ -73,13 +73,13 @@ async def _connect(connecting: socket.socket, address: tuple[str, int]) -> Direc
 
 
 def _taken_over(stream: trio.SocketStream) -> DirectStream:
-    """The socket of a stream of Trio's, which is of no more use then."""
+    """Take the socket out of a Trio stream, which is of no more use then."""
     family = stream.socket.family
     return DirectStream(socket.socket(family, socket.SOCK_STREAM, fileno=stream.socket.detach()))
 
 
 def _family(host: str) -> socket.AddressFamily | None:
-    """The family of an address; ``None`` for a name."""
+    """Return the family of an address; ``None`` for a name."""
     for family in (socket.AF_INET, socket.AF_INET6):
         with suppress(OSError, ValueError):
             socket.inet_pton(family, host)
@@ -88,9 +88,9 @@ def _family(host: str) -> socket.AddressFamily | None:
 
 
 async def secure(stream: trio.SSLStream[DirectStream], handshake: Handshake) -> Handshake:
-    """Do the TLS handshake, which would else wait for the first read, and add the peer's certificate to what is known.
+    """Do the TLS handshake at once, not at the first read. Return the handshake with the peer's certificate.
 
-    Raises ``HandshakeFailed``.
+    Raise ``HandshakeFailed``.
     """
     try:
         await stream.do_handshake()
@@ -101,7 +101,7 @@ async def secure(stream: trio.SSLStream[DirectStream], handshake: Handshake) -> 
 
 
 async def bind_tcp(host: str, port: int, backlog: int) -> list[SocketListener]:
-    """Listeners for every address that a name has, all on one port; port 0 takes one that is free on all.
+    """Bind every address that a name has, all on one port; port 0 takes one that is free on all.
 
     Addresses that this machine cannot have (IPv6 without IPv6) are left out as long as one remains.
     """
@@ -111,7 +111,7 @@ async def bind_tcp(host: str, port: int, backlog: int) -> list[SocketListener]:
         try:
             sockets = _bind_all(addresses, port, backlog)
         except OSError as exc:
-            # Free on the first address need not be free on the others.
+            # A port that is free on the first address need not be free on the others.
             if exc.errno == errno.EADDRINUSE and port == 0 and tries_left:
                 continue
             raise
@@ -157,32 +157,35 @@ def _bind_all(
 
 
 class SocketListener(trio.abc.Listener[DirectStream]):
-    """Accepts from a socket that listens. What was accepted is never dropped by a cancel."""
+    """Accepts from a listening socket. A cancel never drops an accepted connection."""
 
     def __init__(self, listening: socket.socket) -> None:
         listening.setblocking(False)
         self.socket = listening
 
     async def accept(self) -> DirectStream:
-        """The next connection. Raises ``ClosedResourceError``, and ``OSError`` where this process may have no more."""
+        """Return the next connection.
+
+        Raise ``ClosedResourceError``, and ``OSError`` if this process may have no more sockets.
+        """
         while True:
             if self.socket.fileno() < 0:
                 raise trio.ClosedResourceError
-            # First, since mostly nobody else came together with the last one.
+            # Wait first, since mostly no other connection came together with the last one.
             await trio.lowlevel.wait_readable(self.socket)
             accepted = self._take()
             if accepted is not None:
                 return accepted
 
     async def aclose(self) -> None:
-        """Accept no more here. The socket listens for as long as any process has it."""
+        """Stop accepting here. The socket listens for as long as any process has it."""
         if self.socket.fileno() >= 0:
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
         await trio.lowlevel.checkpoint()
 
     def _take(self) -> DirectStream | None:
-        """The connection that waits first; ``None`` if none does, or it is gone already."""
+        """Return the connection that waits first; ``None`` if none does, or it is gone already."""
         if self.socket.fileno() < 0:
             raise trio.ClosedResourceError
         try:
@@ -199,9 +202,9 @@ class SocketListener(trio.abc.Listener[DirectStream]):
 class SharedListener(SocketListener):
     """A listener whose socket other processes accept from as well, so that connections come to all in turn.
 
-    All are woken by each connection, and among idle ones the system lets the same one win again and again. So whoever
-    got the last one lets the others go first, and whoever got some in a row out of a queue does that too: else it would
-    have most of a burst, for as long as they stay.
+    All are woken by each connection, and among idle ones the system lets the same one win again and again. So the
+    process that got the last connection lets the others go first, and so does a process that took several in a row out
+    of a queue: else it would take most of a burst, for as long as its connections stay.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -210,7 +213,7 @@ class SharedListener(SocketListener):
         self._in_a_row = 0
 
     async def accept(self) -> DirectStream:
-        """The next connection. What was accepted is never dropped by a cancel."""
+        """Return the next connection. A cancel never drops an accepted connection."""
         await trio.lowlevel.checkpoint()
         if self._in_a_row == IN_A_ROW:
             self._in_a_row = 0
@@ -236,7 +239,7 @@ class UnixListener(SocketListener):
 
     async def aclose(self) -> None:
         """Stop listening and remove the path."""
-        # First the path: whoever finds it must find somebody listening.
+        # Remove the path first: a client that finds it must find a listening socket.
         if _identity(self._path) == self._identity:
             with suppress(OSError):
                 os.unlink(self._path)
@@ -244,14 +247,14 @@ class UnixListener(SocketListener):
 
 
 def bind_unix(path: str, mode: int | None, backlog: int) -> UnixListener:
-    """A listener at a path. What a crashed server left there is replaced; anything else is an ``OSError``."""
+    """Bind a path. Replace the socket of a crashed server; raise ``OSError`` for anything else there."""
     _remove_stale(path)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bound.bind(path)
         identity = _identity(path)
         if mode is not None:
-            # Before listen() nobody can connect, so there is no moment with the wrong mode.
+            # Before listen() no client can connect, so there is no moment with the wrong mode.
             os.chmod(path, mode)
         bound.listen(backlog)
     except BaseException:
@@ -270,7 +273,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens on."""
+    """Remove a socket at the path if no process listens on it."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -293,5 +296,5 @@ def _remove_stale(path: str) -> None:
 
 
 def server_tls(context: ssl.SSLContext, stream: DirectStream) -> trio.SSLStream[DirectStream]:
-    """The server's side of TLS over an accepted stream, its handshake still to be done."""
+    """Return the server's side of TLS over an accepted stream, its handshake still to be done."""
     return trio.SSLStream(stream, context, server_side=True, https_compatible=True)

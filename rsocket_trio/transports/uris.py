@@ -1,4 +1,4 @@
-"""Which transport and which address does a URI name?"""
+"""Parses a URI into the transport and the address that it names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 from rsocket_trio.values import value
 
 SCHEMES = {"tcp": "tcp", "tls": "tls", "tcp+tls": "tls", "unix": "unix", "ws": "ws", "wss": "wss", "memory": "memory"}
-"""What may stand before ``://``, and what it means."""
+"""The schemes that may stand before ``://``, and the transport of each."""
 DEFAULT_PORTS = {"ws": 80, "wss": 443}
 TLS_SCHEMES = frozenset({"tls", "wss"})
 WEBSOCKET_SCHEMES = frozenset({"ws", "wss"})
@@ -16,9 +16,9 @@ WEBSOCKET_SCHEMES = frozenset({"ws", "wss"})
 
 @value
 class Endpoint:
-    """What a URI names. ``str()`` gives the URI back.
+    """The transport and address of a URI. ``str()`` gives the URI back.
 
-    ``host`` is without brackets, and the name for ``memory``; ``port`` is 0 where there is none; ``path`` is that of
+    ``host`` is without brackets, and the name for ``memory``; ``port`` is 0 if there is none; ``path`` is that of
     the socket for ``unix``, and path and query as they were written for ``ws`` and ``wss``.
     """
 
@@ -55,14 +55,14 @@ class Endpoint:
 
 @lru_cache(maxsize=256)
 def parse_uri(uri: str) -> Endpoint:
-    """The endpoint that a URI names.
+    """Return the endpoint that a URI names.
 
     ::
 
         tcp://host:port     tls://host:port (also tcp+tls)     unix:///path
         ws://host:port/path     wss://host:port/path     memory://name
 
-    Raises ``ValueError`` with the URI and what is wrong with it.
+    Raise ``ValueError`` with the URI and its fault.
     """
     written, separator, rest = uri.partition("://")
     scheme = SCHEMES.get(written.lower())
@@ -107,7 +107,7 @@ def _parse_network(uri: str, scheme: str, rest: str) -> Endpoint:
 
 
 def _split_authority(uri: str, authority: str) -> tuple[str, str]:
-    """Host and port, still text; the port is empty if none was given."""
+    """Return host and port, still text; the port is empty if none was given."""
     if authority.startswith("["):
         host, bracket, after = authority[1:].partition("]")
         if not bracket or (after and not after.startswith(":")):

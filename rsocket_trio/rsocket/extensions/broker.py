@@ -1,4 +1,4 @@
-"""What the broker extension says: who joined which route, and where a request is to go. Nothing here routes."""
+"""The payloads of the broker extension: joined routes, brokers and addresses. Nothing here routes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def encode_tags(tags: Tags) -> bytes:
 
 @value
 class RouteJoin:
-    """A service that can be reached by this route from now on. Ids have 16 bytes."""
+    """Announces a route to a service. Ids have 16 bytes."""
 
     route_id: bytes
     service: str
@@ -83,7 +83,7 @@ def encode_route_join(join: RouteJoin) -> tuple[int, bytes]:
 
 @value
 class BrokerInfo:
-    """A broker that is there, since when, in milliseconds, and what it says of itself."""
+    """Announces a broker: its id, its start time in milliseconds, and its tags."""
 
     broker_id: bytes
     timestamp_ms: int
@@ -105,7 +105,7 @@ def encode_broker_info(info: BrokerInfo) -> tuple[int, bytes]:
 
 @value
 class RouteAdd:
-    """A route that another broker offers."""
+    """Announces a route of another broker."""
 
     broker_id: bytes
     route_id: bytes
@@ -132,7 +132,7 @@ def encode_route_add(route: RouteAdd) -> tuple[int, bytes]:
 
 @value
 class Address:
-    """Where a request comes from and where it is to go; exactly one of unicast, multicast and shard is the way.
+    """The origin and destination of a request; exactly one of unicast, multicast and shard must be set.
 
     A received one may say none or several, which is for the receiver to refuse.
     """
@@ -147,7 +147,7 @@ class Address:
 
     @property
     def has_one_way(self) -> bool:
-        """Whether the address says as it should how it is meant."""
+        """Whether exactly one of unicast, multicast and shard is set."""
         return self.unicast + self.multicast + self.shard == 1
 
 

@@ -1,7 +1,7 @@
-"""What the extensions say about keepalive, resumption and leases, and which of them is defined at which point.
+"""The payloads of the keepalive, resumption and lease extensions, and the points where each is defined.
 
-A decoder takes the place where the payload begins and the nibble; its encoder, right below it, gives nibble and
-payload back. Whether an entry may be ignored, or asks for an answer, is its sender's choice: see ``entry_of``.
+A decoder takes a reader at the start of the payload and the nibble; its encoder, right below it, returns nibble and
+payload. The sender decides whether an entry may be ignored or asks for an answer: see ``entry_of``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FRAMES_COUNT: Final = 0x02
 
 @value
 class KeepaliveTerms:
-    """How often the client says that it is alive, and how long it waits for the server: seconds.
+    """The client's keepalive interval and the longest silence that it accepts, in seconds.
 
     Received ones may be 0, which is forbidden (RSX-KA-02).
     """
@@ -63,7 +63,7 @@ def encode_keepalive_terms(terms: KeepaliveTerms) -> tuple[int, bytes]:
 
 @value
 class Beat:
-    """A sign of life, and with ``respond`` the wish for one."""
+    """A sign of life; with ``respond`` it asks for one."""
 
     respond: bool
     data: bytes = b""
@@ -82,7 +82,7 @@ def encode_beat(beat: Beat) -> tuple[int, bytes]:
 
 @value
 class ResumeRequest:
-    """A client's wish for a session that can be resumed, or with a position for one that is."""
+    """A client's request for a resumable session; with a position, to resume one."""
 
     token: bytes
     last_received_server_position: int | None = None
@@ -103,7 +103,7 @@ def encode_resume_request(request: ResumeRequest) -> tuple[int, bytes]:
 
 @value
 class ResumeGrant:
-    """The server's yes; with its position when a session goes on."""
+    """The server's grant of resumption; with its received position when a session is resumed."""
 
     last_received_client_position: int | None = None
 
@@ -128,7 +128,7 @@ def _optional_position(position: int | None, field: str) -> tuple[int, bytes]:
 
 @value
 class ResumePosition:
-    """What was received so far, in bytes: the peer need not keep it any longer."""
+    """The received position in bytes: the peer need not keep earlier frames."""
 
     last_received_position: int
 
@@ -147,7 +147,7 @@ def encode_resume_position(position: ResumePosition) -> tuple[int, bytes]:
 
 @value
 class Resumable:
-    """Whether the stream that begins here outlives its transport."""
+    """Marks a new stream as resumable or not: a resumable one outlives its transport."""
 
     resumable: bool = True
 
@@ -165,7 +165,7 @@ def encode_resumable(stream: Resumable) -> tuple[int, bytes]:
 
 @value
 class Strategies:
-    """Ways to count what a lease permits: well-known numbers, or names.
+    """The strategies for counting permits of a lease: well-known numbers or names.
 
     Selected ones: the first is for the client's requests, the last for the server's.
     """
@@ -191,7 +191,7 @@ def encode_strategies(strategies: Strategies) -> tuple[int, bytes]:
 
 @value
 class Permits:
-    """A lease: so many permits of a strategy, for so long. Nanoseconds, as in ``LeaseFrame``."""
+    """A lease: permits of a strategy for a time to live in nanoseconds, as in ``LeaseFrame``."""
 
     strategy: int | str
     time_to_live_ns: int
@@ -216,7 +216,7 @@ def encode_permits(permits: Permits) -> tuple[int, bytes]:
 
 @value
 class Complexity:
-    """How many permits this request costs."""
+    """The cost of this request in permits."""
 
     permits: int = 1
 
@@ -278,7 +278,7 @@ ENCODERS: Final[dict[type, tuple[int, Callable[[Any], tuple[int, bytes]]]]] = {
 
 
 def entry_of(content: object, *, ignore: bool = False, ack: bool = False) -> Entry:
-    """The entry that says one of the values above. Raises ``LocalProtocolError`` for numbers out of their range."""
+    """Return the entry that carries one of the values above. Raise ``LocalProtocolError`` for numbers out of range."""
     try:
         ext, encode = ENCODERS[type(content)]
     except KeyError:

@@ -1,4 +1,4 @@
-"""What a client asks for in the extension entries of its SETUP, and what a server grants in those of SETUP_OK."""
+"""The extension entries of SETUP and SETUP_OK: a client's requested terms and a server's grants."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ TERMS_SIZE: Final = 8
 
 
 def as_entries(contents: Iterable[object]) -> tuple[Entry, ...]:
-    """Entries of what a user gave: ready-made ones, or what an extension says.
+    """Return the entries of a user's values: ready-made entries, or payloads of an extension.
 
-    An application's own extension may always be ignored (RSX-TLV-09). Raises ``LocalProtocolError`` for what no
-    extension says.
+    An application's own extension may always be ignored (RSX-TLV-09). Raise ``LocalProtocolError`` for a value of no
+    extension.
     """
     entries = (content if isinstance(content, Entry) else entry_of(content) for content in contents)
     return tuple(attrs.evolve(entry, ignore=True) if isinstance(entry.ext, str) else entry for entry in entries)
 
 
 def content_at(point: Point, entries: Iterable[Entry], kind: type) -> object:
-    """The first thing of this kind that the entries say at this point, or ``None``."""
+    """Return the first payload of this class among the entries at this point, or ``None``."""
     contents = (point.read(entry) for entry in entries)
     return next((content for content in contents if isinstance(content, kind)), None)
 
@@ -56,7 +56,7 @@ def content_at(point: Point, entries: Iterable[Entry], kind: type) -> object:
 
 
 def asked(keepalive: Keepalive, *, lease: bool, resume: ResumeRequest | None = None) -> tuple[Entry, ...]:
-    """What our own SETUP asks for: keepalive, which nobody has to answer; leases and resumption, which are granted."""
+    """Return the entries of our own SETUP: keepalive needs no answer, leases and resumption ask for a grant."""
     entries = [entry_of(KeepaliveTerms(keepalive.interval, keepalive.max_lifetime), ignore=True)]
     if resume is not None:
         entries.append(entry_of(resume, ack=True))  # RSX-RES-04
@@ -66,19 +66,19 @@ def asked(keepalive: Keepalive, *, lease: bool, resume: ResumeRequest | None = N
 
 
 def resume_grant(position: int | None) -> Entry:
-    """What a server answers to a client that may come back, or with a position to one that has (RSX-RES-03)."""
+    """Return a server's grant of resumption, with its position for a client that resumes (RSX-RES-03)."""
     return entry_of(ResumeGrant(position))
 
 
 def with_mark(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """The entries of a request, which says that its stream is resumable unless they say otherwise (RSX-RES-06)."""
+    """Return a request's entries with its stream marked as resumable, unless they carry a mark (RSX-RES-06)."""
     if content_at(AT_STREAM, entries, Resumable) is not None:
         return entries
     return (*entries, entry_of(Resumable(), ignore=True))
 
 
 def stated(frame: SetupFrame) -> SetupFrame:
-    """The same SETUP with its terms in the fields that other dialects have for them, too."""
+    """Return the SETUP with its terms also in the fields that other dialects have for them."""
     terms = content_at(AT_SETUP, frame.extensions, KeepaliveTerms)
     resume = content_at(AT_SETUP, frame.extensions, ResumeRequest)
     return attrs.evolve(
@@ -94,12 +94,12 @@ def stated(frame: SetupFrame) -> SetupFrame:
 
 
 def unreadable(error: RemoteProtocolError) -> SetupError:
-    """How a SETUP that was not understood is refused: RSX-TLV-07, RSX-TLV-08, RSX-GAP-18."""
+    """Return the refusal of a SETUP that was not understood (RSX-TLV-07, RSX-TLV-08, RSX-GAP-18)."""
     return UnsupportedSetup(str(error)) if isinstance(error, UnknownExtension) else InvalidSetup(str(error))
 
 
 def refusal(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> SetupError | None:
-    """Why a server can't accept what this SETUP, which stands as it came, says or asks for; or ``None``."""
+    """Return a server's refusal of this SETUP, given as received, or ``None`` if it can be accepted."""
     if frame.data_mime == "":
         return InvalidSetup("SETUP without a data MIME type")  # RSX-MIME-03
     for entry in frame.extensions:
@@ -131,7 +131,7 @@ def _refused(entry: Entry, grants_leases: bool, resumes: bool) -> SetupError | N
 
 
 def grants(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> tuple[Entry, ...]:
-    """What a server by itself answers to the entries that ask for it: those that are not there are not granted."""
+    """Return the entries that a server grants by itself; an entry missing here is not granted."""
     granted: list[Entry] = []
     for entry in frame.extensions:
         if entry.ack and entry.ext == KEEPALIVE:
@@ -144,18 +144,19 @@ def grants(frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> 
 
 
 def _leases(entry: Entry, grants_leases: bool) -> bool:
-    """Whether this entry asks for leases of a kind that is granted."""
+    """Return whether this entry asks for leases of a strategy that is granted."""
     content = AT_SETUP.read(entry)
     return grants_leases and entry.ack and isinstance(content, Strategies) and REQUESTS_COUNT in content.names
 
 
-# The client looks what it got
+# The client checks the grants
 
 
 def check_grants(asked_for: Iterable[Entry], granted: tuple[Entry, ...]) -> None:
-    """Hold SETUP_OK to what was offered.
+    """Check the grants of SETUP_OK against the client's offer.
 
-    Raises ``RemoteProtocolError`` for what was not, ``UnsupportedSetup`` for leases that we can't go on without.
+    Raise ``RemoteProtocolError`` for a strategy that was not offered, ``UnsupportedSetup`` for leases or resumption
+    that were not granted.
     """
     offered = content_at(AT_SETUP, asked_for, Strategies)
     selected = content_at(AT_OK, granted, Strategies)
@@ -175,7 +176,7 @@ def check_grants(asked_for: Iterable[Entry], granted: tuple[Entry, ...]) -> None
 
 
 def cost_of(entries: tuple[Entry, ...]) -> int:
-    """How many permits a request with these entries costs (RSX-LEASE-05)."""
+    """Return the cost in permits of a request with these entries (RSX-LEASE-05)."""
     for entry in entries:
         if entry.ext == LEASE:
             content = AT_STREAM.read(entry)
@@ -184,7 +185,7 @@ def cost_of(entries: tuple[Entry, ...]) -> int:
 
 
 def misdirected(entries: tuple[Entry, ...]) -> bool:
-    """Whether a broker's address does not say as it should how it is meant (RSX-BRK-03)."""
+    """Return whether a broker's address lacks exactly one of unicast, multicast and shard (RSX-BRK-03)."""
     for entry in entries:
         if entry.ext == BROKER:
             content = AT_STREAM.read(entry)

@@ -1,6 +1,6 @@
-"""What the layouts with a 24-bit frame length share: header, flags, metadata, requests.
+"""Field codecs shared by the layouts with a 24-bit frame length: header, flags, metadata, requests.
 
-Clauses are those of RSocket 1.0; ReactiveSocket 0.2 says the same of these parts.
+Clauses are those of RSocket 1.0; ReactiveSocket 0.2 defines these parts alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEXT: Final = 0x020
 
 HEADER: Final = struct.Struct(">IH")
 BODY: Final = HEADER.size
-"""Where a frame goes on after its header."""
+"""The offset behind a frame's header."""
 UINT32: Final = struct.Struct(">I")
 UINT64: Final = struct.Struct(">Q")
 TWO_UINT32: Final = struct.Struct(">II")
@@ -41,18 +41,18 @@ NS_PER_MS: Final = 1_000_000
 
 
 def split_header(data: bytes) -> tuple[int, int, int]:
-    """Type number, flags and stream id."""
+    """Return type number, flags and stream id."""
     stream_id, word = HEADER.unpack_from(data)
     return word >> 10, word & 0x3FF, stream_id
 
 
 def header(number: int, flags: int, stream_id: int) -> bytes:
-    """The six bytes that begin a frame."""
+    """Return the six bytes that begin a frame."""
     return HEADER.pack(stream_id, number << 10 | flags)
 
 
 def add_flags(data: bytes, flags: int) -> bytes:
-    """The same frame with more flags set."""
+    """Return the frame with more flags set."""
     stream_id, word = HEADER.unpack_from(data)
     return HEADER.pack(stream_id, word | flags) + data[BODY:]
 
@@ -75,7 +75,7 @@ HEADER_24: Final = HeaderLayout(
 
 
 def metadata_at(data: bytes, offset: int) -> tuple[bytes, int]:
-    """The metadata that begins with its length at ``offset``, and where it ends. Raises ``BadMetadata``."""
+    """Return the metadata whose length is at ``offset``, and its end. Raise ``BadMetadata``."""
     start = offset + 3
     left = len(data) - start
     if left < 0:
@@ -87,14 +87,14 @@ def metadata_at(data: bytes, offset: int) -> tuple[bytes, int]:
 
 
 def metadata_field(name: str, metadata: bytes) -> bytes:
-    """Metadata behind its length."""
+    """Return metadata behind its length."""
     if len(metadata) > LONGEST_METADATA:
         raise LocalProtocolError(f"{name} metadata of {len(metadata)} bytes, limit {LONGEST_METADATA}")
     return len(metadata).to_bytes(3, "big") + metadata
 
 
 def payload_at(data: bytes, offset: int, flags: int) -> Payload:
-    """What stands from ``offset`` to the end: metadata if M is set, then data."""
+    """Return the payload from ``offset`` to the end: metadata if M is set, then data."""
     if not flags & METADATA:
         return Payload(data[offset:])
     metadata, offset = metadata_at(data, offset)
@@ -102,27 +102,27 @@ def payload_at(data: bytes, offset: int, flags: int) -> Payload:
 
 
 def check_connection(name: str, stream_id: int) -> None:
-    """Frames that concern the connection are sent on stream 0. Raises ``LocalProtocolError``."""
+    """Raise ``LocalProtocolError`` if a frame of the connection is not on stream 0."""
     if stream_id:
         raise LocalProtocolError(f"{name} stream_id {stream_id}: it concerns the connection, whose number is 0")
 
 
 def check_stream(name: str, stream_id: int) -> None:
-    """Frames that concern a stream name one: 0 is the connection. Raises ``LocalProtocolError``."""
+    """Raise ``LocalProtocolError`` if a frame of a stream is on stream 0 or names an id out of range."""
     check(name, "stream_id", stream_id, 1, UINT31_MAX)
 
 
 def refuse_metadata(name: str, metadata: bytes | None) -> None:
-    """Types without metadata say so instead of losing it."""
+    """Raise ``LocalProtocolError`` for metadata in a frame type without it, instead of losing it."""
     if metadata is not None:
         raise LocalProtocolError(f"{name} metadata of {len(metadata)} bytes: this frame has none")
 
 
-# What SETUP says in text and in seconds
+# Texts and times of SETUP
 
 
 def milliseconds(field: str, seconds: float) -> int:
-    """A time of SETUP as its field holds it."""
+    """Return a time of SETUP in milliseconds, as its field holds it."""
     # NaN and infinity have no milliseconds to check: the comparison refuses them.
     if not 0 < seconds * 1000 <= UINT31_MAX:
         raise LocalProtocolError(f"SETUP {field} {seconds}: must be from 0.001 to {UINT31_MAX / 1000} seconds")
@@ -131,7 +131,7 @@ def milliseconds(field: str, seconds: float) -> int:
 
 
 def mime_field(field: str, mime: str) -> bytes:
-    """A MIME type of SETUP behind its length of one byte."""
+    """Return a MIME type of SETUP behind its length of one byte."""
     try:
         content = mime.encode("latin-1")
     except UnicodeEncodeError as error:
@@ -143,13 +143,13 @@ def mime_field(field: str, mime: str) -> bytes:
 
 
 def lease_numbers(data: bytes) -> tuple[int, int]:
-    """Time to live in nanoseconds, and the number of requests."""
+    """Return the time to live in nanoseconds, and the number of requests."""
     time_to_live, number_of_requests = TWO_UINT32.unpack_from(data, BODY)
     return (time_to_live & UINT31_MAX) * NS_PER_MS, number_of_requests & UINT31_MAX
 
 
 def lease_fields(frame: LeaseFrame) -> bytes:
-    """Both numbers; 0 is allowed in either and stops all requests (RS10-LEASE-03). Part milliseconds are cut off."""
+    """Encode both numbers, cutting off part milliseconds; 0 in either stops all requests (RS10-LEASE-03)."""
     check("LEASE", "stream_id", frame.stream_id, 0, 0)
     check("LEASE", "time_to_live_ns", frame.time_to_live_ns, 0, UINT31_MAX * NS_PER_MS)
     check("LEASE", "number_of_requests", frame.number_of_requests, 0, UINT31_MAX)
@@ -160,7 +160,7 @@ def lease_fields(frame: LeaseFrame) -> bytes:
 
 
 def request_row(number: int, name: str, interaction: Interaction) -> Row:
-    """A request that asks for one item or none."""
+    """Return the row of a request that asks for one item or none."""
 
     def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
         payload = payload_at(data, BODY, flags) if flags & METADATA else Payload(data[BODY:])
@@ -181,7 +181,7 @@ def request_row(number: int, name: str, interaction: Interaction) -> Row:
 
 
 def counted_request_row(number: int, name: str, interaction: Interaction, complete_flag: int) -> Row:
-    """A request that grants credit at once; with a flag for COMPLETE where the requester has items of its own."""
+    """Return the row of a request with credit; it has a COMPLETE flag if the requester sends items of its own."""
     fixed = BODY + UINT32.size
     pack = struct.Struct(">IHI").pack
 

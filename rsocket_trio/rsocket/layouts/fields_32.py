@@ -1,6 +1,6 @@
-"""What the layouts with a 32-bit frame length share: metadata behind its header, requests, CANCEL, RESPONSE.
+"""Field codecs shared by the layouts with a 32-bit frame length: metadata, requests, CANCEL, RESPONSE.
 
-ReactiveSocket 0.0 and 0.1 put the same fields in the same order and give them other sizes: a ``Shape`` says which.
+ReactiveSocket 0.0 and 0.1 put the same fields in the same order and give them other sizes, which a ``Shape`` holds.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ UINT32_MAX: Final = 2**32 - 1
 UINT64_MAX: Final = 2**64 - 1
 METADATA_HEADER: Final = UINT32.size
 LARGEST_FRAME_32: Final = 2**31 - 1 - 4
-"""Bytes: what the 31 bits of the length can say, the 4 of the length itself not counted (RS00-HDR-04, RS01-HDR-04)."""
+"""Bytes: the largest length in 31 bits, without the 4 of the length itself (RS00-HDR-04, RS01-HDR-04)."""
 EXT: Final = 0xFFFF
 """The type without a stream id: its extended type stands there (RS00-EXT-02, RS01-EXT-01)."""
 EXT_BODY: Final = 8
-"""Where the content of an EXT begins."""
+"""The offset of an EXT's content."""
 
 
 @attrs.frozen
 class Shape:
-    """Where a layout keeps what all its frames have, and how wide its numbers are."""
+    """The positions of the fields that all frames of a layout share, and the widths of its numbers."""
 
     header: Callable[[int, int, int], bytes]
-    """What a frame begins with: type number, flags, stream id."""
+    """The beginning of a frame: type number, flags, stream id."""
     body: int
-    """Where a frame goes on after its header."""
+    """The offset behind a frame's header."""
     flags_offset: int
     last_id: int
     count: struct.Struct
     """Initial Request N and Request N."""
     last_count: int
-    """The largest number that a count can say."""
+    """The largest value of a count."""
     read_count: Callable[[int], int]
-    """What a count on the wire counts as."""
+    """The value of a count on the wire."""
     largest_metadata: int
     """The largest number in a metadata header's length, which counts those 4 bytes too; its bits are a mask."""
     last_metadata_type: int
@@ -57,7 +57,7 @@ class Shape:
     # Metadata: one word with its type, if it has one, and its length (RS00-MD-03, RS00-MD-05, RS01-MD-02, RS01-MD-03).
 
     def metadata_at(self, data: bytes, offset: int) -> tuple[bytes, int, int]:
-        """The metadata whose header is at ``offset``, its type, and where it ends. Raises ``BadMetadata``."""
+        """Return the metadata whose header is at ``offset``, its type and its end. Raise ``BadMetadata``."""
         start = offset + METADATA_HEADER
         left = len(data) - offset
         if left < METADATA_HEADER:
@@ -72,7 +72,7 @@ class Shape:
         return data[start:end], word >> 24 & self.last_metadata_type, end
 
     def metadata_field(self, name: str, metadata: bytes, metadata_type: int) -> bytes:
-        """Metadata behind its header."""
+        """Return metadata behind its header."""
         size = METADATA_HEADER + len(metadata)
         if size > self.largest_metadata:  # RS00-MD-06, RS01-MD-04
             limit = self.largest_metadata - METADATA_HEADER
@@ -83,30 +83,30 @@ class Shape:
         return UINT32.pack(metadata_type << 24 | size) + metadata
 
     def payload_at(self, data: bytes, offset: int, flags: int) -> Payload:
-        """What stands from ``offset`` to the end: metadata if M is set, then data."""
+        """Return the payload from ``offset`` to the end: metadata if M is set, then data."""
         if not flags & self.metadata_flag:
             return Payload(data[offset:])
         metadata, metadata_type, offset = self.metadata_at(data, offset)
         return Payload(data[offset:], metadata, metadata_type=metadata_type)
 
     def payload_head(self, name: str, payload: Payload) -> tuple[int, bytes]:
-        """The M flag and everything of a payload that stands before its data."""
+        """Return the M flag and the bytes of a payload before its data."""
         return self.optional_metadata(name, payload.metadata, payload.metadata_type)
 
     # Frames that have nothing but metadata carry it the same way (RS00-MD-09, RS01-MD-09).
 
     def metadata_if_any(self, data: bytes, offset: int, flags: int) -> tuple[bytes | None, int, int]:
-        """Metadata if M is set, its type, and where the frame goes on."""
+        """Return the metadata if M is set, its type, and the offset behind it."""
         return self.metadata_at(data, offset) if flags & self.metadata_flag else (None, 0, offset)
 
     def optional_metadata(self, name: str, metadata: bytes | None, metadata_type: int) -> tuple[int, bytes]:
-        """The M flag and the metadata behind its header, or neither."""
+        """Return the M flag and the metadata behind its header, or neither."""
         if metadata is None:
             return 0, b""
         return self.metadata_flag, self.metadata_field(name, metadata, metadata_type)
 
     def check_stream(self, name: str, stream_id: int) -> None:
-        """Frames that concern a stream name one: 0 is the connection. Raises ``LocalProtocolError``."""
+        """Raise ``LocalProtocolError`` if a frame of a stream is on stream 0 or names an id out of range."""
         check(name, "stream_id", stream_id, 1, self.last_id)
 
 
@@ -114,7 +114,7 @@ class Shape:
 
 
 def request_row(shape: Shape, number: int, name: str, interaction: Interaction, follows_flag: int) -> Row:
-    """A request that asks for one item or none (RS00-RR-01, RS00-FNF-01, RS01-RR-01, RS01-FNF-01)."""
+    """Return the row of a request that asks for one item or none (RS00-RR-01, RS00-FNF-01, RS01-RR-01, RS01-FNF-01)."""
     body, header, payload_at = shape.body, shape.header, shape.payload_at
 
     def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
@@ -132,7 +132,7 @@ def request_row(shape: Shape, number: int, name: str, interaction: Interaction, 
 
 
 def counted_request_row(shape: Shape, number: int, name: str, interaction: Interaction, follows_flag: int) -> Row:
-    """A request that grants credit at once; 0 is allowed (RS00-STR-01, RS00-SUB-01, RS01-STR-01, RS01-SUB-01)."""
+    """Return the row of a request with credit, which may be 0 (RS00-STR-01, RS00-SUB-01, RS01-STR-01, RS01-SUB-01)."""
     body, header, count, read_count = shape.body, shape.header, shape.count, shape.read_count
     fixed = body + count.size
 
@@ -155,7 +155,7 @@ def counted_request_row(shape: Shape, number: int, name: str, interaction: Inter
 
 
 def follows(name: str, frame: RequestFrame, follows_flag: int) -> int:
-    """The F flag of a request, where its type has one."""
+    """Return the F bit of a request, 0 if it is whole. Raise ``LocalProtocolError`` if its type has none."""
     if not frame.follows:
         return 0
     if not follows_flag:
@@ -164,7 +164,7 @@ def follows(name: str, frame: RequestFrame, follows_flag: int) -> int:
 
 
 def cancel_row(shape: Shape, number: int) -> Row:
-    """CANCEL (RS00-CAN-01, RS01-CAN-01)."""
+    """Return the row of CANCEL (RS00-CAN-01, RS01-CAN-01)."""
 
     def decode(stream_id: int, flags: int, data: bytes) -> CancelFrame:
         metadata, metadata_type, _ = shape.metadata_if_any(data, shape.body, flags)
@@ -179,7 +179,7 @@ def cancel_row(shape: Shape, number: int) -> Row:
 
 
 def response_row(shape: Shape, number: int) -> Row:
-    """RESPONSE (RS00-RSP-01, RS01-RSP-01). It has no flag for an item: only C with nothing at all is none by itself."""
+    """Return the row of RESPONSE (RS00-RSP-01, RS01-RSP-01). It has no item flag: only an empty C carries no item."""
     body, header, payload_at, last_id = shape.body, shape.header, shape.payload_at, shape.last_id
     metadata_flag, follows_flag, complete_flag = shape.metadata_flag, shape.follows_flag, shape.complete_flag
 
@@ -211,7 +211,7 @@ def response_row(shape: Shape, number: int) -> Row:
 
 
 def decode_metadata_push(shape: Shape, stream_id: int, flags: int, data: bytes) -> MetadataPushFrame:
-    """METADATA_PUSH: M is always set (RS00-MP-01, RS00-MP-05, RS01-MP-02, RS01-MP-03)."""
+    """Decode METADATA_PUSH: M is always set (RS00-MP-01, RS00-MP-05, RS01-MP-02, RS01-MP-03)."""
     if not flags & shape.metadata_flag:
         raise BadMetadata("no metadata: its flag is clear", offset=shape.flags_offset)
     metadata, metadata_type, _ = shape.metadata_at(data, shape.body)
@@ -219,6 +219,6 @@ def decode_metadata_push(shape: Shape, stream_id: int, flags: int, data: bytes) 
 
 
 def encode_metadata_push(shape: Shape, number: int, frame: MetadataPushFrame) -> Parts:
-    """Its mirror; which stream ids are allowed is the layout's to say."""
+    """Encode METADATA_PUSH; the layout checks its stream id."""
     metadata = shape.metadata_field("METADATA_PUSH", frame.metadata, frame.metadata_type)
     return shape.header(number, shape.metadata_flag, frame.stream_id) + metadata, b""

@@ -1,7 +1,7 @@
-"""How the original draft, ReactiveSocket 0.0, writes each frame: decoders, encoders, and the table that names them.
+"""The frame layout of ReactiveSocket 0.0, the original draft: decoders, encoders and their table.
 
-The clauses RS00-... say why each field stands where it does. Flag bits without a name are ignored (RS00-HDR-11). The
-version stands in every frame: SETUP is read whatever it says, all others only with 0 (RS00-HDR-12).
+The clauses RS00-... define the place of each field. Flag bits without a name are ignored (RS00-HDR-11). Every frame
+has a version: SETUP is read with any, all others only with 0 (RS00-HDR-12).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ NO_FOLLOWS: Final = 0
 
 HEADER: Final = struct.Struct(">HHQ")
 BODY: Final = HEADER.size
-"""Where a frame goes on after its header."""
+"""The offset behind a frame's header."""
 EXT_HEADER: Final = struct.Struct(">HHI")
 TWO_UINT64: Final = struct.Struct(">QQ")
 SETUP: Final = 0x0001
@@ -61,7 +61,7 @@ STREAM_ERROR: Final = 0x201
 
 
 def split_header(data: bytes) -> tuple[int, int, int]:
-    """Type number, flags and stream id. Above the 16 bits of the type is a version that is not 0."""
+    """Return type number, flags and stream id. Above the 16 bits of the type is a version that is not 0."""
     try:
         word, number, stream_id = HEADER.unpack_from(data)
     except struct.error:
@@ -75,12 +75,12 @@ def split_header(data: bytes) -> tuple[int, int, int]:
 
 
 def header(number: int, flags: int, stream_id: int) -> bytes:
-    """The twelve bytes that begin a frame of version 0."""
+    """Return the twelve bytes that begin a frame of version 0."""
     return HEADER.pack(flags, number, stream_id)
 
 
 def add_flags(data: bytes, flags: int) -> bytes:
-    """The same frame with more flags set."""
+    """Return the frame with more flags set."""
     return data[:1] + bytes([data[1] | flags]) + data[2:]
 
 
@@ -100,7 +100,7 @@ HEADER_0_0: Final = HeaderLayout(
 
 
 def read_count(number: int) -> int:
-    """From 2^63 on a count is 2^63 - 1 (RS00-RQN-02)."""
+    """Return a count of the wire, bounded to 2^63 - 1 (RS00-RQN-02)."""
     return min(number, UINT63_MAX)
 
 
@@ -244,10 +244,10 @@ def encode_ext(frame: ExtFrame) -> Parts:
 
 
 class OriginalCodec(Codec):
-    """The draft's own: a version in every frame, and two types for what other dialects call ERROR."""
+    """The codec of the original draft: a version in every frame, and two types for the ERROR of other dialects."""
 
     def row_of(self, frame: Frame) -> Row:
-        """The row that a frame is written by. Raises ``LocalProtocolError`` where the layout has none."""
+        """Return the row that encodes a frame. Raise ``LocalProtocolError`` if the layout has none."""
         if isinstance(frame, ErrorFrame) and not frame.stream_id:
             return SETUP_ERROR_ROW
         return super().row_of(frame)

@@ -1,7 +1,7 @@
-"""How ReactiveSocket 0.1 writes each frame: a decoder and its encoder for every type, and the table that names them.
+"""The frame layout of ReactiveSocket 0.1: a decoder and an encoder for every type, and their table.
 
-The clauses RS01-... say why each field stands where it does. What is spare is ignored (RS01-HDR-08). Items of a
-channel's requester are REQUEST_CHANNEL frames, which read as requests: what they are depends on the stream.
+The clauses RS01-... define the place of each field. Spare bits are ignored (RS01-HDR-08). Items of a
+channel's requester are REQUEST_CHANNEL frames, which read as requests: the stream decides their meaning.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOW_STRICT: Final = 0x0010
 
 HEADER: Final = struct.Struct(">HHI")
 BODY: Final = HEADER.size
-"""Where a frame goes on after its header."""
+"""The offset behind a frame's header."""
 TWO_UINT32: Final = struct.Struct(">II")
 SETUP_FIELDS: Final = struct.Struct(">HHII")
 NUL: Final = b"\0"
@@ -61,13 +61,13 @@ NUL: Final = b"\0"
 
 
 def split_header(data: bytes) -> tuple[int, int, int]:
-    """Type number, flags and stream id."""
+    """Return type number, flags and stream id."""
     number, flags, stream_id = HEADER.unpack_from(data)
     return number, flags, stream_id if number != EXT else 0
 
 
 def add_flags(data: bytes, flags: int) -> bytes:
-    """The same frame with more flags set."""
+    """Return the frame with more flags set."""
     number, old, stream_id = HEADER.unpack_from(data)
     return HEADER.pack(number, old | flags, stream_id) + data[BODY:]
 
@@ -106,12 +106,12 @@ SHAPE: Final = Shape(
 
 
 def without_terminator(text: bytes) -> bytes:
-    """Text as it was meant."""
+    """Return text without its terminator."""
     return text.removesuffix(NUL)
 
 
 def terminated_if_needed(text: bytes) -> bytes:
-    """Text that reads as it is meant."""
+    """Return text with a NUL behind it if it ends with one, and unchanged otherwise."""
     return text + NUL if text.endswith(NUL) else text
 
 
@@ -156,7 +156,7 @@ def encode_setup(frame: SetupFrame) -> Parts:
 
 
 def milliseconds(field: str, seconds: float) -> int:
-    """A time of SETUP as its field holds it. 0 is allowed (RS01-SETUP-09), so nothing else is rounded to it."""
+    """Return a time of SETUP in milliseconds. 0 is allowed (RS01-SETUP-09), so nothing else is rounded to it."""
     # NaN and infinity have no milliseconds to check: the comparison refuses them.
     if not 0 <= seconds * 1000 <= UINT32_MAX:
         raise LocalProtocolError(f"SETUP {field} {seconds}: must be from 0 to {UINT32_MAX / 1000} seconds")
@@ -164,7 +164,7 @@ def milliseconds(field: str, seconds: float) -> int:
 
 
 def text_field(field: str, mime: str) -> bytes:
-    """A MIME type of SETUP behind its length, which counts a terminator."""
+    """Return a MIME type of SETUP behind its length, which counts a terminator."""
     return mime_field(field, mime + "\0" if mime.endswith("\0") else mime)
 
 
@@ -218,14 +218,14 @@ def encode_channel(frame: RequestFrame) -> Parts:
 
 
 def channel_frame(stream_id: int, flags: int, data: bytes, initial_n: int | None, offset: int) -> RequestFrame:
-    """The frame whose payload begins at ``offset``."""
+    """Return the REQUEST_CHANNEL whose payload begins at ``offset``."""
     payload = SHAPE.payload_at(data, offset, flags)
     channel = Interaction.REQUEST_CHANNEL
     return RequestFrame(stream_id, channel, payload, initial_n, flags & FOLLOWS != 0, flags & COMPLETE != 0)
 
 
 def channel_parts(frame: RequestFrame, n_flag: int, count: bytes) -> Parts:
-    """The frame whose count is these bytes."""
+    """Encode a REQUEST_CHANNEL with these bytes as its count."""
     SHAPE.check_stream("REQUEST_CHANNEL", frame.stream_id)
     flags, metadata = SHAPE.payload_head("REQUEST_CHANNEL", frame.payload)
     flags |= n_flag | (FOLLOWS if frame.follows else 0) | (COMPLETE if frame.complete else 0)

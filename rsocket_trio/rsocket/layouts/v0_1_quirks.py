@@ -1,4 +1,4 @@
-"""What peers of the time write otherwise in 0.1: rows of its layout that change, by name or for all sessions."""
+"""Alternative rows of the ReactiveSocket 0.1 layout, for peers that deviate from its document."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REQUEST_SUB: Final = 0x0007
 
 
 def with_low_flags(row: Row) -> Row:
-    """SETUP whose lease and strict flags stand one byte too low as well: both are written, and either counts."""
+    """Return SETUP's row with lease and strict flags also one byte too low: both are written, either counts."""
 
     def decode(stream_id: int, flags: int, data: bytes) -> Frame:
         frame = row.decode(stream_id, flags, data)
@@ -54,7 +54,7 @@ def with_low_flags(row: Row) -> Row:
 
 
 def with_version_0_0(row: Row) -> Row:
-    """SETUP whose version is 0.0, whatever the frame says."""
+    """Return SETUP's row with version 0.0 written for every frame."""
 
     def encode(frame: SetupFrame) -> Parts:
         return row.encode(attrs.evolve(frame, major=0, minor=0))
@@ -63,12 +63,12 @@ def with_version_0_0(row: Row) -> Row:
 
 
 def with_slot(row: Row) -> Row:
-    """REQUEST_CHANNEL that always has its count."""
+    """Return REQUEST_CHANNEL's row with a count in every frame."""
     return attrs.evolve(row, decode=decode_channel_with_slot, encode=encode_channel_with_slot)
 
 
 def with_count_flag(row: Row) -> Row:
-    """REQUEST_STREAM or REQUEST_SUB written with the flag that REQUEST_CHANNEL has for its count."""
+    """Return the row of REQUEST_STREAM or REQUEST_SUB, written with REQUEST_CHANNEL's flag for its count."""
 
     def encode(frame: RequestFrame) -> Parts:
         head, data = row.encode(frame)
@@ -78,7 +78,7 @@ def with_count_flag(row: Row) -> Row:
 
 
 def decode_channel_with_slot(stream_id: int, flags: int, data: bytes) -> RequestFrame:
-    """The count is there even if N is clear; then 0 is as good as none. Less than 4 bytes have no room for it."""
+    """Decode a count even if N is clear; then 0 means none. A body below 4 bytes has no room for it."""
     if len(data) < BODY + UINT32.size:
         return channel_frame(stream_id, flags, data, None, BODY)
     (initial_n,) = UINT32.unpack_from(data, BODY)
@@ -87,13 +87,13 @@ def decode_channel_with_slot(stream_id: int, flags: int, data: bytes) -> Request
 
 
 def encode_channel_with_slot(frame: RequestFrame) -> Parts:
-    """The count is written always, with N set if it was given."""
+    """Encode the count always, with N set if it was given."""
     return encode_channel(frame) if frame.initial_n is not None else channel_parts(frame, 0, UINT32.pack(0))
 
 
 @attrs.frozen
 class Quirk:
-    """A row that some peers read or write otherwise, and how it changes."""
+    """A row that some peers read or write otherwise, and its change."""
 
     row: Row
     change: Callable[[Row], Row]
@@ -113,7 +113,7 @@ QUIRKS: Final[dict[str, Quirk]] = {
 
 @functools.cache
 def codec(quirks: frozenset[str] = frozenset()) -> Codec:
-    """The codec with these quirks. Raises ``ValueError`` naming one that this layout does not have."""
+    """Return the codec with these quirks. Raise ``ValueError`` naming one that this layout does not have."""
     rows: dict[int, Row] = {}
     for name in sorted(quirks):
         if name not in QUIRKS:
@@ -125,6 +125,6 @@ def codec(quirks: frozenset[str] = frozenset()) -> Codec:
 
 @functools.cache
 def flagging_counts(plain: Codec) -> Codec:
-    """A codec of this layout that says of every count that it is there: Go reads none without its flag."""
+    """Return a codec of this layout that flags every count: Go reads none without its flag."""
     rows = [plain.row(number) for number in (REQUEST_STREAM, REQUEST_SUB)]
     return plain.replacing(*(with_count_flag(row) for row in rows if row is not None))

@@ -1,4 +1,4 @@
-"""How ReactiveSocket 0.2 writes its frames: the table of RSocket 1.0 with the rows replaced that were drawn otherwise.
+"""The frame layout of ReactiveSocket 0.2: the table of RSocket 1.0 with some rows replaced.
 
 SETUP has a strict flag (RS02-SETUP-03), ERROR and CANCEL may have metadata (RS02-ERR-01, RS02-CAN-01), metadata that
 stands alone has its length too (RS02-MD-04), and a PAYLOAD may have neither NEXT nor COMPLETE (RS02-PAY-03).

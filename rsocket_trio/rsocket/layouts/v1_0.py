@@ -1,6 +1,6 @@
-"""How RSocket 1.0 writes each frame: a decoder and its encoder for every type, and the table that names them.
+"""The frame layout of RSocket 1.0: a decoder and an encoder for every type, and their table.
 
-The clauses RS10-... say why each field stands where it does. Spare flag bits are ignored (RS10-UNX-08), reserved bits
+The clauses RS10-... define the place of each field. Spare flag bits are ignored (RS10-UNX-08), reserved bits
 inside fields are masked off (ALL-RCT-06), bytes after the last field of a frame without payload are ignored
 (ALL-RCT-11).
 """

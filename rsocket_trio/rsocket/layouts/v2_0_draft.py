@@ -1,4 +1,4 @@
-"""How the extension draft writes its frames: the table of RSocket 1.0 with the rows replaced that it draws otherwise.
+"""The frame layout of the extension draft: the table of RSocket 1.0 with rows that carry extensions.
 
 SETUP, its new answer SETUP_OK and the requests may have extensions, and so may EXT frames of one type; a payload may
 name MIME types of its own. Behind the fixed fields stand the MIME types, the extensions, metadata and data.
@@ -59,10 +59,10 @@ PAYLOAD_FLAGS: Final = METADATA | FOLLOWS | COMPLETE | NEXT | DATA_MIME | METADA
 
 
 class DraftCodec(Codec):
-    """The two tables, for frames whose errors say more than where they are."""
+    """The codec of the draft, whose errors keep the number of an unknown extension."""
 
     def decode(self, data: bytes) -> Frame:
-        """The frame that these bytes are.
+        """Decode one frame.
 
         Raises ``NotUnderstood``, ``MalformedExtension`` and ``UnknownExtension`` among it, or ``BadMetadata``.
         """
@@ -79,7 +79,7 @@ class DraftCodec(Codec):
 
 
 def mime_at(data: bytes, offset: int, what: str) -> tuple[int | str, int]:
-    """The MIME type at ``offset``, and where it ends; ``""`` is the field that gives none."""
+    """Return the MIME type at ``offset`` and its end; ``""`` is the field that gives none."""
     start = end_of(data, offset, 1, what)
     first = data[offset]
     if first & WELL_KNOWN:
@@ -89,7 +89,7 @@ def mime_at(data: bytes, offset: int, what: str) -> tuple[int | str, int]:
 
 
 def mimes_at(data: bytes, offset: int, flags: int) -> tuple[int | str | None, int | str | None, int]:
-    """What overrides the connection's MIME types, data's first, and where that ends (RSX-GAP-10)."""
+    """Return the overrides of the connection's MIME types, data's first, and their end (RSX-GAP-10)."""
     data_mime: int | str | None = None
     metadata_mime: int | str | None = None
     if flags & DATA_MIME:
@@ -100,7 +100,7 @@ def mimes_at(data: bytes, offset: int, flags: int) -> tuple[int | str | None, in
 
 
 def mime_fields(name: str, payload: Payload) -> tuple[int, bytes]:
-    """The flags of the overrides, and the overrides."""
+    """Return the flags of the MIME type overrides, and the overrides."""
     flags, fields = 0, b""
     if payload.data_mime is not None:
         flags, fields = DATA_MIME, name_field(payload.data_mime, f"{name} data_mime")
@@ -112,7 +112,7 @@ def mime_fields(name: str, payload: Payload) -> tuple[int, bytes]:
 def payload_at(
     data: bytes, offset: int, flags: int, data_mime: int | str | None, metadata_mime: int | str | None
 ) -> Payload:
-    """What stands from ``offset`` to the end: metadata if M is set, then data."""
+    """Return the payload from ``offset`` to the end: metadata if M is set, then data."""
     metadata = None
     if flags & METADATA:
         metadata, offset = metadata_at(data, offset)
@@ -120,7 +120,7 @@ def payload_at(
 
 
 def metadata_if_any(name: str, metadata: bytes | None) -> tuple[int, bytes]:
-    """The flag of metadata, and the metadata behind its length."""
+    """Return the flag of metadata, and the metadata behind its length."""
     return (0, b"") if metadata is None else (METADATA, metadata_field(name, metadata))
 
 
@@ -151,7 +151,7 @@ def encode_payload(frame: PayloadFrame) -> Parts:
 
 @attrs.frozen
 class Layout:
-    """The frames that have extensions: which of those are known at each point, and how many a frame may have."""
+    """Builds the draft's codec from the extensions known at each point and their limit per frame."""
 
     at_setup: Point = AT_SETUP
     at_ok: Point = AT_OK
@@ -160,7 +160,7 @@ class Layout:
     limit: int = ENTRY_LIMIT
 
     def codec(self) -> DraftCodec:
-        """The codec of these frames, and of all others as RSocket 1.0 writes them (RSX-OTH-01)."""
+        """Return the codec of these frames, and of all others as RSocket 1.0 writes them (RSX-OTH-01)."""
         setup, ok = (self.decode_setup, self.encode_setup), (self.decode_ok, self.encode_ok)
         # fmt: off
         table = layout_1_0.CODEC.replacing(
@@ -250,7 +250,7 @@ class Layout:
     def request_row(
         self, number: int, name: str, interaction: Interaction, complete_flag: int = 0, *, counted: bool = False
     ) -> Row:
-        """A request; with a flag for COMPLETE where the requester has items of its own."""
+        """Return the row of a request; it has a COMPLETE flag if the requester sends items of its own."""
 
         def decode(stream_id: int, flags: int, data: bytes) -> RequestFrame:
             initial_n = None

@@ -1,4 +1,4 @@
-"""What is a worker told when it starts? The responder's name, the sockets that it gets, and how to serve them."""
+"""The orders that a supervisor sends to a worker: the responder's name, the sockets to serve, and the terms."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SIZE = struct.Struct("!I")
 
 @attrs.frozen
 class Orders:
-    """Everything that a worker has to know. ``grace`` are the seconds that what is under way gets at the end."""
+    """A worker's orders. ``grace`` is the number of seconds that open streams get to finish at the end."""
 
     name: str
     inherited: tuple[Inherited, ...]
@@ -54,13 +54,13 @@ class Orders:
         return [descriptor for each in self.inherited for descriptor in each.descriptors]
 
     def encode(self) -> bytes:
-        """The orders as they are sent to a process of the same Python."""
+        """Encode the orders for a process of the same Python."""
         content = pickle.dumps(self)
         return SIZE.pack(len(content)) + content
 
 
 def receive_orders(control: socket.socket) -> Orders | None:
-    """The orders; ``None`` if whoever should have given them is gone."""
+    """Receive the orders. Return ``None`` if the supervisor is gone."""
     head = _receive_exactly(control, SIZE.size)
     content = _receive_exactly(control, SIZE.unpack(head)[0]) if head is not None else None
     orders = pickle.loads(content) if content is not None else None
@@ -79,7 +79,7 @@ def _receive_exactly(control: socket.socket, size: int) -> bytes | None:
 
 
 class _TermsPickler(pickle.Pickler):
-    """Refuses what a process that did not run the main script can't find."""
+    """A pickler that refuses objects of the main script, which workers don't run."""
 
     def reducer_override(self, found: Any) -> Any:
         if getattr(found, "__module__", None) == "__main__" and isinstance(found, type | Callable):
@@ -89,7 +89,7 @@ class _TermsPickler(pickle.Pickler):
 
 
 def encode_run(run: Run) -> bytes:
-    """How to serve, for another process. Raises ``ValueError`` for terms that can't be sent to one."""
+    """Pickle the function that serves, for another process. Raises ``ValueError`` for terms that can't be pickled."""
     buffer = BytesIO()
     try:
         _TermsPickler(buffer).dump(run)
@@ -99,13 +99,13 @@ def encode_run(run: Run) -> bytes:
 
 
 def decode_run(content: bytes) -> Run:
-    """How to serve. Raises what importing the modules that it names does."""
+    """Unpickle the function that serves. Raises the errors of importing the modules that it names."""
     run: Run = pickle.loads(content)
     return run
 
 
 def check_workers(workers: object, name: object, schemes: Sequence[str], *, resumes: bool) -> None:
-    """Raise ``ValueError`` or ``TypeError`` for what several processes can't serve."""
+    """Raise ``ValueError`` or ``TypeError`` for arguments that worker processes can't serve."""
     if isinstance(workers, bool) or not isinstance(workers, int):
         raise TypeError(f"workers is a number of processes, not {workers!r}")
     if workers < 1:

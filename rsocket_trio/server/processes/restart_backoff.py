@@ -1,4 +1,4 @@
-"""When is a worker that died replaced, and when is it no use any more?"""
+"""Computes the pause before a dead worker is replaced, and gives up after five short lives in a row."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ GOOD_LIFE = 10.0
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 10.0
 TRIES = 5
-"""Deaths in a row, each of a worker that lived less than ``GOOD_LIFE``, that end it all."""
+"""Deaths in a row, each of a worker that lived less than ``GOOD_LIFE``, after which the supervisor gives up."""
 
 
 @attrs.define
 class Patience:
-    """What all workers of one generation have left."""
+    """The count of short lives in a row, shared by all workers of one generation."""
 
     deaths: int = 0
 
     def after(self, lived: float) -> float | None:
-        """Seconds to wait before the next one starts, after one that lived so long; ``None`` to give up."""
+        """Return the seconds to wait before the next worker, after one that ``lived`` so long; ``None`` to give up."""
         if lived >= GOOD_LIFE:
             self.deaths = 0
             return 0.0

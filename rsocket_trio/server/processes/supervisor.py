@@ -1,5 +1,7 @@
-"""Who looks after the workers? It binds the addresses, keeps as many processes as wanted, and replaces them all on
-SIGHUP without refusing a connection."""
+"""Binds the addresses, keeps the wanted number of workers running, and replaces all of them on SIGHUP.
+
+The workers accept from the same sockets, so a replacement refuses no connection.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,14 @@ async def serve_in_processes(
 ) -> None:
     """Have so many processes serve the named responder on all URIs, until cancelled.
 
-    Each process imports the responder and calls ``run``. What is bound is bound here, once; the workers accept from the
-    same sockets, so that nobody who connects is lost with one of them. Reports the bound URIs once all workers serve.
+    Each process imports the responder and calls ``run``. The addresses are bound here, once; the workers accept from
+    the same sockets, so no client that connects is lost with one of them. Reports the bound URIs once all workers
+    serve.
 
     In the main thread SIGHUP starts new workers, and then lets the old ones finish. A worker that dies is replaced.
 
-    Raises what keeps the first workers from serving, and ``ChildProcessError`` when workers die again and again.
+    Raises the error that keeps the first workers from serving, and ``ChildProcessError`` when workers die again and
+    again.
     """
     wanted = list(uris)
     check_workers(workers, name, [parse_uri(uri).scheme for uri in wanted], resumes=resumes)
@@ -65,9 +69,9 @@ async def serve_in_processes(
 
 @asynccontextmanager
 async def _hangups() -> AsyncIterator[AsyncIterator[int]]:
-    """SIGHUPs; none where signals are somebody else's."""
+    """Receive SIGHUPs in the main thread; in any other thread none arrive."""
     if threading.current_thread() is threading.main_thread():
-        # One that was not acted on in the end goes to whoever handled it before: nobody, lest it end the process.
+        # A SIGHUP that is still unhandled at the end is raised for the handler before: ignore it, lest it kill us.
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
             with trio.open_signal_receiver(signal.SIGHUP) as hangups:
@@ -105,7 +109,7 @@ async def _succeed(retired: trio.Event, start: Callable[[], Awaitable[trio.Event
 
 
 def _only_reason(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one exception that a group holds, or one of several workers' that are all of a kind; else the group."""
+    """Return a group's only exception, or the first if all are ``ChildProcessError``; else the group."""
     alike = group.split(ChildProcessError)[1] is None
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup) and (alike or len(error.exceptions) == 1):
@@ -114,7 +118,7 @@ def _only_reason(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _start_generation(nursery: trio.Nursery, orders: Orders, workers: int) -> trio.Event:
-    """Start so many workers, and wait until all of them serve. Setting the event that is returned retires them."""
+    """Start so many workers, and wait until all of them serve. Setting the returned event retires them."""
     retired = trio.Event()
     slot = Slot(orders, Patience(), retired)
     failures: list[Exception] = []
@@ -141,7 +145,7 @@ async def _start_generation(nursery: trio.Nursery, orders: Orders, workers: int)
 
 @attrs.define
 class Slot:
-    """What keeps the place of one worker filled, until its generation is retired."""
+    """Keeps one worker running, by replacement, until its generation is retired."""
 
     orders: Orders
     patience: Patience

@@ -1,7 +1,7 @@
-"""What does a worker process do? It imports the responder, serves the sockets that it was given, and goes when told.
+"""The main program of a worker process: imports the responder and serves the sockets that it inherits.
 
-Started by ``open_child`` with the responder's name and a descriptor: one end of a pair of sockets, over which orders
-and words come, and the answers go.
+The supervisor starts it by ``open_child`` with the number of a descriptor: one end of a socket pair. The orders and
+the words ``DRAIN`` and ``RETIRE`` come in over it, and the answers go out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Superior:
         threading.Thread(target=self._listen, name="supervisor", daemon=True).start()
 
     def obey(self, on_retire: Callable[[], object], on_drain: Callable[[], object]) -> None:
-        """From now on these are called, from another thread, for what the supervisor says. Before, it ends all."""
+        """Call these, from the listening thread, on the supervisor's words. Before this any word ends the process."""
         with self._lock:
             self._on_retire, self._on_drain = on_retire, on_drain
 
@@ -59,7 +59,7 @@ class Superior:
                 os._exit(0)
             drains = drains or word == DRAIN
             act()
-        # The supervisor is gone. Had it said to drain, then somebody was not willing to wait for that.
+        # The supervisor is gone. If it had ordered a drain, it was killed while it waited: do not drain on.
         with self._lock:
             act = self._on_drain
         if drains or act is None:
@@ -77,7 +77,7 @@ class Superior:
 
 
 def main() -> None:
-    """Be a worker, to the end."""
+    """Run a worker process to its end."""
     control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)
     orders = receive_orders(control)
@@ -91,12 +91,12 @@ def main() -> None:
     try:
         work = partial(decode_run(orders.run), find_responder(orders.name), orders.inherited)
     except Exception as error:
-        # Whatever the modules that are imported here may raise.
+        # The imported modules may raise any exception.
         superior.report(failure(error))
         sys.exit(1)
     failures: list[Exception] = []
     with Stop() as stop:
-        # Whoever ends this one process lets it finish; a successor comes.
+        # A signal to this one process lets it drain; the supervisor starts a successor.
         trio.run(stop.run, partial(_work, work, superior, failures.append))
     if failures:
         superior.report(failure(failures[0]))
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def failure(error: Exception) -> dict[str, str]:
-    """What the supervisor is told of a worker that can't serve."""
+    """Return the answer that tells the supervisor why a worker can't serve."""
     for kind in (ValueError, TypeError, ImportError, OSError):
         if isinstance(error, kind):
             return {"failed": str(error), "kind": kind.__name__}
@@ -112,7 +112,7 @@ def failure(error: Exception) -> dict[str, str]:
 
 
 async def _work(work: Callable[..., Any], superior: Superior, on_failure: Callable[[Exception], object]) -> None:
-    """Serve until told to go; tell why that could not even begin."""
+    """Serve until told to go; report an error that kept it from starting."""
     retiring = trio.Event()
     token = trio.lowlevel.current_trio_token()
     async with trio.open_nursery() as nursery:
@@ -142,7 +142,7 @@ async def _work_and_leave(
 
 
 async def _leave_hangups() -> None:
-    """SIGHUP is the supervisor's business."""
+    """Ignore SIGHUP, which is for the supervisor."""
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             continue

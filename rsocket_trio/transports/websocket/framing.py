@@ -1,7 +1,8 @@
-"""Where does one binary message end? Messages out of the bytes of a WebSocket, and back.
+"""Cuts the bytes of a WebSocket into binary messages, and encodes messages as bytes.
 
-Nearly every frame is a whole binary message, and those are cut out here. Everything else is wsproto's, byte by byte:
-pings, closes, text, fragments, and whatever breaks the rules. It judges, and knows the answers.
+Nearly every frame is a whole binary message, and this module cuts those out itself. It passes every other frame to
+wsproto byte by byte: pings, closes, text, fragments and frames that break the rules. wsproto judges them and supplies
+the answers.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ BINARY = 0x82
 FINAL, CONTROL = 0x80, 0x08
 MASKED = 0x80
 IN_TWO, IN_EIGHT = 126, 127
-"""What stands for a length that follows in so many bytes of its own."""
+"""Length codes: the real length follows in two, or in eight, bytes of its own."""
 KEY = 4
 BY_STRIDES = 1024
 """Bytes from which on masking each fourth of them in turn is quicker than all as one number: twice, at 64 KiB."""
@@ -34,17 +35,18 @@ MOST_FRAMES = 65536
 """How many frames a message may have: each costs as much as a dozen messages that are whole. A sender that cuts the
 largest message into pieces of 256 bytes stays below."""
 
-# Short headers are few: one is looked up for less than it is made.
+# Short headers are few: looking one up costs less than making it.
 PLAIN_HEADERS = tuple(bytes((BINARY, length)) for length in range(IN_TWO))
 MASKED_HEADERS = tuple(bytes((BINARY, MASKED | length)) for length in range(IN_TWO))
 XORED = tuple(bytes(byte ^ key for byte in range(256)) for key in range(256))
 
 
 class Messages:
-    """What one peer sends. ``client`` says who we are: a client's frames come to it unmasked, a server's masked.
+    """Reads the messages that one peer sends.
 
-    ``replies`` are to be written in order, between messages of our own; whoever writes them empties the list. A length
-    that was announced is a number and nothing else until its bytes are here.
+    ``client`` tells which side we are: a client's frames come to it unmasked, a server's masked. ``replies`` are to be
+    written in order, between messages of our own; the task that writes them empties the list. An announced length
+    allocates nothing until its bytes are here.
     """
 
     __slots__ = (
@@ -57,13 +59,13 @@ class Messages:
         self.client = client
         self.replies: list[bytes] = []
         self.closed: CloseConnection | None = None
-        """Why nothing more is understood: what the peer said, or what it was told of its fault."""
+        """The close event after which nothing is read: that of the peer, or the one sent for its fault."""
         self.fault: RemoteProtocolError | None = None
-        """What the peer did wrong, where ``closed`` is what it was told of that."""
+        """The peer's fault, if ``closed`` is the close event that was sent for it."""
         self.refusal: RemoteProtocolError | None = None
-        """Why nothing more is delivered. ``feed`` sets it rather than raising it, so that no message before is lost."""
+        """The error after which nothing is delivered. ``feed`` does not raise it, so no earlier message is lost."""
         self.judged = 0
-        """Frames of the last chunk that were wsproto's: each takes as long as a dozen others."""
+        """Frames of the last chunk that wsproto handled: each takes as long as a dozen others."""
         self.missing = 0
         """Bytes that are still to come of the binary message that began."""
         self._max = max_message
@@ -72,12 +74,12 @@ class Messages:
         self._gathering = Gathering()  # a message that is not complete
         self._key = b""  # the mask of the next byte of it
         self._judge: Connection | None = None  # made for the first frame that is unusual
-        self._foreign = 0  # bytes to come of a frame that is wsproto's
+        self._foreign = 0  # bytes to come of a frame that wsproto handles
         self._told = 0  # bytes of an incomplete header that wsproto was given already
-        self._direct = True  # whether a message may begin here, and is wanted
+        self._direct = True  # whether a message may begin here and is delivered
         self._unfinished = False  # whether a message in fragments is on its way
-        self._fragments = bytearray()  # what came of it
-        self._size = 0  # how much that was, kept or not
+        self._fragments = bytearray()  # the received part of it
+        self._size = 0  # the size of that part, kept or not
         self._count = self._tiny = 0  # frames of it, and those that hold next to nothing and are not the last
 
     @property
@@ -87,11 +89,11 @@ class Messages:
 
     @property
     def is_over(self) -> bool:
-        """Whether both have said goodbye, so that no byte comes any more."""
+        """Whether both sides sent a close frame, so that no byte comes any more."""
         return self._judge is not None and self._judge.state is ConnectionState.CLOSED
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The binary messages that this chunk completes. Look at ``replies``, ``refusal`` and ``closed`` afterwards."""
+        """Return the binary messages that this chunk completes. Then see ``replies``, ``refusal`` and ``closed``."""
         messages: list[bytes] = []
         offset = self.judged = 0
         if self.missing:
@@ -135,18 +137,18 @@ class Messages:
         return messages
 
     def allow(self, more: int) -> None:
-        """Take messages that are so many bytes larger than so far."""
+        """Raise the size limit of messages by so many bytes."""
         self._max += more
 
     def goodbye(self, code: int) -> bytes:
-        """The close frame that says that nothing more is sent; empty if one was sent before, or the peer is gone."""
+        """Return the close frame; empty if one was sent before, or the peer is gone."""
         judge = self._wsproto()
         if self.closed is not None or judge.state is not ConnectionState.OPEN:
             return b""
         return bytes(judge.send(CloseConnection(code)))
 
     def end(self) -> None:
-        """Nothing more comes, in whatever way that was said."""
+        """Note that nothing more comes, however the stream ended."""
         if self.closed is None:
             self.closed = CloseConnection(ABNORMAL_CLOSURE)
 
@@ -156,7 +158,7 @@ class Messages:
         self._gathering.add(self._unmasked(chunk), self.missing)
 
     def _unmasked(self, piece: bytes) -> bytes:
-        """The next piece of a message; what comes behind it goes on with the mask where this ends."""
+        """Return the next piece of a message unmasked; the next piece goes on with the mask where this one ends."""
         key, turn = self._key, len(piece) % KEY
         if not key:
             return piece
@@ -164,19 +166,19 @@ class Messages:
         return masked(piece, key)
 
     def _judged(self, chunk: bytes, offset: int, messages: list[bytes]) -> int:
-        """Give wsproto the frame that begins here, or what is here of it. Where it ends."""
+        """Give wsproto the frame that begins here, or the part that is here. Return where it ends."""
         self.judged += 1
         told, self._told = self._told, 0
         header, length = measure(chunk, offset)
         if not header:
-            # It may be told wrong from its first bytes already.
+            # wsproto may reject it from its first bytes already.
             self._hear(chunk[offset + told :], messages)
             self._told, self._direct = len(chunk) - offset, False
             return offset
         self._foreign = header + length - told
         if chunk[offset] & CONTROL:
             return self._pass_on(chunk, offset + told, messages)
-        # What else is wrong with a header wsproto finds, and says first.
+        # wsproto finds other faults of a header, and reports them first.
         body = offset + header
         self._hear(chunk[offset + told : body], messages)
         self._foreign = length
@@ -185,7 +187,10 @@ class Messages:
         return body if self.closed is not None else self._pass_on(chunk, body, messages)
 
     def _excess(self, first: int, length: int) -> CloseConnection | None:
-        """Why a frame of a message is refused before its body is read: one with this first byte and of this length."""
+        """Return the reason to refuse a frame before its body is read, ``None`` if there is none.
+
+        ``first`` is the frame's first byte, ``length`` that of its body.
+        """
         if self._size + length > self._max:
             return CloseConnection(TOO_BIG, f"message of more than {self._max} bytes")
         self._count += 1
@@ -198,14 +203,14 @@ class Messages:
         return None
 
     def _pass_on(self, chunk: bytes, offset: int, messages: list[bytes]) -> int:
-        """Give wsproto what is here of its frame. Where that ends."""
+        """Give wsproto the part of its frame that is here. Return where that ends."""
         part = chunk[offset : offset + self._foreign]
         self._foreign -= len(part)
         self._hear(part, messages)
         return offset + len(part)
 
     def _hear(self, data: bytes, messages: list[bytes]) -> None:
-        """What wsproto makes of these bytes."""
+        """Give these bytes to wsproto, and handle its events."""
         judge = self._wsproto()
         judge.receive_data(data)
         for event in judge.events():
@@ -221,7 +226,7 @@ class Messages:
         self._direct = not self._unfinished and self.refusal is None
 
     def _take(self, part: BytesMessage | TextMessage, messages: list[bytes]) -> None:
-        """A part of a message, or all of it. Of a text only its size is wanted."""
+        """Take a message, or a part of it. Of a text message only the size is kept."""
         self._size += len(part.data)
         if isinstance(part, BytesMessage) and self.refusal is None:
             self._fragments += part.data
@@ -236,7 +241,7 @@ class Messages:
         self._fragments, self._size, self._count, self._tiny = bytearray(), 0, 0, 0
 
     def _close(self, event: CloseConnection) -> None:
-        """Nothing more is understood; the peer gets an answer, or hears what it did, unless a goodbye was sent."""
+        """Stop reading. The peer gets an answer, or the reason of its fault, unless a close frame was sent before."""
         judge = self._wsproto()
         self.closed = event
         if judge.state is ConnectionState.OPEN:
@@ -252,7 +257,7 @@ class Messages:
 
 
 def join(frames: Sequence[EncodedFrame], keys: bytes = b"") -> bytes:
-    """The bytes of all frames, a binary message each. A client masks, with four random bytes of ``keys`` for each."""
+    """Return the bytes of all frames, a binary message each. A client masks each with four random bytes of ``keys``."""
     parts: list[bytes | memoryview] = []
     headers, mark = (MASKED_HEADERS, MASKED) if keys else (PLAIN_HEADERS, 0)
     turn = 0
@@ -276,7 +281,7 @@ def join(frames: Sequence[EncodedFrame], keys: bytes = b"") -> bytes:
 
 
 def masked(data: bytes, key: bytes) -> bytes:
-    """Data under a mask, or from under it."""
+    """Return data with the mask applied, or removed."""
     size = len(data)
     if size < BY_STRIDES:
         words = (size + 3) >> 2
@@ -289,7 +294,7 @@ def masked(data: bytes, key: bytes) -> bytes:
 
 
 def measure(chunk: bytes, offset: int) -> tuple[int, int]:
-    """The sizes of the header and the payload of the frame that begins here; of none while its header is not whole."""
+    """Return the sizes of header and payload of the frame that begins here; zeros if its header is not whole."""
     short = chunk[offset + 1] & (MASKED - 1)
     counted = {IN_TWO: 2, IN_EIGHT: 8}.get(short, 0)
     start = offset + 2 + counted
@@ -300,5 +305,5 @@ def measure(chunk: bytes, offset: int) -> tuple[int, int]:
 
 
 def text_refused(size: int) -> RemoteProtocolError:
-    """Why a text message is the last one that is looked at."""
+    """Return the error for a text message, after which no message is read."""
     return RemoteProtocolError(f"text message of {size} characters: frames are binary messages")

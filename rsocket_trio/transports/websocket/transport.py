@@ -1,4 +1,4 @@
-"""How do frames travel as WebSocket messages? One binary message is one frame."""
+"""Transport over a WebSocket: one binary message is one frame."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upg
 PONG = 0x8A
 """The first byte of an answer to a ping."""
 JUDGED = 12
-"""How many messages that are cut here take as long as one frame that wsproto looks at."""
+"""Messages cut by ``Messages`` that take as long as one frame that wsproto handles."""
 ANSWERING = 1.0
-"""Seconds in which a small write ends that may begin."""
+"""Seconds within which a small write ends once the system takes bytes."""
 
 
 class WebSocketTransport:
@@ -71,20 +71,20 @@ class WebSocketTransport:
         self._ready = messages.feed(received)
         self._shown = 0
         self._read_size = FIRST_READ_SIZE
-        # Who receives answers pings, and who sends may be in the middle of a message.
+        # The receiving task answers pings while the sending task may be in the middle of a message.
         self._writing = trio.Lock()
         self._torn = False
         self._answering = False
 
     def use_framing(self, framing: Framing) -> None:
-        """Nothing to cut: messages are frames."""
+        """Do nothing: messages are frames."""
 
     def allow(self, more: int) -> None:
-        """Take messages that are so many bytes larger than so far."""
+        """Raise the size limit of messages by so many bytes."""
         self._messages.allow(more)
 
     async def peek(self) -> tuple[bytes, bool]:
-        """The first message, at the next call with the one behind it, and whether no more can come.
+        """Return the first message, at each further call with one more, and whether no more can come.
 
         ``receive`` delivers them again.
         """
@@ -102,7 +102,7 @@ class WebSocketTransport:
         await self._write(join(frames, os.urandom(KEY * len(frames)) if messages.client else b""))
 
     async def receive(self) -> Sequence[bytes]:
-        """The messages that came next, at least one; an empty sequence once the peer has closed.
+        """Return the next messages, at least one; an empty sequence once the peer has closed.
 
         A text message raises ``RemoteProtocolError`` once those before it were handed out; ``finish`` then closes
         with 1003 whatever code it is given.
@@ -116,7 +116,7 @@ class WebSocketTransport:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a message was received and its rest was not, or nothing is read until an answer left."""
+        """Whether a part of a message was received and its rest was not, or reading waits for an answer to leave."""
         return self._messages.mid_frame or self._answering
 
     @property
@@ -125,9 +125,9 @@ class WebSocketTransport:
         return bool(self._ready) or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:
-        """Say that nothing more is sent, then discard what comes until the peer does the same, at most 4 MiB.
+        """Send a close frame, then discard what comes until the peer does the same, at most 4 MiB.
 
-        Nobody may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
+        No task may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
         """
         messages, stream = self._messages, self._stream
         discarded = 0
@@ -139,14 +139,14 @@ class WebSocketTransport:
                     break
                 discarded += len(chunk)
                 self._feed(chunk)
-            # RFC 6455, 7.1.1: the server closes first, as soon as both have said goodbye, and the client waits for it.
+            # RFC 6455, 7.1.1: the server closes first, once both sent a close frame, and the client waits for it.
             if messages.client or not messages.is_over:
                 await say_the_end(stream, DISCARD_LIMIT - discarded)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
     def cut(self) -> bool:
-        """Close at once, which needs no waiting where there is nothing between this and the socket."""
+        """Close at once if the stream is a socket, which needs no waiting. Return whether it was one."""
         return cut_socket(self._stream)
 
     async def aclose(self) -> None:
@@ -154,7 +154,7 @@ class WebSocketTransport:
         await trio.aclose_forcefully(self._stream)
 
     async def _read(self) -> bool:
-        """Read once, and answer what wants an answer. False at the end."""
+        """Read once, after writing the answers that are due. Return False at the end."""
         messages = self._messages
         if messages.replies:
             await self._answer()
@@ -188,8 +188,11 @@ class WebSocketTransport:
         return ready
 
     async def _answer(self) -> None:
-        """Answer pings, and a goodbye. Nothing more is read until that is written, unless somebody else writes: then it
-        is theirs, and a later ping's answer takes the place of an earlier one's (RFC 6455, 5.5.3)."""
+        """Answer pings and a close frame. Nothing more is read until the answers are written.
+
+        If another task writes, that task sends them, and a later ping's answer replaces an earlier one's (RFC 6455,
+        5.5.3).
+        """
         replies = self._messages.replies
         try:
             self._writing.acquire_nowait()
@@ -199,32 +202,32 @@ class WebSocketTransport:
             return
         self._answering = True
         try:
-            # To be cancelled here is to have written nothing.
+            # A cancel here means that nothing was written.
             await self._stream.wait_send_all_might_not_block()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + ANSWERING):
                 await self._send_all(b"")
         except trio.BrokenResourceError:
-            replies.clear()  # nobody hears it; what the peer said before is still read
+            replies.clear()  # the peer gets no answer; its bytes from before are still read
         finally:
             self._answering = False
             self._writing.release()
 
     async def _write(self, data: bytes) -> None:
-        """Write the answers that wait, then this."""
+        """Write the waiting answers, then this data."""
         writing = self._writing
         try:
             writing.acquire_nowait()  # acquire() would yield to all other tasks first
         except trio.WouldBlock:
             await writing.acquire()
         try:
-            # Behind this the write begins at once, so that to be cancelled means to be cancelled in the middle of it.
+            # Behind this the write begins at once, so that a cancel there hits the middle of it.
             await trio.lowlevel.checkpoint_if_cancelled()
             await self._send_all(data)
         finally:
             writing.release()
 
     async def _send_all(self, data: bytes) -> None:
-        """The same for whoever has the lock, with the answers that come to wait meanwhile."""
+        """Write as ``_write`` does, with the lock held, and include answers that come to wait meanwhile."""
         replies = self._messages.replies
         if self._torn:
             raise trio.BrokenResourceError("a write was cancelled before it was done")
@@ -236,7 +239,7 @@ class WebSocketTransport:
             try:
                 await self._put_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                self._torn = False  # it says more than that the write was not done
+                self._torn = False  # it tells more than that the write was not done
                 raise
             self._torn = False
             data = b""

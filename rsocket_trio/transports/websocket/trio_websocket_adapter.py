@@ -1,4 +1,4 @@
-"""How do frames travel over a WebSocket that the program opened or accepted itself, with trio-websocket?"""
+"""Transport over a trio-websocket connection that the program opened or accepted itself."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rsocket_trio.transports.websocket.upgrade import as_text
 class GivenWebSocket:
     """Frames as binary messages of a ``trio_websocket.WebSocketConnection``.
 
-    Its owner's nursery runs it, and its own ``max_message_size`` and ``message_queue_size`` hold. It costs some times
-    what a ``ws://`` URI does: a task of the library's for each message, and a write.
+    Its owner's nursery runs it, and its own ``max_message_size`` and ``message_queue_size`` hold. It costs several
+    times as much as a ``ws://`` URI: a task of the library's for each message, and a write.
     """
 
     __slots__ = ("_connection", "_ended", "_peeked", "_refusal", "_shown", "handshake")
@@ -28,7 +28,7 @@ class GivenWebSocket:
     send_at_once = None
     is_idle = False
     mid_frame = False
-    """Whether it is so the library does not tell."""
+    """The library does not tell whether a message is incomplete."""
 
     def __init__(self, connection: WebSocketConnection) -> None:
         self.handshake = _handshake(connection)
@@ -39,10 +39,10 @@ class GivenWebSocket:
         self._refusal: RemoteProtocolError | None = None
 
     def use_framing(self, framing: Framing) -> None:
-        """Nothing to cut: messages are frames."""
+        """Do nothing: messages are frames."""
 
     async def peek(self) -> tuple[bytes, bool]:
-        """The first message, at the next call with the one behind it, and whether no more can come.
+        """Return the first message, at each further call with one more, and whether no more can come.
 
         ``receive`` delivers them again.
         """
@@ -61,26 +61,29 @@ class GivenWebSocket:
             raise trio.BrokenResourceError(_said(exc.reason)) from None  # the library's text is for programmers
 
     async def receive(self) -> Sequence[bytes]:
-        """The next message; an empty sequence once the peer has closed. A text raises ``RemoteProtocolError``."""
+        """Return the next message; an empty sequence once the peer has closed.
+
+        A text message raises ``RemoteProtocolError``.
+        """
         messages, self._peeked = self._peeked, []
         self._shown = 0
         return messages or await self._take()
 
     async def finish(self, code: int = 1000) -> None:
-        """Say that nothing more is sent, and wait for the peer to say so, too; 1003 where a text was refused."""
+        """Send a close frame and wait for the peer's; the code is 1003 if a text message was refused."""
         try:
             await self._connection.aclose(code if self._refusal is None else UNSUPPORTED_DATA)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
     def cut(self) -> bool:
-        """Closing takes waiting."""
+        """Return False: closing needs waiting."""
         return False
 
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already.
 
-        Where the peer said goodbye first, the library leaves the stream below to whoever opened it.
+        If the peer closed first, the library leaves the stream below to the task that opened it.
         """
         await trio.aclose_forcefully(self._connection)
 

@@ -1,4 +1,4 @@
-"""How a stream of bytes becomes a WebSocket: one request over HTTP, and one answer (RFC 6455, 4)."""
+"""The HTTP upgrade of a byte stream to a WebSocket: one request and one answer (RFC 6455, 4)."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ SUBPROTOCOL = "rsocket"
 VERSION = "13"
 KEY_SIZE = 16
 HEAD_LIMIT = 65536
-"""Bytes of a handshake that does not end."""
+"""Bytes after which a handshake that does not end is refused."""
 INTERIM = 16
-"""Answers below 200 that a server may give before the one that counts, as 103 Early Hints."""
+"""Answers below 200 that a server may give before the final one, as 103 Early Hints."""
 READ_SIZE = 16384
 BLANK_LINE = re.compile(rb"\n\r?\n")
 ABSOLUTE = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE)
-"""What a proxy is asked for, and a server may be as well."""
+"""The request target of a request to a proxy, which a server must accept as well."""
 LEFT = "the peer left during the WebSocket handshake"
 NO_HANDSHAKE = "the peer did no WebSocket handshake"
 
@@ -39,7 +39,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class BadHandshake(Exception):
-    """What the peer said is no handshake, for this reason; a server answers with this status."""
+    """The peer's message is no valid handshake, for this reason; a server answers with this status."""
 
     def __init__(self, text: str, status: int = 400, headers: Headers = ()) -> None:
         super().__init__(text)
@@ -50,10 +50,10 @@ class BadHandshake(Exception):
 async def request_upgrade(
     stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, headers: Iterable[tuple[str, str]]
 ) -> tuple[Handshake, bytes]:
-    """Ask for a WebSocket: what is known then, and what came behind the answer. Raises ``HandshakeFailed``.
+    """Ask for a WebSocket. Return the handshake's facts, and the bytes behind the answer.
 
     A header ``Sec-WebSocket-Protocol`` offers sub-protocols. No extension is ever offered, and so no compression.
-    Answers below 200 that come before the one that counts are skipped.
+    Answers below 200 that come before the final one are skipped. Raise ``HandshakeFailed``.
     """
     subprotocols: list[str] = []
     extra: list[tuple[str, str]] = []
@@ -68,7 +68,7 @@ async def request_upgrade(
         said = parser.send(_request(endpoint.authority, path, key, subprotocols, extra)) or b""
         said += parser.send(h11.EndOfMessage()) or b""
     except (UnicodeError, h11.LocalProtocolError) as error:
-        # From a path or a header that can't be said.
+        # A path or a header is not valid in HTTP.
         raise HandshakeFailed(f"WebSocket: {readable(str(error))}") from error
     await _say(stream, said)
     heads = _Heads(stream, parser)
@@ -93,9 +93,9 @@ async def request_upgrade(
 async def grant_upgrade(
     stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, origins: Origins
 ) -> tuple[Handshake, bytes]:
-    """Wait for who asks for a WebSocket: what is known then, and what came behind the request.
+    """Wait for a client's request for a WebSocket. Return the handshake's facts, and the bytes behind the request.
 
-    A path other than the endpoint's gets 404, a page that is not allowed 403. Compression is never agreed on. Raises
+    A path other than the endpoint's gets 404, a page that is not allowed 403. Compression is never agreed on. Raise
     ``HandshakeFailed``, for such a page ``OriginRefused``.
     """
     parser = h11.Connection(h11.SERVER)
@@ -136,7 +136,7 @@ async def grant_upgrade(
 
 
 class _Heads:
-    """The heads of what a peer says over HTTP; ``rest`` are the bytes behind the last one, which may be frames."""
+    """Reads the heads of a peer's HTTP messages; ``rest`` are the bytes behind the last one, which may be frames."""
 
     def __init__(self, stream: trio.abc.Stream, parser: h11.Connection) -> None:
         self.rest = b""
@@ -145,7 +145,10 @@ class _Heads:
         self._size = 0
 
     async def next(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """The next one. Raises ``HandshakeFailed`` where none comes, ``h11.RemoteProtocolError`` for what is none."""
+        """Return the next head.
+
+        Raise ``HandshakeFailed`` if none comes, ``h11.RemoteProtocolError`` if it is not HTTP.
+        """
         last = b""  # in which a blank line may have begun
         while True:
             chunk, self.rest = self.rest, b""
@@ -188,7 +191,7 @@ def _request(
 
 
 def _check_request(request: h11.Request) -> bytes:
-    """The key of a request that asks for a WebSocket (RFC 6455, 4.2.1). Raises ``BadHandshake``."""
+    """Return the key of a request for a WebSocket (RFC 6455, 4.2.1). Raise ``BadHandshake``."""
     headers = request.headers
     if request.method != b"GET":
         raise BadHandshake("Request method must be GET")
@@ -196,7 +199,7 @@ def _check_request(request: h11.Request) -> bytes:
         raise BadHandshake(f"HTTP {request.http_version.decode()}: at least 1.1 is needed")
     lengths = _all(headers, b"content-length")
     if _all(headers, b"transfer-encoding") or any(length.strip("0") for length in lengths):
-        # Its bytes would pass for frames.
+        # The bytes of a body would be taken for frames.
         raise BadHandshake("the request has a body")
     if "upgrade" not in _listed(headers, b"connection", lower=True):
         raise BadHandshake("Missing header, 'Connection: Upgrade'")
@@ -217,7 +220,7 @@ def _check_request(request: h11.Request) -> bytes:
 
 
 def is_key(key: bytes) -> bool:
-    """Whether this is the base64 of 16 bytes, and nothing else (RFC 6455, 4.1)."""
+    """Return whether this is the base64 of 16 bytes, and nothing else (RFC 6455, 4.1)."""
     try:
         return len(binascii.a2b_base64(key, strict_mode=True)) == KEY_SIZE
     except binascii.Error:
@@ -225,7 +228,7 @@ def is_key(key: bytes) -> bool:
 
 
 def _check_answer(headers: Headers, key: bytes, offered: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """The headers of a server that agrees, without those of the handshake. Raises ``BadHandshake``."""
+    """Return the headers of a server that agrees, without those of the handshake. Raise ``BadHandshake``."""
     if "upgrade" not in _listed(headers, b"connection", lower=True):
         raise BadHandshake("Missing header, 'Connection: Upgrade'")
     if _listed(headers, b"upgrade", lower=True) != ["websocket"]:
@@ -242,7 +245,7 @@ def _check_answer(headers: Headers, key: bytes, offered: Sequence[str]) -> tuple
 
 
 async def _refuse(stream: trio.abc.Stream, parser: h11.Connection, status: int, headers: Headers = ()) -> None:
-    """Say over HTTP that there will be no WebSocket, if the peer still hears it."""
+    """Refuse the WebSocket over HTTP, if the peer still reads."""
     refusal = h11.Response(status_code=status, headers=[*headers, (b"Content-Length", b"0"), (b"Connection", b"close")])
     said = (parser.send(refusal) or b"") + (parser.send(h11.EndOfMessage()) or b"")
     with suppress(HandshakeFailed):
@@ -257,7 +260,7 @@ async def _say(stream: trio.abc.Stream, data: bytes) -> None:
 
 
 def _resource(target: str) -> tuple[str, str | None]:
-    """The resource that is asked for, and the authority where it stands in a whole URI (RFC 6455, 4.2.1)."""
+    """Return the requested resource, and the authority if the target is a whole URI (RFC 6455, 4.2.1)."""
     found = ABSOLUTE.fullmatch(target)
     if found is None:
         return target, None
@@ -269,12 +272,12 @@ def _path(target: str) -> str:
 
 
 def _all(headers: Headers, name: bytes) -> list[str]:
-    """What each header of this name says."""
+    """Return the values of all headers of this name."""
     return [text.decode("latin-1") for each, text in headers if each.lower() == name]
 
 
 def _listed(headers: Headers, name: bytes, *, lower: bool = False) -> list[str]:
-    """The members of a list that may stand in several headers (RFC 9110, 5.3)."""
+    """Return the members of a list that may stand in several headers (RFC 9110, 5.3)."""
     joined = ",".join(_all(headers, name))
     members = [member.strip() for member in (joined.lower() if lower else joined).split(",")]
     return [member for member in members if member]
@@ -285,5 +288,5 @@ def _others(headers: Headers, *names: bytes) -> tuple[tuple[str, str], ...]:
 
 
 def as_text(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
-    """Headers as a ``Handshake`` has them."""
+    """Return headers in the form of a ``Handshake``."""
     return tuple((name.decode("latin-1").lower(), text.decode("latin-1")) for name, text in headers)
