@@ -24,7 +24,7 @@ SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm
 # What make quick leaves to make test: Spark, foreign peers, load.
 SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/test_docs.py
 # What measures time or memory has the machine to itself.
-ALONE := qa/attacks tests/reliability qa/soak tests/connection/test_footprint.py
+ALONE := tests/qa/attacks tests/reliability tests/qa/soak tests/connection/test_footprint.py
 
 .DELETE_ON_ERROR:
 .PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-resume gate-simulation gate-mutants soak clean
