@@ -32,6 +32,8 @@ class Chat:
     directory: Path
     asked: Counter[str] = attrs.field(factory=Counter)
     heard: int = 0
+    all_asked: trio.Event = attrs.field(factory=trio.Event)
+    """Nobody leaves before: each member is among the users that the others are told of."""
 
 
 async def talk(uri: str, name: str, done: Chat, everybody: trio.Event, ready: trio.MemorySendChannel[None]) -> None:
@@ -68,6 +70,9 @@ async def talk(uri: str, name: str, done: Chat, everybody: trio.Event, ready: tr
             with pytest.raises(Rejected, match="nobody here"):
                 await connection.request_response("nobody hello", route="msg")
             done.asked["msg"] += 1
+            if done.asked["msg"] == MEMBERS:
+                done.all_asked.set()
+            await done.all_asked.wait()
 
 
 async def converse(directory: Path) -> Chat:
