@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 
 import pytest
+
+from tests.missing import require
 
 
 @pytest.mark.parametrize(
@@ -20,7 +23,7 @@ import pytest
 )
 def test_a_former_name_gives_what_stands_elsewhere_now(former: str, name: str, now: str) -> None:
     if ".spark." in former:
-        pytest.importorskip("pyspark", reason="the extra spark is not installed")
+        require(None if importlib.util.find_spec("pyspark") else "Spark is missing: pip install 'rsocket-trio[spark]'")
 
     found = getattr(importlib.import_module(former), name)
 
