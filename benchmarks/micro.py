@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import Framing24, whole
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.lane import Lane
-from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.outbox import Outbox, StreamQueue
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import PayloadFrame
@@ -84,7 +83,7 @@ FRAMES = [ENCODED] * BATCH
 FRAMING = Framing24()
 CHUNK = FRAMING.join(FRAMES)
 OUTBOX = Outbox(2**22, lambda lane: None)
-LANE = Lane()
+LANE = StreamQueue()
 PAIR = sessions()
 PIECES: dict[str, Callable[[], None]] = {
     "encode a payload frame": encode,

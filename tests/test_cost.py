@@ -32,7 +32,7 @@ from rsocket_trio import (
     serve,
     serve_stream,
 )
-from rsocket_trio.mux import joining
+from rsocket_trio.mux import reassembly
 from rsocket_trio.testing import simulate
 
 OURS = str(Path(rsocket_trio.__file__).parent)
@@ -166,7 +166,7 @@ BOUNDS = (
 @pytest.fixture(autouse=True)
 def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """What tests before left in the memory for joining payloads makes no difference here."""
-    monkeypatch.setattr(joining, "SPARE", joining.Spare())
+    monkeypatch.setattr(reassembly, "BUFFER_POOL", reassembly.BufferPool())
 
 
 GATED = ("writes", "reads", "steps")

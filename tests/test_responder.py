@@ -10,7 +10,7 @@ import pytest
 
 from rsocket_trio import Payload, Rejected, Responder
 from rsocket_trio.forms import Kind
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 
 
 async def asynchronous(request: Any) -> Any:

@@ -28,8 +28,7 @@ from rsocket_trio.errors import (
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded, StreamCancelled, StreamFailed
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.halves import NEITHER
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import NEITHER, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.session import Session

@@ -9,7 +9,7 @@ from typing import Final
 from rsocket_trio.limits import LARGEST_FRAME, MIB
 from rsocket_trio.mux.events import Event, ItemReceived, RequestReceived
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.streams import Stream

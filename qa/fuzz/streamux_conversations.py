@@ -11,7 +11,7 @@ from rsocket_trio.errors import ConnectionLost, LocalProtocolError, Rejected, Re
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded
 from rsocket_trio.mux.framing import Unframed
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout
 from rsocket_trio.streamux.exchanges import Exchange

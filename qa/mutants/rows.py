@@ -20,8 +20,8 @@ class Mutant:
     tests: tuple[str, ...]
 
 
-CREDIT = ("tests/mux/test_credit.py", "tests/connection/test_streams.py")
-STORE = ("tests/mux/test_retaining.py",)
+CREDIT = ("tests/mux/test_flow_control.py", "tests/connection/test_streams.py")
+STORE = ("tests/mux/test_retransmission.py",)
 RESUME = (
     *STORE,
     "tests/rsocket/test_resumption.py",
@@ -151,7 +151,7 @@ MUTANTS = (
     ),
     Mutant(
         "the oldest frame is not sent again",
-        "RetainingOutbox.again",
+        "RetainingOutbox.send_again",
         "self._again = deque(self.store.kept())",
         "self._again = deque(self.store.kept()[1:])",
         RESUME,
@@ -187,8 +187,8 @@ MUTANTS = (
     Mutant(
         "what the peer has is sent again",
         "Resumption.go_on",
-        "self._trim(store, position)\n        self._outbox.again(first)",
-        "self._outbox.again(first)",
+        "self._trim(store, position)\n        self._outbox.send_again(first)",
+        "self._outbox.send_again(first)",
         RESUME,
     ),
     Mutant(
@@ -220,9 +220,9 @@ MUTANTS = (
         ("tests/rsocket/test_resumption_limits.py", "tests/conformance/test_resume_1_0_transports.py"),
     ),
     # Waiting and leaving
-    # No peer can see the next one today: who leaves for good keeps nothing any more, so that no lane waits for room.
+    # No peer can see the next one today: who leaves for good keeps nothing any more, so that no queue waits for room.
     Mutant(
-        "the last word leaves while lanes wait for room among what is kept",
+        "the last word leaves while queues wait for room among what is kept",
         "Outbox.take",
         "if self._last is not None and not (frames or turns):",
         "if self._last is not None and not frames:",
@@ -245,8 +245,8 @@ MUTANTS = (
     Mutant(
         "any answer shows that everything was heard",
         "Outbox.on_answer",
-        "if lane.left and self._tail == id(lane):",
-        "if lane.left:",
+        "if queue.left and self._sole_queue == id(queue):",
+        "if queue.left:",
         OUTBOX,
     ),
     # Cancelling, and what ends a stream

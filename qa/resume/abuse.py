@@ -17,7 +17,7 @@ import trio.testing
 
 from rsocket_trio import Keepalive, Payload, RejectedResume, Responder, ResumeOptions, serve
 from rsocket_trio.connection.sessions import Sessions
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, KeepaliveFrame, RequestFrame, ResumeFrame
 from rsocket_trio.rsocket.resumption import TOKEN_SIZE, Comeback

@@ -19,8 +19,8 @@ from rsocket_trio.capture.schema import (
 )
 from rsocket_trio.capture.streams import StreamTrack
 from rsocket_trio.errors import NegotiationFailed, RemoteProtocolError
-from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, ChunkReader, HeaderLayout
 from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate, quick_terms
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from rsocket_trio.capture.rows import REMEMBERED, Origin, Rows
 from rsocket_trio.capture.schema import CONN_LOST, UNKNOWN
 from rsocket_trio.capture.streams import StreamTrack
-from rsocket_trio.mux.halves import BOTH
+from rsocket_trio.mux.stream_state import BOTH
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.payloads import AT_STREAM, Resumable

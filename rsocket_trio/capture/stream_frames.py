@@ -8,9 +8,8 @@ from rsocket_trio.capture.schema import CANCEL, COMPLETE, ERROR, ERROR_TEXT, LEA
 from rsocket_trio.capture.streams import LONGEST_METADATA, REQUESTER, RESPONDER, StreamTrack
 from rsocket_trio.errors import Rejected
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, mime_name
-from rsocket_trio.mux.halves import BOTH
-from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.stream_state import BOTH, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import dialect_named
 from rsocket_trio.rsocket.extensions.terms import cost_of

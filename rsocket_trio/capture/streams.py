@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from rsocket_trio.capture.rows import Origin, Row, route_id
-from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING, Interaction
 
 REQUESTER: Final = SENDING
 RESPONDER: Final = RECEIVING

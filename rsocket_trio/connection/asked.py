@@ -9,9 +9,8 @@ from rsocket_trio.connection.faults import Faults
 from rsocket_trio.connection.link import Link
 from rsocket_trio.connection.opening import Opening
 from rsocket_trio.errors import RSocketError, StreamError
-from rsocket_trio.mux.halves import RECEIVING, SENDING
 from rsocket_trio.mux.session import StreamCommands
-from rsocket_trio.mux.stream import StreamState
+from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
 from rsocket_trio.payload import MetadataPush, Payload
 
 

@@ -10,14 +10,13 @@ import trio
 from rsocket_trio.connection.sending import Sender
 from rsocket_trio.connection.streams import Incoming
 from rsocket_trio.errors import LocalProtocolError, RSocketError
-from rsocket_trio.mux.halves import RECEIVING, SENDING
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import Payload, PayloadLike
 from rsocket_trio.rsocket.extensions.blocks import Entry
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.mux.stream import StreamState
+    from rsocket_trio.mux.stream_state import StreamState
 
 
 class Channel(Incoming):

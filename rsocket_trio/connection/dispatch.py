@@ -43,8 +43,7 @@ from rsocket_trio.mux.events import (
     StreamMetadataPushed,
     TransportSilent,
 )
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.stream import StreamState
+from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload, as_payload
 from rsocket_trio.rsocket.streams import Stream
 

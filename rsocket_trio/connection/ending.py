@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rsocket_trio.connection.handlers import Job
 from rsocket_trio.connection.reporting import hurry
 from rsocket_trio.errors import Canceled, ConnectionClosed, RSocketError, again
-from rsocket_trio.mux.halves import SENDING
+from rsocket_trio.mux.stream_state import SENDING
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine

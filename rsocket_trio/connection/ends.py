@@ -12,8 +12,8 @@ from rsocket_trio.errors import RejectedResume
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32, Unframed
-from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.session import Session
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame

@@ -19,15 +19,14 @@ from rsocket_trio.errors import (
     StreamError,
 )
 from rsocket_trio.forms import Handler, Kind
-from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 
 if TYPE_CHECKING:
     import trio
 
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.mux.stream import StreamState
+    from rsocket_trio.mux.stream_state import StreamState
 
 
 class Job(Owner):

@@ -287,7 +287,12 @@ class Link:
     def _may_go(self) -> bool:
         """Whether nothing can get lost by closing here and now."""
         outbox = self._outbox
-        return outbox.is_heard and not outbox and not self._unfinished and getattr(self._transport, "is_idle", False)
+        return (
+            outbox.is_acknowledged
+            and not outbox
+            and not self._unfinished
+            and getattr(self._transport, "is_idle", False)
+        )
 
     async def _say_goodbye(self) -> None:
         """Let the send task empty the outbox, then end the transport in order."""

@@ -9,8 +9,7 @@ import trio
 
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, again
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.stream import StreamState
+from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions.blocks import Entry
 

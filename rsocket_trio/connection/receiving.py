@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import trio
 
 from rsocket_trio.errors import LocalProtocolError, Rejected, RSocketError, again
-from rsocket_trio.mux.credit import Window, checked_request_n
+from rsocket_trio.mux.flow_control import Window, checked_request_n
 from rsocket_trio.payload import MetadataPush, Payload
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.mux.stream import StreamState
+    from rsocket_trio.mux.stream_state import StreamState
 
 checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
 

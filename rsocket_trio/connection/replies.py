@@ -13,7 +13,7 @@ from rsocket_trio.payload import Payload
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.mux.stream import StreamState
+    from rsocket_trio.mux.stream_state import StreamState
 
 
 class Reply(Owner):

@@ -14,8 +14,8 @@ from rsocket_trio.connection.replies import Reply
 from rsocket_trio.connection.streams import Incoming, IncomingWithPushes
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
-from rsocket_trio.mux.credit import checked_request_n
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.flow_control import checked_request_n
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import BytesLike, Payload, PayloadLike, as_bytes, as_payload
 from rsocket_trio.rsocket.extensions.terms import as_entries
 from rsocket_trio.terms import Setup

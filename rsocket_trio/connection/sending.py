@@ -9,12 +9,12 @@ import trio
 
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import Canceled, LocalProtocolError, RSocketError, again
-from rsocket_trio.mux.halves import SENDING
+from rsocket_trio.mux.stream_state import SENDING
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.mux.stream import StreamState
+    from rsocket_trio.mux.stream_state import StreamState
 
 BREATH = 128
 """Items after which a sender that never had to wait lets others run: half of the default credit."""

@@ -10,9 +10,8 @@ import trio
 
 from rsocket_trio.connection.resuming import Arrival, ServerRoad
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
-from rsocket_trio.mux.charge import charged
-from rsocket_trio.mux.retaining import RetainingOutbox
-from rsocket_trio.mux.sharing import Shared
+from rsocket_trio.limits import charged
+from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
 from rsocket_trio.rsocket.resumption import Comeback, ReplayedResume
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions

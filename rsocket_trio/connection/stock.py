@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rsocket_trio.mux.charge import ENTRY
+from rsocket_trio.limits import ENTRY_OVERHEAD
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.receiving import Inbox
@@ -39,7 +39,7 @@ class Stock:
         self.is_blocking = False
         self._starved: dict[Inbox, None] = {}
         self._relieve: Callable[[], None] | None = None
-        self.overhead = ENTRY if counts_items else 0
+        self.overhead = ENTRY_OVERHEAD if counts_items else 0
         self.readings = 0
         self.size = 0
 

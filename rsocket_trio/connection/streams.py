@@ -12,13 +12,13 @@ from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.receiving import BudgetedInbox, Inbox, PushInbox
 from rsocket_trio.connection.sending import Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes
 from rsocket_trio.rsocket.extensions.blocks import Entry
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
-    from rsocket_trio.mux.stream import StreamState
+    from rsocket_trio.mux.stream_state import StreamState
 
 
 class Owner:

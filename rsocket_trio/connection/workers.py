@@ -13,7 +13,7 @@ from rsocket_trio.connection.handlers import RUNNERS, Job, is_failure, only_leaf
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.forms import Handler
-from rsocket_trio.mux.halves import NEITHER
+from rsocket_trio.mux.stream_state import NEITHER
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
@@ -113,7 +113,7 @@ class Workers:
         """A handler's stream is over before the handler is: it goes on counting as a stream."""
         if not job.lingering:
             job.lingering = True
-            self._engine.session.lingering += 1
+            self._engine.session.detached += 1
 
     def outlive(self, job: Job) -> None:
         """A handler that answers nobody: it counts as a stream, and gets a moment when the connection ends."""
@@ -238,7 +238,7 @@ class Workers:
         if job.stream.owner is job:
             job.stream.owner = None
         if job.lingering:
-            self._engine.session.lingering -= 1
+            self._engine.session.detached -= 1
         if job in self._afterlife:
             del self._afterlife[job]
             self._done.wake_all()

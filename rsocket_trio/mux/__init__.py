@@ -1,1 +1,1 @@
-"""The parts of every multiplexer: framing, lanes, credit, stream ids, half-closing. No I/O and no clock."""
+"""The parts of every multiplexer: framing, queues, credit, stream ids, half-closing. No I/O and no clock."""

@@ -1,14 +1,13 @@
-"""Encoded frames waiting for the next write: urgent ones first, then each stream's lane in turn."""
+"""Encoded frames waiting for the next write: urgent ones first, then the queue of each stream in turn."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeAlias
 
-from rsocket_trio.mux.bulk import Bulk, Source
-from rsocket_trio.mux.charge import ENTRY, charged
+from rsocket_trio.limits import ENTRY_OVERHEAD, charged
 from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.mux.lane import Departed, Entry, Lane, Urgent
 
 WRITE_SIZE = 65536
 """Bytes that one write holds at most: an urgent frame never waits behind megabytes. A larger frame goes alone."""
@@ -18,13 +17,89 @@ SMALL = 4096
 """Bytes up to which an entry counts as small: small ones have room of their own beside bulk."""
 
 
+class Departed(Protocol):
+    """The owner of frames in the outbox; ``left`` says that one of them has left."""
+
+    left: bool
+
+
+class Late(Protocol):
+    """An urgent frame that is encoded when it leaves, so that several of its kind become one (credit, leases)."""
+
+    def encoded(self) -> bytes | None:
+        """Return the frame as it stands now; ``None`` if it is needed no more."""
+        ...
+
+
+class FrameSource(Protocol):
+    """Frames that are made when they leave the queue. ``size`` is the bytes still to come, as the queue counts them."""
+
+    size: int
+
+    @property
+    def next_size(self) -> int:
+        """Return the bytes of the next frame; 0 when none is left."""
+        ...
+
+    def take(self) -> EncodedFrame | None:
+        """Return the next frame, or ``None`` if it is needed no more."""
+        ...
+
+
+class FragmentSource:
+    """The fragments of a payload. The payload is not copied before they leave."""
+
+    __slots__ = ("_frames", "_next", "begun", "next_size", "size")
+
+    def __init__(self, frames: Iterator[EncodedFrame], size: int) -> None:
+        self._frames = frames
+        self._next: EncodedFrame | None = None
+        self.size = size
+        self.take()  # returns nothing yet: it fetches the first
+        self.begun = False
+
+    def take(self) -> EncodedFrame | None:
+        """Return the next frame, or ``None`` if none is left."""
+        self.begun = True
+        taken = self._next
+        self._next = frame = next(self._frames, None)
+        if frame is None:
+            self.next_size = 0
+        else:
+            self.next_size = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
+        return taken
+
+
+Entry: TypeAlias = bytes | FrameSource
+Urgent: TypeAlias = bytes | Late
+
+
+class StreamQueue:
+    """The waiting frames of one stream. A stream is its own queue: protocols derive their stream state from it.
+
+    ``left`` says that a frame of it was taken already, ``ended`` that the owner is done once it is empty.
+    """
+
+    __slots__ = ("ended", "head", "in_turn", "left", "tail")
+
+    head: Entry | None
+    tail: deque[Entry] | None
+
+    def __init__(self) -> None:
+        # Most streams hold one frame at a time, and an empty deque costs 600 bytes.
+        self.head = None
+        self.tail = None
+        self.in_turn = False
+        self.left = False
+        self.ended = False
+
+
 class Outbox:
     """Everything that waits to be written on one connection.
 
-    ``size`` is the bytes in the lanes, ``entries`` what they are in, ``charge`` what both count towards the limit.
+    ``size`` is the bytes in the queues, ``entries`` what they are in, ``charge`` what both count towards the limit.
     Replies (answers that the peer provokes) are counted apart, in ``reply_size`` and ``reply_frames``. ``drained`` is
-    called when a lane that has ended becomes empty. ``is_heard`` says that what left has been read by the peer, all of
-    it.
+    called when a queue that has ended becomes empty. ``is_acknowledged`` says that the peer has read all that left.
     """
 
     __slots__ = (
@@ -34,12 +109,12 @@ class Outbox:
         "_last",
         "_limit",
         "_replies",
-        "_tail",
+        "_sole_queue",
         "_turns",
         "_urgent",
         "bulk_size",
         "entries",
-        "is_heard",
+        "is_acknowledged",
         "reply_size",
         "small_size",
     )
@@ -47,18 +122,18 @@ class Outbox:
     is_stalled = False
     """Whether nothing leaves until the peer says that it has what left before."""
 
-    def __init__(self, limit: int, drained: Callable[[Lane], None]) -> None:
+    def __init__(self, limit: int, drained: Callable[[StreamQueue], None]) -> None:
         self._limit = limit
         self._drained = drained
         self._last: bytes | None = None
-        self._tail = 0  # which lane the frame that left last was the whole of; no reference, to keep nothing alive
-        self.is_heard = False
+        self._sole_queue = 0  # id() of the queue whose only frame left last; no reference, to keep nothing alive
+        self.is_acknowledged = False
         self._held = False
         self._introduced = False
         # Lists, and no deque where nothing waits: an empty one costs 600 bytes, and these are empty most of the time.
         self._urgent: list[Urgent] = []
         self._replies: list[bytes] = []
-        self._turns: deque[Lane] | tuple[()] = ()
+        self._turns: deque[StreamQueue] | tuple[()] = ()
         self.small_size = 0
         self.bulk_size = 0
         self.entries = 0
@@ -69,12 +144,12 @@ class Outbox:
 
     @property
     def size(self) -> int:
-        """Bytes waiting in the lanes."""
+        """Bytes waiting in the queues."""
         return self.small_size + self.bulk_size
 
     @property
     def charge(self) -> int:
-        """What waits in the lanes, as it counts towards the limit."""
+        """What waits in the queues, as it counts towards the limit."""
         return charged(self.small_size + self.bulk_size, self.entries)
 
     @property
@@ -84,19 +159,19 @@ class Outbox:
 
     def has_room(self, size: int) -> bool:
         """Whether an entry of this size may be put now. Small ones need not wait for bulk to leave."""
-        small = self.small_size + self.entries * ENTRY
+        small = self.small_size + self.entries * ENTRY_OVERHEAD
         return small + self.bulk_size < self._limit or (size <= SMALL and small < self._limit)
 
-    def on_answer(self, lane: Departed) -> None:
-        """The peer answered all that this lane said. What left before it the peer has read, too."""
-        # Of a lane that has said nothing the number may be that of an earlier one, which is no more.
-        if lane.left and self._tail == id(lane):
-            self.is_heard = True
+    def on_answer(self, queue: Departed) -> None:
+        """The peer answered all that this queue said. What left before it the peer has read, too."""
+        # Of a queue that has said nothing the number may be that of an earlier one, which is no more.
+        if queue.left and self._sole_queue == id(queue):
+            self.is_acknowledged = True
 
-    def unheard(self) -> None:
-        """Something left, or leaves, in another way than from a lane."""
-        self._tail = 0
-        self.is_heard = False
+    def mark_unacknowledged(self) -> None:
+        """Something left, or leaves, in another way than from a queue."""
+        self._sole_queue = 0
+        self.is_acknowledged = False
 
     def hold(self) -> None:
         """Let nothing leave until ``release``; errors that end everything excepted, which ``drop_held`` lets out."""
@@ -113,36 +188,36 @@ class Outbox:
         if self._held:
             self._held = False
             self._urgent.clear()
-            self.discard_lanes()
+            self.discard_queues()
 
     def put_urgent(self, frame: Urgent) -> None:
-        """Put a frame that overtakes all lanes."""
+        """Put a frame that overtakes all queues."""
         self._urgent.append(frame)
 
     def put_reply(self, frame: bytes) -> None:
-        """Put an answer that the peer provoked; it overtakes all lanes as well."""
+        """Put an answer that the peer provoked; it overtakes all queues as well."""
         self._replies.append(frame)
         self.reply_size += len(frame)
 
-    def put_last(self, frame: bytes) -> None:
+    def put_final(self, frame: bytes) -> None:
         """Put the frame that leaves when nothing else is left."""
         self._last = frame
 
-    def put(self, lane: Lane, entry: Entry) -> None:
-        """Put an entry at the end of its lane."""
-        if lane.head is None:
-            lane.head = entry
-            if not lane.in_turn:
-                lane.in_turn = True
+    def put(self, queue: StreamQueue, entry: Entry) -> None:
+        """Put an entry at the end of its queue."""
+        if queue.head is None:
+            queue.head = entry
+            if not queue.in_turn:
+                queue.in_turn = True
                 turns = self._turns
                 if type(turns) is deque:
-                    turns.append(lane)
+                    turns.append(queue)
                 else:
-                    self._turns = deque((lane,))
-        elif lane.rest is None:
-            lane.rest = deque((entry,))
+                    self._turns = deque((queue,))
+        elif queue.tail is None:
+            queue.tail = deque((entry,))
         else:
-            lane.rest.append(entry)
+            queue.tail.append(entry)
         self.entries += 1
         if type(entry) is bytes:
             size = len(entry)
@@ -153,38 +228,38 @@ class Outbox:
         else:
             self.bulk_size += entry.size  # type: ignore[union-attr]
 
-    def put_behind_fragments(self, lane: Lane, entry: Bulk) -> bool:
-        """Put an entry right behind the payload whose fragments are leaving the lane; not if there is none."""
-        head = lane.head
-        if type(head) is not Source or not head.begun:
+    def put_behind_fragments(self, queue: StreamQueue, entry: FrameSource) -> bool:
+        """Put an entry right behind the payload whose fragments are leaving the queue; not if there is none."""
+        head = queue.head
+        if type(head) is not FragmentSource or not head.begun:
             return False
-        if lane.rest is None:
-            lane.rest = deque((entry,))
+        if queue.tail is None:
+            queue.tail = deque((entry,))
         else:
-            lane.rest.appendleft(entry)
+            queue.tail.appendleft(entry)
         self.entries += 1
         self.bulk_size += entry.size
         return True
 
-    def discard(self, lane: Lane) -> None:
-        """Drop what waits in one lane; the others are not touched."""
-        entry = lane.head
+    def discard(self, queue: StreamQueue) -> None:
+        """Drop what waits in one queue; the others are not touched."""
+        entry = queue.head
         while entry is not None:
             self._forget(entry)
-            entry = lane.rest.popleft() if lane.rest else None
-        lane.head = None
-        lane.rest = None
+            entry = queue.tail.popleft() if queue.tail else None
+        queue.head = None
+        queue.tail = None
 
-    def discard_lanes(self) -> None:
-        """Drop what waits in all lanes: after an error that ends the connection nothing else is said."""
-        for lane in self._turns:
-            self.discard(lane)
-            if lane.ended:
-                self._drained(lane)
+    def discard_queues(self) -> None:
+        """Drop what waits in all queues: after an error that ends the connection nothing else is said."""
+        for queue in self._turns:
+            self.discard(queue)
+            if queue.ended:
+                self._drained(queue)
 
     def clear(self) -> None:
         """Keep nothing: nothing will be written any more."""
-        self.discard_lanes()
+        self.discard_queues()
         self._turns = ()
         self._urgent = []
         self._replies = []
@@ -192,7 +267,7 @@ class Outbox:
         self.reply_size = 0
 
     def put_signal(self, frame: bytes) -> None:
-        """Put a frame that concerns this transport only; it overtakes all lanes."""
+        """Put a frame that concerns this transport only; it overtakes all queues."""
         self._urgent.append(frame)
 
     def take(self, limit: int = WRITE_SIZE, room: int | None = None) -> list[EncodedFrame]:
@@ -202,51 +277,51 @@ class Outbox:
             return frames
         total = 0
         if self._urgent or self._replies:
-            self.unheard()
+            self.mark_unacknowledged()
             total = self._take_urgent(frames, limit, room)
         if self._introduced:
             self._introduced = False
             total = 0
         turns = self._turns
         while turns and total < limit:
-            lane = turns[0]
-            entry = lane.head
+            queue = turns[0]
+            entry = queue.head
             if entry is None:
-                # What was discarded left its lane in the round.
+                # What was discarded left its queue in the round.
                 turns.popleft()
-                lane.in_turn = False
+                queue.in_turn = False
                 continue
             if type(entry) is bytes:
                 size = len(entry)
                 if (total and total + size > limit) or (room is not None and total + size > room):
                     break
-                if lane.rest and room is None and len(turns) == 1 and size <= SMALL and total + size <= limit:
-                    self._tail = 0
-                    total = self._take_run(lane, frames, total, limit)
+                if queue.tail and room is None and len(turns) == 1 and size <= SMALL and total + size <= limit:
+                    self._sole_queue = 0
+                    total = self._take_run(queue, frames, total, limit)
                     continue
                 frames.append(entry)
                 self.entries -= 1
-                self._tail = 0 if lane.left else id(lane)
+                self._sole_queue = 0 if queue.left else id(queue)
                 if size <= SMALL:
                     self.small_size -= size
                 else:
                     self.bulk_size -= size
-                rest = lane.rest
-                lane.head = rest.popleft() if rest else None
+                rest = queue.tail
+                queue.head = rest.popleft() if rest else None
             else:
                 size = entry.next_size  # type: ignore[union-attr]
                 if (total and total + size > limit) or (room is not None and total + size > room):
                     break
-                self._tail = 0
-                self._take_part(lane, entry, frames, size)  # type: ignore[arg-type]
+                self._sole_queue = 0
+                self._take_part(queue, entry, frames, size)  # type: ignore[arg-type]
             total += size
-            lane.left = True
-            if lane.head is None:
+            queue.left = True
+            if queue.head is None:
                 turns.popleft()
-                lane.in_turn = False
-                lane.rest = None
-                if lane.ended:
-                    self._drained(lane)
+                queue.in_turn = False
+                queue.tail = None
+                if queue.ended:
+                    self._drained(queue)
             elif len(turns) > 1:
                 turns.rotate(-1)
         if not turns:
@@ -254,9 +329,9 @@ class Outbox:
         if self._last is not None and not (frames or turns):
             frames.append(self._last)
             self._last = None
-            self._tail = 0
+            self._sole_queue = 0
         if frames:
-            self.is_heard = False
+            self.is_acknowledged = False
         return frames
 
     def _take_urgent(self, frames: list[EncodedFrame], limit: int, room: int | None) -> int:
@@ -281,28 +356,28 @@ class Outbox:
         del self._replies[:taken]
         return total
 
-    def _take_run(self, lane: Lane, frames: list[EncodedFrame], total: int, limit: int) -> int:
-        """Take small entries of the only lane that waits, all but the last one. Returns the bytes taken in all."""
-        rest, entry, before, taken = lane.rest, lane.head, total, len(frames)
+    def _take_run(self, queue: StreamQueue, frames: list[EncodedFrame], total: int, limit: int) -> int:
+        """Take small entries of the only queue that waits, all but the last one. Returns the bytes taken in all."""
+        rest, entry, before, taken = queue.tail, queue.head, total, len(frames)
         assert rest is not None
         while rest and type(entry) is bytes and (size := len(entry)) <= SMALL and total + size <= limit:
             frames.append(entry)
             total += size
             entry = rest.popleft()
-        lane.head = entry
-        lane.left = True
+        queue.head = entry
+        queue.left = True
         self.small_size -= total - before
         self.entries -= len(frames) - taken
         return total
 
-    def _take_part(self, lane: Lane, source: Bulk, frames: list[EncodedFrame], size: int) -> None:
+    def _take_part(self, queue: StreamQueue, source: FrameSource, frames: list[EncodedFrame], size: int) -> None:
         frame = source.take()
         if frame is not None:
             frames.append(frame)
         if not source.next_size:
             self.entries -= 1
             self.bulk_size -= source.size
-            lane.head = lane.rest.popleft() if lane.rest else None
+            queue.head = queue.tail.popleft() if queue.tail else None
         else:
             size = min(size, source.size)
             source.size -= size

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError, SetupError, StreamError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event
-from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
-from rsocket_trio.mux.stream import StreamState
+from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.terms import Lease
 
@@ -83,7 +82,7 @@ class Session(Protocol):
     client: bool
     limits: Limits
     outbox: Outbox
-    lingering: int
+    detached: int
     """Handlers that still run although their streams are over: they count as streams of the peer's."""
 
     has_announced: bool

@@ -13,7 +13,7 @@ import trio
 from rsocket_trio import Channel, Invalid, Payload, Responder
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import RSocketError
-from rsocket_trio.mux.charge import charged
+from rsocket_trio.limits import charged
 from rsocket_trio.replay.entries import Write, read_sink_payload
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.ledger import Ledger

@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn, Self, TypeAlias
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, RequestFrame
 from rsocket_trio.rsocket.plain import plain_frames
 from rsocket_trio.values import value

@@ -14,9 +14,8 @@ from rsocket_trio.errors import (
     connection_error,
 )
 from rsocket_trio.mux.events import Event, StreamFailed
-from rsocket_trio.mux.lane import Lane
-from rsocket_trio.mux.outbox import Outbox
-from rsocket_trio.mux.retaining import RetainingOutbox
+from rsocket_trio.mux.outbox import Outbox, StreamQueue
+from rsocket_trio.mux.retransmission import RetainingOutbox
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.payloads import AT_OK, ResumeGrant
@@ -31,7 +30,9 @@ if TYPE_CHECKING:
     from rsocket_trio.rsocket.session import Session
 
 
-def outbox_for(resume: ResumeOptions | None, limit: int, drained: Callable[[Lane], None], session: Session) -> Outbox:
+def outbox_for(
+    resume: ResumeOptions | None, limit: int, drained: Callable[[StreamQueue], None], session: Session
+) -> Outbox:
     """Return the outbox of a session: one that retains sent frames if the session may be resumed."""
     if resume is None:
         return Outbox(limit, drained)
@@ -147,7 +148,7 @@ class Continuity:
             session.outbox.discard(stream)
             session.table.end(stream)
         # A fire-and-forget is in no table.
-        self._outbox.drop_begun(lambda lane: isinstance(lane, Stream) and not resumption.survives(lane.id))
+        self._outbox.drop_begun(lambda queue: isinstance(queue, Stream) and not resumption.survives(queue.id))
         return [StreamFailed(stream, ConnectionLost("the stream did not outlive its transport")) for stream in lost]
 
     # The client

@@ -14,8 +14,7 @@ from rsocket_trio.errors import (
     connection_error,
 )
 from rsocket_trio.mux.events import ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
-from rsocket_trio.mux.lane import Lane
-from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.outbox import Outbox, StreamQueue
 from rsocket_trio.rsocket.codec import BadMetadata
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry
@@ -88,7 +87,7 @@ class Control:
         self._extensions = extensions
         self._client = client
         self._pings: deque[object] | None = None
-        self._pushes = Lane()
+        self._pushes = StreamQueue()
         self._leases_agreed = False
         self.permits: Permits | None = None
         self.established = False
@@ -149,7 +148,7 @@ class Control:
         return self.resumption.received if self.resumption is not None else 0
 
     def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
-        """Send metadata for the connection, in a lane of its own."""
+        """Send metadata for the connection, in a queue of its own."""
         self._outbox.put(self._pushes, self._encode(MetadataPushFrame(metadata, 0, metadata_type)))
 
     def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:

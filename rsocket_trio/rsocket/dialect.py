@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, SetupError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Codec
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0

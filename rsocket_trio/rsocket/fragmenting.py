@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rsocket_trio.mux.fragments import pieces
 from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.reassembly import pieces
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from rsocket_trio.limits import Limits
-from rsocket_trio.mux.charge import charged
+from rsocket_trio.limits import Limits, charged
 from rsocket_trio.rsocket.control import Control
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import ErrorFrame, ExtFrame, MetadataPushFrame, PayloadFrame

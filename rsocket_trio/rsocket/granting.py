@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rsocket_trio.mux.halves import RECEIVING
+from rsocket_trio.mux.stream_state import RECEIVING
 from rsocket_trio.rsocket.streams import Stream
 
 
 class CreditGrant:
     """A REQUEST_N that waits to leave: further credit is added to it instead of queued behind it.
 
-    It stands in the urgent lane, or in that of its own stream: behind its unsent request, or behind the fragments that
+    It stands in the urgent queue, or in that of its own stream: behind its unsent request, or behind the fragments that
     are leaving (rsocket-js takes no REQUEST_N while it joins those of the same stream).
     """
 

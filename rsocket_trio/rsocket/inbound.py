@@ -6,7 +6,6 @@ import attrs
 
 from rsocket_trio.errors import NO_NEW_REQUESTS, stream_error
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.credit import UNBOUNDED
 from rsocket_trio.mux.events import (
     CreditGranted,
     PeerFault,
@@ -16,15 +15,16 @@ from rsocket_trio.mux.events import (
     StreamFailed,
     StreamMetadataPushed,
 )
-from rsocket_trio.mux.halves import (
+from rsocket_trio.mux.flow_control import UNBOUNDED
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.stream_state import (
     NEITHER,
     RECEIVE_HALF_CANCEL,
     RECEIVING,
     SENDING,
+    Interaction,
     applied,
 )
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import MetadataPush
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.terms import cost_of, misdirected
@@ -48,11 +48,11 @@ class Inbound(PeersHalf):
     """The rules for inbound frames on streams.
 
     ``now`` is the time of the frames at hand, ``draining`` refuses new requests, ``granted`` is what this side's
-    lease still allows the peer (``None`` without leases), ``lingering`` are handlers that still run although their
+    lease still allows the peer (``None`` without leases), ``detached`` are handlers that still run although their
     stream is over: they count as streams. ``refused`` counts refused requests.
     """
 
-    __slots__ = ("_cancels", "draining", "granted", "lingering", "now", "refused")
+    __slots__ = ("_cancels", "detached", "draining", "granted", "now", "refused")
 
     def __init__(
         self, dialect: Dialect, limits: Limits, table: StreamTable, outbound: Outbound, outbox: Outbox
@@ -62,7 +62,7 @@ class Inbound(PeersHalf):
         self.now = 0.0
         self.draining = False
         self.granted: Permits | None = None
-        self.lingering = 0
+        self.detached = 0
         self.refused = 0
 
     def on_request(self, frame: RequestFrame) -> None:
@@ -194,7 +194,7 @@ class Inbound(PeersHalf):
             return INVALID, f"{self.dialect.name} has no {frame.interaction.value}"
         if self.draining:
             return REJECTED, NO_NEW_REQUESTS  # RS02-ERR-08
-        if len(self.table.theirs) + self.lingering >= self.limits.streams:
+        if len(self.table.theirs) + self.detached >= self.limits.streams:
             return REJECTED, f"{self.limits.streams} streams are open already"
         if frame.extensions and misdirected(frame.extensions):
             return REJECTED, "a broker's address is unicast, multicast or shard"
@@ -253,7 +253,7 @@ class Inbound(PeersHalf):
             self._cancels.spend(self.now)
 
     def _drop(self, stream: Stream) -> None:
-        """End a stream both ways; discard its lane and the fragments of an unfinished payload."""
+        """End a stream both ways; discard its queue and the fragments of an unfinished payload."""
         stream.request = None
         self._outbox.discard(stream)
         self.table.end(stream)

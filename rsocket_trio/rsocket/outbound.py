@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from rsocket_trio.errors import LocalProtocolError, StreamError, Unsupported
-from rsocket_trio.mux.bulk import Source
-from rsocket_trio.mux.credit import MAX_REQUEST_N, UNBOUNDED
-from rsocket_trio.mux.halves import (
+from rsocket_trio.mux.flow_control import MAX_REQUEST_N, UNBOUNDED
+from rsocket_trio.mux.outbox import FragmentSource, Outbox
+from rsocket_trio.mux.stream_state import (
     BOTH,
     NEITHER,
     RECEIVING,
@@ -16,10 +16,9 @@ from rsocket_trio.mux.halves import (
     SEND_LAST_WORD,
     SEND_NEXT,
     SENDING,
+    Interaction,
     applied,
 )
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry, encode_block
@@ -199,7 +198,7 @@ class Outbound:
     def send_cancel(self, stream: Stream) -> None:
         """Cancel the peer's half; a requester's cancel ends both halves.
 
-        A cancel discards what waits in the stream's lane. If the request was still there, nothing is sent at all.
+        A cancel discards what waits in the stream's queue. If the request was still there, nothing is sent at all.
         Does nothing on a stream that has ended.
         """
         if stream.requester:
@@ -213,7 +212,7 @@ class Outbound:
         elif self._dialect.halves and stream.open & RECEIVING:
             stream.open = applied(SEND_HALF_CANCEL, stream.open)
             self._table.drop_assembly(stream)
-            # In its lane, so that a COMPLETE that was said before arrives before.
+            # In its queue, so that a COMPLETE that was said before arrives before.
             self._outbox.put(stream, self._encode(CancelFrame(stream.id)))
             if stream.open == NEITHER:
                 self._table.end(stream)
@@ -242,7 +241,7 @@ class Outbound:
             self._outbox.put_urgent(grant)
 
     def keep_credit(self, stream: Stream) -> None:
-        """Send the credit that waited in a discarded lane, since this side still reads from the stream."""
+        """Send the credit that waited in a discarded queue, since this side still reads from the stream."""
         if isinstance(stream.grant, CreditGrant):
             self._outbox.put_urgent(stream.grant)
 
@@ -311,12 +310,12 @@ class Outbound:
         if size > self._lone_size:
             if self._dialect.request_fragments or type(frame) is PayloadFrame:
                 frames = fragments(self._dialect, self._fragment_size, frame, payload, fixed)
-                self._outbox.put(stream, Source(frames, size))
+                self._outbox.put(stream, FragmentSource(frames, size))
                 return
             self._check_size(frame, size)
         if len(data) >= WHOLE_BODY:
             parts = head(self._dialect, frame, payload, payload.metadata), data
-            self._outbox.put(stream, Source(iter((parts,)), size))
+            self._outbox.put(stream, FragmentSource(iter((parts,)), size))
         else:
             # Its size is known to be allowed: the codec need not look again.
             before, body = self._encoders[frame.interaction if type(frame) is RequestFrame else PayloadFrame](frame)

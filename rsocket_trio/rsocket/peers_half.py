@@ -12,16 +12,16 @@ from rsocket_trio.mux.events import (
     StreamCompleted,
     StreamFailed,
 )
-from rsocket_trio.mux.fragments import Assembly
-from rsocket_trio.mux.halves import (
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.reassembly import PartialPayload
+from rsocket_trio.mux.stream_state import (
     NEITHER,
     RECEIVE_COMPLETE,
     RECEIVE_LAST_WORD,
     RECEIVING,
+    Interaction,
     applied,
 )
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import PayloadFrame
@@ -92,7 +92,7 @@ class PeersHalf:
         assembly = stream.assembly
         typed = payload.data_mime is not None or payload.metadata_mime is not None
         if assembly is None:
-            stream.assembly = assembly = Assembly(payload.data_mime, payload.metadata_mime)
+            stream.assembly = assembly = PartialPayload(payload.data_mime, payload.metadata_mime)
         elif typed:
             self.offence(stream, RemoteProtocolError("MIME types of a payload in a later fragment"))  # RSX-MIME-06
             return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
 

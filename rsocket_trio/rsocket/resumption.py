@@ -7,7 +7,7 @@ from itertools import takewhile
 from typing import Final
 
 from rsocket_trio.errors import RejectedResume, RemoteProtocolError
-from rsocket_trio.mux.retaining import FrameStore, RetainingOutbox
+from rsocket_trio.mux.retransmission import FrameStore, RetainingOutbox
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.payloads import AT_SETUP, AT_STREAM, Resumable, ResumeRequest
@@ -179,7 +179,7 @@ class Resumption:
                 " not count what it receives"
             )
         self._trim(store, position)
-        self._outbox.again(first)
+        self._outbox.send_again(first)
 
     def forgo(self) -> None:
         """Stop retaining frames and asking for positions."""

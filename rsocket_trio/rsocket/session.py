@@ -146,7 +146,7 @@ class Session(Standing):
     def announce_close(self, *, last: bool) -> None:
         """Tell the peer that this connection ends (RS10-ERR-09): at once, or when all else has left."""
         if self.dialect.has_connection_close and self.state in (State.OPEN, State.GATED):
-            put = self.outbox.put_last if last else self.outbox.put_reply
+            put = self.outbox.put_final if last else self.outbox.put_reply
             put(self.error_frame(CONNECTION_CLOSE, b"closing"))
             self.has_announced = True
 
@@ -313,6 +313,6 @@ class Session(Standing):
         return self.held_size > 0 or any(stream.open for stream in self.open_streams())
 
     def _end(self, error: RSocketError, *, ordinary: bool = False) -> None:
-        self.outbox.discard_lanes()
+        self.outbox.discard_queues()
         self.close(error)
         self.inbound.events.append(SessionEnded(error, ordinary))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.events import ItemReceived, ItemsReceived, RequestReceived
-from rsocket_trio.mux.halves import RECEIVING
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import RECEIVING, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.frames import RequestFrame
 from rsocket_trio.rsocket.streams import RESPONDERS_HALVES, Stream
@@ -80,7 +79,7 @@ def _take_request(inbound: Inbound, stream_id: int, interaction: Interaction, pa
         or inbound.draining
         or inbound.granted is not None
         or interaction not in inbound.dialect.interactions
-        or len(table.theirs) + inbound.lingering >= inbound.limits.streams
+        or len(table.theirs) + inbound.detached >= inbound.limits.streams
         or table.learns
         or not table.is_peers(stream_id)
     ):

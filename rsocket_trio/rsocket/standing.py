@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rsocket_trio.errors import ConnectionLost, RSocketError, Unsupported
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.continuity import Continuity
 from rsocket_trio.rsocket.control import Control
@@ -160,13 +160,13 @@ class Standing:
         return not self.table
 
     @property
-    def lingering(self) -> int:
+    def detached(self) -> int:
         """Handlers that still run although their streams are over: they count as streams of the peer's."""
-        return self.inbound.lingering
+        return self.inbound.detached
 
-    @lingering.setter
-    def lingering(self, number: int) -> None:
-        self.inbound.lingering = number
+    @detached.setter
+    def detached(self, number: int) -> None:
+        self.inbound.detached = number
 
     @property
     def deadline(self) -> float:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rsocket_trio.mux.fragments import Assembly
-from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
-from rsocket_trio.mux.ids import StreamIds
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.outbox import StreamQueue
+from rsocket_trio.mux.reassembly import PartialPayload
+from rsocket_trio.mux.stream_ids import StreamIds
+from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import RequestFrame
 
@@ -31,8 +30,8 @@ REMEMBERED = 1024
 """How many streams that ended before their requester knew are remembered; the oldest is forgotten first."""
 
 
-class Stream(Lane):
-    """One stream. It is its own lane in the outbox.
+class Stream(StreamQueue):
+    """One stream. It is its own queue in the outbox.
 
     ``open`` are its open halves, ``room`` the items that may be sent, ``granted`` the items that the peer may still
     send, ``ahead`` whether it sent one item before it was granted, which is the only one.
@@ -58,9 +57,9 @@ class Stream(Lane):
     )
 
     def __init__(self, stream_id: int, interaction: Interaction, halves: int, *, requester: bool) -> None:
-        # Lane.__init__ is spelled out: one stream is made for every request.
+        # StreamQueue.__init__ is spelled out: one stream is made for every request.
         self.head = None
-        self.rest = None
+        self.tail = None
         self.in_turn = False
         self.left = False
         self.ended = False
@@ -74,7 +73,7 @@ class Stream(Lane):
         self.item_sent = False
         self.item_head: bytes | None = None
         self.owner: Any = None
-        self.assembly: Assembly | None = None
+        self.assembly: PartialPayload | None = None
         self.request: RequestFrame | None = None
         self.grant: object | None = None
 
@@ -146,7 +145,7 @@ class StreamTable:
         return stream
 
     def end(self, stream: Stream) -> None:
-        """Both halves are closed: forget the stream, at once or when its lane is empty."""
+        """Both halves are closed: forget the stream, at once or when its queue is empty."""
         stream.open = NEITHER
         if stream.assembly is not None:
             self.drop_assembly(stream)
@@ -182,9 +181,9 @@ class StreamTable:
             self.reassembling -= stream.assembly.size
             stream.assembly = None
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, queue: StreamQueue) -> None:
         """The last frame of a stream that ended has left."""
-        assert isinstance(lane, Stream)
-        table = self.mine if lane.requester else self.theirs
-        if table.get(lane.id) is lane:
-            del table[lane.id]
+        assert isinstance(queue, Stream)
+        table = self.mine if queue.requester else self.theirs
+        if table.get(queue.id) is queue:
+            del table[queue.id]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import attrs
 
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
-from rsocket_trio.mux.credit import MAX_REQUEST_N
+from rsocket_trio.mux.flow_control import MAX_REQUEST_N
 from rsocket_trio.replay.requests import LONGEST_SINK
 from rsocket_trio.spark.parsing import (
     Parser,

@@ -8,18 +8,17 @@ from io import BytesIO
 from typing import Any, Final, TypeAlias
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.credit import MAX_REQUEST_N
-from rsocket_trio.mux.halves import BOTH, NEITHER
-from rsocket_trio.mux.ids import RoundIds
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.lane import Lane
+from rsocket_trio.mux.flow_control import MAX_REQUEST_N
+from rsocket_trio.mux.outbox import StreamQueue
+from rsocket_trio.mux.stream_ids import RoundIds
+from rsocket_trio.mux.stream_state import BOTH, NEITHER, Interaction
 
 UNBOUNDED = MAX_REQUEST_N
 """Items that may be sent: the protocol has no credit, and this is the largest credit of a protocol that has."""
 
 
-class Exchange(Lane):
-    """One request and its response. It is its own lane in the outbox.
+class Exchange(StreamQueue):
+    """One request and its response. It is its own queue in the outbox.
 
     ``open`` are its open halves. ``begun`` tells that this side's message has a chunk. ``dropping`` tells that the rest
     of the peer's request is dropped as it comes, and the id stays taken until its end. ``refused`` tells that the
@@ -32,9 +31,9 @@ class Exchange(Lane):
     room: int = UNBOUNDED
 
     def __init__(self, request_id: int, interaction: Interaction, *, requester: bool) -> None:
-        # Lane.__init__ is spelled out: one exchange is made for every request.
+        # StreamQueue.__init__ is spelled out: one exchange is made for every request.
         self.head = None
-        self.rest = None
+        self.tail = None
         self.in_turn = False
         self.left = False
         self.ended = False
@@ -158,11 +157,11 @@ class Exchanges:
             self.joining -= exchange.joined.tell()
             exchange.joined = None
 
-    def forget(self, lane: Lane) -> None:
+    def forget(self, queue: StreamQueue) -> None:
         """End a response whose last chunk has left."""
-        assert isinstance(lane, Exchange)
-        if not lane.requester and not lane.open and not lane.dropping:
-            self.over(lane)
+        assert isinstance(queue, Exchange)
+        if not queue.requester and not queue.open and not queue.dropping:
+            self.over(queue)
 
     def _take_id(self) -> int:
         if self.is_full:

@@ -17,9 +17,8 @@ from rsocket_trio.mux.events import (
     StreamCompleted,
     StreamFailed,
 )
-from rsocket_trio.mux.halves import NEITHER, RECEIVING, SENDING
-from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION
 from rsocket_trio.streamux.exchanges import LOCKED, Exchange, Exchanges, Ping
@@ -32,7 +31,7 @@ class Inbound:
     """The rules for received chunks. Events are collected in ``events``.
 
     ``full`` is the length from which a chunk counts as cut from a larger message. ``whole`` and ``chunks`` tell for
-    which kinds of requests there are handlers. ``draining`` refuses new requests; ``lingering`` counts handlers that
+    which kinds of requests there are handlers. ``draining`` refuses new requests; ``detached`` counts handlers that
     still run although their requests are over. ``ignored`` counts chunks without effect.
     """
 
@@ -57,7 +56,7 @@ class Inbound:
         self.full = 0
         self.events: list[Event] = []
         self.draining = False
-        self.lingering = 0
+        self.detached = 0
         self.ignored = 0
 
     # Whole chunks, and those that come in parts
@@ -173,7 +172,7 @@ class Inbound:
 
     def _begin(self, request_id: int, last: int, payload: bytes) -> None:
         table, limit = self._table, self._limits.streams
-        if len(table.theirs) >= limit or self.lingering >= limit:
+        if len(table.theirs) >= limit or self.detached >= limit:
             raise RemoteProtocolError(f"request id {request_id} is one too many: {limit} requests are open already")
         if self._chunks and not (self._whole and (last or len(payload) >= self.full)):
             exchange = Exchange(request_id, Interaction.REQUEST_CHANNEL, requester=False)

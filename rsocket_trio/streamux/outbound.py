@@ -6,10 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from rsocket_trio.errors import ConnectionLost, RSocketError, StreamError, Unsupported
-from rsocket_trio.mux.bulk import Source
-from rsocket_trio.mux.halves import NEITHER, RECEIVING, SEND_COMPLETE, SEND_ERROR, SEND_NEXT, SENDING, applied
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.outbox import FragmentSource, Outbox
+from rsocket_trio.mux.stream_state import (
+    NEITHER,
+    RECEIVING,
+    SEND_COMPLETE,
+    SEND_ERROR,
+    SEND_NEXT,
+    SENDING,
+    Interaction,
+    applied,
+)
 from rsocket_trio.payload import MetadataPush, Payload, as_bytes
 from rsocket_trio.streamux.chunks import CANCEL, CANCEL_ACK, PING, PING_ACK, RESPONSE, TERMINATION, HeaderLayout
 from rsocket_trio.streamux.exchanges import Exchange, Exchanges
@@ -152,7 +159,7 @@ class Outbound:
     def send_cancel(self, stream: Exchange) -> None:
         """Cancel the peer's message; does nothing on an exchange that is over.
 
-        A requester's cancel discards the chunks that wait in its lane and locks the id; if nothing of the request had
+        A requester's cancel discards the chunks that wait in its queue and locks the id; if nothing of the request had
         left, nothing is sent at all. A responder has no cancel in the protocol: chunks that come are dropped, and a
         request that is not answered yet may stay unanswered.
         """
@@ -212,9 +219,9 @@ class Outbound:
             if size < WHOLE_BODY:
                 self._outbox.put(stream, header + data)
             else:
-                self._outbox.put(stream, Source(iter(((header, data),)), size + layout.size))
+                self._outbox.put(stream, FragmentSource(iter(((header, data),)), size + layout.size))
         else:
-            self._outbox.put(stream, Source(layout.cut(stream.id, data, bits, self._most), size))
+            self._outbox.put(stream, FragmentSource(layout.cut(stream.id, data, bits, self._most), size))
 
     def _complete(self, stream: Exchange) -> None:
         stream.open &= ~SENDING

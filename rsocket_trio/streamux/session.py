@@ -19,8 +19,8 @@ from rsocket_trio.errors import (
 )
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded, SetupAccepted, SetupReceived
-from rsocket_trio.mux.interaction import Interaction
 from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.beginning import Beginning, Gate
 from rsocket_trio.streamux.chunks import ChunkReader, HeaderLayout
@@ -205,13 +205,13 @@ class Session:
         return self.options.message_budget
 
     @property
-    def lingering(self) -> int:
+    def detached(self) -> int:
         """Handlers that still run although their requests are over."""
-        return self.inbound.lingering
+        return self.inbound.detached
 
-    @lingering.setter
-    def lingering(self, number: int) -> None:
-        self.inbound.lingering = number
+    @detached.setter
+    def detached(self, number: int) -> None:
+        self.inbound.detached = number
 
     @property
     def deadline(self) -> float:
@@ -345,6 +345,6 @@ class Session:
         self._end(lost)
 
     def _end(self, error: RSocketError) -> None:
-        self.outbox.discard_lanes()
+        self.outbox.discard_queues()
         self.close(error)
         self.inbound.events.append(SessionEnded(error))

@@ -20,7 +20,7 @@ from rsocket_trio import (
     serve_stream,
 )
 from rsocket_trio.forms import Function, Handler, Kind
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.testing.network import SimulatedNetwork
 
 DIALECT = "rsocket/1.0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsocket_trio.cli.watching import described, dumped
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0

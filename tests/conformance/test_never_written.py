@@ -6,7 +6,7 @@ import pytest
 
 from rsocket_trio import LocalProtocolError, Payload
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
     REACTIVESOCKET_0_0,

@@ -8,7 +8,7 @@ import pytest
 
 from rsocket_trio import Payload
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1
 from tests.conformance.raw32 import (
     CONNECTION_ERROR,

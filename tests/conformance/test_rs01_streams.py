@@ -391,7 +391,7 @@ async def test_one_id_is_open_in_both_directions_at_once(autojump_clock: object)
 @both
 @clause("RS00-SID-03", "RS01-SID-03", "RS01-SID-05", "RS01-SID-06", "RS00-SID-02", "RS01-SID-02")
 def test_ids_are_taken_in_turn_skip_live_ones_and_wrap(old: Old) -> None:
-    from rsocket_trio.mux.interaction import Interaction
+    from rsocket_trio.mux.stream_state import Interaction
     from rsocket_trio.rsocket.dialects import dialect_named
     from rsocket_trio.rsocket.streams import StreamTable
 

@@ -32,7 +32,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.connection.handlers import Unfinished
 from rsocket_trio.forms import Kind
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from tests.connection.pairs import connected_pair, settle
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]

@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Channel, Limits, Payload, Responder
-from rsocket_trio.mux.sharing import GRACE, Shared
+from rsocket_trio.mux.retransmission import GRACE, Shared
 from tests.conformance.raw import (
     KEEPALIVE,
     RS10,

@@ -1,4 +1,4 @@
-"""Order within a lane, urgent before all, no lane waits for more than one round, sizes add up, discards are local."""
+"""Order within a queue, urgent before all, no queue waits for more than one round, sizes add up, discards are local."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from rsocket_trio.mux.bulk import Source
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.mux.lane import Lane
-from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox
+from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, FragmentSource, Outbox, StreamQueue
 
 
 class Model:
@@ -20,13 +18,13 @@ class Model:
     def __init__(self) -> None:
         self.urgent: list[bytes] = []
         self.replies: list[bytes] = []
-        self.lanes: dict[int, list[bytes]] = {}
+        self.queues: dict[int, list[bytes]] = {}
         self.turns: list[int] = []
 
-    def put(self, lane: int, frames: list[bytes]) -> None:
-        self.lanes.setdefault(lane, []).extend(frames)
-        if lane not in self.turns:
-            self.turns.append(lane)
+    def put(self, queue: int, frames: list[bytes]) -> None:
+        self.queues.setdefault(queue, []).extend(frames)
+        if queue not in self.turns:
+            self.turns.append(queue)
 
     def take(self, limit: int) -> list[bytes]:
         taken: list[bytes] = []
@@ -40,21 +38,21 @@ class Model:
         while self.replies and fits(self.replies[0]):
             taken.append(self.replies.pop(0))
         while self.turns and sum(map(len, taken)) < limit:
-            lane = self.turns[0]
-            if not self.lanes[lane]:
+            queue = self.turns[0]
+            if not self.queues[queue]:
                 self.turns.pop(0)
                 continue
-            if not fits(self.lanes[lane][0]):
+            if not fits(self.queues[queue][0]):
                 break
-            taken.append(self.lanes[lane].pop(0))
+            taken.append(self.queues[queue].pop(0))
             self.turns.pop(0)
-            if self.lanes[lane]:
-                self.turns.append(lane)
+            if self.queues[queue]:
+                self.turns.append(queue)
         return taken
 
     @property
     def size(self) -> int:
-        return sum(len(frame) for frames in self.lanes.values() for frame in frames)
+        return sum(len(frame) for frames in self.queues.values() for frame in frames)
 
 
 def numbered(rng: random.Random) -> Iterator[bytes]:
@@ -69,11 +67,11 @@ def numbered(rng: random.Random) -> Iterator[bytes]:
 def test_whatever_is_put_taken_and_discarded_it_behaves_like_plain_lists(seed: int) -> None:
     rng = random.Random(seed)
     frames = numbered(rng)
-    outbox, model = Outbox(1 << 30, lambda lane: None), Model()
-    lanes = [Lane() for _ in range(5)]
+    outbox, model = Outbox(1 << 30, lambda queue: None), Model()
+    queues = [StreamQueue() for _ in range(5)]
     for _ in range(600):
         action = rng.random()
-        lane = rng.randrange(len(lanes))
+        queue = rng.randrange(len(queues))
         if action < 0.1:
             frame = next(frames)
             outbox.put_urgent(frame)
@@ -84,15 +82,15 @@ def test_whatever_is_put_taken_and_discarded_it_behaves_like_plain_lists(seed: i
             model.replies.append(frame)
         elif action < 0.6:
             frame = next(frames)
-            outbox.put(lanes[lane], frame)
-            model.put(lane, [frame])
+            outbox.put(queues[queue], frame)
+            model.put(queue, [frame])
         elif action < 0.7:
             several = [next(frames) for _ in range(rng.randrange(1, 6))]
-            outbox.put(lanes[lane], Source(iter(several), sum(map(len, several))))
-            model.put(lane, several)
+            outbox.put(queues[queue], FragmentSource(iter(several), sum(map(len, several))))
+            model.put(queue, several)
         elif action < 0.75:
-            outbox.discard(lanes[lane])
-            model.lanes[lane] = []
+            outbox.discard(queues[queue])
+            model.queues[queue] = []
         else:
             limit = rng.choice((1, 1000, WRITE_SIZE))
             assert [whole(frame) for frame in outbox.take(limit)] == model.take(limit)
@@ -113,10 +111,10 @@ def taken_one_by_one(outbox: Outbox) -> list[EncodedFrame]:
 
 
 def test_no_lane_waits_for_more_than_one_round() -> None:
-    outbox = Outbox(1 << 30, lambda lane: None)
-    lanes = [Lane() for _ in range(4)]
-    for index, lane in enumerate(lanes):
-        outbox.put(lane, Source(iter([b"%d" % index * 9] * 10), 90))
+    outbox = Outbox(1 << 30, lambda queue: None)
+    queues = [StreamQueue() for _ in range(4)]
+    for index, queue in enumerate(queues):
+        outbox.put(queue, FragmentSource(iter([b"%d" % index * 9] * 10), 90))
 
     order = [whole(frame)[:1] for frame in taken_one_by_one(outbox)]
 
@@ -124,9 +122,9 @@ def test_no_lane_waits_for_more_than_one_round() -> None:
 
 
 def test_a_late_small_lane_goes_right_after_the_frame_that_is_leaving() -> None:
-    outbox = Outbox(1 << 30, lambda lane: None)
-    bulk, small = Lane(), Lane()
-    outbox.put(bulk, Source(iter([bytes(60_000)] * 100), 6_000_000))
+    outbox = Outbox(1 << 30, lambda queue: None)
+    bulk, small = StreamQueue(), StreamQueue()
+    outbox.put(bulk, FragmentSource(iter([bytes(60_000)] * 100), 6_000_000))
     outbox.take()
 
     outbox.put(small, b"small")
@@ -137,28 +135,28 @@ def test_a_late_small_lane_goes_right_after_the_frame_that_is_leaving() -> None:
 def test_a_write_holds_64_kib_or_one_larger_frame() -> None:
     rng = random.Random(7)
     frames = numbered(rng)
-    outbox = Outbox(1 << 30, lambda lane: None)
+    outbox = Outbox(1 << 30, lambda queue: None)
     for _ in range(200):
-        outbox.put(Lane(), next(frames))
+        outbox.put(StreamQueue(), next(frames))
     while outbox:
         taken = outbox.take()
         assert sum(map(len, taken)) <= WRITE_SIZE or len(taken) == 1
 
 
 def test_an_urgent_frame_overtakes_everything_and_urgent_ones_keep_their_order() -> None:
-    outbox = Outbox(1 << 30, lambda lane: None)
-    outbox.put(Lane(), b"lane")
+    outbox = Outbox(1 << 30, lambda queue: None)
+    outbox.put(StreamQueue(), b"queue")
     outbox.put_reply(b"reply")
     outbox.put_urgent(b"first")
     outbox.put_urgent(b"second")
 
-    assert outbox.take() == [b"first", b"second", b"reply", b"lane"]
+    assert outbox.take() == [b"first", b"second", b"reply", b"queue"]
 
 
 def test_a_frame_to_leave_last_waits_for_all_others() -> None:
-    outbox = Outbox(1 << 30, lambda lane: None)
-    outbox.put_last(b"last")
-    outbox.put(Lane(), Source(iter([b"a", b"b", b"c"]), 3))
+    outbox = Outbox(1 << 30, lambda queue: None)
+    outbox.put_final(b"last")
+    outbox.put(StreamQueue(), FragmentSource(iter([b"a", b"b", b"c"]), 3))
     outbox.put_reply(b"reply")
 
     assert taken_one_by_one(outbox) == [b"reply", b"a", b"b", b"c", b"last"]
@@ -169,7 +167,7 @@ def test_an_urgent_frame_that_is_needed_no_more_is_left_out() -> None:
         def encoded(self) -> bytes | None:
             return None
 
-    outbox = Outbox(1 << 30, lambda lane: None)
+    outbox = Outbox(1 << 30, lambda queue: None)
     outbox.put_urgent(Needless())
     outbox.put_urgent(b"needed")
 
@@ -178,23 +176,23 @@ def test_an_urgent_frame_that_is_needed_no_more_is_left_out() -> None:
 
 
 def test_a_lane_that_has_ended_is_drained_once_with_its_last_frame() -> None:
-    drained: list[Lane] = []
+    drained: list[StreamQueue] = []
     outbox = Outbox(1 << 30, drained.append)
-    lane = Lane()
-    outbox.put(lane, b"a")
-    outbox.put(lane, b"b")
-    lane.ended = True
+    queue = StreamQueue()
+    outbox.put(queue, b"a")
+    outbox.put(queue, b"b")
+    queue.ended = True
 
     outbox.take(1)
     assert drained == []
     outbox.take(1)
     outbox.take()
-    assert drained == [lane]
+    assert drained == [queue]
 
 
 def test_a_discard_touches_one_lane_and_that_lane_can_be_used_again() -> None:
-    outbox = Outbox(1 << 30, lambda lane: None)
-    kept, dropped = Lane(), Lane()
+    outbox = Outbox(1 << 30, lambda queue: None)
+    kept, dropped = StreamQueue(), StreamQueue()
     for number in range(3):
         outbox.put(dropped, b"dropped %d" % number)
         outbox.put(kept, b"kept %d" % number)
@@ -209,25 +207,25 @@ def test_a_discard_touches_one_lane_and_that_lane_can_be_used_again() -> None:
 
 
 def test_small_entries_have_room_beside_bulk_and_bulk_has_none_beside_bulk() -> None:
-    outbox = Outbox(10_000, lambda lane: None)
+    outbox = Outbox(10_000, lambda queue: None)
     assert outbox.has_room(1 << 20)
-    outbox.put(Lane(), bytes(20_000))
+    outbox.put(StreamQueue(), bytes(20_000))
 
     assert not outbox.has_room(SMALL + 1)
     assert outbox.has_room(SMALL)
     for _ in range(3):
-        outbox.put(Lane(), bytes(SMALL))
+        outbox.put(StreamQueue(), bytes(SMALL))
     assert not outbox.has_room(1)
 
 
 def heard(outbox: Outbox) -> bool:
     """Whether it is, asked anew."""
-    return outbox.is_heard
+    return outbox.is_acknowledged
 
 
 def test_everything_was_heard_once_the_last_that_left_is_answered() -> None:
-    outbox, asked = Outbox(1000, lambda lane: None), Lane()
-    outbox.put(Lane(), b"before")
+    outbox, asked = Outbox(1000, lambda queue: None), StreamQueue()
+    outbox.put(StreamQueue(), b"before")
     outbox.put(asked, b"ask")
     outbox.on_answer(asked)
     assert not heard(outbox)  # it has not even left
@@ -237,14 +235,14 @@ def test_everything_was_heard_once_the_last_that_left_is_answered() -> None:
     assert heard(outbox)
     assert outbox.take() == []
     assert heard(outbox)
-    outbox.put(Lane(), b"more")
+    outbox.put(StreamQueue(), b"more")
     outbox.take()
     assert not heard(outbox)
 
 
-@pytest.mark.parametrize("behind", ["urgent", "reply", "lane", "last"])
+@pytest.mark.parametrize("behind", ["urgent", "reply", "queue", "last"])
 def test_an_answer_says_nothing_of_what_left_behind_the_question(behind: str) -> None:
-    outbox, asked = Outbox(1000, lambda lane: None), Lane()
+    outbox, asked = Outbox(1000, lambda queue: None), StreamQueue()
     outbox.put(asked, b"ask")
     outbox.take()
     match behind:
@@ -252,17 +250,17 @@ def test_an_answer_says_nothing_of_what_left_behind_the_question(behind: str) ->
             outbox.put_urgent(b"credit")
         case "reply":
             outbox.put_reply(b"pong")
-        case "lane":
-            outbox.put(Lane(), b"note")
+        case "queue":
+            outbox.put(StreamQueue(), b"note")
         case "last":
-            outbox.put_last(b"goodbye")
+            outbox.put_final(b"goodbye")
     assert len(outbox.take()) == 1
     outbox.on_answer(asked)
     assert not heard(outbox)
 
 
 def test_what_overtook_the_question_in_its_write_is_heard_with_it() -> None:
-    outbox, asked = Outbox(1000, lambda lane: None), Lane()
+    outbox, asked = Outbox(1000, lambda queue: None), StreamQueue()
     outbox.put(asked, b"ask")
     outbox.put_urgent(b"credit")
     assert outbox.take() == [b"credit", b"ask"]
@@ -271,12 +269,12 @@ def test_what_overtook_the_question_in_its_write_is_heard_with_it() -> None:
 
 
 def test_an_answer_to_a_part_says_nothing_of_the_others() -> None:
-    outbox, asked = Outbox(1 << 20, lambda lane: None), Lane()
-    outbox.put(asked, Source(iter([b"one", b"two"]), 6))
+    outbox, asked = Outbox(1 << 20, lambda queue: None), StreamQueue()
+    outbox.put(asked, FragmentSource(iter([b"one", b"two"]), 6))
     outbox.take()
     outbox.on_answer(asked)
     assert not heard(outbox)
-    twice = Lane()
+    twice = StreamQueue()
     for number in range(3):
         outbox.put(twice, b"item %d" % number)
     outbox.take()
@@ -285,11 +283,11 @@ def test_an_answer_to_a_part_says_nothing_of_the_others() -> None:
 
 
 def test_of_what_was_held_only_replies_leave_behind_a_refusal() -> None:
-    outbox = Outbox(1 << 30, lambda lane: None)
+    outbox = Outbox(1 << 30, lambda queue: None)
     outbox.hold()
     outbox.put_urgent(b"urgent")
     outbox.put_signal(b"signal")
-    outbox.put(Lane(), b"in a lane")
+    outbox.put(StreamQueue(), b"in a queue")
     outbox.put_reply(b"refusal")
     assert outbox.take() == []
     outbox.drop_held()

@@ -66,7 +66,7 @@ def nothing_is_open(*connections: Connection) -> None:
     for connection in connections:
         session = connection._engine.session
         assert session.is_quiet
-        assert session.lingering == 0
+        assert session.detached == 0
         assert session.outbox.size == 0
         assert connection._engine.stock.size == 0
         assert connection.faults.peer_faults == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import LARGEST_FRAME
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import BadMetadata, Codec, Header, NotUnderstood
 from rsocket_trio.rsocket.dialect import Dialect

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.detection import UNDECIDED, Undecided, answer_for, detect, keeps_length
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (

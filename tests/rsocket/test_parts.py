@@ -14,7 +14,7 @@ from qa.fuzz.spoken import NAMES
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket import shortcuts
 from rsocket_trio.rsocket.dialect import Dialect

@@ -19,8 +19,8 @@ from rsocket_trio.mux.events import (
     StreamFailed,
 )
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.interaction import Interaction
-from rsocket_trio.mux.retaining import RetainingOutbox
+from rsocket_trio.mux.retransmission import RetainingOutbox
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import RSOCKET_2_0_DRAFT

@@ -18,7 +18,7 @@ from rsocket_trio.errors import (
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import LeaseReceived, PeerDraining, Pong, RequestReceived, SessionEnded, SetupReceived
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0

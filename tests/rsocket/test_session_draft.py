@@ -20,7 +20,7 @@ from rsocket_trio.mux.events import (
     SetupReceived,
 )
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0, RSOCKET_2_0_DRAFT
 from rsocket_trio.rsocket.extensions.blocks import Entry

@@ -26,8 +26,7 @@ from rsocket_trio.mux.events import (
     StreamFailed,
 )
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0

@@ -11,7 +11,7 @@ from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, ResumeOption
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.resuming import Arrival
 from rsocket_trio.connection.sessions import Resumable, Sessions
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.resumption import Comeback
 from rsocket_trio.rsocket.streams import Stream
 from rsocket_trio.transports.memory import memory_pair

@@ -18,7 +18,7 @@ from rsocket_trio.mux.events import (
     StreamCancelled,
     StreamCompleted,
 )
-from rsocket_trio.mux.halves import RECEIVING, SENDING
+from rsocket_trio.mux.stream_state import RECEIVING, SENDING
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.exchanges import Exchange
 from rsocket_trio.streamux.session import Session

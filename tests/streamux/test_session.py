@@ -14,7 +14,7 @@ from rsocket_trio.mux.events import (
     StreamCancelled,
     StreamCompleted,
 )
-from rsocket_trio.mux.halves import BOTH, NEITHER, RECEIVING, SENDING
+from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import HeaderLayout
 from rsocket_trio.streamux.exchanges import LOCKED

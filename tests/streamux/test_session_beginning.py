@@ -21,8 +21,7 @@ from rsocket_trio.mux.events import (
     SetupAccepted,
     SetupReceived,
 )
-from rsocket_trio.mux.halves import NEITHER, SENDING
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import NEITHER, SENDING, Interaction
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.streamux.beginning import COMPANY
 from rsocket_trio.streamux.negotiation import Terms

@@ -19,7 +19,7 @@ from rsocket_trio.mux.events import (
     StreamCancelled,
     StreamFailed,
 )
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import HeaderLayout
 from tests.streamux.pairs import (

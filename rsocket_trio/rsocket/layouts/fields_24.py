@@ -10,7 +10,7 @@ from typing import Final
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.limits import LARGEST_FRAME
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import UINT31_MAX, BadMetadata, HeaderLayout, Parts, Row, check, sized
 from rsocket_trio.rsocket.frames import LeaseFrame, RequestFrame

@@ -12,7 +12,7 @@ from typing import Final
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import BadMetadata, Parts, Row, check
 from rsocket_trio.rsocket.frames import CancelFrame, MetadataPushFrame, PayloadFrame, RequestFrame

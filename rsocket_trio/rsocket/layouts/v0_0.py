@@ -10,7 +10,7 @@ import struct
 from typing import Final, NoReturn
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.codec import UINT63_MAX, Codec, HeaderLayout, NotUnderstood, Parts, Row, check, sized_at
 from rsocket_trio.rsocket.frames import (
     ErrorFrame,

@@ -10,7 +10,7 @@ import struct
 from typing import Final
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.codec import Codec, HeaderLayout, Parts, Row, check, sized_at
 from rsocket_trio.rsocket.frames import (
     ErrorFrame,

@@ -8,7 +8,7 @@ inside fields are masked off (ALL-RCT-06), bytes after the last field of a frame
 from __future__ import annotations
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, Codec, Parts, Row, check, end_of, sized, sized_at
 from rsocket_trio.rsocket.frames import (

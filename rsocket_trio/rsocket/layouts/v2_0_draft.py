@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import UINT31_MAX, Codec, Parts, Row, check, end_of
 from rsocket_trio.rsocket.extensions.blocks import (

@@ -16,8 +16,8 @@ from qa.fuzz.machines import run_machine
 from qa.fuzz.targets import Finding, Target
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata import composite, decode_mime, routing
-from rsocket_trio.mux.fragments import Assembly
 from rsocket_trio.mux.framing import Framing24
+from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions import blocks as extensions
 from rsocket_trio.rsocket.inbound import Inbound
@@ -187,7 +187,7 @@ def lose_some_items(self: Inbound, stream: Any, payload: Any, complete: bool) ->
         item(self, stream, payload, complete)
 
 
-def lose_some_metadata(self: Assembly) -> Payload:
+def lose_some_metadata(self: PartialPayload) -> Payload:
     payload = join(self)
     return Payload(payload.data, payload.metadata and payload.metadata[:-1])
 
@@ -197,7 +197,7 @@ def cancel_in_silence(self: Outbound, stream: Any) -> None:
     self._table.end(stream)
 
 
-send_item, item, join = Outbound.send_item, Inbound._item, Assembly.join
+send_item, item, join = Outbound.send_item, Inbound._item, PartialPayload.join
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_session_that_keeps_too_much_is_found_by_conversations(
         (Outbound, "send_item", never_use_up_room),
         (Inbound, "_item", never_use_up_grants),
         (Inbound, "_item", lose_some_items),
-        (Assembly, "join", lose_some_metadata),
+        (PartialPayload, "join", lose_some_metadata),
         (Outbound, "send_cancel", cancel_in_silence),
     ],
     ids=lambda part: getattr(part, "__name__", part),

@@ -12,7 +12,7 @@ from qa.fuzz.conversations import Talk, converse, talks
 from qa.fuzz.spoken import NAMES, STREAMUX
 from qa.fuzz.streamux_conversations import StreamuxTalk
 from rsocket_trio.mux.events import ItemReceived, RequestReceived, SessionEnded, StreamFailed
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 
 SEED: Final = 1
 RUNS: Final = 3_000

@@ -11,7 +11,7 @@ import pytest
 from qa.fuzz.sizes import cases, check_size
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.streamux.options import StreamuxOptions

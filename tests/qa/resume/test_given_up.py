@@ -12,9 +12,8 @@ import trio.testing
 from rsocket_trio.connection.link import Link
 from rsocket_trio.errors import ConnectionLost, RejectedResume, RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.mux.lane import Lane
-from rsocket_trio.mux.outbox import Outbox
-from rsocket_trio.mux.retaining import RetainingOutbox
+from rsocket_trio.mux.outbox import Outbox, StreamQueue
+from rsocket_trio.mux.retransmission import RetainingOutbox
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
 from rsocket_trio.rsocket.resumption import Comeback, Resumption, is_tracked
@@ -94,7 +93,7 @@ async def test_the_send_task_of_a_link_that_was_given_up_ends(cuts: bool) -> Non
     link = Link(transport, outbox, Rules())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, nursery, contextvars.copy_context())
-        outbox.put(Lane(), b"frame")
+        outbox.put(StreamQueue(), b"frame")
         await trio.testing.wait_all_tasks_blocked()
         assert transport.sent == [b"frame"]
         assert len(nursery.child_tasks) == 2

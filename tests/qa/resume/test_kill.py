@@ -18,7 +18,7 @@ from qa.resume.ledger import ASKED, Ledger
 from qa.resume.load import DIALECTS, OPTIONS, run_load
 from qa.resume.proxy import FIN, RST, SILENCE, Cut, Tamper
 from qa.resume.recorder import CLIENT, SERVER, Recorder
-from rsocket_trio.mux.retaining import FrameStore
+from rsocket_trio.mux.retransmission import FrameStore
 from rsocket_trio.rsocket.dialects import dialect_named
 
 CUTS = 60

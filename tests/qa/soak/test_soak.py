@@ -12,7 +12,7 @@ from qa.soak.client import Size, Tally
 from qa.soak.server import ASKED, LABEL, Wrong, check, item
 from qa.soak.watch import MIB, Process, Sample, left, misses, trend
 from rsocket_trio import Payload
-from rsocket_trio.mux.retaining import FrameStore
+from rsocket_trio.mux.retransmission import FrameStore
 
 QUICK = Size(seconds=3, connections=10, streams=200, rate=800, fate=0.7)
 MINUTES = 10

@@ -14,7 +14,7 @@ from rsocket_trio.cli.frames import decode_lines, encode_lines
 from rsocket_trio.cli.frames_json import from_json, to_json
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.interaction import Interaction
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import NotUnderstood
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0, RSOCKET_2_0_DRAFT

@@ -9,11 +9,9 @@ from itertools import accumulate
 
 import pytest
 
-from rsocket_trio.mux.bulk import Source
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.mux.lane import Lane
-from rsocket_trio.mux.outbox import WRITE_SIZE
-from rsocket_trio.mux.retaining import FrameStore, RetainingOutbox
+from rsocket_trio.mux.outbox import WRITE_SIZE, FragmentSource, StreamQueue
+from rsocket_trio.mux.retransmission import FrameStore, RetainingOutbox
 
 BEAT = b"how far are you?"
 
@@ -105,7 +103,7 @@ def tracked(frame: bytes) -> bool:
 def retaining(
     limit: int, *, size: int = 1 << 30, overflow: Callable[[], bool] = lambda: False
 ) -> tuple[RetainingOutbox, FrameStore]:
-    outbox = RetainingOutbox(size, lambda lane: None, tracked, lambda: BEAT, overflow)
+    outbox = RetainingOutbox(size, lambda queue: None, tracked, lambda: BEAT, overflow)
     outbox.retain(limit)
     assert outbox.store is not None
     return outbox, outbox.store
@@ -116,13 +114,13 @@ def taken(outbox: RetainingOutbox, limit: int = WRITE_SIZE) -> list[bytes]:
 
 
 class Walk:
-    """An outbox, a peer that gets what leaves unless the link is cut, and what each lane was told to send."""
+    """An outbox, a peer that gets what leaves unless the link is cut, and what each queue was told to send."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.limit = self.rng.choice((1024, 3000, 100_000))
         self.outbox, self.store = retaining(self.limit)
-        self.lanes = [Lane() for _ in range(4)]
+        self.queues = [StreamQueue() for _ in range(4)]
         self.waiting: dict[int, deque[bytes]] = {index: deque() for index in range(4)}
         self.tracked: set[bytes] = set()
         self.flying: list[bytes] = []
@@ -144,23 +142,23 @@ class Walk:
 
     def put(self) -> None:
         index = self.rng.randrange(4)
-        lane, waiting = self.lanes[index], self.waiting[index]
+        queue, waiting = self.queues[index], self.waiting[index]
         chance = self.rng.random()
         if chance < 0.5:
             frame = self.frame()
-            self.outbox.put(lane, frame)
+            self.outbox.put(queue, frame)
             waiting.append(frame)
         elif chance < 0.65:
             frames = [self.frame() for _ in range(self.rng.randrange(1, 5))]
-            self.outbox.put(lane, Source(iter(frames), sum(map(len, frames))))
+            self.outbox.put(queue, FragmentSource(iter(frames), sum(map(len, frames))))
             waiting.extend(frames)
         elif chance < 0.75:
-            self.outbox.discard(lane)
+            self.outbox.discard(queue)
             self.discarded.update(waiting)
             waiting.clear()
         elif chance < 0.8:
             frame = self.frame(self.rng.choice((20, 2 * self.limit)), b"u")
-            self.outbox.put(lane, frame)
+            self.outbox.put(queue, frame)
             waiting.append(frame)
             self.others.append(frame)
         elif chance < 0.85:
@@ -182,7 +180,7 @@ class Walk:
                 self.others_arrived.append(frame)
             for waiting in self.waiting.values():
                 if frame in waiting:
-                    assert waiting.popleft() == frame, "out of the order of its lane"
+                    assert waiting.popleft() == frame, "out of the order of its queue"
         if limit == WRITE_SIZE and not self.outbox._again:
             assert set(self.promised) <= set(self.others_arrived)
             self.promised.clear()
@@ -205,7 +203,7 @@ class Walk:
         position = sum(map(len, self.arrived))
         assert self.store.serves(position)
         self.store.trim(position)
-        self.outbox.again(b"hello again")
+        self.outbox.send_again(b"hello again")
         self.answers += 1
         self.promised.clear()  # what only the lost link mattered to
         expected = [b"hello again", *self.store.kept()]
@@ -249,8 +247,8 @@ def test_whatever_is_cut_and_confirmed_the_peer_gets_each_frame_once_in_the_orde
 
 
 def test_nothing_is_kept_before_retaining_begins_and_nothing_with_none() -> None:
-    outbox = RetainingOutbox(1 << 30, lambda lane: None, tracked, lambda: BEAT, lambda: True)
-    outbox.put(Lane(), b"Tracked")
+    outbox = RetainingOutbox(1 << 30, lambda queue: None, tracked, lambda: BEAT, lambda: True)
+    outbox.put(StreamQueue(), b"Tracked")
     outbox.put_signal(b"signal")
 
     assert taken(outbox) == [b"signal", b"Tracked"]
@@ -261,7 +259,7 @@ def test_nothing_is_kept_before_retaining_begins_and_nothing_with_none() -> None
 def test_a_frame_that_the_store_has_no_room_for_waits_until_there_is() -> None:
     outbox, store = retaining(100)
     for number in range(3):
-        outbox.put(Lane(), b"T%d" % number + bytes(58))
+        outbox.put(StreamQueue(), b"T%d" % number + bytes(58))
 
     assert taken(outbox) == [b"T0" + bytes(58), BEAT]
     assert taken(outbox) == []
@@ -273,8 +271,8 @@ def test_a_frame_that_the_store_has_no_room_for_waits_until_there_is() -> None:
 
 def test_what_has_no_position_is_not_kept() -> None:
     outbox, store = retaining(100)
-    outbox.put(Lane(), b"untracked")
-    outbox.put(Lane(), b"Tracked")
+    outbox.put(StreamQueue(), b"untracked")
+    outbox.put(StreamQueue(), b"Tracked")
     outbox.put_urgent(b"urgent")
     outbox.put_reply(b"reply")
 
@@ -285,10 +283,10 @@ def test_what_has_no_position_is_not_kept() -> None:
 @pytest.mark.parametrize("limit", [100, 10 * WRITE_SIZE])
 def test_signals_and_answers_without_a_position_leave_although_the_store_is_full(limit: int) -> None:
     outbox, store = retaining(limit)
-    outbox.put(Lane(), b"T" * limit)
+    outbox.put(StreamQueue(), b"T" * limit)
     outbox.take(limit)
     assert store.room == 0
-    outbox.put(Lane(), b"Twaits")
+    outbox.put(StreamQueue(), b"Twaits")
     outbox.put_reply(b"Treply")
     outbox.put_reply(b"pong")
     outbox.put_signal(b"lease")
@@ -301,7 +299,7 @@ def test_signals_and_answers_without_a_position_leave_although_the_store_is_full
 
 def test_what_has_no_position_does_not_wait_for_room_that_it_does_not_need() -> None:
     outbox, store = retaining(100)
-    pushes, items = Lane(), Lane()
+    pushes, items = StreamQueue(), StreamQueue()
     outbox.put(pushes, b"a push that is longer than the store" * 9)
     outbox.put(items, b"T" * 100)
 
@@ -312,10 +310,10 @@ def test_what_has_no_position_does_not_wait_for_room_that_it_does_not_need() -> 
 
 def test_a_store_that_is_half_full_asks_once_until_it_is_answered() -> None:
     outbox, _ = retaining(100)
-    lane = Lane()
+    queue = StreamQueue()
     asked = []
     for number in range(8):
-        outbox.put(lane, b"T" * 10)
+        outbox.put(queue, b"T" * 10)
         asked.append(BEAT in taken(outbox))
         if number == 5:
             outbox.asked = False  # answered, and nothing of it was new
@@ -324,9 +322,9 @@ def test_a_store_that_is_half_full_asks_once_until_it_is_answered() -> None:
 
 def test_half_full_is_asked_anew_over_another_link() -> None:
     outbox, _ = retaining(100)
-    outbox.put(Lane(), b"T" * 60)
+    outbox.put(StreamQueue(), b"T" * 60)
     assert taken(outbox) == [b"T" * 60, BEAT]
-    outbox.again(None)
+    outbox.send_again(None)
 
     assert taken(outbox) == [b"T" * 60, BEAT]
     assert taken(outbox) == []
@@ -334,17 +332,17 @@ def test_half_full_is_asked_anew_over_another_link() -> None:
 
 def test_sending_again_goes_behind_the_first_frame_and_before_all_that_is_new() -> None:
     outbox, store = retaining(1000)
-    lane = Lane()
+    queue = StreamQueue()
     for frame in (b"T1", b"T2", b"T3"):
-        outbox.put(lane, frame)
+        outbox.put(queue, frame)
     taken(outbox)
-    outbox.put(lane, b"T4")
+    outbox.put(queue, b"T4")
     outbox.put_urgent(b"T5")
     outbox.put_reply(b"T6")
     outbox.put_reply(b"for the lost link")
     outbox.put_signal(b"for the lost link as well")
     store.trim(2)
-    outbox.again(b"first")
+    outbox.send_again(b"first")
     outbox.put_signal(b"new")
 
     assert taken(outbox, 1) == [b"first"]
@@ -358,11 +356,11 @@ def test_sending_again_goes_behind_the_first_frame_and_before_all_that_is_new() 
 def test_a_link_that_is_lost_while_frames_are_sent_again_loses_none() -> None:
     outbox, store = retaining(1000)
     for frame in (b"T1", b"T2", b"T3"):
-        outbox.put(Lane(), frame)
+        outbox.put(StreamQueue(), frame)
     taken(outbox)
-    outbox.again(b"first")
+    outbox.send_again(b"first")
     assert taken(outbox, 8) == [b"first", b"T1", b"T2"]
-    outbox.again(b"second")
+    outbox.send_again(b"second")
 
     assert taken(outbox) == [b"second", b"T1", b"T2", b"T3"]
     assert store.size == 6
@@ -378,20 +376,20 @@ def test_a_store_that_is_given_up_lets_everything_leave_and_keeps_nothing() -> N
 
     outbox, store = retaining(100, overflow=give_up)
     for _ in range(4):
-        outbox.put(Lane(), b"T" * 60)
+        outbox.put(StreamQueue(), b"T" * 60)
     assert taken(outbox) == [b"T" * 60, BEAT]
     assert asked == []
     assert taken(outbox) == [b"T" * 60] * 3
     assert asked == [60]
     assert outbox.store is None
-    outbox.put(Lane(), b"T" * 200)
+    outbox.put(StreamQueue(), b"T" * 200)
     assert taken(outbox) == [b"T" * 200]
     assert asked == [60]
 
 
 def test_an_empty_outbox_gives_nothing_up() -> None:
     outbox, store = retaining(100, overflow=lambda: pytest.fail("asked"))
-    outbox.put(Lane(), b"T" * 100)
+    outbox.put(StreamQueue(), b"T" * 100)
     taken(outbox)
 
     assert taken(outbox) == []
@@ -402,7 +400,7 @@ def test_what_is_held_leaves_behind_the_frame_that_lets_it_go() -> None:
     outbox, _ = retaining(100)
     outbox.hold()
     outbox.put_signal(b"signal")
-    outbox.put(Lane(), b"Tracked")
+    outbox.put(StreamQueue(), b"Tracked")
     assert taken(outbox) == []
 
     outbox.release(b"first")
@@ -414,7 +412,7 @@ def test_what_was_held_is_forgotten_beside_replies() -> None:
     outbox.hold()
     outbox.put_signal(b"signal")
     outbox.put_urgent(b"urgent")
-    outbox.put(Lane(), b"Tracked")
+    outbox.put(StreamQueue(), b"Tracked")
     outbox.put_reply(b"refusal")
     outbox.drop_held()
 
@@ -424,10 +422,10 @@ def test_what_was_held_is_forgotten_beside_replies() -> None:
 
 def test_the_last_word_waits_for_what_is_sent_again() -> None:
     outbox, _ = retaining(100)
-    outbox.put(Lane(), b"T1")
+    outbox.put(StreamQueue(), b"T1")
     taken(outbox)
-    outbox.put_last(b"last")
-    outbox.again(b"first")
+    outbox.put_final(b"last")
+    outbox.send_again(b"first")
 
     assert taken(outbox, 5) == [b"first"]
     assert taken(outbox) == [b"T1", b"last"]
@@ -435,10 +433,10 @@ def test_the_last_word_waits_for_what_is_sent_again() -> None:
 
 def test_the_last_word_waits_for_lanes_that_wait_for_room() -> None:
     outbox, store = retaining(100)
-    outbox.put(Lane(), b"T" * 100)
+    outbox.put(StreamQueue(), b"T" * 100)
     taken(outbox)
-    outbox.put(Lane(), b"T" * 60)
-    outbox.put_last(b"last")
+    outbox.put(StreamQueue(), b"T" * 60)
+    outbox.put_final(b"last")
     assert taken(outbox) == []
 
     store.trim(100)

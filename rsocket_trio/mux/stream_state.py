@@ -1,6 +1,9 @@
-"""The moves of a stream: the directions that each one needs open, and those that it closes."""
+"""The state of a stream: its interaction, its open directions, and the table of moves that need and close them."""
 
 from __future__ import annotations
+
+import enum
+from typing import Any, Protocol
 
 import attrs
 
@@ -10,6 +13,19 @@ NEITHER = 0
 SENDING = 1
 RECEIVING = 2
 BOTH = SENDING | RECEIVING
+
+
+class Interaction(enum.StrEnum):
+    """What a stream is for. The value is the name that users know it by, and the member equals it."""
+
+    REQUEST_RESPONSE = "request_response"
+    FIRE_AND_FORGET = "fire_and_forget"
+    REQUEST_STREAM = "request_stream"
+    REQUEST_SUBSCRIPTION = "request_subscription"
+    REQUEST_CHANNEL = "request_channel"
+
+    # A text keeps its hash, which is much cheaper than Enum's own hash of the name.
+    __hash__ = str.__hash__
 
 
 @attrs.frozen
@@ -58,3 +74,19 @@ def applied(move: Move, open_halves: int) -> int:
     if move.needs & ~open_halves:
         raise LocalProtocolError(f"cannot {move.name}: that direction is closed")
     return open_halves & ~move.closes
+
+
+class StreamState(Protocol):
+    """The state of a session's stream that a connection may use.
+
+    ``owner`` belongs to the connection: the object that waits for the stream's events, or ``None``. ``open`` are the
+    open halves, ``room`` the items that may be sent, ``left`` says that a frame of it was sent.
+    """
+
+    id: int
+    interaction: Interaction
+    requester: bool
+    owner: Any
+    room: int
+    open: int
+    left: bool

@@ -5,13 +5,11 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
-from rsocket_trio.mux.charge import ENTRY
+from rsocket_trio.limits import ENTRY_OVERHEAD
 from rsocket_trio.mux.framing import EncodedFrame, whole
-from rsocket_trio.mux.lane import Lane
-from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox
-from rsocket_trio.mux.sharing import LEFT, Shared, Sharer
+from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox, StreamQueue
 
 LOOSE = 256
 """Frames that are kept apart. When there are as many, the small ones among them are joined."""
@@ -19,6 +17,15 @@ UNCOUNTED = 4096
 """Bytes that may be put before they count towards a shared limit; the next write counts them."""
 SMALL_FRAME = 1024
 """Bytes up to which a frame is joined with others: that saves 60 bytes a frame and costs one or two."""
+LEFT: Final = 8
+"""How many times of what is left of the limit one session may keep: who keeps most waits first, however many they are,
+and who comes later still finds room."""
+GRACE: Final = 16 * 1024
+"""Bytes that a session may keep whatever the others do: about what a connection costs by itself."""
+PART: Final = 1024
+"""The part of a small limit that this is at most."""
+SPARE: Final = 8
+"""The part of the limit by which large items may exceed it, so that there is room for those of who keeps little."""
 
 
 class Run:
@@ -55,7 +62,7 @@ class Run:
             end += size
         return end
 
-    def rest(self, position: int) -> Run:
+    def from_position(self, position: int) -> Run:
         """Return the frames that begin at this position of the run or behind."""
         end = count = 0
         while end < position:
@@ -112,7 +119,7 @@ class FrameStore:
                 self.first += len(joined.popleft())
                 continue
             if isinstance(entry, Run) and (gone := entry.whole_until(position - self.first)):
-                joined[0] = entry.rest(gone)
+                joined[0] = entry.from_position(gone)
                 self.first += gone
             return
         self._joined = ()
@@ -164,6 +171,74 @@ class FrameStore:
         self._frames.clear()
 
 
+class Sharer(Protocol):
+    """A session among those that share a limit."""
+
+    @property
+    def live_bytes(self) -> int:
+        """What is known of what it keeps."""
+        ...
+
+    def ask(self) -> None:
+        """Its peer should say what it has, for a sender waits until less is kept."""
+        ...
+
+    def on_room(self) -> None:
+        """Its senders may go on."""
+        ...
+
+
+class Shared:
+    """What sessions keep together: at most ``limit`` bytes, beyond which those wait that keep most.
+
+    A large item waits until it fits in ``most``, whoever sends it; one above the limit would do so for ever, and goes.
+    ``soon`` has ``look`` called once whoever is at work is done, however often it was called meanwhile.
+    """
+
+    __slots__ = ("_soon", "_waiting", "grace", "limit", "most", "total")
+
+    def __init__(self, limit: int, soon: Callable[[Callable[[], None]], object]) -> None:
+        self.limit = limit
+        self.most = limit + limit // SPARE
+        self.grace = max(1, min(GRACE, limit // PART))
+        self.total = 0
+        self._soon = soon
+        self._waiting: dict[Sharer, None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Sessions whose senders wait."""
+        return len(self._waiting)
+
+    def lets(self, kept: int) -> bool:
+        """Whether a session that keeps so much may keep more."""
+        return kept < self.grace or kept < LEFT * (self.limit - self.total)
+
+    def wait(self, sharer: Sharer) -> None:
+        """Somebody has to wait until less is kept."""
+        self._waiting[sharer] = None
+        sharer.ask()
+
+    def changed(self, by: int) -> None:
+        """So many bytes more are kept, or less."""
+        self.total += by
+        if by < 0 and self._waiting:
+            self._soon(self.look)
+
+    def forget(self, sharer: Sharer) -> bool:
+        """This session waits no more. Whether it did."""
+        return self._waiting.pop(sharer, self) is None
+
+    def look(self) -> None:
+        """Let those go on who may; of the others the peers should say what they have."""
+        for sharer in list(self._waiting):
+            if self.lets(sharer.live_bytes):
+                del self._waiting[sharer]
+                sharer.on_room()
+            else:
+                sharer.ask()
+
+
 class Keeper(Protocol):
     """Decides for each frame that leaves whether it has a position."""
 
@@ -207,7 +282,7 @@ class RetainingOutbox(Outbox):
     def __init__(
         self,
         limit: int,
-        drained: Callable[[Lane], None],
+        drained: Callable[[StreamQueue], None],
         is_tracked: Callable[[bytes], bool],
         half_full: Callable[[], bytes],
         overflow: Callable[[], bool],
@@ -236,7 +311,7 @@ class RetainingOutbox(Outbox):
             self._is_tracked, self._leaves = keeper.tracks, keeper.leaves
 
     def forgo(self) -> None:
-        """Keep no frames any more: the session will not be resumed. Frames that ``again`` has queued still leave."""
+        """Keep no frames any more: the session will not be resumed. Frames queued by ``send_again`` still leave."""
         self.store = None
         self.leave()
         self._shared = self._sharer = None
@@ -261,7 +336,7 @@ class RetainingOutbox(Outbox):
     def has_room(self, size: int) -> bool:
         """Return whether an entry of this size may be put now."""
         # The first lines are those of an outbox that keeps nothing: this runs for each item.
-        small = self.small_size + self.entries * ENTRY
+        small = self.small_size + self.entries * ENTRY_OVERHEAD
         waiting = small + self.bulk_size
         if waiting >= self._limit and (size > SMALL or small >= self._limit):
             return False
@@ -286,7 +361,7 @@ class RetainingOutbox(Outbox):
         if self.asked or self.store is None or not self.store.size:
             return False
         self.asked = True
-        self.unheard()
+        self.mark_unacknowledged()
         self._signals.append(self._half_full())
         return True
 
@@ -295,9 +370,9 @@ class RetainingOutbox(Outbox):
         self.asked = self.is_stalled = False
         self._look()
 
-    def discard(self, lane: Lane) -> None:
-        """Drop the waiting frames of one lane."""
-        super().discard(lane)
+    def discard(self, queue: StreamQueue) -> None:
+        """Drop the waiting frames of one queue."""
+        super().discard(queue)
         self._look()
 
     def _look(self) -> None:
@@ -311,10 +386,10 @@ class RetainingOutbox(Outbox):
             before, self.counted = self.counted, kept
             self._shared.changed(kept - before)
 
-    def discard_lanes(self) -> None:
-        """Drop the waiting frames of all lanes, and those that were to be sent again."""
+    def discard_queues(self) -> None:
+        """Drop the waiting frames of all queues, and those that were to be sent again."""
         self._again.clear()
-        super().discard_lanes()
+        super().discard_queues()
 
     def clear(self) -> None:
         """Drop all frames, those that left and those that wait."""
@@ -322,7 +397,7 @@ class RetainingOutbox(Outbox):
         self._signals.clear()
         self.forgo()
 
-    def again(self, first: bytes | None) -> None:
+    def send_again(self, first: bytes | None) -> None:
         """Send all kept frames once more, behind ``first`` and before any frame that has not left yet.
 
         Signals of the lost transport, and urgent frames and replies without a position, are not sent any more.
@@ -360,7 +435,7 @@ class RetainingOutbox(Outbox):
         total = 0
         signals, again = self._signals, self._again
         if signals or again:
-            self.unheard()
+            self.mark_unacknowledged()
         while signals and total < limit:
             signal = signals.popleft()
             frames.append(signal)
@@ -391,7 +466,7 @@ class RetainingOutbox(Outbox):
                 store.append(kept)
         if not self.asked and (store.size * 2 >= store.limit or (self.is_stalled and store.size)):
             self.asked = True
-            self.unheard()
+            self.mark_unacknowledged()
             frames.append(self._half_full())
         if self._shared is not None:
             self._look()
@@ -405,7 +480,7 @@ class RetainingOutbox(Outbox):
                 if self._is_tracked(reply):
                     self._replies.append(reply)
                 else:
-                    self.unheard()
+                    self.mark_unacknowledged()
                     frames.append(reply)
                     self.reply_size -= len(reply)
 
@@ -416,11 +491,11 @@ class RetainingOutbox(Outbox):
         head = self._turns[0].head
         return isinstance(head, bytes) and not self._is_tracked(head)
 
-    def drop_begun(self, is_lost: Callable[[Lane], bool]) -> None:
-        """Drop the rest of the lanes that began to leave over a lost transport and will not be sent again."""
-        for lane in self._turns:
-            if lane.left and is_lost(lane):
-                self.discard(lane)
+    def drop_begun(self, is_lost: Callable[[StreamQueue], bool]) -> None:
+        """Drop the rest of the queues that began to leave over a lost transport and will not be sent again."""
+        for queue in self._turns:
+            if queue.left and is_lost(queue):
+                self.discard(queue)
 
     def _drop_untracked(self) -> None:
         """Drop urgent frames and replies without a position: they concern streams or frames of the lost transport."""

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.ids import RoundIds, StreamIds
+from rsocket_trio.mux.stream_ids import RoundIds, StreamIds
 
 LAST = 2**31 - 1
 

@@ -8,11 +8,9 @@ import tracemalloc
 
 import pytest
 
-from rsocket_trio.mux.bulk import Source
-from rsocket_trio.mux.charge import ENTRY, charged
-from rsocket_trio.mux.lane import Lane
-from rsocket_trio.mux.outbox import Outbox
-from rsocket_trio.mux.retaining import LOOSE, FrameStore
+from rsocket_trio.limits import ENTRY_OVERHEAD, charged
+from rsocket_trio.mux.outbox import FragmentSource, Outbox, StreamQueue
+from rsocket_trio.mux.retransmission import LOOSE, FrameStore
 from rsocket_trio.payload import Payload
 from rsocket_trio.replay.entries import Write
 from rsocket_trio.replay.log import Element
@@ -55,7 +53,7 @@ def test_an_entry_costs_no_more_than_it_counts_beside_its_bytes(make: object) ->
         tracemalloc.stop()
 
     assert len(held) == count
-    assert taken / count < ENTRY
+    assert taken / count < ENTRY_OVERHEAD
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -86,10 +84,10 @@ def test_a_store_of_joined_frames_behaves_like_a_list(seed: int) -> None:
 
 
 def test_entries_without_bytes_fill_an_outbox_as_well() -> None:
-    outbox, lane = Outbox(10 * ENTRY, lambda lane: None), Lane()
+    outbox, lane = Outbox(10 * ENTRY_OVERHEAD, lambda lane: None), StreamQueue()
     while outbox.has_room(0):
         outbox.put(lane, b"")
-    assert (outbox.entries, outbox.size, outbox.charge) == (10, 0, 10 * ENTRY)
+    assert (outbox.entries, outbox.size, outbox.charge) == (10, 0, 10 * ENTRY_OVERHEAD)
 
     outbox.take(1)
     assert not outbox
@@ -99,11 +97,11 @@ def test_entries_without_bytes_fill_an_outbox_as_well() -> None:
 
 @pytest.mark.parametrize("how", ["taken", "taken one by one", "discarded"])
 def test_what_was_counted_is_given_back(how: str) -> None:
-    outbox, lanes = Outbox(1 << 20, lambda lane: None), [Lane(), Lane()]
+    outbox, lanes = Outbox(1 << 20, lambda lane: None), [StreamQueue(), StreamQueue()]
     for lane in lanes:
         for size in (1, 10, 5000):
             outbox.put(lane, bytes(size))
-        outbox.put(lane, Source(iter([bytes(3000), bytes(3000)]), 6000))
+        outbox.put(lane, FragmentSource(iter([bytes(3000), bytes(3000)]), 6000))
         outbox.put(lane, b"last")
     assert outbox.charge == charged(2 * (1 + 10 + 5000 + 6000 + 4), 10)
 

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.mux import joining
-from rsocket_trio.mux.joining import PIECES, SMALL, WORTH_KEEPING, Joining, Spare
+from rsocket_trio.mux import reassembly
+from rsocket_trio.mux.reassembly import PIECES, SMALL, WORTH_KEEPING, BufferPool, Reassembly
 
 KIB = 1024
 
 
 @pytest.fixture(autouse=True)
-def spare(monkeypatch: pytest.MonkeyPatch) -> Spare:
+def pool(monkeypatch: pytest.MonkeyPatch) -> BufferPool:
     """Nothing of other tests is kept."""
-    fresh = Spare()
-    monkeypatch.setattr(joining, "SPARE", fresh)
+    fresh = BufferPool()
+    monkeypatch.setattr(reassembly, "BUFFER_POOL", fresh)
     return fresh
 
 
@@ -26,16 +26,16 @@ def some(size: int, first: int = 0) -> bytes:
 
 
 def joined(*pieces: bytes | memoryview) -> bytes:
-    one = Joining()
+    one = Reassembly()
     for piece in pieces:
         one.add(piece)
     assert one.size == sum(map(len, pieces))
     return one.join()
 
 
-def kept(spare: Spare) -> list[int]:
+def kept(pool: BufferPool) -> list[int]:
     """Sizes of what is kept."""
-    return [len(memory) for memory in spare._kept]
+    return [len(memory) for memory in pool._kept]
 
 
 @given(st.lists(st.sampled_from([1, 100, 64 * KIB, 300 * KIB, 2 * KIB * KIB]), max_size=6))
@@ -45,57 +45,57 @@ def test_whatever_came_before_pieces_join_to_what_they_were(sizes: list[int]) ->
         assert joined(*pieces) == b"".join(pieces)
 
 
-def test_the_second_payload_is_joined_in_what_the_first_one_left(spare: Spare) -> None:
+def test_the_second_payload_is_joined_in_what_the_first_one_left(pool: BufferPool) -> None:
     pieces = [some(64 * KIB, index)[: 64 * KIB] for index in range(16)]
     assert joined(*pieces) == b"".join(pieces)
-    assert kept(spare) == [1024 * KIB]
-    second = Joining()
+    assert kept(pool) == [1024 * KIB]
+    second = Reassembly()
     for piece in pieces:
         second.add(piece)
-    assert kept(spare) == []
+    assert kept(pool) == []
     assert second.join() == b"".join(pieces)
-    assert kept(spare) == [1024 * KIB]
+    assert kept(pool) == [1024 * KIB]
 
 
-def test_two_payloads_at_once_do_not_share_memory(spare: Spare) -> None:
+def test_two_payloads_at_once_do_not_share_memory(pool: BufferPool) -> None:
     joined(bytes(512 * KIB))
-    one, other = Joining(), Joining()
+    one, other = Reassembly(), Reassembly()
     for _ in range(8):
         one.add(b"1" * 64 * KIB)
         other.add(b"2" * 64 * KIB)
     assert one.join() == b"1" * 512 * KIB
-    third = Joining()
+    third = Reassembly()
     third.add(b"3" * 512 * KIB)
     assert other.join() == b"2" * 512 * KIB
     assert third.join() == b"3" * 512 * KIB
-    assert kept(spare) == [512 * KIB, 512 * KIB]
+    assert kept(pool) == [512 * KIB, 512 * KIB]
 
 
-def test_a_payload_that_outgrows_the_memory_is_whole_and_leaves_more(spare: Spare) -> None:
+def test_a_payload_that_outgrows_the_memory_is_whole_and_leaves_more(pool: BufferPool) -> None:
     joined(bytes(WORTH_KEEPING))
     pieces = [some(64 * KIB, index)[: 64 * KIB] for index in range(20)]
     assert joined(*pieces) == b"".join(pieces)
-    assert max(kept(spare)) == 20 * 64 * KIB
+    assert max(kept(pool)) == 20 * 64 * KIB
 
 
-def test_small_payloads_leave_nothing_and_large_ones_no_more_than_the_bound(spare: Spare) -> None:
+def test_small_payloads_leave_nothing_and_large_ones_no_more_than_the_bound(pool: BufferPool) -> None:
     joined(bytes(WORTH_KEEPING - 1))
-    assert kept(spare) == []
+    assert kept(pool) == []
     joined(bytes(SMALL + 1))
-    assert kept(spare) == []
-    several = [Joining() for _ in range(6)]
+    assert kept(pool) == []
+    several = [Reassembly() for _ in range(6)]
     for each in several:
         each.add(bytes(1024 * KIB))
     for each in several:
         each.join()
-    held = [Joining() for _ in range(6)]
+    held = [Reassembly() for _ in range(6)]
     for each in held:
         each.add(bytes(1024 * KIB))
     for each in held:
         each.join()
-    assert sum(kept(spare)) <= SMALL
+    assert sum(kept(pool)) <= SMALL
     joined(bytes(SMALL))
-    assert kept(spare) == [SMALL]
+    assert kept(pool) == [SMALL]
 
 
 @pytest.mark.parametrize("first", [0, WORTH_KEEPING, SMALL])
@@ -112,21 +112,21 @@ def test_pieces_may_be_views_of_larger_frames() -> None:
     assert joined(*(memoryview(frame)[4:] for frame in frames)) == b"".join(frame[4:] for frame in frames)
 
 
-def test_memory_that_is_much_larger_than_what_is_here_is_left_to_others(spare: Spare) -> None:
+def test_memory_that_is_much_larger_than_what_is_here_is_left_to_others(pool: BufferPool) -> None:
     joined(bytes(SMALL))
-    begun = Joining()
+    begun = Reassembly()
     begun.add(bytes(SMALL // 2 - 1))
-    assert kept(spare) == [SMALL]
+    assert kept(pool) == [SMALL]
     begun.add(b"x")
-    assert kept(spare) == []
+    assert kept(pool) == []
     assert begun.join() == bytes(SMALL // 2 - 1) + b"x"
-    assert kept(spare) == [SMALL]
+    assert kept(pool) == [SMALL]
 
 
-def test_memory_of_the_same_contents_is_not_taken_for_another(spare: Spare) -> None:
+def test_memory_of_the_same_contents_is_not_taken_for_another(pool: BufferPool) -> None:
     memories = [memoryview(bytearray(WORTH_KEEPING)) for _ in range(3)]
     for memory in memories:
-        spare.give(memory)
-    taken = [spare.take(WORTH_KEEPING) for _ in range(4)]
+        pool.give(memory)
+    taken = [pool.take(WORTH_KEEPING) for _ in range(4)]
     assert sorted(map(id, taken[:3])) == sorted(map(id, memories))
     assert taken[3] is None

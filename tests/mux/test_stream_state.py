@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.halves import BOTH, MOVES, NEITHER, RECEIVING, SENDING, Move, applied
+from rsocket_trio.mux.stream_state import BOTH, MOVES, NEITHER, RECEIVING, SENDING, Move, applied
 
 STATES = (NEITHER, SENDING, RECEIVING, BOTH)
 each_move = pytest.mark.parametrize("move", MOVES, ids=lambda move: move.name)

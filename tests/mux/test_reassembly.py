@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.mux.fragments import Assembly, Piece, pieces
+from rsocket_trio.mux.reassembly import PartialPayload, Piece, pieces
 from rsocket_trio.payload import Payload
 
 HEADER = 3
@@ -19,7 +19,7 @@ def cut(payload: Payload, first: int, room: int) -> list[Piece]:
 
 
 def join(parts: list[Piece]) -> Payload:
-    assembly = Assembly()
+    assembly = PartialPayload()
     for one in parts:
         metadata = None if one.metadata is None else bytes(one.metadata)
         assembly.add(Payload(bytes(one.data), metadata), NONE, NONE)
@@ -72,7 +72,7 @@ def test_absent_and_empty_metadata_stay_two_things() -> None:
 
 @pytest.mark.clause("RS10-FRAG-09")
 def test_metadata_after_data_is_refused() -> None:
-    assembly = Assembly()
+    assembly = PartialPayload()
     assembly.add(Payload(b"", b"m"), NONE, NONE)
     assembly.add(Payload(b"d", b"m"), NONE, NONE)
 
@@ -82,7 +82,7 @@ def test_metadata_after_data_is_refused() -> None:
 
 @pytest.mark.clause("RS10-FRAG-08")
 def test_the_limit_is_the_sum_of_both_parts() -> None:
-    assembly = Assembly()
+    assembly = PartialPayload()
     assembly.add(Payload(b"", b"m" * 60), 100, NONE)
     assembly.add(Payload(b"d" * 40), 100, NONE)
 
@@ -93,7 +93,7 @@ def test_the_limit_is_the_sum_of_both_parts() -> None:
 
 @pytest.mark.clause("RS10-FRAG-08")
 def test_tiny_pieces_count_in_a_row_only() -> None:
-    assembly = Assembly()
+    assembly = PartialPayload()
     tiny_metadata, tiny_data = Payload(b"", b"m" * 31), Payload(b"d" * 31)
     for tiny, large in (
         (tiny_metadata, Payload(b"", b"m" * 32)),
