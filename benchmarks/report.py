@@ -16,7 +16,7 @@ from benchmarks import sections
 from benchmarks.libraries import ROOT
 from benchmarks.pipelined import pipeline
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "explanation" / "performance.md"
 RESULT = ROOT / "benchmarks" / "result.json"
 PIPELINE = ROOT / "benchmarks" / "pipeline.json"
 FOLDER = "performance"
@@ -57,7 +57,7 @@ def read(files: Iterable[Path]) -> dict[str, Any]:
 
 def main() -> None:
     """Write the page and its plots."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description="write docs/performance.md")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.report", description="write the page and its plots")
     parser.add_argument("results", nargs="*", type=Path, help="benchmarks/result.json and pipeline.json by default")
     parser.add_argument("--out", type=Path, default=PAGE)
     asked = parser.parse_args()

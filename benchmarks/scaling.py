@@ -1,6 +1,7 @@
 """Does an operation cost the same beside many others: with many connections, and with many streams open on one?
 
-Both ends have Python's collector look less often, as docs/howto.md says; once it is left as it is, for comparison.
+Both ends have Python's collector look less often, as docs/howto/many-requests.md says; once it is left as it is, for
+comparison.
 """
 
 from __future__ import annotations

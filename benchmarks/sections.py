@@ -105,7 +105,7 @@ def scaling(figures: dict[str, Any]) -> list[str]:
             f"Requests a second and CPU microseconds of each, both ends together, once everybody who asks has asked "
             "once: what begins with a first request is not throughput. A thousand connections at once have "
             f"to reach {SCALED:.0%} of what one does; beside open streams a request has to cost the same. Python's "
-            "collector looks less often than it would, as [the how-to](howto.md#very-many-requests-at-once) says."
+            "collector looks less often than it would, as [the how-to](../howto/many-requests.md) says."
         ),
         table(["", "requests/s", "of the first", "CPU us a request", "met"], rows),
         command("scaling"),

@@ -30,15 +30,17 @@ from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.errors import CodedError
 from rsocket_trio.forms import FORMS
 from rsocket_trio.transports.uris import SCHEMES
-from tests.blocks import ROOT, Block, anchors, blocks, links, page, slug, with_free_ports
+from tests.blocks import ROOT, Block, anchors, blocks, links, page, with_free_ports
 from tests.missing import give_up
 
 PATIENCE = 20.0
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
-HOWTO = page("docs/howto.md")
-STREAMUX = page("docs/streamux.md")
-RESUMPTION = page("docs/resumption.md")
-REFERENCE = page("docs/reference.md")
+HOWTO = [path for path in PAGES if path.startswith("docs/howto/")]
+STREAMUX = page("docs/explanation/streamux.md")
+RESUMPTION = page("docs/explanation/resumption.md")
+REFERENCE = "\n".join(page(path) for path in PAGES if path.startswith("docs/reference/"))
+DIALECTS = page("docs/reference/dialects.md")
+RESPONDER = page("docs/reference/responder.md")
 CHAPTERS = {
     "Options and negotiation": ["HELLO", "HELLO"],
     "Messages and chunks": ["b'3'"],
@@ -48,16 +50,23 @@ CHAPTERS = {
     "Errors": [r"\+0\.25", "-by zero", "-internal error"],
 }
 """What the snippets of the page on Streamux print."""
-OPTIONS_HEADING = ("Options", "ResumeOptions")
-"""Where the page on resumption has its options, and where the reference has them."""
-TASKS = list(dict.fromkeys(block.heading for block in blocks(HOWTO) if block.language == "python"))
+RUN_ELSEWHERE = {"analytics", "capture", "index", "loadgen", "replay", "spark", "testing"}
+"""How-tos whose code is run by the tests of their own folders, or that only say what the others begin with."""
+TASKS = {
+    path: code
+    for path in HOWTO
+    if Path(path).stem not in RUN_ELSEWHERE
+    and (code := [block for block in blocks(page(path)) if block.language == "python"])
+}
+"""The code of each how-to."""
+TUTORIAL = "\n".join(page(f"docs/tutorial/{name}.md") for name in ("echo", "numbers", "chat"))
 
 
 # The tutorial: files that are written, and commands that show what it says they show
 
 
 def test_the_tutorial_shows_what_happens(tmp_path: Path) -> None:
-    text = with_free_ports(page("docs/tutorial.md"))
+    text = with_free_ports(TUTORIAL)
     afterwards = play_all(text, tmp_path)
 
     assert "stopped at 9" in text
@@ -73,7 +82,7 @@ def test_the_client_of_the_page_on_streamux_talks_to_its_server(tmp_path: Path) 
 
 
 def test_the_tutorial_names_its_files() -> None:
-    named = [block.text.partition("\n")[0] for block in blocks(page("docs/tutorial.md")) if block.language == "python"]
+    named = [block.text.partition("\n")[0] for block in blocks(TUTORIAL) if block.language == "python"]
 
     assert all(re.fullmatch(r"# \w+\.py", name) for name in named)
     assert len(set(named)) == len(named)
@@ -152,9 +161,8 @@ async def test_a_how_to_works(task: str, tmp_path: Path, monkeypatch: pytest.Mon
                 names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
                 names |= {"trio": trio, "ssl": ssl, "print": lambda *words: None}
                 names |= {"uri": uri, "connection": connection, "responder": responder, "nursery": nursery}
-                for block in blocks(HOWTO):
-                    if block.language == "python" and block.heading == task:
-                        await execute(block, names)
+                for block in TASKS[task]:
+                    await execute(block, names, task)
             nursery.cancel_scope.cancel()
 
 
@@ -183,7 +191,7 @@ async def test_a_chapter_on_streamux_works(chapter: str) -> None:
                 names |= {"uri": uri, "connection": connection, "nursery": nursery}
                 for block in blocks(STREAMUX):
                     if block.language == "python" and block.heading == chapter:
-                        await execute(block, names, "docs/streamux.md")
+                        await execute(block, names, "docs/explanation/streamux.md")
             nursery.cancel_scope.cancel()
 
     for said, shown in zip(printed, CHAPTERS[chapter], strict=True):
@@ -204,15 +212,19 @@ async def test_the_page_on_resumption_works() -> None:
             names |= {"partial": partial, "nursery": nursery, "print": lambda word: printed.append(str(word))}
             for block in blocks(RESUMPTION):
                 if block.language == "python":
-                    await execute(block, names, "docs/resumption.md")
+                    await execute(block, names, "docs/explanation/resumption.md")
             nursery.cancel_scope.cancel()
 
     assert printed == [*map(str, range(100)), "closed"]
 
 
-@pytest.mark.parametrize("text", [REFERENCE, RESUMPTION], ids=["reference", "resumption"])
-def test_the_tables_of_resume_options_are_those_of_the_code(text: str) -> None:
-    documented = {name: default for name, default, *_ in rows_under(OPTIONS_HEADING[text is REFERENCE], text)}
+@pytest.mark.parametrize(
+    ("path", "heading"),
+    [("docs/reference/terms.md", "ResumeOptions"), ("docs/explanation/resumption.md", "Options")],
+    ids=["reference", "resumption"],
+)
+def test_the_tables_of_resume_options_are_those_of_the_code(path: str, heading: str) -> None:
+    documented = {name: default for name, default, *_ in rows_under(heading, page(path))}
 
     assert documented == {f"`{name}`": str(default) for name, default in attrs.asdict(ResumeOptions()).items()}
 
@@ -223,19 +235,20 @@ def test_the_table_of_states_is_what_a_connection_may_say() -> None:
     assert {name.strip("`") for name, *_ in rows_under("States", RESUMPTION)} == stated
 
 
-def test_every_task_of_the_how_to_is_in_its_list() -> None:
-    listed = [link.removeprefix("#") for link in links(HOWTO) if link.startswith("#")]
+def test_every_how_to_is_in_their_list() -> None:
+    listed = {link for link in links(page("docs/howto/index.md")) if "/" not in link}
 
-    assert [slug(heading) for heading in re.findall(r"^## (.+)$", HOWTO, re.MULTILINE)] == listed
+    assert {Path(path).name for path in HOWTO} - listed == {"index.md"}
 
 
 async def test_handlers_of_the_how_to_do_what_it_says() -> None:
     responder = stocked_responder()
     names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
     names |= {"trio": trio, "responder": responder}
-    for block in blocks(HOWTO):
-        if block.language == "python" and "await connection" not in block.text and "@responder." in block.text:
-            await execute(block, names)
+    for task, code in TASKS.items():
+        for block in code:
+            if "await connection" not in block.text and "@responder." in block.text:
+                await execute(block, names, task)
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
         async with open_connection(uri) as connection:
@@ -253,7 +266,7 @@ async def test_handlers_of_the_how_to_do_what_it_says() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def execute(block: Block, names: dict[str, Any], path: str = "docs/howto.md") -> None:
+async def execute(block: Block, names: dict[str, Any], path: str) -> None:
     """Run a block whose lines stand inside an async function."""
     code: CodeType = compile("\n" * (block.line - 1) + block.text, path, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     waiting = eval(code, names)
@@ -295,11 +308,11 @@ def make_certificates(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", rsocket_trio.__all__)
 def test_every_public_name_is_in_the_reference(name: str) -> None:
-    assert f"`{name}`" in REFERENCE or f"`{name}(" in REFERENCE or f"### {name}" in REFERENCE
+    assert re.search(rf"`{name}[`(]|^## {name}$", REFERENCE, re.MULTILINE)
 
 
 def test_the_table_of_limits_is_that_of_the_code() -> None:
-    documented = {name: default for name, default, *_ in rows_under("Limits")}
+    documented = {name: default for name, default, *_ in rows_under("Limits", page("docs/reference/limits.md"))}
 
     assert documented == {f"`{name}`": said(name, default) for name, default in attrs.asdict(Limits()).items()}
 
@@ -316,9 +329,9 @@ def test_the_tables_of_streamux_options_are_those_of_the_code() -> None:
     fields = attrs.asdict(StreamuxOptions())
     explained = " ".join(name for name, *_ in rows_under("Options and negotiation", STREAMUX))
 
-    assert {name.strip("`"): default for name, default, _ in rows_under("Streamux")} == {
-        name: said_of_option(default) for name, default in fields.items()
-    }
+    assert {
+        name.strip("`"): default for name, default, _ in rows_under("Streamux", page("docs/reference/dialects.md"))
+    } == {name: said_of_option(default) for name, default in fields.items()}
     assert re.findall(r"`(\w+)`", explained) == list(fields)
 
 
@@ -329,13 +342,16 @@ def test_the_limits_of_streamux_exist() -> None:
 
 
 def test_the_table_of_decorators_is_that_of_the_code() -> None:
-    documented = {name.strip("`").removeprefix("@responder.").partition("(")[0] for name, *_ in rows_under("Responder")}
+    documented = {
+        name.strip("`").removeprefix("@responder.").partition("(")[0]
+        for name, *_ in rows_under("Responder", page("docs/reference/responder.md"))
+    }
 
     assert documented == set(FORMS)
 
 
 def test_the_table_of_errors_is_that_of_the_code() -> None:
-    documented = {name.strip("`"): code for name, code, *_ in rows_under("Errors")}
+    documented = {name.strip("`"): code for name, code, *_ in rows_under("Errors", page("docs/reference/errors.md"))}
     coded = {name for name in rsocket_trio.__all__ if is_error(name)}
 
     assert set(documented) == coded
@@ -380,7 +396,7 @@ INNER = {
 def test_every_public_attribute_is_in_the_reference(name: str) -> None:
     cls = getattr(rsocket_trio, name)
     public = {found for found in dir(cls) if not found.startswith("_")} - INNER
-    section = REFERENCE.partition(f"### {name}\n")[2].partition("\n### ")[0]
+    section = REFERENCE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
 
     assert public - set(re.findall(r"\w+", " ".join(re.findall(r"`[^`]+`", section)))) == set()
 
@@ -452,9 +468,16 @@ def test_code_is_python(path: str) -> None:
 
 
 def test_every_page_is_reached_from_the_index() -> None:
-    linked = {(ROOT / "docs" / link).resolve() for link in links(page("docs/index.md"))}
+    linked = {ROOT / "docs/index.md"}
+    ahead = ["docs/index.md"]
+    while ahead:
+        path = ahead.pop()
+        found = {(ROOT / path).parent.joinpath(link.partition("#")[0]).resolve() for link in links(page(path))}
+        ahead += [one.relative_to(ROOT).as_posix() for one in found - linked if one.suffix == ".md"]
+        linked |= found
 
-    assert {ROOT / path for path in PAGES if Path(path).parent == Path("docs")} - linked == {ROOT / "docs/index.md"}
+    pages = {ROOT / path for path in PAGES if not path.startswith("docs/newsfragments/")}
+    assert pages - linked == set()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs/newsfragments").glob("*.md")), ids=lambda path: path.name)
@@ -465,7 +488,7 @@ def test_a_news_fragment_names_its_kind(path: Path) -> None:
 
 
 def test_the_files_that_the_design_names_exist() -> None:
-    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", page("docs/design.md")))
+    named = set(re.findall(r"`((?:\w+/)*\w+\.py)`", page("docs/contributing/design.md")))
 
     assert {
         name for name in named if not (ROOT / name).is_file() and not (ROOT / "rsocket_trio" / name).is_file()
@@ -473,7 +496,7 @@ def test_the_files_that_the_design_names_exist() -> None:
 
 
 def test_the_design_opens_with_the_sentence() -> None:
-    words = " ".join(page("docs/design.md").replace("\n> ", " ").split())
+    words = " ".join(page("docs/contributing/design.md").replace("\n> ", " ").split())
 
     assert (
         "Each connection is a nursery owning send/receive tasks, lease and keepalive timers and one child scope per "

@@ -19,26 +19,27 @@ from tests.blocks import blocks, page
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PAGE = page("docs/analytics.md")
+PAGE = page("docs/howto/analytics.md")
+REFERENCE = page("docs/reference/analytics.md")
 SQL = [block.text for block in blocks(PAGE) if block.language == "sql"]
 CODE = [block for block in blocks(PAGE) if block.language == "python"]
 
 
-def cells(heading: str) -> list[list[str]]:
-    section = PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+def cells(heading: str, text: str) -> list[list[str]]:
+    section = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
 def test_every_table_is_on_the_page_and_those_that_stream_are_marked() -> None:
-    documented = {row[0].strip("`"): row[3] == "yes" for row in cells("Tables")}
+    documented = {row[0].strip("`"): row[3] == "yes" for row in cells("Tables", REFERENCE)}
 
     assert documented == {query.name: query.streams for query in QUERIES if query.name != "routes"}
     assert all(callable(getattr(analytics, name)) for name in documented)
 
 
 def test_every_option_is_on_the_page() -> None:
-    documented = {row[0].strip("`").partition(" ")[0] for row in cells("A report")}
+    documented = {row[0].strip("`").partition(" ")[0] for row in cells("A report", PAGE)}
 
     assert documented | {"--stacktrace"} == {option.opts[0] for option in analyze.params[1:]}
 
@@ -64,7 +65,7 @@ def test_the_code_of_the_page_runs(
     for block in CODE:
         # Java stays in the directory that it was started in.
         text = re.sub(r'"(frames/interactions/\*|histogram|checkpoint)"', rf'"{tmp_path}/\1"', block.text)
-        exec(compile(text, "docs/analytics.md", "exec"), names)
+        exec(compile(text, "docs/howto/analytics.md", "exec"), names)
 
     assert names["spark"] is not None
     assert re.search(r"find\W+\d", capfd.readouterr().out)

@@ -15,19 +15,20 @@ from rsocket_trio.capture.schema import STREAMUX_NAMES, TABLES
 from tests.blocks import blocks, page
 from tests.capture.reading import read
 
-PAGE = page("docs/capture.md")
+PAGE = page("docs/howto/capture.md")
+REFERENCE = page("docs/reference/capture.md")
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_the_tables_of_columns_are_those_of_the_code(table: str) -> None:
-    section = PAGE.partition(f"### {table}\n")[2].partition("\n#")[0]
+    section = REFERENCE.partition(f"### {table}\n")[2].partition("\n#")[0]
     documented = re.findall(r"^\| `(\w+)` \| (\S+) \| (.+) \|$", section, re.MULTILINE)
 
     assert documented == [(column.name, column.type, column.meaning) for column in TABLES[table]]
 
 
 def test_the_numbers_of_streamux_are_those_of_the_code() -> None:
-    assert {int(number): name for number, name in re.findall(r"(\d) (?:is )?([A-Z_]{3,})", PAGE)} == STREAMUX_NAMES
+    assert {int(number): name for number, name in re.findall(r"(\d) (?:is )?([A-Z_]{3,})", REFERENCE)} == STREAMUX_NAMES
 
 
 async def test_the_code_of_the_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +47,7 @@ async def test_the_code_of_the_page_works(tmp_path: Path, monkeypatch: pytest.Mo
             names["print"] = lambda *words: printed.append(words)
             for block in blocks(PAGE):
                 if block.language == "python":
-                    code = compile(block.text, "docs/capture.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                    code = compile(block.text, "docs/howto/capture.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
                     result = eval(code, names)
                     if result is not None:
                         await result

@@ -111,4 +111,4 @@ def states_in(text: str) -> dict[str, State]:
     return {name: State(state) for name, state in rows}
 
 
-PAGE: Final = ROOT / "docs" / "conformance.md"
+PAGE: Final = ROOT / "docs" / "contributing" / "conformance.md"

@@ -1,4 +1,4 @@
-"""``python -m tests.conformance.report`` writes docs/conformance.md: every clause, and what shows it.
+"""``python -m tests.conformance.report`` writes docs/contributing/conformance.md: every clause, and what shows it.
 
 Tests are collected, not run; with ``--run`` they are run, and those that fail or are skipped show nothing. ``--check``
 writes nothing and says where the page and the tests differ, ``--open`` lists what is open.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -66,7 +67,7 @@ def verdicts(clauses: Clauses) -> list[Verdict]:
 
 
 def page(found: Sequence[Verdict]) -> str:
-    """docs/conformance.md."""
+    """docs/contributing/conformance.md."""
     parts = [ABOUT, "## Totals\n", *totals(found), ""]
     for chapter, rows in groupby(found, key=lambda verdict: verdict.clause.chapter):
         parts += [f"## {chapter}\n", "| clause | level | section | gist | state |", "|---|---|---|---|---|"]
@@ -107,8 +108,8 @@ def reason(verdict: Verdict) -> str:
         return ""
     first = verdict.by[0].replace("|", "\\|")
     if verdict.state is State.DOCUMENTED:
-        path, _, anchor = first.removeprefix("docs/").partition("#")
-        return f"[{anchor}]({path}#{anchor})"
+        path, _, anchor = first.partition("#")
+        return f"[{anchor}]({os.path.relpath(path, PAGE.parent.relative_to(ROOT))}#{anchor})"
     if verdict.state is State.SHOWN:
         more = len(verdict.by) - 1
         return first + (f", and {more} more" if more else "")

@@ -224,14 +224,14 @@ async def test_where_there_is_no_credit_room_is_what_a_grant_can_say(autojump_cl
 
 
 def documented() -> Any:
-    """The function ``forward`` of the page with the how-tos."""
+    """The function ``forward`` of the page on forwarding."""
     [text] = [
         block.text
-        for block in blocks(page("docs/howto.md"))
+        for block in blocks(page("docs/howto/forwarding.md"))
         if block.heading == "Handing credit on" and "def forward(" in block.text
     ]
     names: dict[str, Any] = {"trio": trio, "responder": Responder()}
-    exec(compile(ast.parse(text), "docs/howto.md", "exec"), names)
+    exec(compile(ast.parse(text), "docs/howto/forwarding.md", "exec"), names)
     return names["forward"]
 
 

@@ -14,15 +14,15 @@ from rsocket_trio import open_connection, replay
 from rsocket_trio.replay import ReplayableLog, ReplayError, entries, records
 from tests.blocks import blocks, page
 
-PAGE = page("docs/replay.md")
-REFERENCE = page("docs/reference.md").partition("\n## Replay\n")[2].partition("\n## ")[0]
+PAGE = page("docs/howto/replay.md")
+REFERENCE = page("docs/reference/replay.md")
 CODE = [block for block in blocks(PAGE) if block.language == "python"]
 
 
 def functions() -> dict[str, Any]:
     names: dict[str, Any] = {}
     for block in CODE:
-        exec(compile(block.text, f"docs/replay.md:{block.line}", "exec"), names)
+        exec(compile(block.text, f"docs/howto/replay.md:{block.line}", "exec"), names)
     return names
 
 
@@ -61,13 +61,13 @@ async def started(server: Any, folder: Path, *, task_status: trio.TaskStatus[lis
 
 @pytest.mark.parametrize("name", replay.__all__)
 def test_every_public_name_is_in_the_reference_and_documented(name: str) -> None:
-    assert re.search(rf"`{name}\b|### {name}\n", REFERENCE)
+    assert re.search(rf"`{name}\b|## {name}\n", REFERENCE)
     assert getattr(replay, name).__doc__
 
 
 @pytest.mark.parametrize("name", ["add_source", "add_sink", "MemoryLog", "FileLog", "Ledger", "FileLedger", "Record"])
 def test_the_signatures_of_the_reference_are_those_of_the_code(name: str) -> None:
-    [shown] = re.findall(rf"`{name}\((.*?)\)`", REFERENCE)
+    [shown] = re.findall(rf"`{name}\((.*?)\)`", REFERENCE.partition("\n## Bounds\n")[0])
     parameters = inspect.signature(getattr(replay, name)).parameters.values()
     said = [
         parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
@@ -79,7 +79,7 @@ def test_the_signatures_of_the_reference_are_those_of_the_code(name: str) -> Non
 
 
 def test_the_methods_of_a_log_are_in_the_reference() -> None:
-    section = REFERENCE.partition("### ReplayableLog")[2]
+    section = REFERENCE.partition("## ReplayableLog")[2]
     public = {name for name in dir(ReplayableLog) if not name.startswith("_")}
 
     assert public - set(re.findall(r"`(?:await )?(\w+)[(`]", section)) == set()
@@ -91,13 +91,13 @@ def test_the_codes_of_the_errors_are_said() -> None:
     said = dict(re.findall(r"^\| `(\w+)` \| (0x\w+) \|", REFERENCE, re.MULTILINE))
 
     assert said == coded
-    assert all(f"| {code} |" in PAGE for code in coded.values())
+    assert all(f"| {code} |" in REFERENCE for code in coded.values())
 
 
 def test_the_formats_are_those_of_the_code() -> None:
     for mime in (entries.POSITION, entries.RECORD_METADATA, entries.KEY, entries.ROWS, entries.WRITE):
-        assert f"| `{mime}` |" in PAGE
-    tables = PAGE.partition("## Files")[2]
+        assert f"| `{mime}` |" in REFERENCE
+    tables = REFERENCE.partition("## Files")[2]
     header, record = (
         sum(int(size) for size in re.findall(r"^\| (\d+) \|", table, re.MULTILINE))
         for table in tables.split("a record")

@@ -18,4 +18,4 @@ def line(row: Row) -> str:
 def test_the_page_has_every_option_as_the_table_has_it() -> None:
     table = HEAD + "".join(line(row) for _, row in ROWS.values())
 
-    assert table in page("docs/spark.md"), f"the table of options is now:\n{table}"
+    assert table in page("docs/reference/spark.md"), f"the table of options is now:\n{table}"

@@ -82,8 +82,8 @@ def test_the_first_ctrl_c_stops_and_the_second_one_is_what_it_was() -> None:
 
 
 def test_the_page_shows_what_works(spark: SparkSession, uri: str, capsys: pytest.CaptureFixture[str]) -> None:
-    [snippet] = [block for block in blocks(page("docs/loadgen.md")) if block.language == "python"]
+    [snippet] = [block for block in blocks(page("docs/howto/loadgen.md")) if block.language == "python"]
 
-    exec(compile(snippet.text, "docs/loadgen.md", "exec"), {"spark": spark, "uri": uri})
+    exec(compile(snippet.text, "docs/howto/loadgen.md", "exec"), {"spark": spark, "uri": uri})
 
     assert "requests/s answered of" in capsys.readouterr().out

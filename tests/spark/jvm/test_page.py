@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PATIENCE = 30.0
-PAGE = with_free_ports(page("docs/spark.md"))
+PAGE = with_free_ports(page("docs/howto/spark.md"))
 CODE = [block for block in blocks(PAGE) if block.language == "python"]
 FILES = {name: block for block in CODE for name in ("server.py", "job.py") if block.text.startswith(f"# {name}\n")}
 SNIPPETS = [block for block in CODE if block not in FILES.values()]
@@ -62,7 +62,7 @@ def test_a_snippet_works(block: Any, spark: SparkSession, start_server: Callable
     text = block.text.replace('"orders"', '"log"')
     names: dict[str, Any] = {"spark": spark, "uri": server.uri, "folder": str(tmp_path / "checkpoint")}
 
-    exec(compile(text, "docs/spark.md", "exec"), names)
+    exec(compile(text, "docs/howto/spark.md", "exec"), names)
 
     if "ticks" in names:
         assert names["ticks"].count() == 100
