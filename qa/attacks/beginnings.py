@@ -8,8 +8,8 @@ from functools import partial
 
 from qa.attacks.harness import MIB, Attack, Scene, Size, expect
 from qa.attacks.line import Line, lifetimes, repeated
-from tests.conformance import raw, raw32
-from tests.conformance.rawmux import WIDE
+from tests.conformance import old_frames, raw
+from tests.conformance.raw_streamux import WIDE
 
 LARGEST = 2**24 - 1
 LIFETIME = 1500
@@ -89,7 +89,7 @@ def announced_gigabytes(scene: Scene) -> str:
     """Lengths of 2 GiB in the old dialects, of 1 GiB in Streamux."""
     each = scene.count // 3
     lines: list[Line] = []
-    for old in raw32.OLD:
+    for old in old_frames.OLD:
         lines += scene.open(each, old.prefixed(old.setup()) + (2**31 - 1).to_bytes(4, "big") + bytes(8))
     wide = WIDE._replace(id_bits=0, length_bits=30)
     lines += scene.open(each, wide.says + wide.header(0, 2**30 - 1, 0, 1) + bytes(8))

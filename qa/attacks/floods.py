@@ -6,7 +6,7 @@ from qa.attacks.harness import MIB, Attack, Scene, Size, expect
 from qa.attacks.line import Line, repeated
 from qa.attacks.payloads import SETUP, alive, errors
 from tests.conformance import raw
-from tests.conformance.rawmux import WIDE
+from tests.conformance.raw_streamux import WIDE
 
 KERNEL = 24 * MIB
 """What the buffers of the system may hold in both directions, beside the 16 MiB that are ours to allow."""

@@ -6,7 +6,7 @@ import time
 
 from qa.attacks.harness import MIB, Attack, Scene, Size, expect
 from qa.attacks.line import Line, joined, repeated
-from tests.conformance import raw, rawx
+from tests.conformance import draft_frames, raw
 from tests.conformance.raw import F, M, N
 
 SETUP = raw.prefixed(raw.setup())
@@ -91,11 +91,11 @@ def metadata_bomb(scene: Scene) -> str:
 
 def entries_bomb(scene: Scene) -> str:
     """Extension entries of 5 bytes in a frame of 16 MiB (extension draft)."""
-    line = scene.line(raw.prefixed(rawx.setup(rawx.keepalives())))
-    last = rawx.entry(0x7F, ignore=True)
-    more = rawx.block(last, last)[: len(last)]
+    line = scene.line(raw.prefixed(draft_frames.setup(draft_frames.keepalives())))
+    last = draft_frames.entry(0x7F, ignore=True)
+    more = draft_frames.block(last, last)[: len(last)]
     entries = more * (scene.count * MIB // len(more) - 8) + last
-    return _bomb(scene, line, raw.frame(raw.REQUEST_RESPONSE, rawx.X, 1, entries))
+    return _bomb(scene, line, raw.frame(raw.REQUEST_RESPONSE, draft_frames.X, 1, entries))
 
 
 def _bomb(scene: Scene, line: Line, frame: bytes) -> str:

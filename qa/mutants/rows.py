@@ -26,9 +26,9 @@ RESUME = (
     *STORE,
     "tests/rsocket/test_resumption.py",
     "tests/rsocket/test_resumption_limits.py",
-    "tests/conformance/test_resume_1_0.py",
+    "tests/conformance/rsocket_1_0/test_resume_server.py",
 )
-STREAMS = ("tests/rsocket/test_session_streams.py", "tests/conformance/test_rs10_streams.py")
+STREAMS = ("tests/rsocket/test_session_streams.py", "tests/conformance/rsocket_1_0/test_streams.py")
 CANCELS = (
     *STREAMS,
     "tests/reliability/test_cancelled_items.py",
@@ -203,21 +203,21 @@ MUTANTS = (
         "Resumption.go_on",
         "if position < self.answered:",
         "if position < 0:",
-        ("tests/conformance/test_resume_uncounted.py",),
+        ("tests/conformance/rsocket_1_0/test_resume_uncounted.py",),
     ),
     Mutant(
         "a RESUME that was recorded ends a session that waits",
         "Sessions.resume",
         "if connection.is_suspended and not isinstance(refusal, ReplayedResume):",
         "if connection.is_suspended:",
-        ("tests/conformance/test_resume_replayed.py",),
+        ("tests/conformance/rsocket_1_0/test_resume_replayed.py",),
     ),
     Mutant(
         "the close that was announced is not said again",
         "Session.restart",
         "if self.has_announced:",
         "if self.has_announced and not self.can_resume:",
-        ("tests/rsocket/test_resumption_limits.py", "tests/conformance/test_resume_1_0_transports.py"),
+        ("tests/rsocket/test_resumption_limits.py", "tests/conformance/rsocket_1_0/test_resume_transports.py"),
     ),
     # Waiting and leaving
     # No peer can see the next one today: who leaves for good keeps nothing any more, so that no queue waits for room.
@@ -233,7 +233,7 @@ MUTANTS = (
         "Outbox.drop_held",
         "self._held = False\n            self._urgent.clear()",
         "self._held = False",
-        (*OUTBOX, *STORE, "tests/conformance/test_rsx_setup.py"),
+        (*OUTBOX, *STORE, "tests/conformance/extension_draft/test_setup.py"),
     ),
     Mutant(
         "who came last is the next one to be woken",
@@ -297,7 +297,7 @@ MUTANTS = (
         "StreamTable.drop_assembly",
         "self.reassembling -= stream.assembly.size",
         "self.reassembling -= 0",
-        ("tests/conformance/test_limits.py",),
+        ("tests/conformance/rsocket_1_0/test_limits.py",),
     ),
     # Old peers
     Mutant(
@@ -312,35 +312,35 @@ MUTANTS = (
         "StreamTable.new",
         "        self.learns = False  # ALL-RCT-12",
         "        # ALL-RCT-12",
-        ("tests/conformance/test_parity.py",),
+        ("tests/conformance/test_stream_id_parity.py",),
     ),
     Mutant(
         "a server learns the parity anew from every request",
         "StreamTable.learn",
         "        self.learns = False\n        parity =",
         "        parity =",
-        ("tests/conformance/test_parity.py",),
+        ("tests/conformance/test_stream_id_parity.py",),
     ),
     Mutant(
         "four zero bytes end a channel in the midst of a payload",
         "Inbound._channel_item",
         "if frame.complete and stream.assembly is None and",
         "if frame.complete and",
-        ("tests/conformance/test_old_channels.py",),
+        ("tests/conformance/reactivesocket_0_1/test_channel_ends.py",),
     ),
     Mutant(
         "a fragment size that is given is for new peers only",
         "ServerBeginning._take_setup",
         "if not self._own_size and ",
         "if ",
-        ("tests/conformance/test_uncut.py",),
+        ("tests/conformance/reactivesocket_0_1/test_whole_payloads.py",),
     ),
     Mutant(
         "cancels cost the peer nothing",
         "CancelBudget.spend",
         "self._tokens -= 1",
         "self._tokens -= 0",
-        ("tests/rsocket/test_lease.py", "tests/conformance/test_limits.py"),
+        ("tests/rsocket/test_lease.py", "tests/conformance/rsocket_1_0/test_limits.py"),
     ),
     Mutant(
         "an id is used again before its cancel is acknowledged",

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 import trio
 
 from rsocket_trio import ConnectionLost
-from tests.conformance.raw32 import Log, Old, Peer, bare_server, client, server, settle
+from tests.conformance.old_frames import Log, Old, Peer, bare_server, client, server, settle
 
 Check: TypeAlias = Callable[[], Awaitable[None]]
 Scene: TypeAlias = Callable[[Old], AbstractAsyncContextManager[tuple[Peer, Check]]]

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import Channel, Connection, ConnectionLost, Payload, Responder
-from tests.conformance import raw, raw32
+from tests.conformance import old_frames, raw
 from tests.conformance.raw import (
     APPLICATION_ERROR,
     CONNECTION_ERROR,
@@ -106,9 +106,9 @@ async def test_at_a_client_with_nothing_open(
 
 async def test_in_0_1_too(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     served = Served(caplog)
-    async with raw32.server(raw32.RS01, served.responder) as peer:
+    async with old_frames.server(old_frames.RS01, served.responder) as peer:
         await settle()
-        await peer.send(raw32.RS01.error(0, CONNECTION_ERROR, b"Disposed"))
+        await peer.send(old_frames.RS01.error(0, CONNECTION_ERROR, b"Disposed"))
         await settle()
         assert served.connections[0].faults.peer_faults == 0
     assert served.levels == [logging.INFO]

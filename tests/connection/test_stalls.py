@@ -23,7 +23,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.testing import deterministic_scheduling
-from tests.conformance import raw, raw32
+from tests.conformance import old_frames, raw
 from tests.connection.pairs import settle
 from tests.transports.websocket.test_transport import upgrade
 
@@ -274,7 +274,7 @@ async def test_the_rest_of_a_frame_that_came_while_the_server_stalled_counts(
     seed: int, autojump_clock: MockClock
 ) -> None:
     responder = Stalling(autojump_clock, 300)
-    wire = raw32.RS00
+    wire = old_frames.RS00
     begun, rest = wire.prefixed(wire.setup(), wire.ask(2, b"are you there?"))[:-4], b"ere?"
     with deterministic_scheduling(seed):
         async with serving(responder) as port, dialling(port) as dial:

@@ -28,8 +28,8 @@ from rsocket_trio import (
     open_connection_over,
     serve_stream,
 )
-from tests.conformance import rawmux
-from tests.conformance.rawmux import Mux, settle
+from tests.conformance import raw_streamux
+from tests.conformance.raw_streamux import Mux, settle
 from tests.reliability.streamux_storm import DONE, Side
 
 REQUESTS = int(os.environ.get("RSOCKET_TRIO_REQUESTS", "10000"))
@@ -189,7 +189,7 @@ async def test_no_id_is_used_twice_whatever_its_width(id_bits: int, count: int, 
 async def test_a_peer_that_never_acks_locks_its_ids_and_nothing_grows(autojump_clock: MockClock) -> None:
     mux = Mux(2, 8)
 
-    async with rawmux.client(mux) as (connection, peer):
+    async with raw_streamux.client(mux) as (connection, peer):
         locked = []
         for _ in range(4):
             with trio.move_on_after(1):
@@ -234,7 +234,7 @@ async def test_a_request_that_never_ends_costs_its_budget_and_the_others_go_on(
     mux, budget = Mux(10, 14), 200_000
     limits = Limits(payload_size=budget) if kept == "one message" else Limits(reassembly_size=budget)
     options = StreamuxOptions(qa=True, message_budget=budget)
-    log = rawmux.Log()
+    log = raw_streamux.Log()
     if kept == "chunks":
 
         @log.responder.request_channel
@@ -242,7 +242,7 @@ async def test_a_request_that_never_ends_costs_its_budget_and_the_others_go_on(
             await trio.sleep_forever()
 
     chunk = bytes(2000)
-    async with rawmux.server(log.responder, mux, limits=limits, streamux=options) as peer:
+    async with raw_streamux.server(log.responder, mux, limits=limits, streamux=options) as peer:
         await peer.send(*[mux.request(number, chunk, last=0) for number in range(1, 11)])
         await peer.expect_alive()
         await peer.send(*[mux.cancel(number) for number in range(1, 11)])
@@ -273,7 +273,7 @@ async def test_without_a_budget_a_reader_that_stopped_stops_the_connection_and_s
         finally:
             ended.append(trio.current_time())
 
-    async with rawmux.server(responder, mux, limits=Limits(inbox_size=100_000, silence=30)) as peer:
+    async with raw_streamux.server(responder, mux, limits=Limits(inbox_size=100_000, silence=30)) as peer:
         started = trio.current_time()
         for _ in range(20):
             await peer.send(mux.request(1, bytes(10_000), last=0))
@@ -302,7 +302,7 @@ async def test_a_handler_that_waits_for_room_hears_of_a_cancel_that_comes_with_i
             heard.append(type(error).__name__)
             raise
 
-    async with rawmux.server(responder, mux, slow=True, limits=Limits(outbox_size=50_000)) as peer:
+    async with raw_streamux.server(responder, mux, slow=True, limits=Limits(outbox_size=50_000)) as peer:
         await peer.send(mux.request(1, b"go"))
         await settle()
         engine = accepted.pop()._engine

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, ConnectionLost, Limits, Responder, RSocketError, serve_stream
-from tests.conformance import raw, raw32, rawmux, rawx
+from tests.conformance import draft_frames, old_frames, raw, raw_streamux
 from tests.conformance.raw import settle
 
 KIB = 1024
@@ -27,23 +27,23 @@ MOST = 2**31 - 1
 class Old(NamedTuple):
     """0.0 or 0.1, as these attacks speak it."""
 
-    old: raw32.Old
+    old: old_frames.Old
     first: int = 2
 
     def __str__(self) -> str:
         return self.old.name
 
     def log(self) -> Any:
-        return raw32.Log()
+        return old_frames.Log()
 
     def server(self, responder: Responder, **options: Any) -> AbstractAsyncContextManager[Any]:
-        return raw32.server(self.old, responder, **options)
+        return old_frames.server(self.old, responder, **options)
 
     def bare_server(self, responder: Responder, **options: Any) -> AbstractAsyncContextManager[Any]:
-        return raw32.bare_server(self.old, responder, **options)
+        return old_frames.bare_server(self.old, responder, **options)
 
     def client(self, **options: Any) -> AbstractAsyncContextManager[tuple[Connection, Any]]:
-        return raw32.client(self.old, **options)
+        return old_frames.client(self.old, **options)
 
     def setup(self, **fields: Any) -> bytes:
         return self.old.setup(**fields)
@@ -73,13 +73,13 @@ class Old(NamedTuple):
         await peer.expect_alive()
 
     async def expect_rejected(self, peer: Any, stream_id: int) -> None:
-        await peer.expect_error(stream_id, raw32.REJECTED)
+        await peer.expect_error(stream_id, old_frames.REJECTED)
 
     async def expect_failure(self, peer: Any) -> None:
         await peer.expect_failure()
 
     async def expect_invalid_setup(self, peer: Any) -> None:
-        await peer.expect_refusal(raw32.INVALID_SETUP)
+        await peer.expect_refusal(old_frames.INVALID_SETUP)
 
 
 class Draft(NamedTuple):
@@ -88,22 +88,22 @@ class Draft(NamedTuple):
     first: int = 1
 
     def __str__(self) -> str:
-        return str(rawx.RSX.name)
+        return str(draft_frames.RSX.name)
 
     def log(self) -> Any:
         return raw.Log()
 
     def server(self, responder: Responder, **options: Any) -> AbstractAsyncContextManager[Any]:
-        return raw.server(rawx.RSX, responder, **options)
+        return raw.server(draft_frames.RSX, responder, **options)
 
     def bare_server(self, responder: Responder, **options: Any) -> AbstractAsyncContextManager[Any]:
-        return raw.bare_server(rawx.RSX, responder, **options)
+        return raw.bare_server(draft_frames.RSX, responder, **options)
 
     def client(self, **options: Any) -> AbstractAsyncContextManager[tuple[Connection, Any]]:
-        return raw.client(rawx.RSX, **options)
+        return raw.client(draft_frames.RSX, **options)
 
     def setup(self, **fields: Any) -> bytes:
-        return rawx.setup(rawx.keepalives(), **fields)
+        return draft_frames.setup(draft_frames.keepalives(), **fields)
 
     def framed(self, *frames: bytes) -> bytes:
         return raw.prefixed(*frames)
@@ -127,8 +127,8 @@ class Draft(NamedTuple):
         return raw.error(stream_id, raw.APPLICATION_ERROR, text)
 
     async def expect_alive(self, peer: Any) -> None:
-        await peer.send(rawx.beat(b"alive?"))
-        await peer.expect(rawx.beat(b"alive?", respond=False))
+        await peer.send(draft_frames.beat(b"alive?"))
+        await peer.expect(draft_frames.beat(b"alive?", respond=False))
 
     async def expect_rejected(self, peer: Any, stream_id: int) -> None:
         await peer.expect_error(stream_id, raw.REJECTED)
@@ -140,7 +140,7 @@ class Draft(NamedTuple):
         await peer.expect_failure(raw.INVALID_SETUP)
 
 
-RS00, RS01, RSX = Old(raw32.RS00), Old(raw32.RS01), Draft()
+RS00, RS01, RSX = Old(old_frames.RS00), Old(old_frames.RS01), Draft()
 Dialect = Old | Draft
 dialects = pytest.mark.parametrize("dialect", [RS00, RS01, RSX], ids=str)
 
@@ -199,8 +199,8 @@ async def test_the_largest_length_is_refused_as_soon_as_it_is_announced(
 
 
 async def test_streamux_refuses_a_chunk_of_a_gigabyte_as_soon_as_it_is_announced(autojump_clock: object) -> None:
-    wide = rawmux.Mux(0, 30)
-    async with rawmux.server(rawmux.Log().responder, wide) as peer:
+    wide = raw_streamux.Mux(0, 30)
+    async with raw_streamux.server(raw_streamux.Log().responder, wide) as peer:
         await settle()
         with bounded(MIB):
             await peer.send(wide.header(0, 2**30 - 1, 0, 1))
@@ -363,10 +363,10 @@ async def unread_server(name: str, responder: Responder) -> AsyncIterator[trio.a
 
 
 FLOODS = [
-    pytest.param(raw32.RS01.name, raw32.RS01.prefixed(raw32.RS01.setup(lifetime=5000)), raw32.RS01.prefixed(raw32.RS01.keepalive(bytes(1000))), 5, id="0.1 KEEPALIVE"),  # noqa: E501
-    pytest.param(rawx.RSX.name, raw.prefixed(rawx.setup(rawx.keepalives(lifetime=5000))), raw.prefixed(rawx.beat(bytes(1000))), 5, id="draft KEEPALIVE"),  # noqa: E501
-    pytest.param("streamux/1", rawmux.WIDE.says, rawmux.WIDE.ping(1), 90, id="streamux ping"),
-    pytest.param("streamux/1", rawmux.WIDE.says, rawmux.WIDE.cancel(1), 90, id="streamux cancel"),
+    pytest.param(old_frames.RS01.name, old_frames.RS01.prefixed(old_frames.RS01.setup(lifetime=5000)), old_frames.RS01.prefixed(old_frames.RS01.keepalive(bytes(1000))), 5, id="0.1 KEEPALIVE"),  # noqa: E501
+    pytest.param(draft_frames.RSX.name, raw.prefixed(draft_frames.setup(draft_frames.keepalives(lifetime=5000))), raw.prefixed(draft_frames.beat(bytes(1000))), 5, id="draft KEEPALIVE"),  # noqa: E501
+    pytest.param("streamux/1", raw_streamux.WIDE.says, raw_streamux.WIDE.ping(1), 90, id="streamux ping"),
+    pytest.param("streamux/1", raw_streamux.WIDE.says, raw_streamux.WIDE.cancel(1), 90, id="streamux cancel"),
 ]  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import trio
 
 from rsocket_trio import Connection, ConnectionLost, Invalid, Limits, RemoteProtocolError, StreamuxOptions
 from rsocket_trio.errors import StreamError
-from tests.conformance.rawmux import SMALL, Log, Mux, Talk, asked, client, server, settle
+from tests.conformance.raw_streamux import SMALL, Log, Mux, Talk, asked, client, server, settle
 
 clause = pytest.mark.clause
 TEN = Limits(payload_size=10)

@@ -12,9 +12,9 @@ import trio.testing
 
 from rsocket_trio import Payload, Responder, connect_forever, open_connection, open_connection_over, serve, serve_stream
 from rsocket_trio.rsocket.dialects import ALL
+from tests.conformance.old_frames import RS01, Peer, bare_server, client
 from tests.conformance.raw import RS02, RawPeer
 from tests.conformance.raw import settle as settled
-from tests.conformance.raw32 import RS01, Peer, bare_server, client
 
 clause = pytest.mark.clause
 W = RS01

@@ -6,6 +6,25 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.conformance.draft_frames import (
+    BROKER_ID,
+    KEEPALIVE_ID,
+    LEASE_ID,
+    RESUME_ID,
+    RSX,
+    D,
+    X,
+    Y,
+    beat,
+    entry,
+    ext_block,
+    keepalives,
+    permits,
+    request,
+    setup,
+    setup_ok,
+    strategies,
+)
 from tests.conformance.raw import (
     EXT,
     INVALID,
@@ -33,25 +52,9 @@ from tests.conformance.raw import (
     u32,
     u64,
 )
-from tests.conformance.rawx import (
-    BROKER_ID,
-    KEEPALIVE_ID,
-    LEASE_ID,
-    RESUME_ID,
-    RSX,
-    D,
-    X,
-    Y,
-    beat,
-    entry,
-    ext_block,
-    keepalives,
-    permits,
-    request,
-    setup,
-    setup_ok,
-    strategies,
-)
+from tests.conformance.rsocket_1_0.test_malformed import AT_A_CLIENT as RS10_AT_A_CLIENT
+from tests.conformance.rsocket_1_0.test_malformed import AT_A_SERVER as RS10_AT_A_SERVER
+from tests.conformance.rsocket_1_0.test_malformed import Row as Row10
 from tests.conformance.scenes import (
     CONN_ERR,
     IGNORE,
@@ -69,9 +72,6 @@ from tests.conformance.scenes import (
     streaming,
     ticking,
 )
-from tests.conformance.test_rs10_malformed import AT_A_CLIENT as RS10_AT_A_CLIENT
-from tests.conformance.test_rs10_malformed import AT_A_SERVER as RS10_AT_A_SERVER
-from tests.conformance.test_rs10_malformed import Row as Row10
 
 
 class Row(NamedTuple):

@@ -11,7 +11,19 @@ import trio
 from rsocket_trio import Responder, serve_stream
 from rsocket_trio.rsocket.dialects import ALL
 from rsocket_trio.transports.memory import memory_pair
-from tests.conformance.raw32 import INVALID_SETUP, OLD, PROBE, RS00, RS01, Log, Old, Peer, bare_server, both, settle
+from tests.conformance.old_frames import (
+    INVALID_SETUP,
+    OLD,
+    PROBE,
+    RS00,
+    RS01,
+    Log,
+    Old,
+    Peer,
+    bare_server,
+    both,
+    settle,
+)
 
 clause = pytest.mark.clause
 HTTP = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from rsocket_trio import Canceled, Channel, Connection, Limits, Rejected, Responder, StreamuxOptions
-from tests.conformance.rawmux import SMALL, WIDE, Log, Mux, client, server, settle
+from tests.conformance.raw_streamux import SMALL, WIDE, Log, Mux, client, server, settle
 
 clause = pytest.mark.clause
 BURST = 100

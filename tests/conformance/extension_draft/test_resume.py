@@ -25,6 +25,24 @@ from rsocket_trio import (
     open_connection_over,
 )
 from rsocket_trio.rsocket.extensions.blocks import Entry
+from tests.conformance.draft_frames import (
+    KEEPALIVE_ID,
+    KEEPALIVES,
+    LEASE_ID,
+    RESUME_ID,
+    RSX,
+    A,
+    beat,
+    entry,
+    ext_block,
+    keepalives,
+    permits,
+    request,
+    selected,
+    setup,
+    setup_ok,
+    strategies,
+)
 from tests.conformance.raw import (
     CONNECTION_CLOSE,
     CONNECTION_ERROR,
@@ -51,24 +69,6 @@ from tests.conformance.raw import (
     u64,
 )
 from tests.conformance.raw import resume as old_resume
-from tests.conformance.rawx import (
-    KEEPALIVE_ID,
-    KEEPALIVES,
-    LEASE_ID,
-    RESUME_ID,
-    RSX,
-    A,
-    beat,
-    entry,
-    ext_block,
-    keepalives,
-    permits,
-    request,
-    selected,
-    setup,
-    setup_ok,
-    strategies,
-)
 from tests.conformance.resuming import OPTIONS, TOKEN, Harbour, cut, expect_refused, server
 
 clause = pytest.mark.clause

@@ -17,7 +17,7 @@ from rsocket_trio import (
     open_connection_over,
 )
 from rsocket_trio.transports.memory import memory_pair
-from tests.conformance.rawmux import (
+from tests.conformance.raw_streamux import (
     CLIENT_SAYS,
     SERVER_SAYS,
     SMALL,

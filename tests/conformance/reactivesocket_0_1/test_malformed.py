@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.raw32 import (
+from tests.conformance.old_frames import (
     APPLICATION_ERROR,
     CANCELED,
     CONNECTION_ERROR,

@@ -21,6 +21,23 @@ from rsocket_trio import (
     open_connection_over,
 )
 from rsocket_trio.rsocket.extensions.blocks import Entry
+from tests.conformance.draft_frames import (
+    KEEPALIVE_ID,
+    KEEPALIVES,
+    LEASE_ID,
+    RESUME_ID,
+    RSX,
+    A,
+    asking_client,
+    beat,
+    entry,
+    keepalives,
+    permits,
+    selected,
+    setup,
+    setup_ok,
+    strategies,
+)
 from tests.conformance.raw import (
     CONNECTION_ERROR,
     REJECTED_SETUP,
@@ -38,23 +55,6 @@ from tests.conformance.raw import (
     parsed,
     payload,
     settle,
-)
-from tests.conformance.rawx import (
-    KEEPALIVE_ID,
-    KEEPALIVES,
-    LEASE_ID,
-    RESUME_ID,
-    RSX,
-    A,
-    asking_client,
-    beat,
-    entry,
-    keepalives,
-    permits,
-    selected,
-    setup,
-    setup_ok,
-    strategies,
 )
 
 clause = pytest.mark.clause

@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from rsocket_trio import Channel, RemoteProtocolError, Responder, serve_stream
-from tests.conformance import raw, raw32, rawx
+from tests.conformance import draft_frames, old_frames, raw
 from tests.conformance.raw import settle
 
 clause = pytest.mark.clause
@@ -49,12 +49,12 @@ def new(wire: raw.Wire) -> Spoken:
     )
 
 
-def old(wire: raw32.Old) -> Spoken:
+def old(wire: old_frames.Old) -> Spoken:
     return Spoken(
         name=wire.name,
         first=2,
-        server=lambda responder: raw32.server(wire, responder),
-        client=lambda: raw32.client(wire, raw32.Log().responder),
+        server=lambda responder: old_frames.server(wire, responder),
+        client=lambda: old_frames.client(wire, old_frames.Log().responder),
         channel=wire.channel,
         theirs=lambda stream, data: wire.channel(stream, None, data),
         item=wire.item,
@@ -64,7 +64,7 @@ def old(wire: raw32.Old) -> Spoken:
     )
 
 
-SPOKEN = [new(raw.RS10), new(raw.RS02), new(rawx.RSX), old(raw32.RS01), old(raw32.RS00)]
+SPOKEN = [new(raw.RS10), new(raw.RS02), new(draft_frames.RSX), old(old_frames.RS01), old(old_frames.RS00)]
 everywhere = pytest.mark.parametrize("spoken", SPOKEN, ids=lambda spoken: spoken.name)
 with_channels = pytest.mark.parametrize("spoken", SPOKEN[:-1], ids=lambda spoken: spoken.name)
 

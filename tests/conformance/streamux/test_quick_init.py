@@ -15,7 +15,7 @@ from rsocket_trio import (
     StreamuxOptions,
     open_connection_over,
 )
-from tests.conformance.rawmux import SERVER_SAYS, SMALL, Log, RawMux, bare_server, initialize, settle
+from tests.conformance.raw_streamux import SERVER_SAYS, SMALL, Log, RawMux, bare_server, initialize, settle
 
 clause = pytest.mark.clause
 ID, LENGTH = (0, 29, 14), (1, 24, 16)

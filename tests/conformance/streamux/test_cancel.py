@@ -8,7 +8,20 @@ import pytest
 import trio
 
 from rsocket_trio import Canceled
-from tests.conformance.rawmux import BULK, LARGE, SMALL, Chunk, Log, Mux, Talk, asked, client, server, settle, widths
+from tests.conformance.raw_streamux import (
+    BULK,
+    LARGE,
+    SMALL,
+    Chunk,
+    Log,
+    Mux,
+    Talk,
+    asked,
+    client,
+    server,
+    settle,
+    widths,
+)
 
 clause = pytest.mark.clause
 

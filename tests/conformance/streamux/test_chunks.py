@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from rsocket_trio import ConnectionLost, StreamuxOptions
-from tests.conformance.rawmux import (
+from tests.conformance.raw_streamux import (
     SMALL,
     WIDE,
     Chunk,

@@ -14,8 +14,8 @@ from rsocket_trio import Limits, serve, serve_stream
 from rsocket_trio.connection.dialects import ALL, detect, name_of
 from rsocket_trio.rsocket.detection import UNDECIDED
 from rsocket_trio.transports.memory import memory_pair
-from tests.conformance import raw, raw32
-from tests.conformance.rawmux import SERVER_SAYS, SMALL, WIDE, Log, Mux, RawMux, bare_server, initialize, settle
+from tests.conformance import old_frames, raw
+from tests.conformance.raw_streamux import SERVER_SAYS, SMALL, WIDE, Log, Mux, RawMux, bare_server, initialize, settle
 
 clause = pytest.mark.clause
 ANY_ID, ANY_LENGTH = (0, 29, 14), (1, 24, 16)
@@ -265,7 +265,7 @@ async def test_peers_of_all_kinds_are_served_on_one_port_at_once() -> None:
 
             muxes = [RawMux(await dial(), mux) for mux in (SMALL, WIDE, Mux(0, 6))]
             others = [(wire, raw.RawPeer(await dial())) for wire in (raw.RS10, raw.RS02)]
-            olds = [raw32.Peer(old, await dial(), client=True) for old in raw32.OLD]
+            olds = [old_frames.Peer(old, await dial(), client=True) for old in old_frames.OLD]
             for peer in muxes:
                 await peer.send(peer.mux.says)
             for wire, rsocket in others:

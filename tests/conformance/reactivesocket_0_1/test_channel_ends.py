@@ -10,7 +10,7 @@ from rsocket_trio import Payload
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1
-from tests.conformance.raw32 import (
+from tests.conformance.old_frames import (
     CONNECTION_ERROR,
     RS01,
     Log,

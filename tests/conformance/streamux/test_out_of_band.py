@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from rsocket_trio import Connection, Setup
-from tests.conformance.rawmux import BULK, LARGE, SMALL, Chunk, Log, Mux, asked, client, server, settle, widths
+from tests.conformance.raw_streamux import BULK, LARGE, SMALL, Chunk, Log, Mux, asked, client, server, settle, widths
 
 clause = pytest.mark.clause
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from rsocket_trio import Channel, Responder
-from tests.conformance.rawmux import (
+from tests.conformance.raw_streamux import (
     BULK,
     SMALL,
     Log,

@@ -18,7 +18,7 @@ from rsocket_trio import (
     Responder,
     current_connection,
 )
-from tests.conformance.raw32 import (
+from tests.conformance.old_frames import (
     APPLICATION_ERROR,
     CANCELED,
     INVALID,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.raw32 import INVALID_SETUP, REJECTED_SETUP, RS00, UNSUPPORTED_SETUP, u32, u64
+from tests.conformance.old_frames import INVALID_SETUP, REJECTED_SETUP, RS00, UNSUPPORTED_SETUP, u32, u64
 from tests.conformance.scenes32 import (
     CLOSE,
     FAILS,

@@ -14,7 +14,7 @@ from rsocket_trio import (
     NegotiationFailed,
     open_connection_over,
 )
-from tests.conformance.rawmux import (
+from tests.conformance.raw_streamux import (
     CLIENT_SAYS,
     SERVER_SAYS,
     SMALL,

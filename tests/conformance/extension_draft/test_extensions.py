@@ -22,6 +22,24 @@ from rsocket_trio.connection.entries import current_request_entries
 from rsocket_trio.rsocket.extensions.blocks import BROKER, KEEPALIVE, Entry
 from rsocket_trio.rsocket.extensions.broker import Address, BrokerInfo, RouteAdd, RouteJoin
 from rsocket_trio.rsocket.extensions.payloads import Complexity
+from tests.conformance.draft_frames import (
+    BROKER_ID,
+    LEASE_ID,
+    RSX,
+    D,
+    Y,
+    asking_client,
+    beat,
+    entry,
+    ext_block,
+    keepalives,
+    permits,
+    request,
+    selected,
+    setup,
+    setup_ok,
+    strategies,
+)
 from tests.conformance.raw import (
     CONNECTION_ERROR,
     INVALID,
@@ -48,24 +66,6 @@ from tests.conformance.raw import (
     settle,
     sized,
     u32,
-)
-from tests.conformance.rawx import (
-    BROKER_ID,
-    LEASE_ID,
-    RSX,
-    D,
-    Y,
-    asking_client,
-    beat,
-    entry,
-    ext_block,
-    keepalives,
-    permits,
-    request,
-    selected,
-    setup,
-    setup_ok,
-    strategies,
 )
 
 clause = pytest.mark.clause

@@ -25,7 +25,7 @@ from rsocket_trio import (
     serve_stream,
 )
 from rsocket_trio.transports.memory import memory_pair
-from tests.conformance.raw32 import (
+from tests.conformance.old_frames import (
     CONNECTION_ERROR,
     INVALID_SETUP,
     REJECTED,

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from rsocket_trio import ConnectionLost, StreamuxOptions
-from tests.conformance.rawmux import SMALL, WIDE, Log, Mux, RawMux, Talk, client, server, settle
+from tests.conformance.raw_streamux import SMALL, WIDE, Log, Mux, RawMux, Talk, client, server, settle
 
 clause = pytest.mark.clause
 REPORTS = StreamuxOptions(spurious="report")

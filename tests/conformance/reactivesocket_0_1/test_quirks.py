@@ -9,7 +9,7 @@ import trio
 
 from rsocket_trio import Connection, Lease, Limits, Payload, Responder, open_connection_over, serve_stream
 from rsocket_trio.rsocket.dialects import ALL
-from tests.conformance.raw32 import (
+from tests.conformance.old_frames import (
     RS01,
     UNSUPPORTED_SETUP,
     Log,
