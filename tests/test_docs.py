@@ -24,8 +24,8 @@ import trustme
 
 import rsocket_trio
 from rsocket_trio import Channel, Limits, Payload, Responder, ResumeOptions, StreamuxOptions, open_connection, serve
-from rsocket_trio.cli.main import commands
-from rsocket_trio.cli.rsc import call
+from rsocket_trio.cli.call import command as call
+from rsocket_trio.cli.main import COMMANDS
 from rsocket_trio.connection.dialects import ALL
 from rsocket_trio.errors import CodedError
 from rsocket_trio.forms import FORMS
@@ -404,7 +404,7 @@ def test_every_public_attribute_is_in_the_reference(name: str) -> None:
 def test_every_command_is_in_the_reference() -> None:
     documented = " ".join(row[0] for row in rows_under("The command line"))
 
-    assert [name for name in commands.commands if not re.search(rf"\b{name}\b", documented)] == []
+    assert [name for name in COMMANDS if not re.search(rf"\b{name}\b", documented)] == []
 
 
 def test_the_table_of_the_flags_of_call_is_that_of_the_code() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rsocket_trio.capture import Capture
-from rsocket_trio.cli.running import Failure, complain
+from rsocket_trio.cli.exit_codes import Failure, complain
 
 FORMATS = ("parquet", "jsonl")
 

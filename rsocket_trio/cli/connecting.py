@@ -20,7 +20,7 @@ from rsocket_trio import (
     open_connection_over,
 )
 from rsocket_trio.capture import Capture
-from rsocket_trio.cli.running import Failure
+from rsocket_trio.cli.exit_codes import Failure
 from rsocket_trio.cli.watching import Watch, WatchedTransport
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS

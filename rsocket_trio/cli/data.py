@@ -10,7 +10,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from rsocket_trio.cli.running import Failure
+from rsocket_trio.cli.exit_codes import Failure
 
 STDIN = 0
 READ_SIZE = 65536

@@ -1,4 +1,4 @@
-"""The ``demo`` command: the chat example, which lies in ``examples/`` of a checkout and is copied into a wheel."""
+"""The command ``demo``: runs the chat example of ``examples/``, which is copied into a wheel."""
 
 from __future__ import annotations
 
@@ -8,9 +8,18 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import click
+
 COPY = Path(__file__).with_name("_chat_example.py")
 CHECKOUT = Path(__file__).parents[2] / "examples" / "chat.py"
 NAME = "rsocket_trio.cli._chat_example"
+
+
+@click.command("demo")
+@click.pass_context
+def command(ctx: click.Context, /) -> None:
+    """Watch a chat: a server and three clients, over real frames."""
+    ctx.exit(main())
 
 
 def main() -> int:

@@ -1,22 +1,71 @@
-"""Converts the lines of ``frames decode``, ``frames encode`` and ``detect``: text in, text out, no terminal."""
+"""The command ``frames``: decodes frames to JSON and encodes JSON to frames, a line each."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 import attrs
+import click
 
-from rsocket_trio.cli.frame_keys import unhex
-from rsocket_trio.cli.frames_json import from_json, to_json
-from rsocket_trio.connection.dialects import detect, name_of
+from rsocket_trio.cli.data import stdin_lines
+from rsocket_trio.cli.frame_json import from_json, to_json
+from rsocket_trio.cli.hex_lines import Answer, answer, error_at, unhex
+from rsocket_trio.cli.options import dialect as dialect_name
+from rsocket_trio.connection.dialects import SHORT
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.rsocket.detection import Undecided
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0, dialect_named
 
-Answer: TypeAlias = tuple[str, bool]
-"""A line of output, and whether it is a result (true) or an error (false)."""
+STREAMUX = ("streamux/1", "streamux")
+SHORT_WITH_FRAMES = ", ".join(short for short, name in SHORT.items() if name in DIALECTS)
+
+
+def dialect_with_frames(text: str) -> str:
+    """The name of a dialect in full. Refuses Streamux: how wide a chunk's fields are, its bytes don't say."""
+    if text in STREAMUX:
+        raise click.BadParameter(
+            f"{text!r}: its chunks depend on a negotiation; the known ones are {', '.join(DIALECTS)}"
+        )
+    return dialect_name(text)
+
+
+dialect_option = click.option(
+    "--dialect",
+    type=dialect_with_frames,
+    metavar="NAME",
+    default=RSOCKET_1_0.name,
+    show_default=True,
+    help=f"Whose frames they are, in full or in short: {SHORT_WITH_FRAMES}.",
+)
+tcp_option = click.option("--tcp", is_flag=True, help="With length prefixes, as on a byte stream.")
+
+
+@click.group("frames", invoke_without_command=True)
+@click.pass_context
+def command(ctx: click.Context, /) -> None:
+    """Translate frames between bytes and JSON."""
+    if ctx.invoked_subcommand is None:
+        raise click.UsageError(f"a command is missing: {' or '.join(command.commands)}", ctx)
+
+
+@command.command("decode")
+@dialect_option
+@tcp_option
+@click.pass_context
+def decode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
+    """Frames in hex, one a line, as JSON; with --tcp all lines are one byte stream."""
+    ctx.exit(answer(decode_lines(dialect_named(dialect), stdin_lines(), tcp=tcp)))
+
+
+@command.command("encode")
+@dialect_option
+@tcp_option
+@click.pass_context
+def encode(ctx: click.Context, /, dialect: str, tcp: bool) -> None:
+    """Frames in JSON, one a line, as hex."""
+    ctx.exit(answer(encode_lines(dialect_named(dialect), stdin_lines(), tcp=tcp)))
 
 
 @attrs.frozen
@@ -57,60 +106,35 @@ def encode_lines(dialect: Dialect, lines: Iterable[str], *, tcp: bool = False) -
             yield _encoded(dialect, line, PREFIXES[dialect.framing] if tcp else None)
 
 
-def detect_lines(lines: Iterable[str]) -> Iterator[Answer]:
-    """Detect the dialect of each line, which holds the first bytes of a byte stream in hex; or say ``unknown``."""
-    for line in lines:
-        if line.strip():
-            yield _detected(line)
-
-
-def run(answers: Iterable[Answer], write: Callable[[str], object]) -> int:
-    """Write every line as it comes. Return the exit code: 1 if any line is an error."""
-    exit_code = 0
-    for text, good in answers:
-        write(text)
-        if not good:
-            exit_code = 1
-    return exit_code
-
-
 def _decoded(dialect: Dialect, line: str) -> Answer:
     try:
         return json.dumps(to_json(dialect, unhex(line))), True
     except RemoteProtocolError as error:
-        return _error(str(error), error.offset)
+        return error_at(str(error), error.offset)
     except ValueError as error:
-        return _error(str(error))
+        return error_at(str(error))
 
 
 def _encoded(dialect: Dialect, line: str, prefix: Prefix | None) -> Answer:
     try:
         content = json.loads(line)
         if not isinstance(content, dict):
-            return _error(f"a JSON object expected, not {content!r:.80}")
+            return error_at(f"a JSON object expected, not {content!r:.80}")
         frame = from_json(dialect, content)
     except RecursionError:
-        return _error("not JSON: nested too deeply")
+        return error_at("not JSON: nested too deeply")
     except json.JSONDecodeError as error:
-        return _error(f"not JSON: {error}")
+        return error_at(f"not JSON: {error}")
     except (ValueError, LocalProtocolError) as error:
-        return _error(str(error))
+        return error_at(str(error))
     return (prefix.add(frame) if prefix else frame).hex(), True
-
-
-def _detected(line: str) -> Answer:
-    try:
-        found = detect(unhex(line), message=False, ended=True)
-    except ValueError as error:
-        return _error(str(error))
-    return ("unknown" if found is None or isinstance(found, Undecided) else name_of(found)), True
 
 
 def _decode_stream(dialect: Dialect, text: str) -> Iterator[Answer]:
     try:
         stream = unhex(text)
     except ValueError as error:
-        yield _error(str(error))
+        yield error_at(str(error))
         return
     prefix = PREFIXES[dialect.framing]
     offset = 0
@@ -118,22 +142,20 @@ def _decode_stream(dialect: Dialect, text: str) -> Iterator[Answer]:
         start = offset + prefix.size
         if start > len(stream):
             left = len(stream) - offset
-            yield _error(f"length prefix needs {prefix.size} bytes at offset {offset}, {left} left", offset)
+            yield error_at(f"length prefix needs {prefix.size} bytes at offset {offset}, {left} left", offset)
             return
         size = int.from_bytes(stream[offset:start], "big") - prefix.counted
         if size < dialect.codec.minimum:
             # ALL-RCT-05: after such a prefix the start of the next frame is unknown.
-            yield _error(f"frame of {size} bytes at offset {offset}, the smallest has {dialect.codec.minimum}", offset)
+            yield error_at(
+                f"frame of {size} bytes at offset {offset}, the smallest has {dialect.codec.minimum}", offset
+            )
             return
         if start + size > len(stream):
-            yield _error(f"frame of {size} bytes at offset {start}, {len(stream) - start} left", offset)
+            yield error_at(f"frame of {size} bytes at offset {start}, {len(stream) - start} left", offset)
             return
         try:
             yield json.dumps(to_json(dialect, stream[start : start + size])), True
         except RemoteProtocolError as error:
-            yield _error(str(error), start + error.offset)
+            yield error_at(str(error), start + error.offset)
         offset = start + size
-
-
-def _error(text: str, offset: int = 0) -> Answer:
-    return json.dumps({"error": text, "offset": offset}), False

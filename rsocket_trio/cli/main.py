@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 import click
 
-from rsocket_trio.cli.analyzing import analyze
-from rsocket_trio.cli.frame_commands import detect_command, frames_group
-from rsocket_trio.cli.interactions import Kind
-from rsocket_trio.cli.load_command import load_command
+from rsocket_trio.cli.exit_codes import MISUSED, complain, report
 from rsocket_trio.cli.options import completion_option, version_option
 from rsocket_trio.cli.output import STDOUT
-from rsocket_trio.cli.requests import command_for
-from rsocket_trio.cli.rsc import call
-from rsocket_trio.cli.running import MISUSED, complain, report
-from rsocket_trio.cli.serving import serve_command
-from rsocket_trio.cli.streamux_commands import streamux_group
 
 NAME = "rsocket-trio"
+COMMANDS = (
+    *("analyze", "call", "channel", "demo", "detect", "fnf", "frames", "load", "push", "request", "serve", "stream"),
+    "streamux",
+)
+"""The commands: each is ``command`` in the module of its name, which is imported when it is needed."""
+
+
+class Commands(click.Group):
+    """The group of all commands."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the commands, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        """Return a command after importing its module, or ``None`` if there is none of this name."""
+        if name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"{__package__}.{name}").command
+        return command
 
 
 @click.group(
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, invoke_without_command=True
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    invoke_without_command=True,
 )
 @completion_option
 @version_option
@@ -33,22 +48,6 @@ def commands(ctx: click.Context, /) -> None:
     if ctx.invoked_subcommand is None:
         complain(ctx.get_help())
         ctx.exit(MISUSED)
-
-
-@click.command("demo")
-@click.pass_context
-def demo(ctx: click.Context, /) -> None:
-    """Watch a chat: a server and three clients, over real frames."""
-    from rsocket_trio.cli.demo import main as run_demo
-
-    ctx.exit(run_demo())
-
-
-commands.add_command(serve_command)
-for kind in Kind:
-    commands.add_command(command_for(kind))
-for command in (call, frames_group, streamux_group, detect_command, analyze, load_command, demo):
-    commands.add_command(command)
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from rsocket_trio.cli.running import complain
+from rsocket_trio.cli.exit_codes import complain
 from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
 from rsocket_trio.payload import Payload

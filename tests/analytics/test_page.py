@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rsocket_trio.analytics.views import QUERIES
-from rsocket_trio.cli.analyzing import analyze
+from rsocket_trio.cli.analyze import command as analyze
 from rsocket_trio.spark import analytics
 from tests.analytics.handwritten import TABLES_BY_HAND
 from tests.analytics.writing import write_parquet

@@ -16,7 +16,7 @@ import pytest
 from rsocket_trio.analytics.answers import ASKED, Answer
 from rsocket_trio.analytics.charts import charts, duration, label
 from rsocket_trio.analytics.report import as_script, cell, render
-from rsocket_trio.cli.running import Failure
+from rsocket_trio.cli.exit_codes import Failure
 from tests.analytics.browser import look_at, require_browser
 from tests.analytics.handwritten import FRAMES, HOSTILE, TABLES_BY_HAND
 from tests.analytics.writing import write_jsonl, write_parquet
@@ -172,7 +172,7 @@ def test_the_command_writes_the_report_and_says_where(by_hand: Path, tmp_path: P
 
 
 def make(directory: Path, **changes: Any) -> str:
-    from rsocket_trio.cli.analyzing import make_report
+    from rsocket_trio.cli.analyze import make_report
 
     settings: dict[str, Any] = {"server": None, "paired": True, "title": "t", "master": "local[1]", "settings": {}}
     return make_report(str(directory), **{**settings, **changes})
@@ -229,7 +229,7 @@ def test_a_page_of_parquet_that_is_damaged_is_named_with_its_file(tmp_path: Path
     ],
 )
 def test_of_an_error_of_spark_what_java_threw_is_told_and_why(text: str, said: str) -> None:
-    from rsocket_trio.cli.analyzing import reason
+    from rsocket_trio.cli.spark_job import reason
 
     assert reason(text) == said
 
@@ -265,7 +265,7 @@ def test_a_missing_extra_is_named(by_hand: Path, missing: str, said: str) -> Non
 
 
 def test_a_report_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    from rsocket_trio.cli.analyzing import write_page
+    from rsocket_trio.cli.analyze import write_page
 
     with pytest.raises(Failure, match=r"can't write .*report.html: No such file or directory"):
         write_page(tmp_path / "nowhere" / "report.html", "page")

@@ -23,7 +23,7 @@ from rsocket_trio import (
     Setup,
     serve,
 )
-from rsocket_trio.cli.running import described
+from rsocket_trio.cli.exit_codes import described
 from rsocket_trio.errors import Drained
 from tests.cli.commands import run
 

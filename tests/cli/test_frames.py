@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.cli.frames import decode_lines, detect_lines, encode_lines, run
-from rsocket_trio.cli.frames_json import from_json, to_json
+from rsocket_trio.cli.detect import detect_lines
+from rsocket_trio.cli.frame_json import from_json, to_json
+from rsocket_trio.cli.frames import decode_lines, encode_lines
+from rsocket_trio.cli.hex_lines import run
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (

@@ -12,10 +12,11 @@ import pytest
 import trio
 
 from rsocket_trio import Keepalive, Responder, ResumeOptions, serve
-from rsocket_trio.cli import asking
+from rsocket_trio.cli import client_command
 from rsocket_trio.cli.connecting import Dial, connected
 from rsocket_trio.cli.interactions import Wish
-from rsocket_trio.cli.load_command import load_command, terms_of
+from rsocket_trio.cli.load import command as load_command
+from rsocket_trio.cli.load import terms_of
 from rsocket_trio.cli.main import commands
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.watching import Watch
@@ -45,8 +46,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Dial, Wish]]:
         assert left.value.code == 0
         return seen.pop()
 
-    monkeypatch.setattr(asking, "ask", note)
-    monkeypatch.setattr(asking, "run_client", run_at_once)
+    monkeypatch.setattr(client_command, "ask", note)
+    monkeypatch.setattr(client_command, "run_client", run_at_once)
     return ask
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rsocket_trio.cli.streamux_commands import encode_lines, negotiated, shown
+from rsocket_trio.cli.streamux import encode_lines, negotiated, shown
 from tests.cli.commands import run, started
 
 clause = pytest.mark.clause

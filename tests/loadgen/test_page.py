@@ -6,7 +6,8 @@ import re
 
 import attrs
 
-from rsocket_trio.cli.load_command import ARRIVALS, INTERACTIONS, load_command, terms_of
+from rsocket_trio.cli.load import ARRIVALS, INTERACTIONS, terms_of
+from rsocket_trio.cli.load import command as load_command
 from rsocket_trio.loadgen import plan
 from rsocket_trio.loadgen.plan import Plan
 from tests.blocks import page

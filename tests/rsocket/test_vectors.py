@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from rsocket_trio.cli.frames_json import from_json, to_json
+from rsocket_trio.cli.frame_json import from_json, to_json
 from rsocket_trio.rsocket import codec
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (

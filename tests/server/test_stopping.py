@@ -29,7 +29,7 @@ from rsocket_trio import (
 from rsocket_trio.server.serve import ServeOptions
 from rsocket_trio.server.stopping import STOP, Stop
 from tests.cli.commands import PATIENCE, Running
-from tests.cli.test_serving import until_it_drains
+from tests.cli.test_serve import until_it_drains
 
 APP = """
 import time

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rsocket_trio.cli.frame_json import from_json, to_json
 from rsocket_trio.cli.frames import decode_lines, encode_lines
-from rsocket_trio.cli.frames_json import from_json, to_json
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.stream_state import Interaction

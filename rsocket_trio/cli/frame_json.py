@@ -1,12 +1,18 @@
-"""Declares the JSON keys of each frame type in each dialect, and how their values are written and read."""
+"""Converts frames to JSON objects and back, by a table of the keys of each frame type in each dialect."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final
 
 import attrs
 
+from rsocket_trio.cli.hex_lines import unhex
+from rsocket_trio.errors import LocalProtocolError
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.codec import Row
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import (
     REACTIVESOCKET_0_0,
     REACTIVESOCKET_0_1,
@@ -286,18 +292,6 @@ UNSAID: Final[dict[type, dict[str, object]]] = {
 # fmt: on
 
 
-def unhex(text: str) -> bytes:
-    """Return the bytes of hex digits; white space may be anywhere. Raise ``ValueError`` saying what is wrong."""
-    digits = "".join(text.split())
-    try:
-        return bytes.fromhex(digits)
-    except ValueError:
-        for place, digit in enumerate(digits):
-            if digit not in "0123456789abcdefABCDEF":
-                raise ValueError(f"not hex: {digit!r} at digit {place}") from None
-        raise ValueError(f"not hex: {len(digits)} digits, which is odd") from None
-
-
 def load(key: Key, content: Mapping[str, object]) -> Any:
     """Return the value of this key in an object, or the key's absent value. Raise ``ValueError`` naming the key."""
     found = content.get(key.name)
@@ -307,3 +301,83 @@ def load(key: Key, content: Mapping[str, object]) -> Any:
         return key.kind.load(found)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{key.name}: {error}, not {found!r:.80}") from None
+
+
+def to_json(dialect: Dialect, data: bytes) -> dict[str, object]:
+    """Return the JSON object that describes a frame, which comes without its length prefix.
+
+    Raise ``RemoteProtocolError`` with the offset for a frame that can't be decoded.
+    """
+    codec = dialect.codec
+    frame = codec.decode(data)
+    header = codec.header(data)
+    assert header is not None  # A frame that was decoded has a header,
+    row = codec.row(header.number)
+    assert row is not None  # and a type.
+    result: dict[str, object] = {"type": row.name}
+    result["stream_id"] = frame.stream_id if row.has_stream_id else None
+    result["ignore"] = row.ignorable and header.flags & codec.ignore_flag != 0
+    result |= EVERY_FRAME.get(dialect.name, {})
+    for key in _keys(dialect, row, getattr(frame, "ext_type", None)):
+        result[key.name] = key.kind.dump(attrgetter(key.attribute)(frame))
+    if other_flags := header.flags & codec.spare_flags(row):
+        result["other_flags"] = other_flags
+    return result
+
+
+def from_json(dialect: Dialect, content: Mapping[str, object]) -> bytes:
+    """Return the frame that an object describes, without a length prefix. Absent keys are false, null, 0 or empty.
+
+    Raise ``ValueError`` naming the key if the object does not describe a frame, and ``LocalProtocolError`` naming the
+    field if the dialect forbids the frame.
+    """
+    row = _row_named(dialect, content.get("type"))
+    keys = _keys(dialect, row, content.get("ext_type"))
+    _refuse_foreign_keys(row, keys, content)
+    attributes: dict[str, object] = {**UNSAID.get(row.frame, {}), "stream_id": load(STREAM_ID, content)}
+    payload: dict[str, Any] = {}
+    for key in keys:
+        owner, _, attribute = key.attribute.rpartition(".")
+        (payload if owner else attributes)[attribute] = load(key, content)
+    if payload:
+        attributes["payload"] = Payload(**payload)
+    if row.interaction is not None:
+        attributes["interaction"] = row.interaction
+    make: Any = row.frame
+    frame = make(**attributes)
+    if (written := dialect.codec.name_of(frame)) != row.name:
+        raise LocalProtocolError(f"{row.name} stream_id {frame.stream_id}: that is for {written}")
+    return dialect.codec.add_flags(dialect.codec.encode(frame), _header_flags(dialect, row, content))
+
+
+def _keys(dialect: Dialect, row: Row, ext_type: object) -> tuple[Key, ...]:
+    """Return the keys of a frame type; the keys of an EXT may depend on its extension type."""
+    types = KEYS[dialect.name]
+    return types.get(f"{row.name} {ext_type}") or types[row.name]
+
+
+def _row_named(dialect: Dialect, name: object) -> Row:
+    rows = {row.name: row for row in dialect.codec.rows}
+    if not isinstance(name, str) or name not in rows:
+        raise ValueError(f"type: {name!r} is none of {', '.join(rows)}")
+    return rows[name]
+
+
+def _refuse_foreign_keys(row: Row, keys: tuple[Key, ...], content: Mapping[str, object]) -> None:
+    own = {"type", "stream_id", "ignore", "other_flags", *(key.name for key in keys)}
+    for name, foreign in content.items():
+        # A key with an empty value is accepted: an absent key means the same.
+        if name not in own and foreign not in (None, False, 0, "", []):
+            raise ValueError(f"{name}: {row.name} has no such key")
+
+
+def _header_flags(dialect: Dialect, row: Row, content: Mapping[str, object]) -> int:
+    """Return the header bits that the attributes of a frame do not hold."""
+    other_flags: int = load(Key("other_flags", "", INT), content)
+    spare = dialect.codec.spare_flags(row)
+    if other_flags < 0 or other_flags & ~spare:
+        raise ValueError(f"other_flags: {other_flags} has bits other than the spare ones of {row.name}, 0x{spare:X}")
+    ignore = load(Key("ignore", "", BOOL), content)
+    if ignore and not row.ignorable:
+        raise ValueError(f"ignore: {row.name} has no such flag")
+    return other_flags | (dialect.codec.ignore_flag if ignore else 0)

@@ -1,11 +1,13 @@
-"""From a command line to one interaction and its exit code: what the options of every client command mean together."""
+"""The client commands: their common options become a connection, one interaction and an exit code."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import attrs
+import click
 import trio
 
 from rsocket_trio import Keepalive, Payload, ResumeOptions
@@ -13,10 +15,10 @@ from rsocket_trio.cli.capturing import captured
 from rsocket_trio.cli.composing import Metadata, check_mimes, compose, simple
 from rsocket_trio.cli.connecting import Dial, client_tls, connected
 from rsocket_trio.cli.data import Loaded, Source, source_of
-from rsocket_trio.cli.interactions import Kind, Wish, perform
-from rsocket_trio.cli.options import set_up_logging
+from rsocket_trio.cli.exit_codes import TIMED_OUT, Failure, report, run_client
+from rsocket_trio.cli.interactions import Kind, Wish, performer
+from rsocket_trio.cli.options import ResumeCommand, mime, our_options, set_up_logging, uri
 from rsocket_trio.cli.output import Output
-from rsocket_trio.cli.running import TIMED_OUT, Failure, report, run_client
 from rsocket_trio.cli.watching import Watch
 from rsocket_trio.client.open import KEEPALIVE
 from rsocket_trio.connection.choosing import peer_and_dialect
@@ -165,6 +167,7 @@ class Ask:
 
 async def ask(dial: Dial, wish: Wish, output: Output, timeout: float | None) -> None:  # noqa: ASYNC109 - it is an option
     """Connect, do it, and leave. Raises ``Failure`` when the time is over."""
+    perform = performer(wish.kind)
     scope = trio.CancelScope()
     if timeout is not None:
         scope.deadline = trio.current_time() + timeout
@@ -200,3 +203,22 @@ def keepalive_terms(interval: float | None, lifetime: float | None, default: Kee
     if lifetime is None:
         lifetime = default.max_lifetime if interval is None else max(default.max_lifetime, 3 * interval)
     return Keepalive(default.interval if interval is None else interval, lifetime)
+
+
+def client_command(
+    kind: Kind, help: str, *options: Callable[[Callable[..., None]], Callable[..., None]]
+) -> click.Command:
+    """Return the command of an interaction, with the options of all client commands and these of its own."""
+
+    @click.pass_context
+    def run(ctx: click.Context, /, **parameters: Any) -> None:
+        ctx.exit(Ask(**parameters).run(kind, OURS))
+
+    run = our_options(run)
+    run = click.option(
+        "--data-mime", type=mime, metavar="MIME", help="MIME type of the data (application/octet-stream)."
+    )(run)
+    for option in options:
+        run = option(run)
+    run = click.argument("uri", type=uri)(run)
+    return click.command(kind.value, cls=ResumeCommand, help=help)(run)

@@ -1,4 +1,4 @@
-"""The commands ``streamux negotiate`` and ``streamux init``: initialize messages in hex, and what they say in JSON."""
+"""The command ``streamux``: shows initialize messages as JSON, and what two of them agree on."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any, Final
 import click
 
 from rsocket_trio.cli.data import stdin_lines
-from rsocket_trio.cli.frame_commands import answer
-from rsocket_trio.cli.frame_keys import unhex
-from rsocket_trio.cli.frames import Answer
+from rsocket_trio.cli.hex_lines import Answer, answer, unhex
 from rsocket_trio.cli.options import checked
 from rsocket_trio.errors import NegotiationFailed
 from rsocket_trio.streamux.negotiation import VERSION, Initialize, Outcome, negotiate
@@ -31,13 +29,13 @@ def hexadecimal(text: str) -> bytes:
 
 @click.group("streamux", invoke_without_command=True)
 @click.pass_context
-def streamux_group(ctx: click.Context, /) -> None:
+def command(ctx: click.Context, /) -> None:
     """Look at how two Streamux peers agree."""
     if ctx.invoked_subcommand is None:
-        raise click.UsageError(f"a command is missing: {' or '.join(streamux_group.commands)}", ctx)
+        raise click.UsageError(f"a command is missing: {' or '.join(command.commands)}", ctx)
 
 
-@streamux_group.command("negotiate")
+@command.command("negotiate")
 @click.argument("a", type=hexadecimal, metavar="HEX")
 @click.argument("b", type=hexadecimal, metavar="HEX")
 @click.pass_context
@@ -46,7 +44,7 @@ def negotiate_command(ctx: click.Context, /, a: bytes, b: bytes) -> None:
     ctx.exit(answer([negotiated(a, b)]))
 
 
-@streamux_group.command("init")
+@command.command("init")
 @click.argument("message", type=hexadecimal, metavar="[HEX]", required=False)
 @click.pass_context
 def init_command(ctx: click.Context, /, message: bytes | None) -> None:

@@ -1,33 +1,19 @@
-"""The command ``analyze``: a capture becomes one page that any browser shows, with no network."""
+"""The command ``analyze``: makes one page of a capture that any browser shows without a network."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 import click
 
 from rsocket_trio.cli import starting
+from rsocket_trio.cli.exit_codes import FAILED, MISUSED, Failure, report
 from rsocket_trio.cli.output import write_text
-from rsocket_trio.cli.running import FAILED, MISUSED, Failure, report
-from rsocket_trio.errors import readable
+from rsocket_trio.cli.spark_job import aside, last_line, reason, setting
 
 NO_SPARK = "an analysis needs pyspark: pip install 'rsocket-trio[spark,report]'"
-SAID = 500
-"""Characters of what Java said that are worth repeating."""
-STDERR = 2
-
-
-def setting(text: str) -> tuple[str, str]:
-    """``KEY=VALUE``, as Spark takes it."""
-    key, equals, value = text.partition("=")
-    if not key.startswith("spark.") or not equals:
-        raise click.BadParameter(f"{text!r}: a setting of Spark is given as in spark.driver.memory=4g")
-    return key, value
 
 
 @click.command("analyze")
@@ -54,7 +40,7 @@ def setting(text: str) -> tuple[str, str]:
 )
 @click.option("--stacktrace", is_flag=True, help="When it fails, show where.")
 @click.pass_context
-def analyze(
+def command(
     ctx: click.Context,
     /,
     directory: str,
@@ -137,36 +123,3 @@ def write_page(path: Path, page: str) -> None:
             raise
     except OSError as error:
         raise Failure(f"can't write {path}: {error.strerror or error}", FAILED) from error
-
-
-@contextmanager
-def aside(file: IO[bytes]) -> Iterator[None]:
-    """Have what this process and those that it starts in the block say on stderr go to a file.
-
-    Java keeps it for its life: it greets with warnings that are of no use to anybody.
-    """
-    kept = os.dup(STDERR)
-    try:
-        os.dup2(file.fileno(), STDERR)
-        try:
-            yield
-        finally:
-            os.dup2(kept, STDERR)
-    finally:
-        os.close(kept)
-
-
-def reason(text: str) -> str:
-    """What an error of Spark says, fit for a terminal: what Java threw if it did, and what caused that."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")] or lines
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    said = thrown[:1] + [cause for cause in causes if cause != thrown[0]][:1]
-    return "; caused by ".join(readable(line)[:SAID] for line in said)
-
-
-def last_line(file: IO[bytes]) -> str:
-    """The last thing that Java said."""
-    file.seek(0)
-    lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
-    return readable(lines[-1])[:SAID] if lines else "no reason was given"

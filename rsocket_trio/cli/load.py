@@ -1,4 +1,4 @@
-"""The command ``load``: requests at a rate, from many tasks of Spark, and a table of what became of them."""
+"""The command ``load``: makes requests at a rate from tasks of Spark, and prints a table of the results."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from rsocket_trio.cli import starting
-from rsocket_trio.cli.analyzing import aside, last_line, reason, setting
-from rsocket_trio.cli.asking import OURS, credentials, habits_with, keepalive_terms
+from rsocket_trio.cli.client_command import OURS, credentials, habits_with, keepalive_terms
 from rsocket_trio.cli.composing import check_mimes, compose
 from rsocket_trio.cli.data import Loaded, Stdin, source_of
+from rsocket_trio.cli.exit_codes import FAILED, MISUSED, Failure, report
 from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
 from rsocket_trio.cli.output import write_text
-from rsocket_trio.cli.running import FAILED, MISUSED, Failure, report
+from rsocket_trio.cli.spark_job import aside, last_line, reason, setting
 from rsocket_trio.cli.starting import INTERRUPTED
 from rsocket_trio.connection.choosing import peer_and_dialect
 from rsocket_trio.payload import Payload
@@ -100,7 +100,7 @@ def shared_options(command: Callback) -> Callback:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("-q", "--quiet", is_flag=True, help="No line for each second.")
 @click.pass_context
-def load_command(ctx: click.Context, /, **said: Any) -> None:
+def command(ctx: click.Context, /, **said: Any) -> None:
     """Make a load on the server at URI, and show latencies and errors of each second.
 
     Requests are begun when they are due, whatever became of those before; latencies count from then. Ctrl-C ends the

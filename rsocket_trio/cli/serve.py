@@ -1,9 +1,11 @@
-"""``serve``: a responder on any number of URIs, until it is told to stop."""
+"""The command ``serve``: serves a responder on any number of URIs until SIGINT or SIGTERM."""
 
 from __future__ import annotations
 
 import gc
+import os
 import signal
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -15,13 +17,13 @@ import trio
 from rsocket_trio import Responder, ResumeOptions, serve
 from rsocket_trio.cli.capturing import FORMATS, captured
 from rsocket_trio.cli.connecting import server_tls
-from rsocket_trio.cli.loading import load_responder, look_here_first
+from rsocket_trio.cli.exit_codes import FAILED, MISUSED, Failure, report
 from rsocket_trio.cli.options import FILE, LEVELS, SECONDS, ResumeCommand, dialect, uri, version_option
 from rsocket_trio.cli.output import ReaderGone, write_text
-from rsocket_trio.cli.running import FAILED, Failure, report
 from rsocket_trio.cli.starting import INTERRUPTED, SAID
 from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.connection.dialects import ALL, IN_SHORT
+from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder
 from rsocket_trio.server.processes.messages import Run
 from rsocket_trio.server.processes.supervisor import serve_in_processes
 from rsocket_trio.server.serving import Terms, serve_inherited
@@ -114,7 +116,7 @@ def origin(text: str) -> str:
 @click.option("--stacktrace", is_flag=True, help="Show where an error came from.")
 @version_option
 @click.pass_context
-def serve_command(
+def command(
     ctx: click.Context,
     /,
     target: str,
@@ -169,6 +171,24 @@ def serve_command(
                 serve_until_stopped(partial(serve, responder, uris, unix_mode=unix_mode, **here))
     except BaseException as error:
         ctx.exit(report(error, stacktrace=stacktrace))
+
+
+def load_responder(target: str) -> Responder:
+    """Return the responder. Raise ``Failure`` that names the step that failed, and the reason."""
+    look_here_first()
+    try:
+        return find_responder(target)
+    except NoSuchName as error:
+        raise Failure(str(error), MISUSED) from None
+    except BrokenModule as error:
+        raise Failure(str(error), FAILED) from error
+
+
+def look_here_first() -> None:
+    """Put the current directory on the module path, unless it is there."""
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
 
 
 async def _supervise(
