@@ -39,7 +39,7 @@ WATCHED = {
     ("rsocket_trio.connection.connection", "Connection"): "connections",
     ("rsocket_trio.rsocket.session", "Session"): "sessions",
     ("rsocket_trio.streamux.session", "Session"): "sessions",
-    ("rsocket_trio.rsocket.streams", "Stream"): "streams",
+    ("rsocket_trio.rsocket.stream_table", "Stream"): "streams",
     ("rsocket_trio.streamux.exchanges", "Exchange"): "streams",
 }
 

@@ -34,7 +34,7 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.session import Session
-from rsocket_trio.rsocket.streams import Stream
+from rsocket_trio.rsocket.stream_table import Stream
 from tests.events import one_by_one
 from tests.rsocket.pairs import SessionPair
 

@@ -12,7 +12,7 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.streams import Stream
+from rsocket_trio.rsocket.stream_table import Stream
 from tests.events import one_by_one
 from tests.rsocket.pairs import SessionPair
 from tests.rsocket.test_vectors import FILES

@@ -20,7 +20,7 @@ from rsocket_trio.connection.sessions import Sessions
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, KeepaliveFrame, RequestFrame, ResumeFrame
-from rsocket_trio.rsocket.resumption import TOKEN_SIZE, Comeback
+from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest
 from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
@@ -184,7 +184,7 @@ def guess(sessions: Sessions, count: int, transport: Transport) -> int:
     found = 0
     for _ in range(count):
         try:
-            sessions.resume(Comeback(secrets.token_bytes(TOKEN_SIZE), (1, 0), 0), transport, ())
+            sessions.resume(ResumeRequest(secrets.token_bytes(TOKEN_SIZE), (1, 0), 0), transport, ())
             found += 1
         except RejectedResume:
             pass

@@ -12,7 +12,7 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.payloads import AT_OK, ResumeGrant
 from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.frames import ResumeOkFrame, SetupOkFrame
-from rsocket_trio.rsocket.resumption import comeback
+from rsocket_trio.rsocket.resume_positions import resume_request
 
 CLIENT, SERVER = "client", "server"
 """Whose bytes."""
@@ -110,7 +110,7 @@ class Recorder:
     def _first(self, connection: int, side: str, way: _Way, frame: bytes) -> None:
         """The first frame on a connection: a session begins or goes on."""
         if side == CLIENT:
-            back = comeback(self._dialect, frame)
+            back = resume_request(self._dialect, frame)
             if back is None:
                 if connection == 0 or not self._told[CLIENT]:
                     way.cursor = 0

@@ -35,7 +35,7 @@ from rsocket_trio.rsocket.frames import (
     SetupFrame,
     SetupOkFrame,
 )
-from rsocket_trio.rsocket.resumption import comeback
+from rsocket_trio.rsocket.resume_positions import resume_request
 from rsocket_trio.rsocket.setup import stated
 
 NS_PER_MS = 1_000_000
@@ -83,7 +83,7 @@ class FamilyTrack(StreamReader):
         kind = type(frame)
         if self._seq or (kind is not SetupFrame and kind is not ResumeFrame):
             return
-        back = comeback(self._dialect, data)
+        back = resume_request(self._dialect, data)
         if back is not None:
             self.is_resuming = True
             self._token = self.session.id = session_id(back.token)

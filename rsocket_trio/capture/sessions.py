@@ -13,7 +13,7 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.payloads import AT_STREAM, Resumable
 from rsocket_trio.rsocket.extensions.terms import content_at
-from rsocket_trio.rsocket.resumption import is_tracked
+from rsocket_trio.rsocket.resume_positions import is_tracked
 
 if TYPE_CHECKING:
     from rsocket_trio.capture.connections import Track

@@ -227,7 +227,7 @@ async def _run_client(
             begun = end.begin(trio.current_time())
             road = None
             if begun.resumable is not None and end.resume is not None:
-                road = ClientRoad(dial, begun.resumable.continuity, end.framing, end.resume)
+                road = ClientRoad(dial, begun.resumable.resume_handshake, end.framing, end.resume)
             connection = Connection(begun.session, responder, begun.setup, transport.handshake, road)
             transport.use_framing(end.framing())
             try:

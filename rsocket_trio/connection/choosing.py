@@ -15,10 +15,10 @@ from rsocket_trio.metadata.mime import check_mime
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
-from rsocket_trio.rsocket.fragmenting import UNCUT, checked_fragment_size
 from rsocket_trio.rsocket.peers import Peer, peer_named
 from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
+from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.values import Unsaid

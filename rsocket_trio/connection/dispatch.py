@@ -45,7 +45,7 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload, as_payload
-from rsocket_trio.rsocket.streams import Stream
+from rsocket_trio.rsocket.stream_table import Stream
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine

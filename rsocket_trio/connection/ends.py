@@ -17,7 +17,7 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
-from rsocket_trio.rsocket.resumption import TOKEN_SIZE, Comeback, comeback
+from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest, resume_request
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame, stated
 from rsocket_trio.streamux.options import StreamuxOptions
@@ -90,7 +90,7 @@ class ServerEnd(End, Protocol):
         """Return the framing; with ``first`` it starts at the first frame, which has a limit of its own."""
         ...
 
-    def comeback(self, first: bytes) -> Comeback | None:
+    def resume_request(self, first: bytes) -> ResumeRequest | None:
         """Return the resume request in a client's first frame; ``None`` for a new client."""
         ...
 
@@ -176,9 +176,9 @@ class RSocketServer:
         """Whether a client's first message shows if messages keep the length of byte streams."""
         return self.dialect.lengths_are_learnt
 
-    def comeback(self, first: bytes) -> Comeback | None:
+    def resume_request(self, first: bytes) -> ResumeRequest | None:
         """Return the resume request in a client's first frame; ``None`` for a new client."""
-        return comeback(self.dialect, first)
+        return resume_request(self.dialect, first)
 
     def refusal(self, refusal: RejectedResume) -> bytes:
         """Return an encoded ERROR REJECTED_RESUME."""
@@ -218,7 +218,7 @@ class StreamuxEnd:
         """Return no framing: the session cuts the bytes itself."""
         return Unframed()
 
-    def comeback(self, first: bytes) -> Comeback | None:
+    def resume_request(self, first: bytes) -> ResumeRequest | None:
         """Return ``None``: Streamux has no resumption."""
         return None
 

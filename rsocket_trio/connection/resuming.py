@@ -15,7 +15,7 @@ import trio
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError
 from rsocket_trio.mux.framing import Framing
-from rsocket_trio.rsocket.continuity import Continuity
+from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.base import Transport
 
@@ -76,11 +76,11 @@ class ClientRoad:
     """
 
     def __init__(
-        self, dial: Dial, continuity: Continuity, framing: Callable[[], Framing], options: ResumeOptions
+        self, dial: Dial, resume_handshake: ResumeHandshake, framing: Callable[[], Framing], options: ResumeOptions
     ) -> None:
         self.options = options
         self._dial = dial
-        self._continuity = continuity
+        self._resume_handshake = resume_handshake
         self._framing = framing
         self._tries = 0
         self._arrived = -math.inf
@@ -90,7 +90,7 @@ class ClientRoad:
     async def next(self) -> AsyncIterator[Arrival]:
         """Provide the next transport on which the server resumes the session."""
         lived = trio.current_time() - self._arrived
-        if lived > self.options.longest_delay or self._continuity.progress != self._progress:
+        if lived > self.options.longest_delay or self._resume_handshake.progress != self._progress:
             self._tries = 0
         arrived = False
         while not arrived:
@@ -117,21 +117,21 @@ class ClientRoad:
 
     async def _ask(self, transport: Transport) -> Arrival | None:
         """Send RESUME. Return the resumed transport; ``None`` without an answer, or if the session is not kept."""
-        if not self._continuity.is_kept:
+        if not self._resume_handshake.is_kept:
             return None
         transport.use_framing(self._framing())
         # Progress that the answer reports was made by the transport before.
-        self._progress = self._continuity.progress
-        await transport.send([self._continuity.ask()])
+        self._progress = self._resume_handshake.progress
+        await transport.send([self._resume_handshake.ask()])
         try:
             frames = await transport.receive()
-            if not frames or not self._continuity.is_kept:
+            if not frames or not self._resume_handshake.is_kept:
                 return None
-            self._continuity.answered(frames[0], trio.current_time())
+            self._resume_handshake.answered(frames[0], trio.current_time())
         except RemoteProtocolError as error:
             # RS02-RSM-25: the server gets an ERROR, and there is no other try.
             with trio.move_on_after(GOODBYE):
-                await transport.send([self._continuity.farewell(error)])
+                await transport.send([self._resume_handshake.farewell(error)])
                 await transport.finish()
             lost = ConnectionLost(f"the peer broke the protocol: {error}")
             lost.__cause__ = error

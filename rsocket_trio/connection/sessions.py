@@ -12,7 +12,7 @@ from rsocket_trio.connection.resuming import Arrival, ServerRoad
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
 from rsocket_trio.limits import charged
 from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
-from rsocket_trio.rsocket.resumption import Comeback, ReplayedResume
+from rsocket_trio.rsocket.resume_positions import ReplayedResume, ResumeRequest
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.base import Transport
@@ -50,7 +50,7 @@ class Resumable:
     def kept_bytes(self) -> int:
         """Bytes that its client costs while it is away: what is to be sent (again), what was received and is held, not
         whole or not read, each entry with what holding it costs, and its open streams."""
-        session, resumption = self._session, self._session.continuity.resumption
+        session, resumption = self._session, self._session.resume_handshake.resumption
         outbox = session.outbox
         sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
         kept = resumption.store.size if resumption is not None else 0
@@ -90,11 +90,11 @@ class Resumable:
         """Whether the application has taken the client."""
         return self._session.is_open
 
-    def check(self, back: Comeback) -> None:
+    def check(self, back: ResumeRequest) -> None:
         """Raise ``RejectedResume`` for a client that can't go on from its positions."""
-        self._session.continuity.check(back)
+        self._session.resume_handshake.check(back)
 
-    def adopt(self, back: Comeback, arrival: Arrival) -> None:
+    def adopt(self, back: ResumeRequest, arrival: Arrival) -> None:
         """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23).
 
         Raises ``RejectedResume`` where whoever heard that the old one is lost ended the session.
@@ -105,7 +105,7 @@ class Resumable:
         if self.is_over:
             self._road.let_go()
             raise RejectedResume("unknown resume token")
-        self._session.continuity.take(back, trio.current_time())
+        self._session.resume_handshake.take(back, trio.current_time())
 
     def watch(self, grown: Callable[[Resumable], object]) -> None:
         """Have a function called whenever something is queued while it waits for its client."""
@@ -208,7 +208,7 @@ class Sessions:
     def _no_way_back() -> ConnectionClosed:
         return ConnectionClosed("the server stops, and its client is away")
 
-    def resume(self, back: Comeback, transport: Transport, rest: Sequence[bytes]) -> Arrival:
+    def resume(self, back: ResumeRequest, transport: Transport, rest: Sequence[bytes]) -> Arrival:
         """Give a session its next transport. Raises ``RejectedResume``, alike for tokens never known and forgotten.
 
         A session that waits is dropped when its client can't go on (RS10-RSM-19). One that has a transport is left

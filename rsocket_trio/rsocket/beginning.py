@@ -10,12 +10,12 @@ from rsocket_trio.mux.events import SetupAccepted, SetupReceived
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.terms import check_grants, grants
-from rsocket_trio.rsocket.fragmenting import UNCUT
 from rsocket_trio.rsocket.frames import ErrorFrame, KeepaliveFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.gate import Gate
 from rsocket_trio.rsocket.keepalive import KeepaliveTimer
 from rsocket_trio.rsocket.setup import ClientTerms, admit, described, setup_frame
 from rsocket_trio.rsocket.standing import State
+from rsocket_trio.rsocket.stream_sender import UNCUT
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ClientBeginning:
             frame, encoded = said
         session.outbox.put_signal(encoded)
         if terms.resume_token is not None and not session.dialect.entries:
-            session.continuity.begin_client(terms.resume_token, terms)
+            session.resume_handshake.begin_client(terms.resume_token, terms)
         if frame.ack:
             # RSX-SETUP-03: nothing is sent until the answer, but silence counts.
             session.state = State.ASKING
@@ -73,7 +73,7 @@ class ClientBeginning:
         if not isinstance(frame, SetupOkFrame):
             raise RemoteProtocolError(f"{codec.name_of(frame)} before SETUP_OK")  # RSX-OK-01
         if frame.stream_id:
-            session.inbound.ignored += 1  # ALL-RCT-07
+            session.receiver.ignored += 1  # ALL-RCT-07
             return False
         try:
             check_grants(setup_frame(session.dialect, terms).extensions, frame.extensions)
@@ -82,9 +82,9 @@ class ClientBeginning:
             return False
         session.control.established = True
         if terms.resume_token is not None:
-            session.continuity.begin_client(terms.resume_token, terms)
-        self._open(session.inbound.now)
-        session.inbound.events.append(SetupAccepted(frame.extensions))
+            session.resume_handshake.begin_client(terms.resume_token, terms)
+        self._open(session.receiver.now)
+        session.receiver.events.append(SetupAccepted(frame.extensions))
         return False
 
     def _open(self, now: float) -> None:
@@ -137,26 +137,28 @@ class ServerBeginning:
         session.beginning = None
         if self._gate.owes_answer:
             # RSX-OK-01: before anything else.
-            answer = SetupOkFrame(Payload(), (*session.continuity.grants, *granted))
+            answer = SetupOkFrame(Payload(), (*session.resume_handshake.grants, *granted))
             session.outbox.release(session.dialect.codec.encode(answer))
         return self._gate.open()
 
     def _take_setup(self, data: bytes) -> None:
         """Check the SETUP, and hold what follows until the application accepts it."""
-        session, continuity = self._session, self._session.continuity
+        session, resume_handshake = self._session, self._session.resume_handshake
         dialect, grants_leases = session.dialect, self._grants_leases
-        frame = admit(dialect, data, session.limits.setup_size, grants_leases=grants_leases, resumes=continuity.offered)
+        frame = admit(
+            dialect, data, session.limits.setup_size, grants_leases=grants_leases, resumes=resume_handshake.offered
+        )
         session.state = State.GATED
         session.control.established = True
         # Without a lifetime silence alone kills nothing.
-        session.keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, session.inbound.now)
+        session.keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, session.receiver.now)
         if not self._own_size and (frame.major, frame.minor) in dialect.whole_versions:
             session.commands.cut_above(UNCUT)
-        continuity.begin_server(frame)
+        resume_handshake.begin_server(frame)
         if frame.lease:
             session.control.agree_leases()
         if frame.ack:
-            continuity.grants = grants(frame, grants_leases=grants_leases, resumes=continuity.offered)
+            resume_handshake.grants = grants(frame, grants_leases=grants_leases, resumes=resume_handshake.offered)
             self._gate.owes_answer = True
             session.outbox.hold()
-        session.inbound.events.append(SetupReceived(described(dialect, frame)))
+        session.receiver.events.append(SetupReceived(described(dialect, frame)))

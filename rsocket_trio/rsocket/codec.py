@@ -11,7 +11,6 @@ import attrs
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, RequestFrame
-from rsocket_trio.rsocket.plain import plain_frames
 from rsocket_trio.values import value
 
 UINT31_MAX: Final = 2**31 - 1
@@ -106,7 +105,7 @@ class Codec:
     ``rows`` are in the order of their numbers, ``minimum`` is the size of the smallest frame in bytes, ``largest``
     that of the largest, ``header_size`` that of the header of a stream's frames, ``ignore_flag`` the bit that lets a
     receiver skip what it does not understand; ``encoders`` write each interaction's requests and each other kind of
-    frame, without a check of its size; ``plain`` holds the headers of frames with nothing but data, if there are any.
+    frame, without a check of its size; ``layout`` are the places of the header's fields.
     """
 
     def __init__(self, header: HeaderLayout, rows: Iterable[Row]) -> None:
@@ -115,18 +114,17 @@ class Codec:
         self.largest = header.largest
         self.header_size = header.size
         self.ignore_flag = header.ignore_flag
-        self._header = header
+        self.layout = header
         self._split = header.split
         self._last_id = header.last_id
         self._by_number = {row.number: row for row in self.rows}
         self._by_kind: dict[object, Row] = {row.interaction or row.frame: row for row in self.rows}
         self._decoders = {row.number: row.decode for row in self.rows}
         self.encoders: dict[object, Encoder] = {kind: row.encode for kind, row in self._by_kind.items()}
-        self.plain = plain_frames(self, header)
 
     def replacing(self, *rows: Row) -> Self:
         """Return a neighbouring draft's codec: the same table, with these rows replacing those of their numbers."""
-        return type(self)(self._header, {**self._by_number, **{row.number: row for row in rows}}.values())
+        return type(self)(self.layout, {**self._by_number, **{row.number: row for row in rows}}.values())
 
     def decode(self, data: bytes) -> Frame:
         """Decode one frame, given without a length prefix.
@@ -185,7 +183,7 @@ class Codec:
 
     def ignorable(self, data: bytes) -> bool:
         """Return whether a frame not understood may be skipped (ALL-RCT-02); not one too short for the flag."""
-        if len(data) < self._header.flags_end:
+        if len(data) < self.layout.flags_end:
             return False
         number, flags, _ = self._split(data.ljust(self.header_size, b"\0"))
         if not flags & self.ignore_flag:
@@ -218,7 +216,7 @@ class Codec:
 
     def spare_flags(self, row: Row) -> int:
         """Return the flag bits without meaning in this type: sent as 0, ignored on reception."""
-        return self._header.all_flags & ~row.flags & ~(self.ignore_flag if row.ignorable else 0)
+        return self.layout.all_flags & ~row.flags & ~(self.ignore_flag if row.ignorable else 0)
 
     def writes(self, frame: type[Frame]) -> bool:
         """Return whether the layout has frames of this kind."""
@@ -230,7 +228,7 @@ class Codec:
 
     def add_flags(self, data: bytes, flags: int) -> bytes:
         """Return an encoded frame with more flags set in its header, for flags that no frame value carries."""
-        return self._header.add_flags(data, flags)
+        return self.layout.add_flags(data, flags)
 
     # Failures are rare; kept out of decode, they leave it short enough to read.
 
@@ -239,7 +237,7 @@ class Codec:
 
     def _fail_unknown(self, data: bytes, number: int) -> NoReturn:
         text = f"frame of {len(data)} bytes: unknown type 0x{number:02X}"
-        raise NotUnderstood(text, offset=self._header.type_offset) from None
+        raise NotUnderstood(text, offset=self.layout.type_offset) from None
 
     def _fail_stream_id(self, data: bytes, number: int, stream_id: int) -> NoReturn:
         name = self._by_number[number].name

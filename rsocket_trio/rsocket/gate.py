@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from rsocket_trio.limits import Limits, charged
-from rsocket_trio.rsocket.control import Control
+from rsocket_trio.rsocket.connection_frames import Control
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import ErrorFrame, ExtFrame, MetadataPushFrame, PayloadFrame
-from rsocket_trio.rsocket.streams import StreamTable
+from rsocket_trio.rsocket.stream_table import StreamTable
 
 ANSWERS = (PayloadFrame, ErrorFrame)
 """Frames that only a responder sends, where the two sides' ids tell nothing."""

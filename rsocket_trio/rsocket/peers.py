@@ -10,7 +10,7 @@ from typing import Final
 import attrs
 
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1
-from rsocket_trio.rsocket.fragmenting import UNCUT
+from rsocket_trio.rsocket.stream_sender import UNCUT
 from rsocket_trio.terms import Keepalive
 
 

@@ -21,26 +21,26 @@ from rsocket_trio.errors import (
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded, TransportSilent
 from rsocket_trio.rsocket.beginning import ClientBeginning, ServerBeginning
-from rsocket_trio.rsocket.continuity import Continuity, outbox_for
-from rsocket_trio.rsocket.control import Control, EndedByPeer
+from rsocket_trio.rsocket.connection_frames import Control, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.control import EntryControl
+from rsocket_trio.rsocket.fast_path import patterns_of, take_plain
 from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame, RequestNFrame, SetupFrame
-from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
-from rsocket_trio.rsocket.outbound import Outbound
+from rsocket_trio.rsocket.resume_handshake import ResumeHandshake, outbox_for
 from rsocket_trio.rsocket.setup import ClientTerms
-from rsocket_trio.rsocket.shortcuts import take_plain
 from rsocket_trio.rsocket.standing import Standing, State
-from rsocket_trio.rsocket.streams import StreamTable
+from rsocket_trio.rsocket.stream_receiver import StreamReceiver
+from rsocket_trio.rsocket.stream_sender import StreamSender
+from rsocket_trio.rsocket.stream_table import StreamTable
 from rsocket_trio.terms import Lease, ResumeOptions
 
-STREAM_HANDLERS: dict[type, Callable[[Inbound, Any], None]] = {
-    PayloadFrame: Inbound.on_payload,
-    RequestNFrame: Inbound.on_request_n,
-    RequestFrame: Inbound.on_request,
-    CancelFrame: Inbound.on_cancel,
+STREAM_HANDLERS: dict[type, Callable[[StreamReceiver, Any], None]] = {
+    PayloadFrame: StreamReceiver.on_payload,
+    RequestNFrame: StreamReceiver.on_request_n,
+    RequestFrame: StreamReceiver.on_request,
+    CancelFrame: StreamReceiver.on_cancel,
 }
 
 
@@ -71,13 +71,16 @@ class Session(Standing):
         self.error = None
         self.table = StreamTable(dialect, client=client)
         self.outbox = outbox_for(resume, limits.outbox_size, self.table.forget, self)
-        self.continuity = Continuity(self, resume)
+        self.resume_handshake = ResumeHandshake(self, resume)
         self._suspended = False
         self.has_announced = False
-        self.commands = Outbound(dialect, self.table, self.outbox, fragment_size, limits.frame_size)
-        self.inbound = Inbound(dialect, limits, self.table, self.commands, self.outbox)
+        self.patterns = patterns_of(dialect.codec)
+        self.commands = StreamSender(
+            *(dialect, self.patterns, self.table, self.outbox), fragment_size, limits.frame_size
+        )
+        self.receiver = StreamReceiver(dialect, limits, self.table, self.commands, self.outbox)
         control = EntryControl if dialect.entries else Control
-        self.control = control(dialect, self.inbound, self.outbox, extensions, client=client)
+        self.control = control(dialect, self.receiver, self.outbox, extensions, client=client)
         self.keepalive = KeepaliveTimer(math.inf, math.inf, 0.0)
         self.beginning = None
 
@@ -141,7 +144,7 @@ class Session(Standing):
 
     def drain(self) -> None:
         """Refuse new requests from now on; what is open may finish."""
-        self.inbound.draining = True
+        self.receiver.draining = True
 
     def announce_close(self, *, last: bool) -> None:
         """Tell the peer that this connection ends (RS10-ERR-09): at once, or when all else has left."""
@@ -156,7 +159,7 @@ class Session(Standing):
             self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
         self.state = State.OVER
         self.outbox.drop_held()
-        self.continuity.close()
+        self.resume_handshake.close()
         self.beginning = None
 
     def forget(self) -> None:
@@ -170,20 +173,20 @@ class Session(Standing):
         if self.state is State.OVER:
             return []
         self.keepalive.heard(now)
-        if not self.continuity.offered:
+        if not self.resume_handshake.offered:
             return self._process(frames, now)
         return self._receive_counted(frames, now)
 
     def _receive_counted(self, frames: Sequence[bytes], now: float) -> list[Event]:
         """The same where positions count: from the frame behind the SETUP on, which may come in one read with it."""
         events: list[Event] = []
-        self.continuity.heard = True
+        self.resume_handshake.heard = True
         while frames and self.state in (State.NEW, State.ASKING):
             events += self._process(frames[:1], now)
             frames = frames[1:]
-        if self.continuity.resumption is not None:
+        if self.resume_handshake.resumption is not None:
             try:
-                self.continuity.resumption.count(frames)
+                self.resume_handshake.resumption.count(frames)
             except RemoteProtocolError as error:
                 self._fail(error)
                 return events + self._collected()
@@ -228,17 +231,17 @@ class Session(Standing):
         return self._collected()
 
     def _process(self, frames: Sequence[bytes], now: float) -> list[Event]:
-        inbound, control = self.inbound, self.control
-        inbound.now = now
+        receiver, control = self.receiver, self.control
+        receiver.now = now
         codec = self.dialect.codec
-        decode, plain = codec.decode, codec.plain
+        decode, patterns = codec.decode, self.patterns
         index, count = 0, len(frames)
         is_open = self.state is State.OPEN and control.established
         try:
             while index < count:
                 whole = frames[index]
-                if is_open and plain is not None:
-                    taken = take_plain(inbound, plain, frames, index)
+                if is_open and patterns is not None:
+                    taken = take_plain(receiver, patterns, frames, index)
                     if taken:
                         index += taken
                         continue
@@ -253,7 +256,7 @@ class Session(Standing):
                     continue
                 handler = STREAM_HANDLERS.get(type(frame))
                 if handler is not None:
-                    handler(inbound, frame)
+                    handler(receiver, frame)
                 else:
                     control.receive(frame)
                 if not control.established:
@@ -270,7 +273,7 @@ class Session(Standing):
         return self._collected()
 
     def _collected(self) -> list[Event]:
-        events, self.inbound.events = self.inbound.events, []
+        events, self.receiver.events = self.receiver.events, []
         return events
 
     # Going on over another transport
@@ -278,7 +281,7 @@ class Session(Standing):
     def suspend(self) -> list[Event]:
         """The transport is gone. What is sent waits, and time does not count."""
         self._suspended = True
-        return self.continuity.suspend()
+        return self.resume_handshake.suspend()
 
     def restart(self, now: float) -> None:
         """There is another transport: silence, signs of life and leases begin anew."""
@@ -315,4 +318,4 @@ class Session(Standing):
     def _end(self, error: RSocketError, *, ordinary: bool = False) -> None:
         self.outbox.discard_queues()
         self.close(error)
-        self.inbound.events.append(SessionEnded(error, ordinary))
+        self.receiver.events.append(SessionEnded(error, ordinary))

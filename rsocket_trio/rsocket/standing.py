@@ -11,16 +11,17 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.continuity import Continuity
-from rsocket_trio.rsocket.control import Control
+from rsocket_trio.rsocket.connection_frames import Control
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.terms import cost_of
-from rsocket_trio.rsocket.inbound import Inbound
+from rsocket_trio.rsocket.fast_path import BytePatterns
 from rsocket_trio.rsocket.keepalive import KeepaliveTimer
 from rsocket_trio.rsocket.lease import Permits
-from rsocket_trio.rsocket.outbound import Outbound
-from rsocket_trio.rsocket.streams import Stream, StreamTable
+from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
+from rsocket_trio.rsocket.stream_receiver import StreamReceiver
+from rsocket_trio.rsocket.stream_sender import StreamSender
+from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 
 if TYPE_CHECKING:
     from rsocket_trio.rsocket.beginning import ClientBeginning, ServerBeginning
@@ -48,6 +49,7 @@ TICKING = frozenset({State.OPEN, State.GATED, State.ASKING})
 class Standing:
     """The parts of a session, and properties derived from them.
 
+    ``patterns`` are those of the short way, ``None`` to take every frame the long way.
     ``beginning`` is ``None`` once the connection is open or over: what it held is not kept.
     """
 
@@ -62,15 +64,16 @@ class Standing:
         "beginning",
         "client",
         "commands",
-        "continuity",
         "control",
         "dialect",
         "error",
         "has_announced",
-        "inbound",
         "keepalive",
         "limits",
         "outbox",
+        "patterns",
+        "receiver",
+        "resume_handshake",
         "state",
         "table",
     )
@@ -80,15 +83,16 @@ class Standing:
     _suspended: bool
     beginning: ClientBeginning | ServerBeginning | None
     client: bool
-    commands: Outbound
-    continuity: Continuity
+    commands: StreamSender
+    resume_handshake: ResumeHandshake
     control: Control
     dialect: Dialect
     error: RSocketError | None
-    inbound: Inbound
+    receiver: StreamReceiver
     keepalive: KeepaliveTimer
     limits: Limits
     outbox: Outbox
+    patterns: BytePatterns | None
     state: State
     table: StreamTable
 
@@ -105,12 +109,12 @@ class Standing:
     @property
     def draining(self) -> bool:
         """Whether new requests are neither accepted nor sent."""
-        return self.inbound.draining
+        return self.receiver.draining
 
     @property
     def opens_at_once(self) -> bool:
         """Whether a new request needs no permit, and is not refused."""
-        return self.control.permits is None and not self.inbound.draining
+        return self.control.permits is None and not self.receiver.draining
 
     @property
     def awaits_setup(self) -> bool:
@@ -130,14 +134,14 @@ class Standing:
     @property
     def can_resume(self) -> bool:
         """Whether the session survives the loss of its transport."""
-        continuity = self.continuity
-        agreed = continuity.resumption is not None and not continuity.gave_up
+        resume_handshake = self.resume_handshake
+        agreed = resume_handshake.resumption is not None and not resume_handshake.gave_up
         return agreed and self.state in (State.OPEN, State.GATED)
 
     @property
     def gave_up_resuming(self) -> bool:
         """Whether resumption was agreed and then given up."""
-        return self.continuity.gave_up
+        return self.resume_handshake.gave_up
 
     @property
     def has_credit(self) -> bool:
@@ -162,11 +166,11 @@ class Standing:
     @property
     def detached(self) -> int:
         """Handlers that still run although their streams are over: they count as streams of the peer's."""
-        return self.inbound.detached
+        return self.receiver.detached
 
     @detached.setter
     def detached(self, number: int) -> None:
-        self.inbound.detached = number
+        self.receiver.detached = number
 
     @property
     def deadline(self) -> float:

@@ -225,7 +225,7 @@ class Server:
         road = ServerRoad(end.resume)
         connection = Connection(begun.session, self.responder, begun.setup, transport.handshake, road, self.fault_log)
         returning = connection.resumable(session, road)
-        session.continuity.claim = partial(sessions.claim, returning)
+        session.resume_handshake.claim = partial(sessions.claim, returning)
         returning.watch(sessions.on_growth)
         returning.share(sessions.live)
         connection.on_state(lambda _: sessions.on_state(returning))
@@ -240,7 +240,7 @@ class Server:
             return end, transport, ()  # the session meets it again, and answers
         if not frames:
             return None
-        back = end.comeback(frames[0])
+        back = end.resume_request(frames[0])
         if back is None:
             return end, transport, frames
         assert self.sessions is not None

@@ -22,7 +22,7 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0, RSOCKET_2_0_DRAFT
 from rsocket_trio.rsocket.extensions.payloads import Resumable, entry_of
-from rsocket_trio.rsocket.resumption import Resumption, comeback, is_tracked
+from rsocket_trio.rsocket.resume_positions import ResumePositions, is_tracked, resume_request
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import Keepalive, ResumeOptions
 from tests.events import one_by_one
@@ -122,20 +122,20 @@ class ResumablePair:
             self.saw[side] += side.suspend()
 
     def ask(self) -> bytes:
-        return self.client.continuity.ask()
+        return self.client.resume_handshake.ask()
 
     def let_in(self) -> bytes:
         """The server takes the client back. Its answer."""
-        back = comeback(self.dialect, self.ask())
+        back = resume_request(self.dialect, self.ask())
         assert back is not None
-        self.server.continuity.check(back)
-        self.server.continuity.take(back, self.now)
+        self.server.resume_handshake.check(back)
+        self.server.resume_handshake.take(back, self.now)
         (answer,) = self.take(self.server, 1)
         return answer
 
     def resume(self) -> None:
         """Over another link."""
-        self.client.continuity.answered(self.let_in(), self.now)
+        self.client.resume_handshake.answered(self.let_in(), self.now)
 
     def cut(self) -> None:
         self.suspend()
@@ -152,9 +152,9 @@ class ResumablePair:
             assert not side.outbox
 
 
-def resumption(session: Session) -> Resumption:
-    assert session.continuity.resumption is not None
-    return session.continuity.resumption
+def resumption(session: Session) -> ResumePositions:
+    assert session.resume_handshake.resumption is not None
+    return session.resume_handshake.resumption
 
 
 def items(events: list[Event]) -> list[bytes]:

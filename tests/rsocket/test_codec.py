@@ -582,7 +582,7 @@ def test_the_smallest_frames_of_the_oldest_dialects() -> None:  # RS00-EXT-02, R
 @each_layout_32
 def test_the_largest_frame_of_the_oldest_dialects_is_what_their_length_can_say(dialect: Dialect) -> None:
     codec = dialect.codec
-    small = type(codec)(attrs.evolve(codec._header, largest=20), codec.rows)
+    small = type(codec)(attrs.evolve(codec.layout, largest=20), codec.rows)
 
     assert codec.largest == 2**31 - 1 - 4  # RS00-HDR-04, RS01-HDR-04
     assert len(small.encode(PayloadFrame(2, Payload(bytes(20 - codec.header_size))))) == 20

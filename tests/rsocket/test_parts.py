@@ -16,7 +16,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket import shortcuts
+from rsocket_trio.rsocket import fast_path
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame
@@ -36,7 +36,6 @@ class Lockstep:
 
     def __init__(self, dialect: Dialect, limits: Limits) -> None:
         self.dialect = dialect
-        self.plain = dialect.codec.plain
         client = Session(dialect, client=True, limits=Limits(), fragment_size=1000)
         client.start_client(client_terms(), 0.0)
         first = [whole(frame) for frame in client.outbox.take()]
@@ -45,15 +44,14 @@ class Lockstep:
             session.start_server(grants_leases=False)
             session.receive(first, 0.0)
             session.accept(0.0)
+        self.sessions[1].patterns = None
 
     def hear(self, frames: list[bytes], patch: pytest.MonkeyPatch) -> None:
         """Let both hear this, and find them the same in all that they report, hold and answer."""
         told = []
-        for session, plain in zip(self.sessions, (self.plain, None), strict=True):
-            patch.setattr(self.dialect.codec, "plain", plain)
+        for session in self.sessions:
             events = [said(event) for event in one_by_one(session.receive(list(frames), 0.0))]
             told.append((events, state(session), [whole(frame) for frame in session.outbox.take()]))
-        patch.setattr(self.dialect.codec, "plain", self.plain)
         assert told[0] == told[1]
         for session in self.sessions:
             held = sum(stream.assembly.size for stream in session.open_streams() if stream.assembly is not None)
@@ -71,8 +69,8 @@ def state(session: Session) -> list[Any]:
         (stream.id, stream.open, stream.granted, stream.room, stream.assembly and stream.assembly.size)
         for stream in session.open_streams()
     ]
-    inbound = session.inbound
-    return [session.state, streams, session.table.reassembling, inbound.ignored, inbound.refused, str(session.error)]
+    receiver = session.receiver
+    return [session.state, streams, session.table.reassembling, receiver.ignored, receiver.refused, str(session.error)]
 
 
 def spoken(dialect: Dialect, rng: Random) -> bytes:
@@ -103,14 +101,14 @@ def test_conversations_of_fragments_mean_the_same_without_the_short_cut(
     dialect: Dialect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: Counter[int] = Counter()
-    take_parts = shortcuts._take_parts
+    take_parts = fast_path._take_parts
 
     def counted(*arguments: Any) -> int:
         found = take_parts(*arguments)
         taken[found] += 1
         return found
 
-    monkeypatch.setattr(shortcuts, "_take_parts", counted)
+    monkeypatch.setattr(fast_path, "_take_parts", counted)
     for seed in range(SEEDS):
         rng = Random(seed)
         sizes = {

@@ -17,7 +17,7 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
-from rsocket_trio.rsocket.resumption import LAST_POSITION, is_tracked
+from rsocket_trio.rsocket.resume_positions import LAST_POSITION, is_tracked
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.resumable import (
     TOKEN,
@@ -283,7 +283,7 @@ def test_leases_begin_anew(dialect: Dialect) -> None:
     pair.suspend()
     answer = pair.let_in()
     assert pair.client.permits is not None
-    pair.client.continuity.answered(answer, pair.now)
+    pair.client.resume_handshake.answered(answer, pair.now)
     assert pair.client.permits.remaining(pair.now) == 0
     pair.forget()
     pair.exchange()

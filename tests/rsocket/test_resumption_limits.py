@@ -24,7 +24,7 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import RSOCKET_2_0_DRAFT
-from rsocket_trio.rsocket.resumption import Comeback, Resumption, comeback, is_tracked
+from rsocket_trio.rsocket.resume_positions import ResumePositions, ResumeRequest, is_tracked, resume_request
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
 from tests.rsocket.pairs import client_terms
@@ -42,8 +42,8 @@ from tests.rsocket.resumable import (
 # What is refused
 
 
-def back_of(pair: ResumablePair, **changes: Any) -> Comeback:
-    found = comeback(pair.dialect, pair.ask())
+def back_of(pair: ResumablePair, **changes: Any) -> ResumeRequest:
+    found = resume_request(pair.dialect, pair.ask())
     assert found is not None
     return attrs.evolve(found, **changes)
 
@@ -65,10 +65,10 @@ def test_what_a_client_cannot_go_on_from_is_refused(dialect: Dialect, changes: d
     Conversation(pair)
     pair.exchange()
     pair.suspend()
-    pair.server.continuity.check(back_of(pair))
+    pair.server.resume_handshake.check(back_of(pair))
 
     with pytest.raises(RejectedResume, match=why):
-        pair.server.continuity.check(back_of(pair, **changes))
+        pair.server.resume_handshake.check(back_of(pair, **changes))
 
 
 @each
@@ -84,13 +84,13 @@ def test_a_client_serves_exactly_the_beginnings_of_frames_that_it_keeps(dialect:
         resumption(pair.client).confirmed(9 + mark)
         pair.suspend()
         resumption(pair.server).received = position
-        pair.server.continuity.take(back_of(pair), pair.now)
+        pair.server.resume_handshake.take(back_of(pair), pair.now)
         (answer,) = pair.take(pair.server, 1)
         if position in starts:
-            pair.client.continuity.answered(answer, pair.now)
+            pair.client.resume_handshake.answered(answer, pair.now)
         else:
             with pytest.raises(RemoteProtocolError, match=f"position {position} "):
-                pair.client.continuity.answered(answer, pair.now)
+                pair.client.resume_handshake.answered(answer, pair.now)
 
 
 @each
@@ -98,7 +98,7 @@ def test_who_has_agreed_on_nothing_has_nothing_to_go_on_with(dialect: Dialect) -
     options = ResumeOptions()
     server = Session(dialect, client=False, limits=Limits(), fragment_size=100, resume=options)
     with pytest.raises(RejectedResume, match="unknown"):
-        server.continuity.check(Comeback(TOKEN, (dialect.major, dialect.minor), 0))
+        server.resume_handshake.check(ResumeRequest(TOKEN, (dialect.major, dialect.minor), 0))
     assert not server.can_resume
 
 
@@ -109,7 +109,7 @@ def test_a_token_that_is_in_use_is_refused(dialect: Dialect) -> None:
         Session(dialect, client=side, limits=Limits(), fragment_size=100, resume=options) for side in (True, False)
     )
     server.start_server(grants_leases=False)
-    server.continuity.claim = lambda token: token != TOKEN
+    server.resume_handshake.claim = lambda token: token != TOKEN
     client.start_client(attrs.evolve(client_terms(), resume_token=TOKEN), 0)
     (ended,) = server.receive([whole(frame) for frame in client.outbox.take()], 0)
 
@@ -122,9 +122,9 @@ def test_a_token_that_is_in_use_is_refused(dialect: Dialect) -> None:
 def test_other_first_frames_are_nobodys_who_comes_back(dialect: Dialect) -> None:
     pair = ResumablePair(dialect)
     for text in ("", "00", "00000000 3400", "00000000 0400", "00000001 1000", "00000000 3800 0000000000000000"):
-        assert comeback(dialect, bytes.fromhex(text)) is None
-    assert comeback(dialect, pair.ask()) is not None
-    assert comeback(dialect, b"\0\0\0\1" + pair.ask()[4:]) is None
+        assert resume_request(dialect, bytes.fromhex(text)) is None
+    assert resume_request(dialect, pair.ask()) is not None
+    assert resume_request(dialect, b"\0\0\0\1" + pair.ask()[4:]) is None
 
 
 # The store
@@ -170,7 +170,7 @@ def test_who_gave_up_goes_on_counting_and_saying_so(dialect: Dialect) -> None:
     assert sum(isinstance(event, RequestReceived) for event in pair.saw[pair.client]) == 50
     assert resumption(pair.client).received == resumption(pair.server).store.position
     with pytest.raises(RejectedResume):
-        pair.client.continuity.check(Comeback(TOKEN, (dialect.major, dialect.minor), 0))
+        pair.client.resume_handshake.check(ResumeRequest(TOKEN, (dialect.major, dialect.minor), 0))
 
 
 # The extension draft
@@ -283,7 +283,7 @@ def test_frames_kept_are_those_of_the_outbox() -> None:
 @by_frames
 def test_an_answer_that_frees_nothing_is_no_reason_to_ask_again(dialect: Dialect) -> None:
     pair = ResumablePair(dialect, store_bytes=1024)
-    resumption, outbox = pair.server.continuity.resumption, pair.server.outbox
+    resumption, outbox = pair.server.resume_handshake.resumption, pair.server.outbox
     assert resumption is not None
     assert isinstance(outbox, RetainingOutbox)
     outbox.asked = True
@@ -307,7 +307,7 @@ def test_a_close_that_was_announced_is_said_anew_on_the_next_link(dialect: Diale
     pair.lose(1)
     pair.suspend()
 
-    pair.client.continuity.answered(pair.let_in(), pair.now)
+    pair.client.resume_handshake.answered(pair.let_in(), pair.now)
     pair.exchange()
 
     assert PeerDraining() in pair.saw[pair.client]
@@ -330,14 +330,14 @@ def test_what_comes_in_one_read_with_the_answer_to_the_setup_counts_as_if_it_cam
         frames += [whole(frame) for frame in server.outbox.take()]
         for read in [frames] if together else [[frame] for frame in frames]:
             client.receive(read, pair.now)
-        assert client.continuity.resumption is not None
-        positions.append(client.continuity.resumption.received)
+        assert client.resume_handshake.resumption is not None
+        positions.append(client.resume_handshake.resumption.received)
         assert positions[-1] == len(frames[-1])
 
     assert positions[0] == positions[1]
 
 
-def remembered(side: Resumption) -> int:
+def remembered(side: ResumePositions) -> int:
     """Requests that may still get an answer."""
     return len(side._asked or ())
 

@@ -22,9 +22,9 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
-from rsocket_trio.rsocket.fragmenting import checked_fragment_size
 from rsocket_trio.rsocket.session import Session
 from rsocket_trio.rsocket.standing import State
+from rsocket_trio.rsocket.stream_sender import checked_fragment_size
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.pairs import SessionPair, client_terms
 

@@ -31,7 +31,7 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
 from rsocket_trio.rsocket.session import Session
-from rsocket_trio.rsocket.streams import Stream
+from rsocket_trio.rsocket.stream_table import Stream
 from tests.rsocket.pairs import SessionPair
 
 RR, FNF = Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET

@@ -12,8 +12,8 @@ from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.resuming import Arrival
 from rsocket_trio.connection.sessions import Resumable, Sessions
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.resumption import Comeback
-from rsocket_trio.rsocket.streams import Stream
+from rsocket_trio.rsocket.resume_positions import ResumeRequest
+from rsocket_trio.rsocket.stream_table import Stream
 from rsocket_trio.transports.memory import memory_pair
 
 
@@ -42,10 +42,10 @@ class Waiting:
     def leave(self, closed: ConnectionClosed) -> None:
         self.left = closed
 
-    def check(self, back: Comeback) -> None:
+    def check(self, back: ResumeRequest) -> None:
         """Its client may come back."""
 
-    def adopt(self, back: Comeback, arrival: Arrival) -> None:
+    def adopt(self, back: ResumeRequest, arrival: Arrival) -> None:
         self.is_suspended = False
 
 
@@ -132,7 +132,7 @@ async def test_a_session_whose_client_is_back_is_not_ended_with_those_that_wait(
         assert book.claim(as_resumable(session), token)
         book.on_state(as_resumable(session))
 
-    book.resume(Comeback(b"back", (1, 0), 0), memory_pair()[0], ())
+    book.resume(ResumeRequest(b"back", (1, 0), 0), memory_pair()[0], ())
     book.close()
 
     assert (back.left, book.waiting) == (None, 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.mux.events import EntriesReceived
-from rsocket_trio.rsocket.control import Control
+from rsocket_trio.rsocket.connection_frames import Control
 from rsocket_trio.rsocket.extensions.blocks import Entry, MalformedExtension, UnknownExtension
 from rsocket_trio.rsocket.extensions.payloads import (
     AT_EXT,
@@ -16,7 +16,7 @@ from rsocket_trio.rsocket.extensions.payloads import (
 )
 from rsocket_trio.rsocket.frames import ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
 from rsocket_trio.rsocket.layouts.v2_0_draft import EXTENSION_BLOCK
-from rsocket_trio.rsocket.resumption import MarkedResumption
+from rsocket_trio.rsocket.resume_positions import MarkedPositions
 
 REJECTED = 0x202
 INVALID = 0x204
@@ -44,10 +44,10 @@ class EntryControl(Control):
     def report_position(self) -> None:
         """RSX-RES-05: after every quarter of the store."""
         resumption = self.resumption
-        if isinstance(resumption, MarkedResumption) and resumption.unreported * REPORTS >= resumption.store_bytes:
+        if isinstance(resumption, MarkedPositions) and resumption.unreported * REPORTS >= resumption.store_bytes:
             self._put_position(resumption)
 
-    def _put_position(self, resumption: MarkedResumption) -> None:
+    def _put_position(self, resumption: MarkedPositions) -> None:
         resumption.unreported = 0
         self._outbox.put_signal(self._encode(_block(entry_of(ResumePosition(resumption.received)))))
 
@@ -85,13 +85,13 @@ class EntryControl(Control):
         if header is None or row is None or row.frame is not RequestFrame or not isinstance(error, BLOCK_ERRORS):
             return False
         code = REJECTED if isinstance(error, UnknownExtension) else INVALID
-        self._inbound.refuse_unread(header.stream_id, row.interaction, code, str(error))
+        self._receiver.refuse_unread(header.stream_id, row.interaction, code, str(error))
         return True
 
     def _on_block(self, frame: ExtFrame) -> None:
-        inbound = self._inbound
+        receiver = self._receiver
         if frame.stream_id:
-            inbound.ignored += 1  # ALL-RCT-07
+            receiver.ignored += 1  # ALL-RCT-07
             return
         for entry in frame.extensions:
             content = AT_EXT.read(entry)
@@ -103,12 +103,12 @@ class EntryControl(Control):
                 self.resumption.confirmed(content.last_received_position)
         others = _others(frame)
         if others:
-            inbound.events.append(EntriesReceived(others))
+            receiver.events.append(EntriesReceived(others))
 
     def _on_beat(self, beat: Beat) -> None:
         if beat.respond:
             self.established = True
-            if isinstance(self.resumption, MarkedResumption):
+            if isinstance(self.resumption, MarkedPositions):
                 self._put_position(self.resumption)
             self._outbox.put_reply(self._encode(self.beat(KeepaliveFrame(False, 0, beat.data))))
         else:
@@ -117,7 +117,7 @@ class EntryControl(Control):
     def _on_permits(self, permits: Permits) -> None:
         self.established = True
         if permits.strategy != REQUESTS_COUNT:
-            self._inbound.ignored += 1  # It was not selected.
+            self._receiver.ignored += 1  # It was not selected.
         else:
             self._on_lease(LeaseFrame(permits.time_to_live_ns, permits.number))
 

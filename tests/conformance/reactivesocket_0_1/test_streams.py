@@ -393,7 +393,7 @@ async def test_one_id_is_open_in_both_directions_at_once(autojump_clock: object)
 def test_ids_are_taken_in_turn_skip_live_ones_and_wrap(old: Old) -> None:
     from rsocket_trio.mux.stream_state import Interaction
     from rsocket_trio.rsocket.dialects import dialect_named
-    from rsocket_trio.rsocket.streams import StreamTable
+    from rsocket_trio.rsocket.stream_table import StreamTable
 
     dialect = dialect_named(old.name)
     for is_client, first in ((True, 2), (False, 1)):

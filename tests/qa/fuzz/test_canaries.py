@@ -20,11 +20,11 @@ from rsocket_trio.mux.framing import Framing24
 from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions import blocks as extensions
-from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.layouts import fields_24 as layout_24
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
-from rsocket_trio.rsocket.outbound import Outbound
-from rsocket_trio.rsocket.streams import StreamTable
+from rsocket_trio.rsocket.stream_receiver import StreamReceiver
+from rsocket_trio.rsocket.stream_sender import StreamSender
+from rsocket_trio.rsocket.stream_table import StreamTable
 
 RUNS = 20_000
 
@@ -167,22 +167,22 @@ def keep_what_is_over(table: StreamTable, lane: Any) -> None:
     """A stream that has ended stays."""
 
 
-def go_on_after_cancel(self: Inbound, stream: Any) -> None:
+def go_on_after_cancel(self: StreamReceiver, stream: Any) -> None:
     stream.request = None
     self.table.end(stream)
 
 
-def never_use_up_room(self: Outbound, stream: Any, payload: Any, *, complete: bool = False) -> None:
+def never_use_up_room(self: StreamSender, stream: Any, payload: Any, *, complete: bool = False) -> None:
     send_item(self, stream, payload, complete=complete)
     stream.room += 1
 
 
-def never_use_up_grants(self: Inbound, stream: Any, payload: Any, complete: bool) -> None:
+def never_use_up_grants(self: StreamReceiver, stream: Any, payload: Any, complete: bool) -> None:
     item(self, stream, payload, complete)
     stream.granted += 1
 
 
-def lose_some_items(self: Inbound, stream: Any, payload: Any, complete: bool) -> None:
+def lose_some_items(self: StreamReceiver, stream: Any, payload: Any, complete: bool) -> None:
     if len(payload.data) != 64 or complete:
         item(self, stream, payload, complete)
 
@@ -192,12 +192,12 @@ def lose_some_metadata(self: PartialPayload) -> Payload:
     return Payload(payload.data, payload.metadata and payload.metadata[:-1])
 
 
-def cancel_in_silence(self: Outbound, stream: Any) -> None:
+def cancel_in_silence(self: StreamSender, stream: Any) -> None:
     self._outbox.discard(stream)
     self._table.end(stream)
 
 
-send_item, item, join = Outbound.send_item, Inbound._item, PartialPayload.join
+send_item, item, join = StreamSender.send_item, StreamReceiver._item, PartialPayload.join
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ send_item, item, join = Outbound.send_item, Inbound._item, PartialPayload.join
     [
         (StreamTable, "drop_assembly", forget_fragments),
         (StreamTable, "forget", keep_what_is_over),
-        (Inbound, "_drop", go_on_after_cancel),
+        (StreamReceiver, "_drop", go_on_after_cancel),
     ],
     ids=lambda part: getattr(part, "__name__", part),
 )
@@ -221,11 +221,11 @@ def test_a_session_that_keeps_too_much_is_found_by_conversations(
     ("owner", "name", "mutant"),
     [
         (StreamTable, "forget", keep_what_is_over),
-        (Outbound, "send_item", never_use_up_room),
-        (Inbound, "_item", never_use_up_grants),
-        (Inbound, "_item", lose_some_items),
+        (StreamSender, "send_item", never_use_up_room),
+        (StreamReceiver, "_item", never_use_up_grants),
+        (StreamReceiver, "_item", lose_some_items),
         (PartialPayload, "join", lose_some_metadata),
-        (Outbound, "send_cancel", cancel_in_silence),
+        (StreamSender, "send_cancel", cancel_in_silence),
     ],
     ids=lambda part: getattr(part, "__name__", part),
 )

@@ -113,7 +113,7 @@ class Swapper(Meddler):
     ids=["drop", "duplicate", "swap", "change"],
 )
 async def test_the_ledger_notices_one_frame_of_many(tamper: Tamper, found: str) -> None:
-    # Without a cut: positions are apart once the frame is gone, and a comeback would be refused.
+    # Without a cut: positions are apart once the frame is gone, and a resume_request would be refused.
     outcome = await run_load("rsocket/1.0", 0, seed=2, items=500, largest=300, credit=10_000, tamper=tamper)
 
     assert getattr(outcome.verdict, found) > 0, outcome

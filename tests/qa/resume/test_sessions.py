@@ -23,7 +23,7 @@ from rsocket_trio.rsocket.frames import (
     ResumeOkFrame,
     SetupFrame,
 )
-from rsocket_trio.rsocket.resumption import TOKEN_SIZE
+from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE
 
 REJECTED_SETUP, REJECTED_RESUME = 0x003, 0x004
 STORE = 64 * 1024
@@ -112,7 +112,7 @@ async def test_a_full_store_stalls_the_sender_until_the_peer_says_what_it_has(
         await trio.sleep(1)
         assert len(came) == stalled_at
 
-        everything = connection._engine.session.continuity.resumption.store.position  # type: ignore[attr-defined]
+        everything = connection._engine.session.resume_handshake.resumption.store.position  # type: ignore[attr-defined]
         await peer.dialled[0].send(KeepaliveFrame(False, everything))
         await trio.sleep(1)
         assert len(came) > stalled_at

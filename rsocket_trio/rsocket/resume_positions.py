@@ -9,8 +9,9 @@ from typing import Final
 from rsocket_trio.errors import RejectedResume, RemoteProtocolError
 from rsocket_trio.mux.retransmission import FrameStore, RetainingOutbox
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.extensions import payloads
 from rsocket_trio.rsocket.extensions.blocks import Entry
-from rsocket_trio.rsocket.extensions.payloads import AT_SETUP, AT_STREAM, Resumable, ResumeRequest
+from rsocket_trio.rsocket.extensions.payloads import AT_SETUP, AT_STREAM, Resumable
 from rsocket_trio.rsocket.extensions.terms import content_at
 from rsocket_trio.rsocket.frames import RequestFrame, ResumeFrame, SetupFrame
 from rsocket_trio.values import value
@@ -36,7 +37,7 @@ class ReplayedResume(RejectedResume):
 
 
 @value
-class Comeback:
+class ResumeRequest:
     """A client's request to resume: its token, its received position, and the first position that it can serve."""
 
     token: bytes
@@ -46,7 +47,7 @@ class Comeback:
     mimes: tuple[str | int, str | int] | None = None
 
 
-def comeback(dialect: Dialect, first: bytes) -> Comeback | None:
+def resume_request(dialect: Dialect, first: bytes) -> ResumeRequest | None:
     """Return the request to resume in a client's first frame, ``None`` for any other frame, readable or not."""
     try:
         frame = dialect.codec.decode(first)
@@ -54,16 +55,16 @@ def comeback(dialect: Dialect, first: bytes) -> Comeback | None:
         return None
     if isinstance(frame, ResumeFrame) and not frame.stream_id and not dialect.entries:
         positions = frame.last_received_server_position, frame.first_available_client_position
-        return Comeback(frame.token, (frame.major, frame.minor), *positions)
+        return ResumeRequest(frame.token, (frame.major, frame.minor), *positions)
     if isinstance(frame, SetupFrame) and not frame.stream_id and dialect.entries:
-        request = content_at(AT_SETUP, frame.extensions, ResumeRequest)
-        if isinstance(request, ResumeRequest) and request.last_received_server_position is not None:
+        request = content_at(AT_SETUP, frame.extensions, payloads.ResumeRequest)
+        if isinstance(request, payloads.ResumeRequest) and request.last_received_server_position is not None:
             position, mimes = request.last_received_server_position, (frame.metadata_mime, frame.data_mime)
-            return Comeback(request.token, (frame.major, frame.minor), position, mimes=mimes)
+            return ResumeRequest(request.token, (frame.major, frame.minor), position, mimes=mimes)
     return None
 
 
-class Resumption:
+class ResumePositions:
     """The resumption state of one session.
 
     ``received`` is the position of the next frame expected: the bytes of all tracked frames that came. ``answered`` is
@@ -135,7 +136,7 @@ class Resumption:
             # An answer that frees nothing is no reason to ask again.
             self._outbox.on_trimmed()
 
-    def check(self, back: Comeback) -> None:
+    def check(self, back: ResumeRequest) -> None:
         """Check that the client's positions can be served. Raise ``RejectedResume`` naming them (RS02-RSM-18).
 
         Raise ``ReplayedResume`` if they are below those that the client itself reported or implied (RS10-RSM-19).
@@ -158,7 +159,7 @@ class Resumption:
         if first > self.received:
             raise RejectedResume(f"the client's first position {first} is beyond {self.received}")
 
-    def take(self, back: Comeback, first: bytes) -> None:
+    def take(self, back: ResumeRequest, first: bytes) -> None:
         """Resume with a client whose positions were checked, this frame before all others."""
         self._dropped = back.first_available_client_position
         self.go_on(back.last_received_server_position, first)
@@ -204,7 +205,7 @@ class Resumption:
             raise RemoteProtocolError(f"resume position {received}, the last is {LAST_POSITION}")
 
 
-class MarkedResumption(Resumption):
+class MarkedPositions(ResumePositions):
     """The resumption state in the extension draft: only marked streams are resumable (RSX-RES-07).
 
     ``unreported`` are the bytes received since the peer last heard how far this side got (RSX-RES-05).

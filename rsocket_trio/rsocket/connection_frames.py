@@ -34,9 +34,9 @@ from rsocket_trio.rsocket.frames import (
     SetupFrame,
     SetupOkFrame,
 )
-from rsocket_trio.rsocket.inbound import Inbound
 from rsocket_trio.rsocket.lease import Permits
-from rsocket_trio.rsocket.resumption import Resumption
+from rsocket_trio.rsocket.resume_positions import ResumePositions
+from rsocket_trio.rsocket.stream_receiver import StreamReceiver
 from rsocket_trio.terms import MAX_SECONDS, Lease
 
 NANOSECONDS = 1_000_000_000
@@ -56,7 +56,7 @@ class EndedByPeer(Exception):
 
 
 class Control:
-    """The connection's own frames, both ways. Events go to those of ``inbound``.
+    """The connection's own frames, both ways. Events go to those of ``receiver``.
 
     ``permits`` is what the peer's last lease allows, ``None`` without leases; ``established`` whether the server's
     acceptance has shown.
@@ -67,22 +67,22 @@ class Control:
         "_dialect",
         "_encode",
         "_extensions",
-        "_inbound",
         "_leases_agreed",
         "_outbox",
         "_pings",
         "_pushes",
+        "_receiver",
         "established",
         "permits",
         "resumption",
     )
 
     def __init__(
-        self, dialect: Dialect, inbound: Inbound, outbox: Outbox, extensions: Container[int], *, client: bool
+        self, dialect: Dialect, receiver: StreamReceiver, outbox: Outbox, extensions: Container[int], *, client: bool
     ) -> None:
         self._encode = dialect.codec.encode
         self._dialect = dialect
-        self._inbound = inbound
+        self._receiver = receiver
         self._outbox = outbox
         self._extensions = extensions
         self._client = client
@@ -91,7 +91,7 @@ class Control:
         self._leases_agreed = False
         self.permits: Permits | None = None
         self.established = False
-        self.resumption: Resumption | None = None
+        self.resumption: ResumePositions | None = None
 
     # What is sent
 
@@ -102,14 +102,14 @@ class Control:
         if self._client or not implicit:
             self.permits = Permits()
         if not self._client or not implicit:
-            self._inbound.granted = Permits(CROSSING)
+            self._receiver.granted = Permits(CROSSING)
 
     def grant(self, lease: Lease, now: float) -> None:
         """Grant the peer a lease; do nothing if leases were not agreed."""
         if self._leases_agreed:
-            if self._inbound.granted is None:
-                self._inbound.granted = Permits(CROSSING)
-            self._inbound.granted.grant(lease.number_of_requests, lease.time_to_live, now)
+            if self._receiver.granted is None:
+                self._receiver.granted = Permits(CROSSING)
+            self._receiver.granted.grant(lease.number_of_requests, lease.time_to_live, now)
             frame = LeaseFrame(round(lease.time_to_live * NANOSECONDS), lease.number_of_requests)
             self._outbox.put_signal(self._encode(self.lease(frame)))
 
@@ -132,7 +132,7 @@ class Control:
         for token in tokens:
             if token is not None:
                 self.ping(token)
-        granted = self._inbound.granted
+        granted = self._receiver.granted
         if self.permits is not None:
             self.permits = Permits()
         if granted is not None and granted.remaining(now):
@@ -184,7 +184,7 @@ class Control:
         bad_metadata = isinstance(error, BadMetadata) and self._dialect.bad_metadata_ignored
         if not bad_metadata and not self._dialect.codec.ignorable(data):
             raise error
-        self._inbound.ignored += 1
+        self._receiver.ignored += 1
 
     def shows_acceptance(self, frame: Frame) -> bool:
         """Return whether a client may take this frame as the server's acceptance (RS10-CON-12)."""
@@ -201,28 +201,28 @@ class Control:
         HANDLERS[type(frame)](self, frame)
 
     def _ignore(self, frame: Frame) -> None:
-        self._inbound.ignored += 1
+        self._receiver.ignored += 1
 
     def _on_error(self, frame: ErrorFrame) -> None:
         if self._dialect.misplaces(frame.stream_id, frame.code):
-            self._inbound.ignored += 1  # ALL-RCT-07
+            self._receiver.ignored += 1  # ALL-RCT-07
         elif frame.stream_id:
-            self._inbound.on_error(frame)
+            self._receiver.on_error(frame)
         elif (refusal := self._dialect.refusal(frame.code, frame.data)) is not None:
             if self.established:
-                self._inbound.ignored += 1  # RS10-UNX-15, -16
+                self._receiver.ignored += 1  # RS10-UNX-15, -16
             else:
                 raise EndedByPeer(refusal)
         elif frame.code == CONNECTION_CLOSE and self._dialect.has_connection_close:
-            self._inbound.draining = True  # RS10-ERR-09
-            self._inbound.events.append(PeerDraining())
+            self._receiver.draining = True  # RS10-ERR-09
+            self._receiver.events.append(PeerDraining())
         else:
             # RS10-ERR-06: on stream 0 any unknown code counts as CONNECTION_ERROR.
             raise EndedByPeer(connection_error(frame.code, frame.data))
 
     def _on_keepalive(self, frame: KeepaliveFrame) -> None:
         if frame.stream_id:
-            self._inbound.ignored += 1
+            self._receiver.ignored += 1
             return
         if self.resumption is not None:
             self.resumption.confirmed(frame.last_received_position)
@@ -237,34 +237,34 @@ class Control:
             # Answers come in order; their data is not checked, since some peers echo nothing.
             token = self._pings.popleft()
             if token is not None:
-                self._inbound.events.append(Pong(token))
+                self._receiver.events.append(Pong(token))
 
     def _on_lease(self, frame: LeaseFrame) -> None:
         if frame.stream_id or not self._leases_agreed:
-            self._inbound.ignored += 1  # RS10-LEASE-05
+            self._receiver.ignored += 1  # RS10-LEASE-05
             return
         if self.permits is None:
             self.permits = Permits()
-        self.permits.grant(frame.number_of_requests, frame.time_to_live_ns / NANOSECONDS, self._inbound.now)
-        self._inbound.events.append(LeaseReceived())
+        self.permits.grant(frame.number_of_requests, frame.time_to_live_ns / NANOSECONDS, self._receiver.now)
+        self._receiver.events.append(LeaseReceived())
 
     def _on_metadata_push(self, frame: MetadataPushFrame) -> None:
         if frame.stream_id and not self._dialect.any_push_id:
-            self._inbound.on_metadata_push(frame)
+            self._receiver.on_metadata_push(frame)
         else:
-            self._inbound.events.append(MetadataPushed(frame.metadata))
+            self._receiver.events.append(MetadataPushed(frame.metadata))
 
     def _on_ext(self, frame: ExtFrame) -> None:
         if frame.ext_type in self._extensions:
-            self._inbound.events.append(ExtensionReceived(frame.ext_type, frame.stream_id, frame.body))
+            self._receiver.events.append(ExtensionReceived(frame.ext_type, frame.stream_id, frame.body))
         elif frame.ignore:
-            self._inbound.ignored += 1
+            self._receiver.ignored += 1
         else:
             raise RemoteProtocolError(f"EXT of type 0x{frame.ext_type:X} is not known here")  # RS10-EXT-02
 
     def _on_resume(self, frame: ResumeFrame) -> None:
         if self._client or frame.stream_id:
-            self._inbound.ignored += 1  # RS10-UNX-18
+            self._receiver.ignored += 1  # RS10-UNX-18
         else:
             raise RemoteProtocolError("RESUME on a connection that is set up")  # RS10-RSM-20
 

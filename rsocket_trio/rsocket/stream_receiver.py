@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import attrs
 
-from rsocket_trio.errors import NO_NEW_REQUESTS, stream_error
+from rsocket_trio.errors import NO_NEW_REQUESTS, RemoteProtocolError, stream_error
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     CreditGranted,
+    Event,
+    ItemReceived,
     PeerFault,
     RequestReceived,
     SendingCancelled,
     StreamCancelled,
+    StreamCompleted,
     StreamFailed,
     StreamMetadataPushed,
 )
 from rsocket_trio.mux.flow_control import UNBOUNDED
 from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.mux.stream_state import (
     NEITHER,
+    RECEIVE_COMPLETE,
     RECEIVE_HALF_CANCEL,
+    RECEIVE_LAST_WORD,
     RECEIVING,
     SENDING,
     Interaction,
     applied,
 )
-from rsocket_trio.payload import MetadataPush
+from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.terms import cost_of, misdirected
 from rsocket_trio.rsocket.frames import (
@@ -37,27 +43,48 @@ from rsocket_trio.rsocket.frames import (
     RequestNFrame,
 )
 from rsocket_trio.rsocket.lease import CancelBudget, Permits
-from rsocket_trio.rsocket.outbound import Outbound
-from rsocket_trio.rsocket.peers_half import EMPTY, INVALID, PeersHalf
-from rsocket_trio.rsocket.streams import RESPONDERS_HALVES, Stream, StreamTable
+from rsocket_trio.rsocket.stream_sender import StreamSender
+from rsocket_trio.rsocket.stream_table import RESPONDERS_HALVES, Stream, StreamTable
 
 REJECTED = 0x202
+INVALID = 0x204
+EMPTY = Payload()
 
 
-class Inbound(PeersHalf):
-    """The rules for inbound frames on streams.
+class StreamReceiver:
+    """The rules for received frames on streams. Events are collected in ``events``.
 
     ``now`` is the time of the frames at hand, ``draining`` refuses new requests, ``granted`` is what this side's
     lease still allows the peer (``None`` without leases), ``detached`` are handlers that still run although their
-    stream is over: they count as streams. ``refused`` counts refused requests.
+    stream is over: they count as streams. ``ignored`` counts frames without effect, ``refused`` refused requests.
     """
 
-    __slots__ = ("_cancels", "detached", "draining", "granted", "now", "refused")
+    __slots__ = (
+        "_cancels",
+        "_outbox",
+        "_sender",
+        "detached",
+        "dialect",
+        "draining",
+        "events",
+        "granted",
+        "ignored",
+        "limits",
+        "now",
+        "refused",
+        "table",
+    )
 
     def __init__(
-        self, dialect: Dialect, limits: Limits, table: StreamTable, outbound: Outbound, outbox: Outbox
+        self, dialect: Dialect, limits: Limits, table: StreamTable, sender: StreamSender, outbox: Outbox
     ) -> None:
-        super().__init__(dialect, limits, table, outbound, outbox)
+        self.dialect = dialect
+        self.limits = limits
+        self.table = table
+        self._sender = sender
+        self._outbox = outbox
+        self.events: list[Event] = []
+        self.ignored = 0
         self._cancels = CancelBudget(limits.cancels, limits.cancel_rate)
         self.now = 0.0
         self.draining = False
@@ -88,7 +115,7 @@ class Inbound(PeersHalf):
             if not frame.complete and (frame.follows or interaction is Interaction.REQUEST_CHANNEL):
                 self.table.expect_late(stream_id, interaction)
             if answered:
-                self._outbound.refuse(stream_id, *refusal)
+                self._sender.refuse(stream_id, *refusal)
             return
         stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
         stream.room = 1 if interaction is Interaction.REQUEST_RESPONSE else frame.initial_n or 0
@@ -178,7 +205,7 @@ class Inbound(PeersHalf):
             return
         self.refused += 1
         if interaction is not Interaction.FIRE_AND_FORGET:
-            self._outbound.refuse(stream_id, code, text)
+            self._sender.refuse(stream_id, code, text)
 
     def _ignore_request(self, stream_id: int, reason: str | None = None) -> None:
         """Ignore a request whose id the peer may not use (ALL-RCT-12), and report it as an event for the log."""
@@ -241,7 +268,7 @@ class Inbound(PeersHalf):
             self.ignored += 1  # RS10-UNX-10
             return
         self._outbox.discard(stream)
-        self._outbound.keep_credit(stream)
+        self._sender.keep_credit(stream)
         stream.open = applied(RECEIVE_HALF_CANCEL, stream.open)  # RS10-SEQ-10
         if stream.open == NEITHER:
             self.table.end(stream)
@@ -257,3 +284,119 @@ class Inbound(PeersHalf):
         stream.request = None
         self._outbox.discard(stream)
         self.table.end(stream)
+
+    def _take(self, stream: Stream, frame: PayloadFrame) -> None:
+        complete = frame.complete
+        follows = frame.follows and not complete  # RS10-UNX-07
+        if stream.request is not None:
+            self._continue_request(stream, frame.payload, follows=follows, complete=complete)
+        elif not stream.open & RECEIVING:
+            self.ignored += 1
+        elif follows or stream.assembly is not None:
+            self._continue_item(stream, frame.payload, follows=follows, complete=complete)
+        elif frame.next or (self.dialect.bare_payload_is_item and frame.payload != EMPTY):
+            self._item(stream, frame.payload, complete)  # RS02-PAY-03, RS02-PAY-04
+        elif complete:
+            self._completed(stream)  # what it carries is dropped: RS10-PAY-05
+        else:
+            self.ignored += 1  # RS10-PAY-03
+
+    def _continue_request(self, stream: Stream, payload: Payload, *, follows: bool, complete: bool) -> None:
+        joined = self._assemble(stream, payload, follows=follows)
+        if joined is None:
+            return
+        request, stream.request = stream.request, None
+        if stream.interaction is Interaction.FIRE_AND_FORGET:
+            self.table.end(stream)
+        if complete:
+            stream.open &= ~RECEIVING
+        entries = () if request is None else request.extensions
+        self.events.append(RequestReceived(stream, joined, not stream.open & RECEIVING, entries))
+
+    def _continue_item(self, stream: Stream, payload: Payload, *, follows: bool, complete: bool) -> None:
+        if stream.assembly is None and stream.granted <= 0 and stream.ahead:
+            self._surplus(stream)
+            return
+        joined = self._assemble(stream, payload, follows=follows)
+        if joined is not None:
+            self._item(stream, joined, complete)
+
+    def _assemble(self, stream: Stream, payload: Payload, *, follows: bool) -> Payload | None:
+        """Add a fragment. Return the payload after its last one; one beyond the limits ends the stream."""
+        assembly = stream.assembly
+        typed = payload.data_mime is not None or payload.metadata_mime is not None
+        if assembly is None:
+            stream.assembly = assembly = PartialPayload(payload.data_mime, payload.metadata_mime)
+        elif typed:
+            self.offence(stream, RemoteProtocolError("MIME types of a payload in a later fragment"))  # RSX-MIME-06
+            return None
+        table, limits = self.table, self.limits
+        table.reassembling += payload.size
+        try:
+            assembly.add(payload, limits.payload_size, limits.tiny_fragments + (not follows))
+            self.check_reassembly()
+        except RemoteProtocolError as error:
+            self.offence(stream, error, more=follows or stream.interaction is Interaction.REQUEST_CHANNEL)
+            return None
+        if follows:
+            return None
+        joined = assembly.join()
+        table.drop_assembly(stream)
+        return joined
+
+    def _item(self, stream: Stream, payload: Payload, complete: bool) -> None:
+        if stream.granted > 0:
+            stream.granted -= 1
+        elif stream.ahead:
+            self._surplus(stream)
+            return
+        else:
+            stream.ahead = True
+            self.events.append(PeerFault(f"stream {stream.id}: an item came before it was granted"))
+        if stream.interaction is Interaction.REQUEST_RESPONSE:
+            complete = True  # RS10-UNX-05
+        self.events.append(ItemReceived(stream, payload, complete))
+        if complete:
+            self.close_receiving(stream)
+
+    def _completed(self, stream: Stream) -> None:
+        self.events.append(StreamCompleted(stream))
+        self.close_receiving(stream)
+
+    def close_receiving(self, stream: Stream) -> None:
+        """Close the peer's half, which it has completed."""
+        if stream.requester and not self.dialect.halves:
+            # RS02-SEQ-04: the responder's COMPLETE ends a channel on both sides.
+            self._outbox.discard(stream)
+            stream.open = applied(RECEIVE_LAST_WORD, stream.open)
+        elif stream.open == RECEIVING:
+            stream.open = NEITHER
+        else:
+            stream.open = applied(RECEIVE_COMPLETE, stream.open)
+        if stream.open == NEITHER:
+            self.table.end(stream)
+
+    def _surplus(self, stream: Stream) -> None:
+        # ALL-RCT-10: one item may be early, in all. The next is not queued, the stream ends, the offender is told.
+        self.offence(stream, RemoteProtocolError(f"stream {stream.id}: more items than were granted"))
+
+    def offence(self, stream: Stream, error: RemoteProtocolError, *, more: bool = True) -> None:
+        """End a stream for a fault of the peer; ``more`` means that frames of it may be on their way."""
+        # Without its traceback, which would keep what was being joined for as long as somebody keeps the error.
+        error = error.with_traceback(None)
+        known = stream.request is None
+        stream.request = None
+        if more and not stream.requester:
+            self.table.expect_late(stream.id, stream.interaction)
+        if stream.interaction is Interaction.FIRE_AND_FORGET:
+            self.table.end(stream)
+        else:
+            self._sender.abort(stream, INVALID, str(error))
+        if known:
+            self.events.append(StreamFailed(stream, error))
+
+    def check_reassembly(self) -> None:
+        """Raise ``RemoteProtocolError`` if all unfinished payloads together exceed their limit."""
+        limit = self.limits.reassembly_size
+        if self.table.reassembling > limit:
+            raise RemoteProtocolError(f"more than {limit} bytes in unfinished payloads")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from rsocket_trio.errors import LocalProtocolError, StreamError, Unsupported
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N, UNBOUNDED
+from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.outbox import FragmentSource, Outbox
+from rsocket_trio.mux.reassembly import pieces
 from rsocket_trio.mux.stream_state import (
     BOTH,
     NEITHER,
@@ -24,7 +28,7 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry, encode_block
 from rsocket_trio.rsocket.extensions.payloads import AT_STREAM
 from rsocket_trio.rsocket.extensions.terms import with_mark
-from rsocket_trio.rsocket.fragmenting import EMPTY, WHOLE_BODY, fragments, head, lone_size
+from rsocket_trio.rsocket.fast_path import BytePatterns
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -33,14 +37,133 @@ from rsocket_trio.rsocket.frames import (
     RequestFrame,
     RequestNFrame,
 )
-from rsocket_trio.rsocket.granting import CreditGrant
 from rsocket_trio.rsocket.layouts.v2_0_draft import mime_fields
-from rsocket_trio.rsocket.plain import Plain
-from rsocket_trio.rsocket.resumption import Resumption
-from rsocket_trio.rsocket.streams import Stream, StreamTable
+from rsocket_trio.rsocket.resume_positions import ResumePositions
+from rsocket_trio.rsocket.stream_table import Stream, StreamTable
+
+WHOLE_BODY = 32768
+"""Bytes from which a body is not copied into its frame, but handed to the write as it is."""
+UNCUT = 2**24 - 1 + 16
+"""Bytes of a frame for peers that join no fragments: a payload below 2^24 - 1, and what may stand before it in 0.1."""
+EMPTY = Payload()
+LONGEST_MIMES = 2 * 128
+"""Bytes that the MIME types of one payload take at most."""
 
 
-class Outbound:
+def checked_fragment_size(size: int, limit: int) -> int:
+    """Return a valid outbound fragment size. Raise ``ValueError`` naming the bounds."""
+    if not 64 <= size <= limit:
+        raise ValueError(f"fragment_size of {size} bytes: must be between 64 and {limit}")
+    return size
+
+
+def lone_size(dialect: Dialect, fragment_size: int) -> int:
+    """Return the size in bytes up to which a frame is sent whole, whatever MIME types its payload has."""
+    return fragment_size - (LONGEST_MIMES if dialect.mime_fields else 0)
+
+
+def head(dialect: Dialect, frame: RequestFrame | PayloadFrame, payload: Payload, metadata: bytes | None) -> bytes:
+    """Encode a frame without its data, which always stands last."""
+    mimes = frame.payload
+    bare = Payload(
+        b"",
+        metadata,
+        metadata_type=payload.metadata_type,
+        data_mime=mimes.data_mime,
+        metadata_mime=mimes.metadata_mime,
+    )
+    encode = dialect.codec.encode
+    if isinstance(frame, PayloadFrame):
+        return encode(PayloadFrame(frame.stream_id, bare, frame.next, frame.complete, frame.follows))
+    return encode(
+        RequestFrame(
+            *(frame.stream_id, frame.interaction, bare, frame.initial_n, frame.follows, frame.complete),
+            extensions=frame.extensions,
+        )
+    )
+
+
+def fragments(
+    dialect: Dialect, fragment_size: int, frame: RequestFrame | PayloadFrame, payload: Payload, fixed: int
+) -> Iterator[EncodedFrame]:
+    """Generate the frames of one payload as they are sent; ``fixed`` is the size of the first frame's fields in bytes.
+
+    A request goes on as PAYLOAD (RS10-FRAG-04) or as itself (RS01-FRAG-02: a channel without its number). NEXT
+    stands on every PAYLOAD, COMPLETE on the last frame only (RS10-FRAG-06, RS10-CH-05).
+    """
+    room = later_room = fragment_size - dialect.codec.header_size
+    later_n = None
+    repeats = dialect.request_repeats
+    if repeats and isinstance(frame, RequestFrame) and frame.interaction is not Interaction.REQUEST_CHANNEL:
+        later_n, later_room = frame.initial_n, room - fixed
+    initial_n = frame.initial_n if isinstance(frame, RequestFrame) else None
+    first = True
+    extensions = frame.extensions if isinstance(frame, RequestFrame) else ()
+    opening = EMPTY
+    left = memoryview(payload.data)
+    metadata_header = dialect.metadata_header
+    first_room = room - fixed
+    if dialect.mime_fields:
+        # RSX-MIME-05: the first frame says them, and may become larger than others for that.
+        opening = Payload(data_mime=payload.data_mime, metadata_mime=payload.metadata_mime)
+        first_room = max(first_room - len(mime_fields("", payload)[1]), metadata_header)
+    for piece in pieces(payload, first_room, later_room, metadata_header):
+        complete = frame.complete and not piece.follows
+        part: RequestFrame | PayloadFrame
+        is_request = isinstance(frame, RequestFrame) and (first or repeats)
+        if isinstance(frame, RequestFrame) and is_request:
+            flags = piece.follows, complete
+            part = RequestFrame(frame.stream_id, frame.interaction, opening, initial_n, *flags, extensions)
+        else:
+            part = PayloadFrame(frame.stream_id, opening, True, complete, piece.follows)
+        before = head(dialect, part, payload, None if piece.metadata is None else bytes(piece.metadata))
+        yield before, piece.data
+        left = left[len(piece.data) :]
+        if piece.metadata is None and piece.follows and not first and not is_request:
+            break
+        first, initial_n, opening, extensions = False, later_n, EMPTY, ()
+    else:
+        return
+    # Nothing but data is left: all those up to the last begin alike, and are many.
+    while len(left) > later_room:
+        yield before, left[:later_room]
+        left = left[later_room:]
+    last = PayloadFrame(frame.stream_id, EMPTY, True, frame.complete, False)
+    yield head(dialect, last, payload, None), left
+
+
+class CreditGrant:
+    """A REQUEST_N that waits to leave: further credit is added to it instead of queued behind it.
+
+    It stands in the urgent queue, or in that of its own stream: behind its unsent request, or behind the fragments that
+    are leaving (rsocket-js takes no REQUEST_N while it joins those of the same stream).
+    """
+
+    __slots__ = ("_encode", "amount", "stream")
+
+    size = 20  # bytes of the largest REQUEST_N of any dialect, as they count in the outbox
+
+    def __init__(self, encode: Callable[[Stream, int], bytes], stream: Stream, amount: int) -> None:
+        self._encode = encode
+        self.stream = stream
+        self.amount = amount
+
+    def encoded(self) -> bytes | None:
+        """Return the frame, ``None`` if it was sent already or the stream needs no credit any more."""
+        if self.stream.grant is self:
+            self.stream.grant = None
+        amount, self.amount = self.amount, 0
+        return self._encode(self.stream, amount) if amount and self.stream.open & RECEIVING else None
+
+    take = encoded
+
+    @property
+    def next_size(self) -> int:
+        """The size of the frame in bytes, 0 once it was sent."""
+        return self.size if self.amount else 0
+
+
+class StreamSender:
     """Commands on streams. Each checks the stream's halves, encodes, and puts into the outbox; none of them blocks.
 
     All raise ``LocalProtocolError`` for what the state of the stream forbids, and change nothing then.
@@ -56,7 +179,7 @@ class Outbound:
         "_header",
         "_lone_size",
         "_outbox",
-        "_plain",
+        "_patterns",
         "_plain_size",
         "_table",
         "_whole_size",
@@ -64,7 +187,13 @@ class Outbound:
     )
 
     def __init__(
-        self, dialect: Dialect, table: StreamTable, outbox: Outbox, fragment_size: int, whole_size: int
+        self,
+        dialect: Dialect,
+        patterns: BytePatterns | None,
+        table: StreamTable,
+        outbox: Outbox,
+        fragment_size: int,
+        whole_size: int,
     ) -> None:
         self._dialect = dialect
         self._beyond = 0 if dialect.keeps_credit else UNBOUNDED
@@ -75,8 +204,8 @@ class Outbound:
         self._table = table
         self._outbox = outbox
         self._whole_size = min(whole_size, dialect.codec.largest)
-        self.resumption: Resumption | None = None
-        self._plain = dialect.codec.plain
+        self.resumption: ResumePositions | None = None
+        self._patterns = patterns
         # As cut_above has it, spelled out: a connection is made for many a single request.
         self._fragment_size = fragment_size
         self._lone_size = lone_size(dialect, fragment_size)
@@ -108,18 +237,18 @@ class Outbound:
                 raise Unsupported(f"{self._dialect.name} has no extension entries")
             fixed += len(encode_block(entries, AT_STREAM))
             self._check_room(fixed, payload)
-        plain = self._plain if payload.metadata is None and len(payload.data) <= self._plain_size else None
+        patterns = self._patterns if payload.metadata is None and len(payload.data) <= self._plain_size else None
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
             self._check_extras(payload)
-            plain = None
+            patterns = None
         stream = self._table.new(interaction)
         if self.resumption is not None:
             self.resumption.opened(stream.id, entries)
         stream.granted = self._beyond + (1 if initial_n is None else initial_n)
         if complete:
             stream.open &= ~SENDING
-        if plain is not None and initial_n is None and not entries and interaction in plain.asking:
-            self._outbox.put(stream, plain.head(stream.id, plain.asking[interaction]) + payload.data)
+        if patterns is not None and initial_n is None and not entries and interaction in patterns.asking:
+            self._outbox.put(stream, patterns.head(stream.id, patterns.asking[interaction]) + payload.data)
             return stream
         request = RequestFrame(stream.id, interaction, payload, initial_n, False, complete, entries)
         try:
@@ -153,20 +282,20 @@ class Outbound:
             applied(SEND_NEXT, stream.open)
         if stream.room <= 0:
             raise LocalProtocolError(f"no credit left on stream {stream.id}")
-        plain = self._plain if payload.metadata is None and 0 < len(payload.data) <= self._plain_size else None
+        patterns = self._patterns if payload.metadata is None and 0 < len(payload.data) <= self._plain_size else None
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
             self._check_extras(payload)
-            plain = None
+            patterns = None
         stream.room -= 1
         stream.item_sent = True
-        if plain is not None:
+        if patterns is not None:
             if complete and not (stream.requester and self._dialect.channel_items_are_requests):
-                self._outbox.put(stream, plain.head(stream.id, plain.last) + payload.data)
+                self._outbox.put(stream, patterns.head(stream.id, patterns.last) + payload.data)
                 self._complete(stream)
                 return
             head = stream.item_head
             if head is None:
-                head = self._plain_head(stream, plain)
+                head = self._plain_head(stream, patterns)
             if head and not complete:
                 self._outbox.put(stream, head + payload.data)
                 return
@@ -268,10 +397,10 @@ class Outbound:
             room -= 1
         return ErrorFrame(stream_id, code, data[:room])
 
-    def _plain_head(self, stream: Stream, plain: Plain) -> bytes:
+    def _plain_head(self, stream: Stream, patterns: BytePatterns) -> bytes:
         """Return the header of an item with nothing but data, empty if items are requests."""
         is_request = stream.requester and self._dialect.channel_items_are_requests
-        stream.item_head = head = b"" if is_request else plain.head(stream.id, plain.item)
+        stream.item_head = head = b"" if is_request else patterns.head(stream.id, patterns.item)
         return head
 
     def _item_frame(

@@ -21,9 +21,9 @@ from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.payloads import AT_OK, ResumeGrant
 from rsocket_trio.rsocket.extensions.terms import content_at, resume_grant
 from rsocket_trio.rsocket.frames import ErrorFrame, ResumeFrame, ResumeOkFrame, SetupFrame, SetupOkFrame
-from rsocket_trio.rsocket.resumption import Comeback, MarkedResumption, Resumption, is_tracked
+from rsocket_trio.rsocket.resume_positions import MarkedPositions, ResumePositions, ResumeRequest, is_tracked
 from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
-from rsocket_trio.rsocket.streams import Stream
+from rsocket_trio.rsocket.stream_table import Stream
 from rsocket_trio.terms import ResumeOptions
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def outbox_for(
         return Outbox(limit, drained)
 
     def tracks(frame: bytes) -> bool:
-        resumption = session.continuity.resumption
+        resumption = session.resume_handshake.resumption
         return resumption.tracks(frame) if resumption is not None else is_tracked(frame)
 
     def beat() -> bytes:
         return session.control.asked_beat()
 
     def overflow() -> bool:
-        return session.continuity.overflow()
+        return session.resume_handshake.overflow()
 
     return RetainingOutbox(limit, drained, tracks, beat, overflow)
 
@@ -62,7 +62,7 @@ def any_token(token: bytes) -> bool:
     return True
 
 
-class Continuity:
+class ResumeHandshake:
     """The resumption handshake of one session; ``resumption`` is ``None`` if none was agreed.
 
     ``claim`` takes a token for a new session of a server. ``gave_up`` says that resumption was agreed and is not
@@ -76,7 +76,7 @@ class Continuity:
         self._session = session
         self._resume = resume
         self._terms: ClientTerms | None = None
-        self.resumption: Resumption | None = None
+        self.resumption: ResumePositions | None = None
         self.claim: Callable[[bytes], bool] = any_token
         self.gave_up = False
         self.heard = False
@@ -116,10 +116,10 @@ class Continuity:
         if self._session.dialect.entries:
             resumption.mimes = frame.metadata_mime, frame.data_mime
 
-    def _begin(self, token: bytes) -> Resumption:
+    def _begin(self, token: bytes) -> ResumePositions:
         assert self._resume is not None
         session = self._session
-        kind = MarkedResumption if session.dialect.entries else Resumption
+        kind = MarkedPositions if session.dialect.entries else ResumePositions
         self.resumption = kind(session.dialect, self._outbox, token, self._resume.store_bytes)
         session.control.resumption = session.commands.resumption = self.resumption
         return self.resumption
@@ -190,13 +190,13 @@ class Continuity:
 
     # The server
 
-    def check(self, back: Comeback) -> None:
+    def check(self, back: ResumeRequest) -> None:
         """Raise ``RejectedResume`` if a client's positions can't be served."""
         if self.resumption is None or not self.is_kept:
             raise RejectedResume("unknown resume token")
         self.resumption.check(back)
 
-    def take(self, back: Comeback, now: float) -> None:
+    def take(self, back: ResumeRequest, now: float) -> None:
         """Resume the session with a returning client. Call ``check`` first."""
         resumption, session = self._agreed(), self._session
         dialect = session.dialect
@@ -219,6 +219,6 @@ class Continuity:
         assert isinstance(outbox, RetainingOutbox)
         return outbox
 
-    def _agreed(self) -> Resumption:
+    def _agreed(self) -> ResumePositions:
         assert self.resumption is not None
         return self.resumption
