@@ -12,7 +12,7 @@ from rsocket_trio.limits import ENTRY_OVERHEAD, charged
 from rsocket_trio.mux.outbox import FragmentSource, Outbox, StreamQueue
 from rsocket_trio.mux.retransmission import LOOSE, FrameStore
 from rsocket_trio.payload import Payload
-from rsocket_trio.replay.entries import Write
+from rsocket_trio.replay.element_metadata import Write
 from rsocket_trio.replay.log import Element
 
 

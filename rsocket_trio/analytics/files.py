@@ -33,7 +33,7 @@ class Files:
 
     @property
     def size(self) -> int:
-        """The total size of the files in bytes."""
+        """Return the total size of the files in bytes."""
         return sum(path.stat().st_size for path in (*self.parquet, *self.jsonl))
 
 

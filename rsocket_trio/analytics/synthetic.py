@@ -102,7 +102,7 @@ class _Frames:
         self._said = _templates("frames", said)
 
     def rows(self, connection: int, pace: int, seq: Any) -> Columns:
-        """The rows of these numbers."""
+        """Return the rows of these numbers."""
         from pyarrow import compute
 
         nth = _remainder(seq, PERIOD)
@@ -155,7 +155,7 @@ class _Interactions:
         )
 
     def rows(self, connection: int, pace: int, number: Any) -> Columns:
-        """The rows of these numbers."""
+        """Return the rows of these numbers."""
         from pyarrow import compute
 
         place = _remainder(number, len(SHAPES))

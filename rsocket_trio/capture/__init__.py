@@ -33,7 +33,7 @@ class Capture:
     A capture belongs to the connections of one event loop. It never slows them down to wait for the disk; when the
     disk fails, ``error`` says why and all that follows is dropped.
 
-    Raises ``OSError`` naming the directory if it can't be written to, ``ValueError`` for a format or a bound that is
+    Raise ``OSError`` naming the directory if it can't be written to, ``ValueError`` for a format or a bound that is
     none, and ``ModuleNotFoundError`` naming the extra if pyarrow is missing.
     """
 
@@ -95,11 +95,11 @@ class Capture:
 
     @property
     def error(self) -> Exception | None:
-        """Why nothing is recorded any more; ``None`` while all is well."""
+        """Return why nothing is recorded any more; ``None`` while all is well."""
         return self._worker.error
 
     def opened(self, facts: Facts) -> Recorder:
-        """A connection is about to carry its first frame: what looks on. Called by connections."""
+        """Return a connection is about to carry its first frame: what looks on. Called by connections."""
         return Recorded(self._buffer, facts)
 
     def flush(self, timeout: float = CLOSING) -> bool:

@@ -58,7 +58,7 @@ class Buffer:
 
     @property
     def frames(self) -> int:
-        """The number of frames that wait."""
+        """Return the number of frames that wait."""
         return self._put_frames - self._taken_frames
 
     def put(self, source: Recorded, kind: int, frames: list[Kept], size: int) -> None:

@@ -128,12 +128,13 @@ class Track:
 
     @property
     def is_done(self) -> bool:
-        """Whether its row is written and its recorder has no session end left to report for another connection."""
+        """Return whether its row is written and its recorder has no session end left to report for another
+        connection."""
         return self._told and (self.session.founder is not self or self.session.is_over)
 
     @property
     def is_closed(self) -> bool:
-        """Whether its transport has ended."""
+        """Return whether its transport has ended."""
         return self._reason is not None
 
     # For subclasses

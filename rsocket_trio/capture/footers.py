@@ -19,7 +19,7 @@ LONG: Final = 15
 
 
 def shortened(footer: bytes, groups: int, rows: int) -> bytes:
-    """The footer of the same file with its first row groups only, which have so many rows."""
+    """Return the footer of the same file with its first row groups only, which have so many rows."""
     made = bytearray()
     offset = field = copied = 0
     while footer[offset] != STOP:
@@ -36,7 +36,7 @@ def shortened(footer: bytes, groups: int, rows: int) -> bytes:
 
 
 def _groups(footer: bytes, offset: int, groups: int) -> bytes:
-    """The first of the list's structs, as a list."""
+    """Return the first of the list's structs, as a list."""
     _, kind, begin = _list(footer, offset)
     end = begin
     for _ in range(groups):
@@ -46,7 +46,7 @@ def _groups(footer: bytes, offset: int, groups: int) -> bytes:
 
 
 def _skip(data: bytes, offset: int, kind: int) -> int:
-    """Where a value of this kind ends."""
+    """Return where a value of this kind ends."""
     if kind in (TRUE, FALSE):
         return offset  # its header said it all
     if kind in VARINTS:
@@ -72,7 +72,7 @@ def _skip(data: bytes, offset: int, kind: int) -> int:
 
 
 def _field(data: bytes, offset: int, before: int) -> tuple[int, int, int]:
-    """A field's number, behind that of the field before it; its kind; and where its value begins."""
+    """Return a field's number, behind that of the field before it; its kind; and where its value begins."""
     head = data[offset]
     if head >> 4:
         return before + (head >> 4), head & 0x0F, offset + 1
@@ -81,7 +81,7 @@ def _field(data: bytes, offset: int, before: int) -> tuple[int, int, int]:
 
 
 def _list(data: bytes, offset: int) -> tuple[int, int, int]:
-    """How many values a list has, of which kind, and where they begin."""
+    """Return how many values a list has, of which kind, and where they begin."""
     size, kind = data[offset] >> 4, data[offset] & 0x0F
     offset += 1
     if size == LONG:

@@ -65,7 +65,7 @@ class StreamTrack:
 
     @property
     def is_over(self) -> bool:
-        """Whether both directions are closed."""
+        """Return whether both directions are closed."""
         return self.open == NEITHER
 
     def half(self, by_requester: bool) -> Half:

@@ -34,7 +34,7 @@ class Tracker:
 
     @property
     def waiting(self) -> int:
-        """The number of frame rows that have not been taken."""
+        """Return the number of frame rows that have not been taken."""
         return len(self._rows.frames)
 
     def see(self, entry: Entry) -> None:

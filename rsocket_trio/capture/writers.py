@@ -53,7 +53,7 @@ class Part(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Return bytes so far."""
         ...
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class ParquetPart:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Return bytes so far."""
         return self._sink.size
 
     def close(self) -> None:
@@ -273,7 +273,7 @@ class TableWriter:
 
     @property
     def unsaved(self) -> int:
-        """The number of rows that are in no whole file yet."""
+        """Return the number of rows that are in no whole file yet."""
         return len(self._rows) + self._in_part
 
     def add(self, rows: Sequence[Row], now: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rsocket_trio.replay.entries import read_source_payload, source_payload
+from rsocket_trio.replay.element_metadata import read_source_payload, source_payload
 from rsocket_trio.replay.errors import (
     CorruptLog,
     DamagedPartition,
@@ -14,13 +14,13 @@ from rsocket_trio.replay.errors import (
     ReplayError,
     UnknownPartition,
 )
-from rsocket_trio.replay.files import FileLog
+from rsocket_trio.replay.file_log import FileLog
 from rsocket_trio.replay.journal import FileLedger, LedgerMismatch
 from rsocket_trio.replay.ledger import Commit, Ledger
 from rsocket_trio.replay.log import Element, Record, ReplayableLog
-from rsocket_trio.replay.memory import MemoryLog
-from rsocket_trio.replay.sink import add_sink
-from rsocket_trio.replay.source import add_source
+from rsocket_trio.replay.memory_log import MemoryLog
+from rsocket_trio.replay.sink_routes import add_sink
+from rsocket_trio.replay.source_routes import add_source
 
 __all__ = [
     "Commit",

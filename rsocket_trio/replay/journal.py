@@ -1,46 +1,91 @@
-"""A ledger on files: what was decided is done, however often its process is killed.
+"""A ledger on files, and its journal: a batch that was decided is promoted, however often the process is killed.
 
-A batch is decided when its record in the journal is on the disk. It says where in the log its rows begin, so that
-after a crash it is known which of them are there, and the others are appended.
+A batch is decided when its record in the journal is on the disk. The record says where in the log its rows begin, so
+that after a crash it is known which of them are there, and the others are appended. Each record is a JSON object of
+one kind::
+
+    {"decided": ...}     a batch is promoted, see ``Decision``
+    {"done": ...}        its rows are in the log
+    {"forgotten": sink}  nothing is known of a sink any more
+    {"last": {sink: batch, ...}}, {"once": {...}}
+                         the state when the journal began anew
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
 
 from rsocket_trio.errors import RSocketError
-from rsocket_trio.replay.decisions import Decision, decision_of, entry, read_journal
-from rsocket_trio.replay.files import FileLog
-from rsocket_trio.replay.layer import SYSTEM, FileLayer
-from rsocket_trio.replay.ledger import STAGED_ATTEMPTS, STAGED_SECONDS, Ledger, Stage
+from rsocket_trio.replay.file_log import FileLog
+from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
+from rsocket_trio.replay.ledger import STAGED_ATTEMPTS, STAGED_SECONDS, Ledger
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import Element, ReplayableLog
 from rsocket_trio.replay.segments import Segments
-from rsocket_trio.replay.staging import FileStage, sealed_attempts
+from rsocket_trio.replay.staged_attempts import FileStagedAttempt, StagedAttempt, sealed_attempts
+
+
+@attrs.frozen
+class Decision:
+    """A batch that is promoted: its attempts in order, and the positions where its rows begin and end by partition."""
+
+    sink: str
+    batch: int
+    attempts: list[str]
+    begins: dict[int, int]
+    ends: dict[int, int]
+    once: bool = False
+
+
+def entry(kind: str, content: object) -> Element:
+    """Return a record for the journal."""
+    return Element(json.dumps({kind: content}).encode())
+
+
+def read_journal(journal: Segments) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a journal, each with its kind."""
+    position = journal.earliest
+    while position < journal.latest:
+        for record in journal.read(position):
+            [(kind, content)] = json.loads(record.data).items()
+            yield kind, content
+            position = record.end
+
+
+def decision_of(content: dict[str, Any]) -> Decision:
+    """Return the decision that a record of the journal holds."""
+    content |= {name: {int(key): number for key, number in content[name].items()} for name in ("begins", "ends")}
+    return Decision(**content)
+
 
 STAGED_BYTES = 2**30
+"""Bytes that all attempts together may hold on the disk."""
 JOURNAL_BYTES = 2**20
 """Bytes of a journal after which it begins anew, with the last batch of each sink."""
 
 
 class LedgerMismatch(RSocketError):
-    """The log is not as the journal left it: it was written by somebody else, or replaced, or lost what was safe."""
+    """The log differs from the journal: another program wrote to it, it was replaced, or it lost rows that were
+    safe."""
 
 
 class FileLedger(Ledger):
     """A ledger in a folder, which one process at a time can open; attempts that were sealed survive its end, too.
 
     ``log`` should be as durable: a ``FileLog`` that is opened before. Without one there is a ``FileLog`` in the
-    folder, of ``partitions`` partitions. Opening finishes what was decided and not done. It raises ``LogLocked``,
+    folder, of ``partitions`` partitions. To open it promotes batches that were decided and not done. It raises
+    ``LogLocked``,
     ``CorruptLog``, ``LedgerMismatch`` and ``OSError``.
     """
 
@@ -53,14 +98,14 @@ class FileLedger(Ledger):
         staged_bytes: int = STAGED_BYTES,
         staged_seconds: float = STAGED_SECONDS,
         staged_attempts: int = STAGED_ATTEMPTS,
-        layer: FileLayer = SYSTEM,
+        filesystem: FileSystem = SYSTEM,
     ) -> None:
         self.directory = Path(directory)
-        self._layer = layer
+        self._filesystem = filesystem
         self._log_partitions = partitions
         self._staged = self.directory / "staged"
         self._opening = trio.Lock()
-        self._lock: DirectoryLock | None = None
+        self._directory_lock: DirectoryLock | None = None
         self._journal: Segments | None = None
         self._longest_journal = JOURNAL_BYTES
         self._is_ready = self._closed = False
@@ -68,7 +113,7 @@ class FileLedger(Ledger):
         super().__init__(log, staged_bytes=staged_bytes, staged_seconds=staged_seconds, staged_attempts=staged_attempts)
 
     def _own_log(self) -> ReplayableLog:
-        return FileLog(self.directory / "log", self._log_partitions, layer=self._layer)
+        return FileLog(self.directory / "log", self._log_partitions, filesystem=self._filesystem)
 
     async def open(self) -> None:
         if self._is_ready:
@@ -91,24 +136,24 @@ class FileLedger(Ledger):
                     raise
 
     async def aclose(self) -> None:
-        async with self._gate.alone():
+        async with self._write_lock.exclusive():
             self._is_ready, self._closed = False, True
             await super().aclose()
             await trio.to_thread.run_sync(self._close)
 
-    def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> Stage:
+    def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> StagedAttempt:
         self._opened()
-        return FileStage(self, sink, attempt, partition, deadline, self._staged, self._layer)
+        return FileStagedAttempt(self.charge, sink, attempt, partition, deadline, self._staged, self._filesystem)
 
-    async def _remove(self, stages: Sequence[Stage]) -> None:
+    async def _remove(self, stages: Sequence[StagedAttempt]) -> None:
         await trio.to_thread.run_sync(remove_all, stages)
 
     # Promotion: decided, done, noted
 
-    async def _promote(self, sink: str, batch: int, stages: Sequence[Stage], once: bool) -> None:
+    async def _promote(self, sink: str, batch: int, stages: Sequence[StagedAttempt], once: bool) -> None:
         journal = self._opened()
         if (failure := self.log.failure) is not None:
-            # Nothing is decided that would have to begin where nobody knows what is there.
+            # The end of the log is unknown, and a decision has to name the position where its rows begin.
             raise OSError(failure.errno, f"the log can't be written since a failure, open it anew: {failure}")
         rows: dict[int, int] = {}
         for stage in stages:
@@ -124,7 +169,7 @@ class FileLedger(Ledger):
             if self.log.failure is not None:
                 self._leave_undone(decision)
                 raise
-            # Nothing is in the log, so nothing was decided. Should the journal not let go of it, it takes no more.
+            # Nothing is in the log, so the decision is undone. If that fails, the journal takes no more records.
             await trio.to_thread.run_sync(journal.roll_back)
             raise
         except BaseException:
@@ -133,11 +178,12 @@ class FileLedger(Ledger):
         await trio.to_thread.run_sync(self._note_done, decision)
 
     def _leave_undone(self, decision: Decision) -> None:
-        """Nobody knows what of it is in the log: it stays decided, with its attempts, and opening does the rest."""
+        """Keep a decision and its attempts: it is unknown which rows are in the log, and the next opening appends the
+        rest."""
         self._undone = frozenset(decision.attempts)
         self._opened().give_up(OSError(errno.EIO, "a batch was half promoted: opening the ledger anew settles it"))
 
-    async def _drop(self, stages: Sequence[Stage]) -> int:
+    async def _drop(self, stages: Sequence[StagedAttempt]) -> int:
         return await super()._drop([stage for stage in stages if stage.attempt not in self._undone])
 
     def _decide(self, decision: Decision) -> None:
@@ -151,7 +197,7 @@ class FileLedger(Ledger):
             raise
 
     def _note_done(self, decision: Decision) -> None:
-        """Note that a decision needs no redoing. That it is done is in the log already, so this may fail."""
+        """Note that a decision is done. This may fail: the rows are in the log, so a redo would append nothing."""
         journal = self._opened()
         journal.commit()
         with suppress(OSError):
@@ -164,19 +210,19 @@ class FileLedger(Ledger):
                 raise
             journal.commit()
             if journal.size > self._longest_journal:
-                self._sinks.remember(decision.sink, decision.batch, decision.once)
+                self._committed.remember(decision.sink, decision.batch, decision.once)
                 self._begin_journal_anew(journal)
 
     def _begin_journal_anew(self, journal: Segments) -> None:
         journal.roll()
-        journal.trim(journal.append([entry("last", self._sinks.lasting), entry("once", self._sinks.one_time)]))
+        journal.trim(journal.append([entry("last", self._committed.lasting), entry("once", self._committed.one_time)]))
         self._longest_journal = max(JOURNAL_BYTES, 4 * journal.size)
 
     async def _note_forgotten(self, sink: str) -> None:
         await trio.to_thread.run_sync(self._opened().append, [entry("forgotten", sink)])
 
     async def _redo(self, decision: Decision) -> None:
-        """Append what a decision promised and the log does not have."""
+        """Append the rows of a decision that the log lacks."""
         stages = [self._stages[attempt] for attempt in decision.attempts if attempt in self._stages]
         chains = self._chains(stages)
         missing: dict[int, Iterable[Element]] = {}
@@ -193,11 +239,11 @@ class FileLedger(Ledger):
         if missing:
             await self.log.append_all(missing)
         await trio.to_thread.run_sync(self._note_done, decision)
-        self._sinks.remember(decision.sink, decision.batch, decision.once)
+        self._committed.remember(decision.sink, decision.batch, decision.once)
         await self._drop(stages)
 
     async def _check_there(self, promised: Iterable[Element], partition: int, begin: int, end: int) -> int:
-        """How many of the promised elements are in the log. Raises ``LedgerMismatch`` if something else is."""
+        """Return how many of the promised elements are in the log. Raise ``LedgerMismatch`` if it holds others."""
         count, position, iterator = 0, begin, iter(promised)
         while position < end:
             some = list(await self.log.read_some(partition, position, end))
@@ -213,25 +259,30 @@ class FileLedger(Ledger):
     # Opening and closing, in a thread
 
     def _open(self, epoch: float) -> Decision | None:
-        """Read what there is; what was decided and not done. ``epoch`` is the clock's time at the epoch."""
-        self._lock = DirectoryLock(self.directory)
+        """Read the files.
+
+        Return a decision that is not done. ``epoch`` is the Trio clock's time, in seconds, at Unix time 0.
+        """
+        self._directory_lock = DirectoryLock(self.directory)
         self._staged.mkdir(exist_ok=True)
-        self._journal = Segments(self.directory / "journal", layer=self._layer)
+        self._journal = Segments(self.directory / "journal", filesystem=self._filesystem)
         decision: Decision | None = None
         for kind, content in read_journal(self._journal):
             if kind == "decided":
                 decision = decision_of(content)
             elif kind == "done":
-                self._sinks.remember(content["sink"], content["batch"], content.get("once", False))
+                self._committed.remember(content["sink"], content["batch"], content.get("once", False))
                 decision = None
             elif kind == "forgotten":
-                self._sinks.forget(content)
+                self._committed.forget(content)
             elif kind == "once":
-                self._sinks.one_time = content
+                self._committed.one_time = content
             else:
-                self._sinks.lasting = content
-        for attempt, sealed in sealed_attempts(self._staged, self._layer):
-            stage = FileStage(self, "", attempt, 0, epoch + sealed + self._seconds, self._staged, self._layer)
+                self._committed.lasting = content
+        for attempt, sealed in sealed_attempts(self._staged, self._filesystem):
+            stage = FileStagedAttempt(
+                self.charge, "", attempt, 0, epoch + sealed + self._seconds, self._staged, self._filesystem
+            )
             try:
                 stage.restore()
             except (ValueError, KeyError, TypeError):
@@ -250,8 +301,8 @@ class FileLedger(Ledger):
         if self._journal is not None:
             self._journal.close()
             self._journal = None
-        if self._lock is not None:
-            self._lock.release()
+        if self._directory_lock is not None:
+            self._directory_lock.release()
 
     def _opened(self) -> Segments:
         if self._journal is None or self._closed:
@@ -261,7 +312,7 @@ class FileLedger(Ledger):
 
 @attrs.frozen
 class Rest:
-    """What follows so many elements; can be read more than once."""
+    """The elements behind the first ``skipped``; they can be read more than once."""
 
     elements: Iterable[Element]
     skipped: int
@@ -270,7 +321,7 @@ class Rest:
         return islice(iter(self.elements), self.skipped, None)
 
 
-def remove_all(stages: Iterable[Stage]) -> None:
-    """Let go of what attempts hold, in a thread."""
+def remove_all(stages: Iterable[StagedAttempt]) -> None:
+    """Drop the rows of attempts. This blocks."""
     for stage in stages:
         stage.remove()

@@ -1,4 +1,4 @@
-"""Makes each batch of rows count once: attempts are staged, and a commit promotes those of its batch."""
+"""A ledger: attempts of a batch are staged, and one commit promotes them, so that each row counts once."""
 
 from __future__ import annotations
 
@@ -11,14 +11,54 @@ import trio
 
 from rsocket_trio import Rejected
 from rsocket_trio.replay.errors import NotStaged
-from rsocket_trio.replay.gate import Gate
-from rsocket_trio.replay.log import Element, ReplayableLog, check_element
-from rsocket_trio.replay.memory import OVERHEAD, MemoryLog
-from rsocket_trio.replay.sinks import Sinks
+from rsocket_trio.replay.locking import SharedLock
+from rsocket_trio.replay.log import Element, ReplayableLog
+from rsocket_trio.replay.memory_log import MemoryLog
+from rsocket_trio.replay.staged_attempts import StagedAttempt
 from rsocket_trio.values import value
+
+SINKS = 10_000
+"""Limit of remembered sinks that go on committing."""
+ONE_TIME_SINKS = 10_000
+"""Limit of remembered sinks of one batch, whose writers may ask again; the oldest are forgotten."""
+
+
+@attrs.define
+class CommittedBatches:
+    """The last batch by sink: ``lasting`` holds sinks that go on, ``one_time`` those of a single batch."""
+
+    lasting: dict[str, int] = attrs.field(factory=dict)
+    one_time: dict[str, int] = attrs.field(factory=dict)
+
+    def last(self, sink: str) -> int | None:
+        """Return the last batch of a sink, ``None`` before the first."""
+        found = self.lasting.get(sink)
+        return self.one_time.get(sink) if found is None else found
+
+    def check_room(self, sink: str, once: bool) -> None:
+        """Raise ``Rejected`` if one more sink would exceed the limit."""
+        if not once and len(self.lasting) >= SINKS and sink not in self.lasting:
+            raise Rejected(f"{SINKS} sinks have committed: that is the limit, until Ledger.forget is told of one")
+
+    def remember(self, sink: str, batch: int, once: bool) -> None:
+        """Record a promoted batch. A sink of one batch is forgotten once too many others follow it."""
+        if not once or sink in self.lasting:
+            self.one_time.pop(sink, None)
+            self.lasting[sink] = batch
+            return
+        self.one_time[sink] = batch
+        while len(self.one_time) > ONE_TIME_SINKS:
+            del self.one_time[next(iter(self.one_time))]
+
+    def forget(self, sink: str) -> None:
+        """Remove all that is known of a sink."""
+        self.lasting.pop(sink, None)
+        self.one_time.pop(sink, None)
+
 
 STAGED_BYTES = 64 * 2**20
 STAGED_SECONDS = 3600.0
+"""Seconds after which an attempt that was not committed is dropped."""
 STAGED_ATTEMPTS = 10_000
 
 
@@ -29,65 +69,6 @@ class Commit:
     promoted: bool
     rows: int
     last: int
-
-
-class Stage:
-    """One attempt: its rows are not in the log until a commit names it.
-
-    ``rows``, ``elements`` and ``size`` count its content so far, ``sealed`` says whether it is complete.
-    """
-
-    def __init__(self, ledger: Ledger, sink: str, attempt: str, partition: int, deadline: float) -> None:
-        self.ledger = ledger
-        self.sink = sink
-        self.attempt = attempt
-        self.partition = partition
-        self.deadline = deadline
-        self.rows = self.elements = self.size = 0
-        self.sealed = self.dropped = False
-        self._kept: list[Element] = []
-
-    async def add(self, element: Element) -> None:
-        """Stage one element.
-
-        Raise ``Rejected`` if there is no room for it or the attempt has expired, ``ValueError`` if it can't be a
-        record, ``OSError`` if the disk is full.
-        """
-        check_element(element)
-        if self.dropped:
-            raise Rejected(f"attempt {self.attempt} is staged no longer: it was too old, or was aborted")
-        size = element.size + OVERHEAD
-        self.ledger.charge(size)
-        self.rows += element.count
-        self.elements += 1
-        self.size += size
-        await self.keep(element)
-
-    async def seal(self) -> None:
-        """Mark the attempt as complete: from now on a commit may name it. Raise as ``add`` does."""
-        await self.finish()
-        if self.dropped:
-            raise Rejected(f"attempt {self.attempt} is staged no longer: it was too old, or was aborted")
-        self.sealed = True
-
-    # Storage of the rows: subclasses override these
-
-    async def keep(self, element: Element) -> None:
-        """Hold an element."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._kept.append(element)
-
-    async def finish(self) -> None:
-        """Make the held elements as durable as the ledger is."""
-        await trio.lowlevel.checkpoint()
-
-    def remove(self) -> None:
-        """Drop the held elements. It runs in a place where it may block."""
-        self._kept.clear()
-
-    def content(self) -> Iterable[Element]:
-        """Return the elements in order; they can be read more than once."""
-        return self._kept
 
 
 @attrs.define
@@ -123,9 +104,9 @@ class Ledger:
         self._most_bytes = staged_bytes
         self._seconds = staged_seconds
         self._most_attempts = staged_attempts
-        self._stages: dict[str, Stage] = {}
-        self._sinks = Sinks()
-        self._gate = Gate()
+        self._stages: dict[str, StagedAttempt] = {}
+        self._committed = CommittedBatches()
+        self._write_lock = SharedLock()
         self.staged_bytes = 0
 
     def _own_log(self) -> ReplayableLog:
@@ -156,12 +137,12 @@ class Ledger:
 
     def last(self, sink: str) -> int | None:
         """Return the last promoted batch of a sink, ``None`` before the first."""
-        return self._sinks.last(sink)
+        return self._committed.last(sink)
 
     @property
     def sinks(self) -> Mapping[str, int]:
         """Return the last batch of each sink, without sinks that write only once."""
-        return dict(self._sinks.lasting)
+        return dict(self._committed.lasting)
 
     @property
     def staged(self) -> Sequence[str]:
@@ -178,10 +159,10 @@ class Ledger:
         groups: dict[int, list[Element]] = {}
         for partition, some in elements.items():
             groups.setdefault(self._target(partition), []).extend(some)
-        async with self._gate.together():
+        async with self._write_lock.shared():
             await self.log.append_all(groups)
 
-    async def begin(self, sink: str, attempt: str, partition: int) -> Stage:
+    async def begin(self, sink: str, attempt: str, partition: int) -> StagedAttempt:
         """Begin to stage an attempt. Raise ``Rejected`` if it is staged already, or too many are."""
         await self.expire()
         if attempt in self._stages:
@@ -192,7 +173,7 @@ class Ledger:
         self._stages[attempt] = stage
         return stage
 
-    async def discard(self, stage: Stage) -> None:
+    async def discard(self, stage: StagedAttempt) -> None:
         """Drop an attempt, also while the task is being cancelled."""
         with trio.CancelScope(shield=True):
             await self._drop([stage])
@@ -207,17 +188,17 @@ class Ledger:
         settles it), and the same may be tried again.
         """
         await self.expire()
-        async with self._gate.alone():
+        async with self._write_lock.exclusive():
             last = self.last(sink)
             if last is not None and batch <= last:
                 with trio.CancelScope(shield=True):
                     await self._drop(self._of_sink(sink, attempts))
                 return Commit(promoted=False, rows=0, last=last)
-            self._sinks.check_room(sink, once)
+            self._committed.check_room(sink, once)
             stages = [self._checked(sink, attempt, rows) for attempt, rows in attempts.items()]
             with trio.CancelScope(shield=True):
                 await self._promote(sink, batch, stages, once)
-                self._sinks.remember(sink, batch, once)
+                self._committed.remember(sink, batch, once)
                 await self._drop(stages)
         return Commit(promoted=True, rows=sum(stage.rows for stage in stages), last=batch)
 
@@ -226,18 +207,18 @@ class Ledger:
 
         If it is written to all the same, its batches count anew from 0 on. Raise the ``OSError`` of the disk.
         """
-        async with self._gate.alone():
+        async with self._write_lock.exclusive():
             if self.last(sink) is None:
                 return False
             with trio.CancelScope(shield=True):
                 await self._note_forgotten(sink)
-                self._sinks.forget(sink)
+                self._committed.forget(sink)
         return True
 
     async def abort(self, sink: str, attempts: Iterable[str]) -> int:
         """Drop attempts of a sink. Return how many were staged."""
         dropped = 0
-        async with self._gate.alone():
+        async with self._write_lock.exclusive():
             with trio.CancelScope(shield=True):
                 dropped = await self._drop(self._of_sink(sink, attempts))
         return dropped
@@ -248,22 +229,22 @@ class Ledger:
         now = trio.current_time()
         old = [stage for stage in self._stages.values() if stage.deadline <= now]
         if old:
-            async with self._gate.alone():
+            async with self._write_lock.exclusive():
                 with trio.CancelScope(shield=True):
                     await self._drop(old)
 
     # Overridden by the ledger on files
 
-    def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> Stage:
-        return Stage(self, sink, attempt, partition, deadline)
+    def _new_stage(self, sink: str, attempt: str, partition: int, deadline: float) -> StagedAttempt:
+        return StagedAttempt(self.charge, sink, attempt, partition, deadline)
 
-    async def _promote(self, sink: str, batch: int, stages: Sequence[Stage], once: bool) -> None:
+    async def _promote(self, sink: str, batch: int, stages: Sequence[StagedAttempt], once: bool) -> None:
         await self.log.append_all(self._chains(stages))
 
     async def _note_forgotten(self, sink: str) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def _remove(self, stages: Sequence[Stage]) -> None:
+    async def _remove(self, stages: Sequence[StagedAttempt]) -> None:
         await trio.lowlevel.checkpoint()
         for stage in stages:
             stage.remove()
@@ -278,7 +259,7 @@ class Ledger:
             )
         self.staged_bytes += size
 
-    def _checked(self, sink: str, attempt: str, rows: int) -> Stage:
+    def _checked(self, sink: str, attempt: str, rows: int) -> StagedAttempt:
         stage = self._stages.get(attempt)
         if stage is None or stage.sink != sink:
             raise NotStaged(f"attempt {attempt} is not staged for sink {sink}")
@@ -288,11 +269,11 @@ class Ledger:
             raise NotStaged(f"attempt {attempt} has {stage.rows} rows, not {rows}")
         return stage
 
-    def _of_sink(self, sink: str, attempts: Iterable[str]) -> list[Stage]:
+    def _of_sink(self, sink: str, attempts: Iterable[str]) -> list[StagedAttempt]:
         found = [self._stages.get(attempt) for attempt in dict.fromkeys(attempts)]
         return [stage for stage in found if stage is not None and stage.sink == sink]
 
-    def _chains(self, stages: Iterable[Stage]) -> dict[int, Chain]:
+    def _chains(self, stages: Iterable[StagedAttempt]) -> dict[int, Chain]:
         chains: dict[int, Chain] = {}
         for stage in stages:
             chains.setdefault(self._target(stage.partition), Chain()).parts.append(stage.content())
@@ -301,7 +282,7 @@ class Ledger:
     def _target(self, partition: int) -> int:
         return partition % len(self.log.partitions())
 
-    async def _drop(self, stages: Sequence[Stage]) -> int:
+    async def _drop(self, stages: Sequence[StagedAttempt]) -> int:
         dropped = [stage for stage in stages if not stage.dropped]
         for stage in dropped:
             stage.dropped = True

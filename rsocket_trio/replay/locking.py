@@ -1,11 +1,17 @@
-"""Locks a directory for one writer at a time; the lock file holds the writer's process id."""
+"""Locks: a directory's, for one writing process, and a shared one, for the tasks that write to a ledger's log."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from types import TracebackType
 
+import trio
+
+from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.replay.errors import LogLocked
 
 NAME = "lock"
@@ -42,3 +48,61 @@ class DirectoryLock:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+class SharedLock:
+    """A lock that many tasks can hold shared, or one exclusively.
+
+    A task that waits to hold it exclusively keeps new shared holders out, so that it is not overtaken for ever.
+    """
+
+    def __init__(self) -> None:
+        self._shared = 0
+        self._turn = trio.Lock()
+        self._released = Parking()
+
+    def shared(self) -> Shared:
+        """Return a context that holds the lock shared. To enter it is no checkpoint unless it has to wait."""
+        return Shared(self)
+
+    @asynccontextmanager
+    async def exclusive(self) -> AsyncGenerator[None, None]:
+        """Hold the lock exclusively for the block."""
+        async with self._turn:
+            while self._shared:
+                await self._released.park()
+            yield
+
+    async def enter(self) -> None:
+        """Take the lock shared.
+
+        Without a checkpoint while no task holds it exclusively: each written row passes here.
+        """
+        if self._turn.locked():
+            async with self._turn:
+                self._shared += 1
+        else:
+            self._shared += 1
+
+    def leave(self) -> None:
+        """Release a shared hold. The last one wakes the task that waits to hold the lock exclusively."""
+        self._shared -= 1
+        if not self._shared:
+            self._released.wake_all()
+
+
+class Shared:
+    """One shared hold of a lock; use it under ``async with``, once."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, lock: SharedLock) -> None:
+        self._lock = lock
+
+    async def __aenter__(self) -> None:
+        await self._lock.enter()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._lock.leave()

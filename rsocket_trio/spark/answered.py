@@ -32,7 +32,7 @@ class Round:
         self.silence = Silence(delivery.pool, connection, delivery.options, self.is_waiting)
 
     def is_waiting(self) -> bool:
-        """Whether something was sent and not answered."""
+        """Return whether something was sent and not answered."""
         raise TypeError("each kind of round says so itself")
 
     def fail(self, error: Exception) -> None:
@@ -66,11 +66,11 @@ class RequestRound(Round):
         self._intake = trio.CancelScope()
 
     def is_waiting(self) -> bool:
-        """Whether a request is on its way."""
+        """Return whether a request is on its way."""
         return bool(self._flying)
 
     async def run(self) -> None:
-        """Send, until Spark has no more rows and all were answered. Raises the error that ended it before that."""
+        """Send, until Spark has no more rows and all were answered. Raise the error that ended it before that."""
         try:
             with self.scope:
                 async with trio.open_nursery() as watching:
@@ -169,11 +169,11 @@ class ChannelRound(Round):
         self._acknowledged = trio.Event()
 
     def is_waiting(self) -> bool:
-        """Whether an item was not acknowledged."""
+        """Return whether an item was not acknowledged."""
         return bool(self._sent)
 
     async def run(self) -> None:
-        """Send, until Spark has no more rows and all were acknowledged. Raises the error that ended it before that."""
+        """Send, until Spark has no more rows and all were acknowledged. Raise the error that ended it before that."""
         delivery = self.delivery
         try:
             first = self._take()

@@ -69,7 +69,7 @@ class Conveyor(Generic[T]):
     def take(self, timeout: float | None) -> T:
         """Return the next item, to Spark's thread.
 
-        Raises ``StopIteration`` at the end, ``TimeoutError`` when none came in ``timeout`` seconds, or the error.
+        Raise ``StopIteration`` at the end, ``TimeoutError`` when none came in ``timeout`` seconds, or the error.
         """
         try:
             found = self._queue.get(timeout=timeout)
@@ -117,7 +117,7 @@ class Background:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the thread runs, and is this process's."""
+        """Return whether the thread runs, and is this process's."""
         return self._thread.is_alive() and self.pid == os.getpid()
 
     async def _main(self) -> None:
@@ -181,7 +181,7 @@ class Stream(Generic[T]):
             del error
 
     def take(self, timeout: float | None = None) -> T:
-        """Return the next item. Raises ``StopIteration``, ``TimeoutError``, or the producer's error."""
+        """Return the next item. Raise ``StopIteration``, ``TimeoutError``, or the producer's error."""
         return self._conveyor.take(timeout)
 
     def __iter__(self) -> Iterator[T]:

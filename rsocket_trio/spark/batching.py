@@ -105,7 +105,7 @@ class Pending:
 
 
 def decoded(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted rows of an Arrow payload. Raises ``SchemaMismatchError`` if it is not as declared."""
+    """Yield the wanted rows of an Arrow payload. Raise ``SchemaMismatchError`` if it is not as declared."""
     for data in chunk.datas:
         if chunk.part is None:
             yield from arrow_batches(data, schema)
@@ -121,7 +121,7 @@ def decoded(chunk: Chunk, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def sliced(batches: list[pa.RecordBatch], low: int, high: int) -> Iterator[pa.RecordBatch]:
-    """The rows from ``low`` to before ``high`` of batches in a row."""
+    """Yield the rows from ``low`` to before ``high`` of batches in a row."""
     at = 0
     for batch in batches:
         first, last = max(low - at, 0), min(high - at, batch.num_rows)

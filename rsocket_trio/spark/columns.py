@@ -35,7 +35,7 @@ class Columns:
 def sink_columns(schema: StructType, options: Options) -> Columns | None:
     """Return the indexes of the columns, ``None`` for ``payload=arrow``, which takes any columns.
 
-    Raises ``SchemaMismatchError`` that names every column that does not fit.
+    Raise ``SchemaMismatchError`` that names every column that does not fit.
     """
     names = [field.name.lower() for field in schema.fields]
     if options.payload == "arrow":

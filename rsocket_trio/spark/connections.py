@@ -67,7 +67,7 @@ class Target:
     idle_timeout: float
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Make the TLS context of the options, ``None`` if they set none. Raises ``ValueError`` naming the option."""
+        """Make the TLS context of the options, ``None`` if they set none. Raise ``ValueError`` naming the option."""
         if self.tls_ca is None and self.tls_cert is None:
             return None
         option = "tls.ca"
@@ -128,7 +128,7 @@ class Held:
 
     @property
     def is_usable(self) -> bool:
-        """Whether new requests may use it, as far as is known; true while it is being opened."""
+        """Return whether new requests may use it, as far as is known; true while it is being opened."""
         return (
             self.error is None and not self.distrusted and (self.connection is None or self.connection.status == USABLE)
         )
@@ -145,14 +145,14 @@ class Pool:
 
     @property
     def connections(self) -> int:
-        """The number of connections, with those that are being opened."""
+        """Return the number of connections, with those that are being opened."""
         return len(self._held)
 
     @asynccontextmanager
     async def connection(self, target: Target) -> AsyncIterator[Connection]:
         """Hold a connection to the target for the block, shared where the target allows it.
 
-        Raises ``ConnectionLost`` naming every URI that was tried and why it failed, and a ``SetupError`` where all
+        Raise ``ConnectionLost`` naming every URI that was tried and why it failed, and a ``SetupError`` where all
         servers refused: ``RejectedSetup`` if one may have another opinion later.
         """
         if not target.reuse:

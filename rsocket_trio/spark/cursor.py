@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rsocket_trio.payload import Payload
-from rsocket_trio.replay.entries import read_source_payload
+from rsocket_trio.replay.element_metadata import read_source_payload
 from rsocket_trio.replay.log import Record
 from rsocket_trio.spark.protocol import POSITION_HEAD, UINT64
 from rsocket_trio.spark.ranges import DataLossError, Range
@@ -29,7 +29,7 @@ class Cursor:
 
     @property
     def is_done(self) -> bool:
-        """Whether the whole range was taken."""
+        """Return whether the whole range was taken."""
         return self.position >= self.end
 
     def take(self, batch: Sequence[Payload], received_at: int) -> list[Chunk]:

@@ -91,7 +91,7 @@ class Delivery(ABC):
         """Requests that are to be sent, or sent again."""
 
     async def run(self) -> Report:
-        """Deliver all requests and return the report. Raises ``SinkError`` for an error that no retry mends."""
+        """Deliver all requests and return the report. Raise ``SinkError`` for an error that no retry mends."""
         try:
             await self.deliver()
         except RSocketError as error:

@@ -14,7 +14,7 @@ from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
 from rsocket_trio.metadata.composite import spans
 from rsocket_trio.metadata.mime import encode_mime
-from rsocket_trio.replay.entries import KEY, RECORD_METADATA, ROWS, WRITE
+from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, ROWS, WRITE
 from rsocket_trio.spark.columns import Columns
 from rsocket_trio.spark.options import Options
 
@@ -46,7 +46,7 @@ class Origin:
 
     @property
     def prefix(self) -> bytes:
-        """The content of the write entry, up to the number of the element."""
+        """Return the content of the write entry, up to the number of the element."""
         said = {"sink": self.sink, "query": self.query, "batch": self.batch, "partition": self.partition}
         said |= {"attempt": self.attempt}
         return json.dumps(said, separators=(",", ":")).encode()[:-1] + b',"seq":'
@@ -62,7 +62,7 @@ class Piece:
 
 
 def entry(head: bytes, content: bytes) -> bytes:
-    """A composite entry whose MIME type is encoded already."""
+    """Return a composite entry whose MIME type is encoded already."""
     return head + len(content).to_bytes(3, "big") + content
 
 
@@ -89,7 +89,7 @@ class Encoder:
         self.problem: str | None = None
 
     def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
-        """Encode the rows of a batch. Raises ``RowError``."""
+        """Encode the rows of a batch. Raise ``RowError``."""
         if not batch.num_rows:
             return
         average = max(batch.nbytes // batch.num_rows, 1)
@@ -187,7 +187,7 @@ class Encoder:
 
 
 def route_entry(route: str) -> bytes:
-    """Encode a route as a composite entry. Raises ``ValueError`` for one that is too long."""
+    """Encode a route as a composite entry. Raise ``ValueError`` for one that is too long."""
     return encode_composite([Entry(ROUTING, encode_route(route))])
 
 

@@ -46,7 +46,7 @@ class Feed(Generic[T, R]):
     # Spark's thread
 
     def put(self, item: T, weight: int) -> None:
-        """Put an item, and wait while the queue is full. Raises the task's error, once it is over."""
+        """Put an item, and wait while the queue is full. Raise the task's error, once it is over."""
         with self._changed:
             while self._weight >= self._limit and not self._over:
                 self._wait()

@@ -35,7 +35,7 @@ class Heads:
     def fresh(self, patience: float = PATIENCE) -> dict[int, Bounds]:
         """Return the bounds as they are now, or as last heard where no answer comes in time.
 
-        Raises the server's refusal, and ``ConnectionLost`` if the server never answered.
+        Raise the server's refusal, and ``ConnectionLost`` if the server never answered.
         """
         with self._changed:
             if not self._asking:

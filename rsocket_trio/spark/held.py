@@ -79,7 +79,7 @@ class Store(ABC):
 
     @abstractmethod
     def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
-        """The elements between two indexes, for tasks; both were checked. For Spark's thread."""
+        """Return the elements between two indexes, for tasks; both were checked. For Spark's thread."""
 
     @abstractmethod
     async def release(self, before: int) -> None:
@@ -129,7 +129,7 @@ class MemoryStore(Store):
             self.end += by
 
     def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
-        """The elements between two indexes."""
+        """Return the elements between two indexes."""
         with self._lock:
             held = [chunk for chunk in self._chunks if chunk.start < end and chunk.start + chunk.rows > start]
         ranges = split([Range(0, start, end)], pieces) if end > start else []
@@ -172,7 +172,7 @@ class Intake:
 
     @property
     def is_over(self) -> bool:
-        """Whether the stream has ended."""
+        """Return whether the stream has ended."""
         return self._over.is_set()
 
     async def run(self) -> None:

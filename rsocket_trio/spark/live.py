@@ -40,7 +40,7 @@ async def fetch_live(pool: Pool, options: Options, conveyor: Taker[Chunk]) -> No
     """Put the elements of a live stream on the conveyor, up to its end, ``maxRows`` or ``maxDuration``.
 
     A connection that can't be made is tried again; one that breaks once rows have come is a ``DataLossError``, unless
-    that is accepted: then the read ends with the elements that came. Raises ``ConnectionLost`` if the time ends before
+    that is accepted: then the read ends with the elements that came. Raise ``ConnectionLost`` if the time ends before
     the first connection.
     """
     tries = Tries(options, f"reading {options.route}")

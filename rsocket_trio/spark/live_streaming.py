@@ -37,7 +37,7 @@ class HeldStreamReader(StreamReader):
     @property
     @abstractmethod
     def _store(self) -> Store:
-        """The store of received elements."""
+        """Return the store of received elements."""
 
     @abstractmethod
     def _to_offset(self, index: int) -> dict[str, Any]: ...

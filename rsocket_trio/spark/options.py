@@ -15,7 +15,7 @@ import attrs
 
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
-from rsocket_trio.replay.requests import LONGEST_SINK
+from rsocket_trio.replay.route_requests import LONGEST_SINK
 from rsocket_trio.spark.parsing import (
     Parser,
     Positions,
@@ -88,7 +88,7 @@ def row(
     secret: bool = False,
     shown_default: str | None = None,
 ) -> Any:
-    """A field of ``Options`` that is a row of the table."""
+    """Return a field of ``Options`` that is a row of the table."""
     found = Row(name, parse, default, use, meaning, secret)
     if shown_default is not None:
         found = attrs.evolve(found, shown_default=shown_default)
@@ -173,14 +173,14 @@ class Options:
 
     @property
     def fingerprint(self) -> str:
-        """The identity of a checkpoint: the same for the same rows, wherever the server is."""
+        """Return the identity of a checkpoint: the same for the same rows, wherever the server is."""
         interaction = self.interaction or "stream"
         parts = (self.route, self.positions, self.payload, interaction, self.request, self.request_metadata)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
     @property
     def shown_uris(self) -> str:
-        """The URIs for a message, without their queries."""
+        """Return the URIs for a message, without their queries."""
         return ", ".join(shown_uri(uri) for uri in self.uris)
 
 
@@ -192,7 +192,7 @@ ALIASES: Final = {"uri": "path"}
 
 
 def parse_options(given: Mapping[str, str], use: Use = Use.ANY) -> Options:
-    """Parse the options of a query. Raises ``OptionError`` that names the option.
+    """Parse the options of a query. Raise ``OptionError`` that names the option.
 
     While the use of the source is not known yet, ``use`` is ``ANY``: then every option is parsed, and the checks that
     depend on the use are left for later.

@@ -55,7 +55,7 @@ def route_name(written: str) -> str:
 
 
 def short(longest: int) -> Parser:
-    """A few words."""
+    """Return a few words."""
 
     def parse(written: str) -> str:
         if len(words(written)) > longest:
@@ -71,7 +71,7 @@ def encoded(written: str) -> bytes:
 
 
 def base64_bytes(written: str) -> bytes:
-    """Bytes as base64."""
+    """Return bytes as base64."""
     try:
         return base64.b64decode(written, validate=True)
     except binascii.Error as error:
@@ -86,7 +86,7 @@ def flag(written: str) -> bool:
 
 
 def choice(*allowed: str) -> Parser:
-    """One of some words, whatever their case."""
+    """Return one of some words, whatever their case."""
     by_lower = {word.lower(): word for word in allowed}
 
     def parse(written: str) -> str:
@@ -99,7 +99,7 @@ def choice(*allowed: str) -> Parser:
 
 
 def number(low: int, high: int = MAX_POSITION) -> Parser:
-    """A whole number."""
+    """Return a whole number."""
 
     def parse(written: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,20}", written.strip()):
@@ -122,7 +122,7 @@ def size(high: int = MAX_POSITION) -> Parser:
 
 
 def seconds(written: str) -> float:
-    """A time: ``500ms``, ``20s``, ``15m``, ``1h``; a bare number is seconds."""
+    """Return a time: ``500ms``, ``20s``, ``15m``, ``1h``; a bare number is seconds."""
     found = _TIME.fullmatch(written.strip())
     if found is None:
         raise ValueError("is not a time such as 500ms, 20s or 15m")
@@ -133,12 +133,12 @@ def seconds(written: str) -> float:
 
 
 def milliseconds(written: str) -> float:
-    """A whole number of milliseconds, as seconds."""
+    """Return a whole number of milliseconds, as seconds."""
     return float(number(1, 2**31 - 1)(written)) / 1000
 
 
 def uris(written: str) -> tuple[str, ...]:
-    """One URI, or several with commas between them."""
+    """Return one URI, or several with commas between them."""
     found = tuple(one.strip() for one in written.split(",") if one.strip())
     if not found:
         raise ValueError("is empty")
@@ -167,7 +167,7 @@ def read_positions(written: str) -> Positions:
 
 
 def position_map(found: object) -> dict[int, int]:
-    """Positions by partition, out of JSON. Raises ``ValueError`` naming what does not belong."""
+    """Positions by partition, out of JSON. Raise ``ValueError`` naming what does not belong."""
     result: dict[int, int] = {}
     for text, partition in partitions_of(found).items():
         position = found[text]  # type: ignore[index]  # it was found to be a mapping
@@ -178,7 +178,7 @@ def position_map(found: object) -> dict[int, int]:
 
 
 def partitions_of(found: object) -> dict[Any, int]:
-    """Return the partitions that the keys of a JSON object name, by key. Raises ``ValueError``."""
+    """Return the partitions that the keys of a JSON object name, by key. Raise ``ValueError``."""
     if not isinstance(found, Mapping) or not found:
         raise ValueError('must be an object such as {"0": 1234}')
     for key in found:
@@ -198,7 +198,7 @@ def between(value: int, low: int, high: int) -> int:
 
 
 def shown_uri(uri: str) -> str:
-    """A URI without what may be secret: its query, and where it has an ``@`` anything but its scheme."""
+    """Return a URI without what may be secret: its query, and where it has an ``@`` anything but its scheme."""
     if "@" in uri:
         scheme = re.match(r"[\w+]+://", uri)
         return f"{scheme[0]}..." if scheme else "..."

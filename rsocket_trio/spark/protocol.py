@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rsocket_trio.metadata.mime import encode_mime
-from rsocket_trio.replay.entries import POSITION
+from rsocket_trio.replay.element_metadata import POSITION
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired, UnknownPartition
 
 OFFSETS_ROUTE: Final = ".offsets"

@@ -46,12 +46,12 @@ class Range:
 
     @property
     def size(self) -> int:
-        """The number of positions."""
+        """Return the number of positions."""
         return self.end - self.start
 
 
 def parse_bounds(answer: bytes) -> dict[int, Bounds]:
-    """Parse a server's answer about its partitions. Raises ``ValueError`` if it is malformed."""
+    """Parse a server's answer about its partitions. Raise ``ValueError`` if it is malformed."""
     try:
         found = json.loads(answer)
         bounds = {
@@ -85,7 +85,7 @@ def _by_text(positions: Mapping[int, int]) -> dict[str, int]:
 
 
 def from_offset(offset: Mapping[str, Any], fingerprint: str) -> PositionMap:
-    """Return the positions of an offset. Raises ``CheckpointError`` for one of another version or other options."""
+    """Return the positions of an offset. Raise ``CheckpointError`` for one of another version or other options."""
     return _positions(offset, fingerprint, "p")
 
 
@@ -119,7 +119,7 @@ def check_offset(offset: Mapping[str, Any], fingerprint: str) -> None:
 def resolve(wanted: Positions, bounds: Mapping[int, Bounds], name: str) -> PositionMap:
     """Return an option's position in each partition; partitions that JSON leaves out begin at their earliest.
 
-    Raises ``ValueError`` that names the option for a partition that the server does not have.
+    Raise ``ValueError`` that names the option for a partition that the server does not have.
     """
     if wanted == EARLIEST:
         return {partition: one.earliest for partition, one in bounds.items()}

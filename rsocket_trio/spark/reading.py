@@ -55,7 +55,7 @@ class BatchReader(DataSourceReader):
         self._selection = Selection()
 
     def partitions(self) -> list[InputPartition]:
-        """Plan the read. Raises the error that makes it impossible, with a message for the user."""
+        """Plan the read. Raise the error that makes it impossible, with a message for the user."""
         options = self._options
         if options.positions != "server":
             return [LivePartition()]
@@ -101,7 +101,7 @@ class PushdownReader(BatchReader):
 def planned(options: Options, bounds: Mapping[int, Bounds]) -> list[Range]:
     """Return the ranges of a batch read.
 
-    Raises ``DataLossError`` for positions that have expired or do not exist yet, unless that is accepted.
+    Raise ``DataLossError`` for positions that have expired or do not exist yet, unless that is accepted.
     """
     start = resolve(options.starting_position or EARLIEST, bounds, "startingPosition")
     end = resolve(options.ending_position or LATEST, bounds, "endingPosition")

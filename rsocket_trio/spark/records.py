@@ -41,12 +41,12 @@ class Chunk:
 
     @property
     def rows(self) -> int:
-        """The number of rows."""
+        """Return the number of rows."""
         return len(self.datas) if self.part is None else self.part[1] - self.part[0]
 
     @property
     def size(self) -> int:
-        """Bytes of data and metadata."""
+        """Return bytes of data and metadata."""
         return sum(self.sizes())
 
     def sizes(self) -> Iterable[int]:
@@ -105,7 +105,7 @@ def raw_batch(partition: int, chunks: Sequence[Chunk]) -> pa.RecordBatch:
 def arrow_batches(data: bytes, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the batches of a payload, an Arrow IPC stream, in the columns of the query; empty ones are left out.
 
-    Raises ``SchemaMismatchError`` naming every column that differs.
+    Raise ``SchemaMismatchError`` naming every column that differs.
     """
     try:
         with pa.ipc.open_stream(data) as stream:

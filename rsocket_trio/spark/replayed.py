@@ -27,7 +27,7 @@ logger = logging.getLogger("rsocket_trio.spark")
 async def ask_bounds(pool: Pool, options: Options) -> dict[int, Bounds]:
     """Ask the server for the current bounds of its partitions.
 
-    Raises ``ConnectionLost`` once ``reconnectMaxAttempts`` tries failed, a ``StreamError`` if the server refuses, and
+    Raise ``ConnectionLost`` once ``reconnectMaxAttempts`` tries failed, a ``StreamError`` if the server refuses, and
     ``ValueError`` for a malformed answer.
     """
     tries = Tries(options, f"asking {options.route}{OFFSETS_ROUTE}")
@@ -57,7 +57,7 @@ async def _ask_bounds(pool: Pool, connection: Connection, options: Options) -> d
 async def fetch(pool: Pool, options: Options, range_: Range, conveyor: Taker[Chunk]) -> None:
     """Put the rows of a range on the conveyor, each once and in order.
 
-    Raises ``DataLossError`` for rows that are gone, ``ConnectionLost`` once too many tries in a row failed.
+    Raise ``DataLossError`` for rows that are gone, ``ConnectionLost`` once too many tries in a row failed.
     """
     await Fetch(pool, options, range_, conveyor).run()
 

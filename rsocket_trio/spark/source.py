@@ -39,7 +39,7 @@ STREAM_READERS: Mapping[str | None, type[StreamReader]] = {
 class RSocketDataSource(DataSource):
     """Streams of RSocket peers as rows. See the page on Spark for its options.
 
-    Raises ``OptionError`` for options that are unknown, missing or wrong.
+    Raise ``OptionError`` for options that are unknown, missing or wrong.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -56,7 +56,7 @@ class RSocketDataSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """The columns where the user names none."""
+        """Return the columns where the user names none."""
         if self._parsed.payload == "arrow":
             raise OptionError("option 'payload' arrow needs the columns: .schema('id BIGINT, ...')")
         return RAW_DDL
@@ -87,7 +87,10 @@ class RSocketDataSource(DataSource):
 
 
 def columns(options: Options, schema: StructType) -> pa.Schema | None:
-    """The schema of Arrow payloads, ``None`` for raw rows. Raises ``SchemaMismatchError`` for other raw columns."""
+    """Return the schema of Arrow payloads, ``None`` for raw rows.
+
+    Raise ``SchemaMismatchError`` for other raw columns.
+    """
     if options.payload == "arrow":
         return arrow_schema(schema)
     problem = mismatch(RAW_SCHEMA, arrow_schema(schema))

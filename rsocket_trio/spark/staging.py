@@ -153,7 +153,7 @@ async def commit(
 
     ``once``: the sink has no other batch, and the server may forget it some day.
 
-    Raises ``SinkError`` when the server does not have them, or had a later batch of this sink already.
+    Raise ``SinkError`` when the server does not have them, or had a later batch of this sink already.
     """
     route = Routes.of(options).commit
     named = [{"attempt": name, "rows": rows} for name, rows in attempts]
@@ -226,7 +226,7 @@ async def ask(pool: Pool, options: Options, route: str, said: Mapping[str, Any])
 
 
 def read_answer(data: bytes, route: str) -> dict[str, Any]:
-    """Return the JSON object of an answer. Raises ``SinkError`` for anything else."""
+    """Return the JSON object of an answer. Raise ``SinkError`` for anything else."""
     try:
         told = json.loads(data)
     except ValueError:

@@ -60,7 +60,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @cached_property
     def _options(self) -> Options:
-        """The checked options. Not in the constructor: an error raised there reaches the user garbled."""
+        """Return the checked options. Not in the constructor: an error raised there reaches the user garbled."""
         return checked(self._given, Use.STREAM_READ)
 
     @cached_property
@@ -89,7 +89,7 @@ class ServerStreamReader(StreamReader):
 
     @cached_property
     def _initial(self) -> PositionMap:
-        """The starting positions. Spark asks more than once, and they must not move in between."""
+        """Return the starting positions. Spark asks more than once, and they must not move in between."""
         options = self._options
         bounds = self._heads.fresh()
         start = resolve(options.starting_position or LATEST, bounds, "startingPosition")

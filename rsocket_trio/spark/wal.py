@@ -59,14 +59,14 @@ class WalPartition(InputPartition):
         return f"WalPartition({self.start} to {self.end})"
 
     def chunks(self, rows: int) -> Iterator[Chunk]:
-        """The elements, in chunks of up to so many."""
+        """Return the elements, in chunks of up to so many."""
         return chunks_between(Path(self.directory), self.start, self.end, rows)
 
 
 class WalStore(Store):
     """Elements in a log on files. Opening blocks: it reads the end of the log, and cuts off a torn tail.
 
-    ``id`` names the log for checkpoints; ``truncated`` is how many bytes were cut off. Raises ``LogLocked`` while
+    ``id`` names the log for checkpoints; ``truncated`` is how many bytes were cut off. Raise ``LogLocked`` while
     another process writes, ``CheckpointError`` for the log of another query, ``CorruptLog`` and ``OSError``.
     """
 
@@ -105,7 +105,7 @@ class WalStore(Store):
             self._forget_sizes()
 
     async def write(self, batch: list[Payload]) -> None:
-        """Write elements, and wait for the disk. Raises ``WalError`` where there is no room."""
+        """Write elements, and wait for the disk. Raise ``WalError`` where there is no room."""
         received_at = RECEIVED_AT.pack(now_us())
         elements = [
             Element(payload.data, received_at if payload.metadata is None else received_at + b"\0" + payload.metadata)
@@ -128,12 +128,12 @@ class WalStore(Store):
             self.end = self._segments.latest
 
     def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
-        """The elements between two indexes."""
+        """Return the elements between two indexes."""
         ranges = split([Range(0, start, end)], pieces) if end > start else []
         return [WalPartition(str(self._directory), one.start, one.end) for one in ranges]
 
     async def release(self, before: int) -> None:
-        """Delete the files below an index. Raises ``DataLossError`` where another process has taken the log over."""
+        """Delete the files below an index. Raise ``DataLossError`` where another process has taken the log over."""
         await trio.to_thread.run_sync(self._release, before)
 
     def _release(self, before: int) -> None:
@@ -170,7 +170,7 @@ class WalStore(Store):
         return found["id"], found["epoch"]
 
     def _said(self) -> dict[str, Any]:
-        """What ``wal.json`` says. Raises ``CheckpointError`` where it says nothing that can be read."""
+        """What ``wal.json`` says. Raise ``CheckpointError`` where it says nothing that can be read."""
         content = self._identity.read_bytes()
         try:
             found = json.loads(content)
@@ -185,7 +185,7 @@ class WalStore(Store):
 
 
 def _locked(directory: Path) -> DirectoryLock:
-    """The lock, as soon as the process that had it is gone."""
+    """Return the lock, as soon as the process that had it is gone."""
     deadline = time.monotonic() + LOCK_PATIENCE
     while True:
         try:

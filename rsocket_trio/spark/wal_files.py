@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rsocket_trio.replay.log import Record
-from rsocket_trio.replay.records import SEGMENT_HEADER, Damage, records
+from rsocket_trio.replay.segment_records import SEGMENT_HEADER, Damage, records
 from rsocket_trio.replay.segments import SUFFIX
 from rsocket_trio.spark.ranges import DataLossError
 from rsocket_trio.spark.records import Chunk

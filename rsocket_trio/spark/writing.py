@@ -55,7 +55,7 @@ class Writer:
         self._sink = sink
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Send the rows of a task. Raises ``SinkError`` or ``RowError``."""
+        """Send the rows of a task. Raise ``SinkError`` or ``RowError``."""
         options = self._options
         origin = origin_of(TaskContext.get(), self._sink)
         stages = options.delivery == "exactlyOnce"
@@ -162,7 +162,7 @@ def origin_of(context: TaskContext | None, sink: str | None) -> Origin:
 
 
 async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces) -> Report:
-    """Deliver the rows of a task as the options say. Raises ``SinkError``."""
+    """Deliver the rows of a task as the options say. Raise ``SinkError``."""
     delivery: Delivery
     if options.delivery == "exactlyOnce":
         delivery = Staging(pool, options, pieces, origin)

@@ -1,4 +1,4 @@
-"""A network that exists in memory only: connects, accepts, and does to connections what its seed says."""
+"""A network in memory: clients connect, a server accepts, and faults are drawn from a seed."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from random import Random
 
 import trio
 
-from rsocket_trio.testing.cables import Cable, SimulatedStream
-from rsocket_trio.testing.faults import NO_FAULTS, Faults, drawn_size
+from rsocket_trio.testing.network_faults import NO_FAULTS, Faults, drawn_size
+from rsocket_trio.testing.simulated_connection import SimulatedConnection, SimulatedStream
 from rsocket_trio.testing.trace import Trace
 
 
@@ -23,7 +23,7 @@ class SimulatedNetwork:
 
     ``seed`` is a number, or the ``random.Random`` that everything is drawn from. ``faults`` are those of every
     connection, or a sequence: those of the first connection, of the second and so on; the last are those of all
-    further ones, and the first say when all of this ends. ``trace`` has everything that happened.
+    further ones, and the first say when all faults end. ``trace`` holds the facts of the run.
     """
 
     def __init__(self, seed: int | Random = 0, faults: Faults | Sequence[Faults] = NO_FAULTS) -> None:
@@ -32,24 +32,27 @@ class SimulatedNetwork:
         self._faults = (faults,) if isinstance(faults, Faults) else tuple(faults)
         if not self._faults:
             raise ValueError("no faults at all: Faults() are those of a network that has none")
-        self._cables: list[Cable] = []
-        self._twins: list[Cable] = []
+        self._connections: list[SimulatedConnection] = []
+        self._twins: list[SimulatedConnection] = []
         self._attempts = 0
         self._quiet_from = math.inf
         self._listener = SimulatedListener()
 
     @property
     def is_quiet(self) -> bool:
-        """Whether the time of faults is over."""
+        """Return whether the time of faults is over."""
         return trio.current_time() >= self._quiet_from
 
     @property
     def cuts(self) -> int:
-        """How many connections were cut, or lost one of their directions, by now."""
-        return sum(cable.is_cut or cable.is_half_open for cable in self._cables)
+        """Return how many connections were cut, or lost one of their directions, by now."""
+        return sum(connection.is_cut or connection.is_half_open for connection in self._connections)
 
     async def connect(self) -> SimulatedStream:
-        """A new connection's client end. Raises ``OSError`` when it is refused, or when the listener was closed."""
+        """Return a new connection's client end.
+
+        Raise ``OSError`` when it is refused, or when the listener was closed.
+        """
         faults = self._faults[min(self._attempts, len(self._faults) - 1)]
         if not self._attempts:
             self._begin()
@@ -66,20 +69,20 @@ class SimulatedNetwork:
         if self._listener.is_closed:
             self.trace.note(number, "finds nobody")
             raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens on the simulated network")
-        cable = self._connected(str(number), NO_FAULTS if self.is_quiet else faults)
-        self._cables.append(cable)
-        arriving = [cable.server]
+        connection = self._connected(str(number), NO_FAULTS if self.is_quiet else faults)
+        self._connections.append(connection)
+        arriving = [connection.server]
         if not self.is_quiet and chance.random() < faults.duplicate:
             twin = self._connected(f"{number}'", NO_FAULTS)
             self._twins.append(twin)
-            cable.copy_to(twin, drawn_size(chance, faults.duplicate_bytes))
+            connection.copy_to(twin, drawn_size(chance, faults.duplicate_bytes))
             arriving.insert(chance.randrange(2), twin.server)
         for stream in arriving:
             self._listener.arrive(stream)
-        return cable.client
+        return connection.client
 
     def listener(self) -> SimulatedListener:
-        """Where the server's ends of all connections arrive: one, until it is closed, then a new one."""
+        """Return where the server's ends of all connections arrive: one, until it is closed, then a new one."""
         if self._listener.is_closed:
             self._listener = SimulatedListener()
         return self._listener
@@ -87,21 +90,22 @@ class SimulatedNetwork:
     def cut(self, *, reset: bool = True, deliver: bool = False) -> None:
         """Cut all connections now.
 
-        Readers meet ``BrokenResourceError`` or, without ``reset``, the end of the stream; with ``deliver`` they get
-        what is under way before it.
+        Readers get ``BrokenResourceError`` or, without ``reset``, the end of the stream; with ``deliver`` they first
+        get
+        the bytes that are under way.
         """
-        for cable in (*self._cables, *self._twins):
-            cable.cut(reset=reset, deliver=deliver)
+        for connection in (*self._connections, *self._twins):
+            connection.cut(reset=reset, deliver=deliver)
 
     def vanish(self) -> None:
-        """Make all connections half-open now: what either side writes goes nowhere, and nobody is told."""
-        for cable in (*self._cables, *self._twins):
-            cable.vanish()
+        """Make all connections half-open now: bytes that either side writes vanish without an error."""
+        for connection in (*self._connections, *self._twins):
+            connection.vanish()
 
-    def _connected(self, name: str, faults: Faults) -> Cable:
-        cable = Cable(name, faults, self.random, self.trace, lambda: self.is_quiet)
+    def _connected(self, name: str, faults: Faults) -> SimulatedConnection:
+        connection = SimulatedConnection(name, faults, self.random, self.trace, lambda: self.is_quiet)
         self.trace.note(name, "connects")
-        return cable
+        return connection
 
     def _begin(self) -> None:
         quiet = self._faults[0].quiet_after
@@ -118,12 +122,12 @@ class SimulatedListener(trio.abc.Listener[SimulatedStream]):
         self._acceptors = trio.lowlevel.ParkingLot()
 
     def arrive(self, stream: SimulatedStream) -> None:
-        """A connection is there to be accepted."""
+        """Queue a connection to be accepted, and wake one acceptor."""
         self._waiting.append(stream)
         self._acceptors.unpark()
 
     async def accept(self) -> SimulatedStream:
-        """The next connection."""
+        """Return the next connection."""
         await trio.lowlevel.checkpoint()
         while not self._waiting:
             if self.is_closed:
@@ -132,7 +136,7 @@ class SimulatedListener(trio.abc.Listener[SimulatedStream]):
         return self._waiting.popleft()
 
     async def aclose(self) -> None:
-        """Accept nothing more: what arrived and was not accepted is closed, and connects are refused."""
+        """Accept nothing more: close connections that wait to be accepted, and refuse connects."""
         self.is_closed = True
         while self._waiting:
             self._waiting.popleft().close()

@@ -1,4 +1,4 @@
-"""A client and a server that talk over a simulated network: what most tests of a responder want."""
+"""A client and a server that are connected over a simulated network."""
 
 from __future__ import annotations
 
@@ -98,13 +98,13 @@ class _Noticing(Responder):
                 self.noticed.set()
 
     async def server_of(self, client: Connection) -> Connection:
-        """The server's side, once the application there has let the client in."""
+        """Return the server's side, once the application there has let the client in."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._wait_for_its_end, client)
             await self.noticed.wait()
             nursery.cancel_scope.cancel()
         if self.connection is None:
-            # Nobody is left who could answer: this raises what the client was told.
+            # The server has refused the client: this raises the error that the client got.
             await client.request_response(b"?")
         assert self.connection is not None
         return self.connection
@@ -115,7 +115,7 @@ class _Noticing(Responder):
 
     @property
     def setup_handler(self) -> Handler:
-        """What lets connections in, and tells."""
+        """Return a handler that asks the other responder, and notes the connection."""
         inner = self._inner.setup_handler
         if inner is None:
             return Handler(self._notice, Kind.INLINE)

@@ -27,7 +27,7 @@ def deterministic_scheduling(seed: int) -> Iterator[None]:
     """Have Trio run its tasks in an order that depends on the seed and the program alone, for as long as the block.
 
     Another seed gives another order, so a race is tested by a loop over seeds. Put it around ``trio.run``, or around
-    the body of a test. Raises ``RuntimeError`` if this version of Trio has lost the private names that it takes.
+    the body of a test. Raise ``RuntimeError`` if this version of Trio has lost the private names that it takes.
     """
     scheduler = _scheduler()
     shuffler: Random = getattr(scheduler, SHUFFLER)
@@ -45,7 +45,7 @@ def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, lo
     """Run an async function as ``trio.run`` does, with tasks ordered by the seed and a clock that jumps.
 
     The ``random`` module and resume tokens depend on the seed as well: the same bytes are sent at the same times.
-    Raises ``trio.TooSlowError`` if it takes more than ``longest`` virtual seconds: somebody waits for ever.
+    Raise ``trio.TooSlowError`` if it takes more than ``longest`` virtual seconds, because a task waits for ever.
     """
 
     async def bounded() -> T:
@@ -71,7 +71,7 @@ def _repeatable_chance(seed: int) -> Iterator[None]:
 
 
 def _scheduler() -> object:
-    """The module of Trio that orders its tasks, with the names that are needed of it."""
+    """Return the module of Trio that orders its tasks, with the names that are needed of it."""
     scheduler = getattr(getattr(trio, "_core", None), "_run", None)
     missing = [name for name in (SWITCH, SHUFFLER) if not hasattr(scheduler, name)]
     if missing or not isinstance(getattr(scheduler, SHUFFLER, None), Random):

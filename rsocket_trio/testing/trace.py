@@ -27,7 +27,7 @@ class Trace:
 
     @property
     def hash(self) -> str:
-        """The same for two runs in which the same facts occurred at the same times, in the same order."""
+        """Return the same for two runs in which the same facts occurred at the same times, in the same order."""
         digest = hashlib.sha256()
         for when, fact in self.facts:
             digest.update(f"{when!r} {fact!r}\n".encode())

@@ -6,14 +6,14 @@ import errno
 import os
 from pathlib import Path
 
-from rsocket_trio.replay.layer import FileLayer
+from rsocket_trio.replay.filesystem import FileSystem
 
 
 class Died(BaseException):
     """The process is dead: nothing that it still does reaches the disk."""
 
 
-class QuickDisk(FileLayer):
+class QuickDisk(FileSystem):
     """A disk that does not wait for itself: no test cuts the power."""
 
     def sync(self, fd: int) -> None:
@@ -141,7 +141,7 @@ class UnpluggedDisk(MortalDisk):
     def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
         self.safe.setdefault(name_of(fd), offset)
         self.live()
-        return FileLayer.write(self, fd, data, offset)
+        return FileSystem.write(self, fd, data, offset)
 
     def sync(self, fd: int) -> None:
         super().sync(fd)

@@ -15,10 +15,10 @@ import trio
 
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.replay import FileLedger, FileLog, add_sink, add_source
-from rsocket_trio.replay.layer import FileLayer
+from rsocket_trio.replay.filesystem import FileSystem
 
 
-class KillingDisk(FileLayer):
+class KillingDisk(FileSystem):
     """Counts the calls that change something, once it is told to."""
 
     left = -1
@@ -53,8 +53,8 @@ async def run(folder: Path) -> None:
         return b""
 
     async with (
-        FileLog(folder / "log", 2, layer=disk) as log,
-        FileLedger(folder / "ledger", log, layer=disk) as ledger,
+        FileLog(folder / "log", 2, filesystem=disk) as log,
+        FileLedger(folder / "ledger", log, filesystem=disk) as ledger,
         trio.open_nursery() as nursery,
     ):
         add_source(responder, "rows", log)

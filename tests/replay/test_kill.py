@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from rsocket_trio import Connection, ConnectionLost, open_connection
-from rsocket_trio.replay.entries import read_source_payload
+from rsocket_trio.replay.element_metadata import read_source_payload
 from tests.blocks import ROOT
 
 SERVER = Path(__file__).with_name("mortal_server.py")

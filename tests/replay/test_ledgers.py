@@ -28,7 +28,7 @@ from rsocket_trio.replay import (
     NotStaged,
 )
 from rsocket_trio.replay import journal as journal_module
-from rsocket_trio.replay import sinks as sinks_module
+from rsocket_trio.replay import ledger as ledger_module
 from rsocket_trio.replay.segments import Segments
 from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
 
@@ -38,7 +38,7 @@ KINDS = ["memory", "files"]
 def new_ledger(kind: str, directory: Path, **options: Any) -> Ledger:
     if kind == "memory":
         return Ledger(MemoryLog(2), **options)
-    return FileLedger(directory, **{"partitions": 2, "layer": QuickDisk(), **options})
+    return FileLedger(directory, **{"partitions": 2, "filesystem": QuickDisk(), **options})
 
 
 async def stage(ledger: Ledger, attempt: str, rows: Iterable[bytes], *, sink: str = "sink", partition: int = 0) -> None:
@@ -214,7 +214,7 @@ async def test_plain_writes_and_commits_at_once_lose_nothing(kind: str, tmp_path
 async def test_one_sink_too_many_is_rejected_until_one_is_forgotten(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks_module, "SINKS", 2)
+    monkeypatch.setattr(ledger_module, "SINKS", 2)
     async with new_ledger(kind, tmp_path) as ledger:
         await ledger.commit("a", 5, {})
         await ledger.commit("b", 6, {})
@@ -237,8 +237,8 @@ async def test_one_sink_too_many_is_rejected_until_one_is_forgotten(
 async def test_sinks_that_write_but_once_never_run_out(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sinks_module, "SINKS", 1)
-    monkeypatch.setattr(sinks_module, "ONE_TIME_SINKS", 3)
+    monkeypatch.setattr(ledger_module, "SINKS", 1)
+    monkeypatch.setattr(ledger_module, "ONE_TIME_SINKS", 3)
     async with new_ledger(kind, tmp_path) as ledger:
         await ledger.commit("stream", 7, {})
         for number in range(10):
@@ -316,7 +316,7 @@ async def test_a_full_disk_at_any_point_of_a_commit_leaves_it_to_be_tried_again(
     failures = 0
     for room in range(0, 900, 13):
         disk, folder = FullDisk(), tmp_path / str(room)
-        async with new_ledger("files", folder, layer=disk) as ledger:
+        async with new_ledger("files", folder, filesystem=disk) as ledger:
             await stage(ledger, "a", [b"first"] * 3)
             await stage(ledger, "b", [b"second"] * 3, partition=1)
             disk.room = room
@@ -342,7 +342,7 @@ async def test_a_full_disk_at_any_point_of_a_commit_leaves_it_to_be_tried_again(
 
 async def test_a_full_disk_while_rows_are_staged_leaves_no_file(tmp_path: Path) -> None:
     disk = FullDisk()
-    async with new_ledger("files", tmp_path, layer=disk) as ledger:
+    async with new_ledger("files", tmp_path, filesystem=disk) as ledger:
         for room in (0, 50, 130, 200):
             disk.room = room
             staged = await ledger.begin("sink", "a", 0)
@@ -356,7 +356,10 @@ async def test_a_full_disk_while_rows_are_staged_leaves_no_file(tmp_path: Path) 
 
 async def test_a_disk_that_fails_under_the_journal_ends_the_commits(tmp_path: Path) -> None:
     disk = BadDisk()
-    async with FileLog(tmp_path / "log", layer=QuickDisk()) as log, FileLedger(tmp_path, log, layer=disk) as ledger:
+    async with (
+        FileLog(tmp_path / "log", filesystem=QuickDisk()) as log,
+        FileLedger(tmp_path, log, filesystem=disk) as ledger,
+    ):
         await stage(ledger, "a", [b"1"])
         disk.failing = {"sync": errno.EIO}
         for _ in range(2):
@@ -374,7 +377,7 @@ async def test_a_log_that_fails_after_the_decision_gets_the_rows_once_when_it_is
 ) -> None:
     disk = BadDisk()
     folder = tmp_path / "ledger"
-    async with FileLog(tmp_path / "log", layer=disk) as log, FileLedger(folder, log, staged_seconds=10) as ledger:
+    async with FileLog(tmp_path / "log", filesystem=disk) as log, FileLedger(folder, log, staged_seconds=10) as ledger:
         await stage(ledger, "a", [b"1", b"2"])
         disk.failing = dict.fromkeys(failing, errno.EIO)
         with pytest.raises(OSError, match="Input/output error"):
@@ -395,7 +398,7 @@ async def test_a_log_that_fails_after_the_decision_gets_the_rows_once_when_it_is
 async def test_nothing_is_decided_once_the_log_has_failed(tmp_path: Path) -> None:
     disk = BadDisk()
     folder = tmp_path / "ledger"
-    async with FileLog(tmp_path / "log", layer=disk) as log, FileLedger(folder, log) as ledger:
+    async with FileLog(tmp_path / "log", filesystem=disk) as log, FileLedger(folder, log) as ledger:
         await stage(ledger, "a", [b"staged"])
         disk.failing = dict.fromkeys(["sync", "truncate"], errno.EIO)
         with pytest.raises(OSError, match="Input/output error"):
@@ -439,7 +442,7 @@ def disk_is_left(ledger: FileLedger) -> None:
         segments._close_file()
     for stage in ledger._stages.values():
         stage._close()  # type: ignore[attr-defined]
-    for lock in (log._lock, ledger._lock):
+    for lock in (log._lock, ledger._directory_lock):
         if lock is not None:
             lock.release()
 
@@ -460,11 +463,11 @@ async def test_a_process_killed_at_any_call_to_its_disk_leaves_each_row_once(
     wanted = sorted(b"%d-%d-%d" % (batch, part, row) for batch in range(3) for part in range(3) for row in range(2))
     for life in range(1, 1000):
         disk, folder = disks(life), tmp_path / str(life)
-        ledger = FileLedger(folder, partitions=2, layer=disk)
+        ledger = FileLedger(folder, partitions=2, filesystem=disk)
         async with killed_with(ledger):
             await ledger.open()
             await run_batches(ledger, 0, "first")
-        async with FileLedger(folder, partitions=2, layer=QuickDisk()) as ledger:
+        async with FileLedger(folder, partitions=2, filesystem=QuickDisk()) as ledger:
             # The writer does not know whether its last commit came through: it does that batch again.
             last = ledger.last("sink")
             await run_batches(ledger, 0 if last is None else last, "second")
@@ -483,10 +486,10 @@ async def test_a_process_killed_while_it_recovers_recovers_the_next_time(tmp_pat
     # Decided, and one and a half of ten rows appended.
     decided = {"sink": "sink", "batch": 1, "attempts": ["a", "b"], "begins": {"0": 0, "1": 0}, "ends": {"0": 5, "1": 5}}
     write_journal(folder, {"decided": decided})
-    async with FileLog(folder / "log", 2, layer=QuickDisk()) as log:
+    async with FileLog(folder / "log", 2, filesystem=QuickDisk()) as log:
         await log.append(b"0")
     for life in range(1, 30):
-        ledger = FileLedger(folder, partitions=2, layer=MortalDisk(life))
+        ledger = FileLedger(folder, partitions=2, filesystem=MortalDisk(life))
         async with killed_with(ledger):
             await ledger.open()
     async with new_ledger("files", folder) as ledger:
@@ -510,7 +513,7 @@ async def test_a_log_that_is_not_as_the_journal_left_it_is_told(
         await stage(ledger, "a", [b"0", b"1", b"2"])
     decided = {"sink": "sink", "batch": 1, "attempts": ["a"], "begins": {"0": begin}, "ends": {"0": begin + 3}}
     write_journal(tmp_path, {"decided": decided})
-    async with FileLog(tmp_path / "log", 2, layer=QuickDisk()) as log:
+    async with FileLog(tmp_path / "log", 2, filesystem=QuickDisk()) as log:
         for row in there:
             await log.append(row)
     ledger = new_ledger("files", tmp_path)
@@ -534,7 +537,7 @@ async def test_a_decision_whose_attempts_are_gone_is_told(tmp_path: Path) -> Non
 
 
 def write_journal(folder: Path, entry: object) -> None:
-    journal = Segments(folder / "journal", layer=QuickDisk())
+    journal = Segments(folder / "journal", filesystem=QuickDisk())
     journal.append([Element(json.dumps(entry).encode())])
     journal.close()
 

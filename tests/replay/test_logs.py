@@ -32,8 +32,8 @@ from rsocket_trio.replay import (
     ReplayableLog,
     UnknownPartition,
 )
-from rsocket_trio.replay.layer import FileLayer
-from rsocket_trio.replay.memory import OVERHEAD
+from rsocket_trio.replay.filesystem import FileSystem
+from rsocket_trio.replay.memory_log import OVERHEAD
 from tests.replay.disks import BadDisk, FullDisk, QuickDisk
 
 KINDS = ["memory", "files"]
@@ -43,7 +43,7 @@ _numbers = itertools.count()
 def new_log(kind: str, directory: Path, partitions: int = 1, **options: Any) -> ReplayableLog:
     if kind == "memory":
         return MemoryLog(partitions)
-    return FileLog(directory, partitions, **{"segment_bytes": 150, "layer": QuickDisk(), **options})
+    return FileLog(directory, partitions, **{"segment_bytes": 150, "filesystem": QuickDisk(), **options})
 
 
 async def some_of(log: ReplayableLog, start: int, end: int | None, partition: int = 0) -> list[Record]:
@@ -321,7 +321,7 @@ async def test_a_torn_tail_is_counted(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 async def test_a_damaged_log_is_not_opened_and_leaves_no_lock(tmp_path: Path) -> None:
-    async with FileLog(tmp_path, layer=QuickDisk()) as log:
+    async with FileLog(tmp_path, filesystem=QuickDisk()) as log:
         await log.append(b"one")
         await log.append(b"two")
     file = only_segment(tmp_path)
@@ -338,7 +338,7 @@ async def test_appends_that_come_meanwhile_share_a_sync(tmp_path: Path) -> None:
     counts = {}
     for sync in ("batch", "always", "never"):
         disk = BadDisk()
-        async with FileLog(tmp_path / sync, sync=sync, layer=disk) as log:
+        async with FileLog(tmp_path / sync, sync=sync, filesystem=disk) as log:
             disk.syncs = 0
             async with trio.open_nursery() as nursery:
                 for number in range(50):
@@ -379,7 +379,7 @@ async def test_an_append_that_is_being_written_is_not_cancelled_and_one_that_wai
     async def append(log: ReplayableLog, name: str) -> None:
         positions[name] = await log.append(name)
 
-    async with FileLog(tmp_path, layer=disk) as log:
+    async with FileLog(tmp_path, filesystem=disk) as log:
         disk.is_slow = True
         async with trio.open_nursery() as nursery, trio.open_nursery() as cancelled:
             nursery.start_soon(append, log, "first")
@@ -417,7 +417,7 @@ async def test_a_full_disk_fails_the_appends_that_do_not_fit_and_no_other(tmp_pa
                 raise
             failed.append(size)
 
-    async with FileLog(tmp_path, layer=disk) as log:
+    async with FileLog(tmp_path, filesystem=disk) as log:
         disk.room = 2000
         async with trio.open_nursery() as nursery:
             for size in (10, 20, 5000, 30):
@@ -433,7 +433,7 @@ async def test_a_full_disk_fails_the_appends_that_do_not_fit_and_no_other(tmp_pa
 
 
 async def test_a_reader_that_is_overtaken_by_trim_hears_of_it(tmp_path: Path) -> None:
-    async with FileLog(tmp_path, segment_bytes=1, layer=QuickDisk()) as log:
+    async with FileLog(tmp_path, segment_bytes=1, filesystem=QuickDisk()) as log:
         await log.append_all({0: [Element(b"x")] * 5})
         async with aclosing(log.read(0, 0, 5)) as records:
             assert (await anext(records)).position == 0
@@ -444,16 +444,16 @@ async def test_a_reader_that_is_overtaken_by_trim_hears_of_it(tmp_path: Path) ->
 
 def test_the_layer_of_the_system_is_what_is_used(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    layer = FileLayer()
-    fd = layer.create(path)
-    layer.write_all(fd, b"content", 2)
-    layer.sync(fd)
-    layer.truncate(fd, 5)
-    layer.sync_directory(tmp_path)
-    assert (layer.size(fd), layer.read(fd, 10, 1)) == (5, b"\0con")
-    layer.close(fd)
-    layer.rename(path, tmp_path / "other")
-    layer.remove(path)
+    filesystem = FileSystem()
+    fd = filesystem.create(path)
+    filesystem.write_all(fd, b"content", 2)
+    filesystem.sync(fd)
+    filesystem.truncate(fd, 5)
+    filesystem.sync_directory(tmp_path)
+    assert (filesystem.size(fd), filesystem.read(fd, 10, 1)) == (5, b"\0con")
+    filesystem.close(fd)
+    filesystem.rename(path, tmp_path / "other")
+    filesystem.remove(path)
     assert [found.name for found in tmp_path.iterdir()] == ["other"]
 
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rsocket_trio import open_connection, replay
-from rsocket_trio.replay import ReplayableLog, ReplayError, entries, records
+from rsocket_trio.replay import ReplayableLog, ReplayError, element_metadata, segment_records
 from tests.blocks import blocks, page
 
 PAGE = page("docs/howto/replay.md")
@@ -72,7 +72,7 @@ def test_the_signatures_of_the_reference_are_those_of_the_code(name: str) -> Non
     said = [
         parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
         for parameter in parameters
-        if parameter.name != "layer"
+        if parameter.name != "filesystem"
     ]
 
     assert shown.replace("*, ", "").replace('"', "'").split(", ") == said
@@ -95,13 +95,19 @@ def test_the_codes_of_the_errors_are_said() -> None:
 
 
 def test_the_formats_are_those_of_the_code() -> None:
-    for mime in (entries.POSITION, entries.RECORD_METADATA, entries.KEY, entries.ROWS, entries.WRITE):
+    for mime in (
+        element_metadata.POSITION,
+        element_metadata.RECORD_METADATA,
+        element_metadata.KEY,
+        element_metadata.ROWS,
+        element_metadata.WRITE,
+    ):
         assert f"| `{mime}` |" in REFERENCE
     tables = REFERENCE.partition("## Files")[2]
     header, record = (
         sum(int(size) for size in re.findall(r"^\| (\d+) \|", table, re.MULTILINE))
         for table in tables.split("a record")
     )
-    assert (header, record) == (records.SEGMENT_HEADER, records.HEADER.size)
-    assert f"0x{records.MAGIC:X}" in tables
-    assert records.SEGMENT_MAGIC.decode() in tables
+    assert (header, record) == (segment_records.SEGMENT_HEADER, segment_records.HEADER.size)
+    assert f"0x{segment_records.MAGIC:X}" in tables
+    assert segment_records.SEGMENT_MAGIC.decode() in tables

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rsocket_trio.replay import CorruptLog, Element, PositionAhead, PositionExpired, Record
-from rsocket_trio.replay.records import HEADER, SEGMENT_HEADER
+from rsocket_trio.replay.segment_records import HEADER, SEGMENT_HEADER
 from rsocket_trio.replay.segments import Segments
 from tests.replay.disks import BadDisk, Died, FullDisk, MortalDisk, QuickDisk, UnpluggedDisk
 
@@ -21,7 +21,7 @@ READ = [Record(0, b"one"), Record(1, b"two", b"meta"), Record(2, b"", b"", 5)]
 
 @contextmanager
 def opened(directory: Path, **options: Any) -> Iterator[Segments]:
-    segments = Segments(directory, **{"layer": QuickDisk(), **options})
+    segments = Segments(directory, **{"filesystem": QuickDisk(), **options})
     try:
         yield segments
     finally:
@@ -173,7 +173,7 @@ def test_a_loss_of_power_at_any_call_leaves_a_log_that_opens(tmp_path: Path) -> 
     found: list[bytes] = []
     for life in range(1, 200):
         disk, folder = UnpluggedDisk(life), tmp_path / str(life)
-        with suppress(Died), opened(folder, segment_bytes=100, layer=disk) as segments:
+        with suppress(Died), opened(folder, segment_bytes=100, filesystem=disk) as segments:
             segments.append(elements[:6])
             segments.append(elements[6:])
         with opened(folder, segment_bytes=100) as segments:
@@ -193,7 +193,7 @@ def test_a_process_that_dies_while_it_rolls_back_leaves_no_gap(tmp_path: Path) -
     found: list[bytes] = []
     for life in range(1, 200):
         disk, folder = MortalDisk(life), tmp_path / str(life)
-        with suppress(Died), opened(folder, segment_bytes=100, layer=disk) as segments:
+        with suppress(Died), opened(folder, segment_bytes=100, filesystem=disk) as segments:
             segments.append(elements[:3])
             with pytest.raises(ValueError, match="a record of 0 rows"):
                 segments.append([*elements[3:], BAD])
@@ -288,7 +288,7 @@ def test_a_file_under_another_name_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_nothing_of_what_did_not_fit(tmp_path: Path, segment_bytes: int) -> None:
     for room in range(250):
         folder, disk = tmp_path / str(room), FullDisk()
-        with opened(folder, segment_bytes=segment_bytes, layer=disk) as segments:
+        with opened(folder, segment_bytes=segment_bytes, filesystem=disk) as segments:
             segments.append(THREE[:1])
             before = segments.size
             disk.room = room
@@ -309,7 +309,7 @@ def test_a_full_disk_leaves_nothing_of_what_did_not_fit(tmp_path: Path, segment_
 
 def test_a_sync_that_fails_takes_back_what_was_written_and_no_more_is_taken(tmp_path: Path) -> None:
     disk = BadDisk()
-    with opened(tmp_path, layer=disk) as segments:
+    with opened(tmp_path, filesystem=disk) as segments:
         segments.append(THREE[:2])
         disk.failing = {"sync": errno.EIO}
         with pytest.raises(OSError, match="Input/output error"):
@@ -326,7 +326,7 @@ def test_a_sync_that_fails_takes_back_what_was_written_and_no_more_is_taken(tmp_
 
 def test_a_disk_that_does_not_even_let_go_of_bytes_ends_the_writing(tmp_path: Path) -> None:
     disk = BadDisk()
-    with opened(tmp_path, layer=disk) as segments:
+    with opened(tmp_path, filesystem=disk) as segments:
         segments.append(THREE[:2])
         disk.failing = {"sync": errno.ENOSPC, "truncate": errno.EIO}
         with pytest.raises(OSError, match="No space left"):
@@ -372,7 +372,7 @@ def test_trim_of_everything_leaves_an_empty_log_that_goes_on_where_it_was(tmp_pa
 
 def test_trim_on_a_full_disk_frees_what_it_can(tmp_path: Path) -> None:
     disk = FullDisk()
-    with opened(tmp_path, segment_bytes=1, layer=disk) as segments:
+    with opened(tmp_path, segment_bytes=1, filesystem=disk) as segments:
         segments.append(THREE)
         disk.room = 0
         segments.trim(7)

@@ -39,9 +39,9 @@ from rsocket_trio.replay import (
     ReplayableLog,
     add_sink,
     add_source,
+    sink_routes,
 )
-from rsocket_trio.replay import sink as sink_module
-from rsocket_trio.replay.entries import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
+from rsocket_trio.replay.element_metadata import KEY, POSITION, RECORD_METADATA, ROWS, WRITE, read_source_payload
 from rsocket_trio.testing import connected_pair
 from tests.replay.disks import BadDisk, FullDisk, QuickDisk
 
@@ -152,7 +152,7 @@ async def test_a_live_tail_goes_on_where_the_past_ends(autojump_clock: trio.test
 
 
 async def test_a_range_with_an_end_is_served_while_others_append(tmp_path: Path) -> None:
-    log = FileLog(tmp_path, segment_bytes=5000, layer=QuickDisk())
+    log = FileLog(tmp_path, segment_bytes=5000, filesystem=QuickDisk())
     async with source(log) as client, trio.open_nursery() as nursery:
         await log.append(b"first")
 
@@ -250,10 +250,10 @@ def damage_first_file(directory: Path) -> Path:
 async def test_damage_ends_a_reader_with_the_position_and_no_name_of_a_file(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with FileLog(tmp_path, segment_bytes=200, layer=QuickDisk()) as log:
+    async with FileLog(tmp_path, segment_bytes=200, filesystem=QuickDisk()) as log:
         await log.append_all({0: [Element(b"%020d" % n) for n in range(20)]})
     first = damage_first_file(tmp_path)
-    async with source(FileLog(tmp_path, segment_bytes=200, layer=QuickDisk())) as client:
+    async with source(FileLog(tmp_path, segment_bytes=200, filesystem=QuickDisk())) as client:
         async with reading(client, 0, 20) as items:
             assert read_source_payload(await anext(items)) == Record(0, b"%020d" % 0)
             with pytest.raises(
@@ -350,7 +350,7 @@ def test_an_element_without_a_position_is_told(metadata: bytes | None) -> None:
 
 
 async def test_a_log_that_was_not_opened_is_opened_by_the_first_request(tmp_path: Path) -> None:
-    responder, log = Responder(), FileLog(tmp_path, layer=QuickDisk())
+    responder, log = Responder(), FileLog(tmp_path, filesystem=QuickDisk())
     add_source(responder, "rows", log)
     async with connected_pair(responder) as (client, _):
         assert (await client.request_response(route="rows.offsets")).text == '{"0":{"earliest":0,"latest":0}}'
@@ -435,7 +435,7 @@ async def collect(channel: Channel, answers: list[Payload]) -> None:
 async def test_rows_of_no_size_wait_as_well_while_their_answers_get_no_credit(
     row: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sink_module, "WAITING_BYTES", 1000 * 256)
+    monkeypatch.setattr(sink_routes, "WAITING_BYTES", 1000 * 256)
     ledger = Ledger()
     async with (
         sink(ledger) as client,
@@ -545,7 +545,7 @@ async def test_staged_rows_count_once_they_are_committed() -> None:
 @pytest.mark.parametrize("how", ["cancel", "loss", "bad element"])
 @pytest.mark.parametrize("kind", ["memory", "files"])
 async def test_a_stage_that_does_not_complete_is_discarded(kind: str, how: str, tmp_path: Path) -> None:
-    ledger = Ledger() if kind == "memory" else FileLedger(tmp_path, layer=QuickDisk())
+    ledger = Ledger() if kind == "memory" else FileLedger(tmp_path, filesystem=QuickDisk())
     responder = Responder()
     add_sink(responder, "rows", ledger)
     async with ledger:
@@ -573,7 +573,7 @@ async def test_more_than_may_be_staged_is_rejected_so_that_it_may_be_tried_again
 
 
 async def test_an_attempt_is_no_path(tmp_path: Path) -> None:
-    async with sink(FileLedger(tmp_path / "ledger", layer=QuickDisk())) as client:
+    async with sink(FileLedger(tmp_path / "ledger", filesystem=QuickDisk())) as client:
         for attempt in ("../outside", "/tmp/outside", "", ".", "a.b", "a\0", "x" * 65, 7, None):
             with pytest.raises(Invalid, match="an attempt is a UUID"):
                 await staged(client, attempt, [b""])  # type: ignore[arg-type]
@@ -607,7 +607,7 @@ async def test_a_full_disk_is_told_to_every_writer_and_to_the_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = FullDisk()
-    ledger = FileLedger(tmp_path, layer=disk)
+    ledger = FileLedger(tmp_path, filesystem=disk)
     async with sink(ledger) as client:
         await staged(client, "a", [b"1", b"2"])
         disk.room = 10
@@ -633,7 +633,7 @@ async def test_a_full_disk_is_told_to_every_writer_and_to_the_log(
 
 async def test_of_a_disk_that_fails_nobody_says_that_nothing_was_written(tmp_path: Path) -> None:
     disk = BadDisk()
-    async with sink(FileLedger(tmp_path, layer=disk)) as client:
+    async with sink(FileLedger(tmp_path, filesystem=disk)) as client:
         await staged(client, "a", [b"1"])
         disk.failing = {"sync": errno.EIO}
         with pytest.raises(ApplicationError, match="nobody knows what was written: EIO") as caught:

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.metadata import decode_composite
 from rsocket_trio.replay import Ledger, MemoryLog, add_sink
-from rsocket_trio.replay.entries import WRITE
+from rsocket_trio.replay.element_metadata import WRITE
 from rsocket_trio.spark.columns import sink_columns
 from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.delivering import Report

@@ -8,7 +8,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, Strin
 
 from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, decode_composite, decode_route
-from rsocket_trio.replay.entries import KEY, RECORD_METADATA, ROWS, read_sink_payload
+from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, ROWS, read_sink_payload
 from rsocket_trio.spark.columns import Columns, sink_columns
 from rsocket_trio.spark.elements import PIECE_BYTES, PIECE_ROWS, REQUEST_BYTES, Encoder, RowError, rows_of
 from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError

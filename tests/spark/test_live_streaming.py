@@ -22,7 +22,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import ApplicationError, Channel, Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import LogLocked
-from rsocket_trio.replay.layer import FileLayer
+from rsocket_trio.replay.filesystem import FileSystem
 from rsocket_trio.spark import wal
 from rsocket_trio.spark.held import Intake, MemoryStore, check_held, within
 from rsocket_trio.spark.live_streaming import HeldStreamReader, MemoryStreamReader, WalStreamReader
@@ -323,7 +323,7 @@ def test_a_full_disk_ends_the_query_and_loses_nothing_that_was_acknowledged(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patched:
-        patched.setattr(FileLayer, "write", full)
+        patched.setattr(FileSystem, "write", full)
         ticker.wanted = 10**9
         eventually(lambda: reader._intake.error is not None)
     # The next one would have lost the credit of another subscription.
@@ -347,7 +347,7 @@ async def test_what_comes_while_files_are_deleted_is_in_the_log(
     await log.add(payloads(3))
     deleting, added = threading.Event(), threading.Event()
 
-    class Disk(FileLayer):
+    class Disk(FileSystem):
         def sync_directory(self, path: Path) -> None:
             # In the thread that deletes, between the new file's header and its place in the log.
             if not deleting.is_set():
@@ -393,7 +393,7 @@ async def test_a_damaged_log_is_named(tmp_path: Path) -> None:
 async def test_the_log_waits_for_the_disk_as_asked(sync: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = store(tmp_path, walSync=sync)
     syncs: list[int] = []
-    monkeypatch.setattr(log._segments._layer, "sync", syncs.append)
+    monkeypatch.setattr(log._segments._filesystem, "sync", syncs.append)
     await log.add(payloads(10))
     await log.add(payloads(10))
 

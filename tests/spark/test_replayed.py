@@ -24,7 +24,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.replay import Record, add_source
-from rsocket_trio.replay.entries import source_payload
+from rsocket_trio.replay.element_metadata import source_payload
 from rsocket_trio.spark.options import Use
 from rsocket_trio.spark.protocol import encode_ends, encode_range
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import Channel, Payload, Rejected, Responder
 from rsocket_trio.replay import Element
-from rsocket_trio.replay.entries import read_sink_payload
+from rsocket_trio.replay.element_metadata import read_sink_payload
 from rsocket_trio.spark import staging
 from rsocket_trio.spark.connections import target_of
 from rsocket_trio.spark.delivering import SinkError

@@ -16,7 +16,7 @@ import trio
 
 from rsocket_trio import Connection, Outgoing, Payload, Responder, Setup, serve
 from rsocket_trio.replay import Element, MemoryLog, add_source
-from rsocket_trio.replay.entries import source_payload
+from rsocket_trio.replay.element_metadata import source_payload
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 PIECE = 100

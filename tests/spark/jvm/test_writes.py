@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from rsocket_trio.metadata import decode_composite
-from rsocket_trio.replay.entries import KEY, RECORD_METADATA
+from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA
 from rsocket_trio.spark import register
 from tests.blocks import ROOT
 

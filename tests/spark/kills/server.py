@@ -18,7 +18,7 @@ import trio
 
 from rsocket_trio import Responder, serve
 from rsocket_trio.replay import Commit, Element, FileLedger, FileLog, MemoryLog, Record, add_sink, add_source
-from rsocket_trio.replay.ledger import Stage
+from rsocket_trio.replay.staged_attempts import StagedAttempt
 
 
 def say(*words: object) -> None:
@@ -45,7 +45,7 @@ class Watched(FileLedger):
         await super().write(elements)
         self.took(sum(map(len, elements.values())))
 
-    async def begin(self, sink: str, attempt: str, partition: int) -> Stage:
+    async def begin(self, sink: str, attempt: str, partition: int) -> StagedAttempt:
         stage = await super().begin(sink, attempt, partition)
         keep = stage.keep
 

@@ -48,37 +48,37 @@ class Faults:
     split: Sizes | None = attrs.field(default=None, validator=_range(1))
     """Bytes of the pieces that a write arrives in."""
     delay: Seconds | None = attrs.field(default=None, validator=_range(0))
-    """How long each piece, and each connect, is under way."""
+    """Delay of each piece, and of each connect, in seconds."""
     stall: Seconds | None = attrs.field(default=None, validator=_range(0))
-    """How long a piece is under way that is stalled; all behind it wait."""
+    """Delay of a stalled piece in seconds; all behind it wait."""
     stall_chance: float = attrs.field(default=0.02, validator=_chance)
-    """How likely a piece is stalled."""
+    """Probability that a piece is stalled."""
     buffer: Sizes | None = attrs.field(default=None, validator=_range(1))
     """Bytes that may be under way in one direction; a writer waits beyond. Drawn for each direction."""
     vanish_after: Sizes | None = attrs.field(default=None, validator=_range(0))
-    """After how many bytes in one direction all further ones vanish without an error: a half-open connection."""
+    """Bytes in one direction after which all further ones vanish without an error: a half-open connection."""
     vanish_chance: float = attrs.field(default=1.0, validator=_chance)
-    """How likely that happens to a connection."""
+    """Probability that this happens to a connection."""
     vanish_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=_some)
     """The sides whose bytes vanish: one of these is drawn."""
     cut_after: Sizes | None = attrs.field(default=None, validator=_range(0))
-    """After how many bytes in one direction the connection is cut. The write that reaches it fails half-way."""
+    """Bytes in one direction after which the connection is cut. The write that reaches it fails half-way."""
     cut_chance: float = attrs.field(default=1.0, validator=_chance)
-    """How likely that happens to a connection."""
+    """Probability that this happens to a connection."""
     cut_from: tuple[Side, ...] = attrs.field(default=SIDES, validator=_some)
     """The sides whose bytes are counted: one of these is drawn."""
     cut_with: tuple[End, ...] = attrs.field(default=ENDS, validator=_some)
     """The end that readers get then: the end of the stream, or ``BrokenResourceError``."""
     cut_delivers: tuple[bool, ...] = attrs.field(default=(True, False), validator=_some)
-    """Whether readers get the bytes that are still under way before it."""
+    """True if readers first get the bytes that are still under way: one of these is drawn."""
     refuse: float = attrs.field(default=0.0, validator=_chance)
-    """How likely a connect raises ``OSError``."""
+    """Probability that a connect raises ``OSError``."""
     duplicate: float = attrs.field(default=0.0, validator=_chance)
-    """How likely the server sees a connect twice, each with the same first bytes of the client."""
+    """Probability that the server sees a connect twice, each with the same first bytes of the client."""
     duplicate_bytes: Sizes = attrs.field(default=(0, 64), validator=_range(0))
-    """How many bytes the second one gets before it is cut."""
+    """Bytes that the second one gets before it is cut."""
     quiet_after: Seconds | None = attrs.field(default=None, validator=_range(0))
-    """When all faults end, in seconds from the first connect. A connection whose bytes vanish then stays half-open."""
+    """Seconds from the first connect after which all faults end. A connection that is half-open then stays so."""
 
 
 NO_FAULTS = Faults()

@@ -14,7 +14,7 @@ import outcome
 import trio
 
 from rsocket_trio.connection.waiting import Parking
-from rsocket_trio.replay.layer import SYSTEM, FileLayer
+from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import (
     READ_BYTES,
@@ -34,7 +34,7 @@ logger = logging.getLogger("rsocket_trio.replay")
 
 @attrs.define(eq=False)
 class Group:
-    """What one caller appends, and the caller, who waits."""
+    """The elements of one ``append_all``, and the task that waits for their positions."""
 
     elements: Mapping[int, Iterable[Element]]
     at: Mapping[int, int] | None
@@ -42,7 +42,7 @@ class Group:
     begins: outcome.Outcome[dict[int, int]] | None = None
 
     def settle(self, begins: outcome.Outcome[dict[int, int]]) -> None:
-        """Tell the caller what came of it."""
+        """Set the outcome and wake the task that waits for it."""
         self.begins = begins
         task, self.task = self.task, None
         if task is not None:
@@ -57,7 +57,7 @@ class FileLog(ReplayableLog):
     which survives the end of the process but not that of the machine. A file holds about ``segment_bytes``, and is
     deleted by ``trim`` as a whole.
 
-    Opening raises ``LogLocked`` if another writer has the folder, ``CorruptLog`` for damage to what was safe,
+    To open raises ``LogLocked`` if another writer has the folder, ``CorruptLog`` for damage to what was safe,
     ``ValueError`` if the folder has more partitions, and ``OSError``. ``truncated`` then says how many bytes of a
     torn tail were cut off.
     """
@@ -69,7 +69,7 @@ class FileLog(ReplayableLog):
         *,
         segment_bytes: int = SEGMENT_BYTES,
         sync: Sync = "batch",
-        layer: FileLayer = SYSTEM,
+        filesystem: FileSystem = SYSTEM,
     ) -> None:
         if partitions < 1:
             raise ValueError(f"{partitions} partitions: there must be at least 1")
@@ -81,7 +81,7 @@ class FileLog(ReplayableLog):
         self._count = partitions
         self._segment_bytes = segment_bytes
         self._sync = sync
-        self._layer = layer
+        self._filesystem = filesystem
         self._lock: DirectoryLock | None = None
         self._partitions: list[Segments] = []
         self._readers = [Parking() for _ in range(partitions)]
@@ -102,12 +102,12 @@ class FileLog(ReplayableLog):
 
     @property
     def truncated(self) -> int:
-        """Bytes of torn tails that were cut off when it was opened: of appends that had not returned."""
+        """Return the bytes of torn tails cut off at the opening: of appends that had not returned."""
         return sum(segments.truncated for segments in self._partitions)
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return sum(segments.size for segments in self._partitions)
 
     @property
@@ -128,7 +128,7 @@ class FileLog(ReplayableLog):
         for partition, group_elements in elements.items():
             self._find(partition)
             if isinstance(group_elements, Sequence):
-                # What is found wrong later fails all that is written with it, and has to be written again.
+                # An element that is refused later fails the whole group, which is then written call by call.
                 for element in group_elements:
                     check_element(element)
         group = Group(elements, at)
@@ -136,7 +136,7 @@ class FileLog(ReplayableLog):
         if self._is_writing:
             await self._wait_for(group)
         if group.begins is None:
-            # Nobody else writes: this task does, for all that have come, and hands over.
+            # No task writes: this one writes all pending groups, then wakes the first of those that came meanwhile.
             with trio.CancelScope(shield=True):
                 await self._write_pending()
         assert group.begins is not None
@@ -171,7 +171,7 @@ class FileLog(ReplayableLog):
             readers.wake_all()
         await self._alone(self._close)
 
-    # Opening and closing, in a thread
+    # Opening and closing: these run in a thread
 
     def _open(self) -> None:
         lock = DirectoryLock(self.directory)
@@ -188,7 +188,7 @@ class FileLog(ReplayableLog):
                         segment_bytes=self._segment_bytes,
                         sync=self._sync != "never",
                         partition=number,
-                        layer=self._layer,
+                        filesystem=self._filesystem,
                     )
                 )
         except BaseException:
@@ -206,10 +206,13 @@ class FileLog(ReplayableLog):
         if self._lock is not None:
             self._lock.release()
 
-    # Writing: one task at a time, for all
+    # Writing: one task at a time writes the groups of all
 
     async def _wait_for(self, group: Group) -> None:
-        """Wait until a group is settled, or its task has to write. Once it is being written, it can't be cancelled."""
+        """Wait until a group is settled, or until it is this task's turn to write.
+
+        A group being written can't be cancelled.
+        """
         group.task = trio.lowlevel.current_task()
 
         def abort(_: object) -> trio.lowlevel.Abort:
@@ -231,7 +234,7 @@ class FileLog(ReplayableLog):
             for group, result in zip(groups, results, strict=True):
                 group.settle(result)
         finally:
-            # Where the log was closed, or this task is torn down, nobody waits for ever.
+            # If the log was closed, or this task ends early, every waiting task is still woken.
             for group in groups:
                 if group.begins is None:
                     group.settle(outcome.Error(RuntimeError("interrupted: nobody knows what was written")))
@@ -242,7 +245,7 @@ class FileLog(ReplayableLog):
             self._readers[partition].wake_all()
 
     def _take(self) -> list[Group]:
-        """The groups to write now; others wait on."""
+        """Remove and return the groups to write now; the others wait on."""
         count = 1 if self._sync == "always" else len(self._pending)
         groups, self._pending = self._pending[:count], self._pending[count:]
         return groups
@@ -250,18 +253,18 @@ class FileLog(ReplayableLog):
     def _hand_over(self) -> None:
         self._is_writing = bool(self._pending)
         if self._pending:
-            # It stays pending until it runs, so that others can still join it.
+            # The woken task finds its group still pending and writes it with those that join until it runs.
             task, self._pending[0].task = self._pending[0].task, None
             assert task is not None
             trio.lowlevel.reschedule(task)
 
     async def _alone(self, function: Callable[[], object]) -> None:
-        """Run something in a thread while nobody writes."""
+        """Run a function in a thread while no task writes."""
         async with self._turn:
             await trio.to_thread.run_sync(function)
 
     def _write_groups(self, groups: Sequence[Group]) -> list[outcome.Outcome[dict[int, int]]]:
-        """Write what callers appended, in a thread: together, and each alone where that fails."""
+        """Write what callers appended, in a thread: all at once, or each alone if that fails."""
         try:
             return [outcome.Value(begins) for begins in self._write_together(groups)]
         except Exception as error:

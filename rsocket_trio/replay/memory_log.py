@@ -22,16 +22,16 @@ from rsocket_trio.replay.log import (
 OVERHEAD = 200
 """Bytes that a record takes beside its data and metadata, about."""
 BREATH = 128
-"""Calls of ``append_all`` after which one lets others run."""
+"""Calls of ``append_all`` after which one lets other tasks run."""
 SLACK = 1024
-"""Records that were let go of before the list is cut."""
+"""Dropped records at which the list is cut."""
 
 
 class MemoryLog(ReplayableLog):
-    """A log that ends with its process: for tests, and for what may be forgotten.
+    """A log that ends with its process: for tests, and for rows that may be lost.
 
-    ``limit_bytes`` bounds all partitions together: above it each partition lets go of its oldest records, and who
-    asks for them hears ``PositionExpired``. What does not fit at all raises ``ValueError``.
+    ``limit_bytes`` bounds all partitions together: above it each partition drops its oldest records, and a reader that
+    asks for them gets ``PositionExpired``. To append more than the limit raises ``ValueError``.
     """
 
     def __init__(self, partitions: int = 1, *, limit_bytes: int = 64 * 2**20) -> None:
@@ -101,7 +101,7 @@ class MemoryLog(ReplayableLog):
 
 
 class _Partition:
-    """Records in order; the first ``gone`` of the list were let go of."""
+    """The records of a partition in order; the first ``gone`` entries of the list were dropped."""
 
     def __init__(self) -> None:
         self.records: list[Record | None] = []

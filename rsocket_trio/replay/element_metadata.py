@@ -29,8 +29,8 @@ _NUMBER = struct.Struct(">I")
 
 
 def source_payload(record: Record, one: Callable[..., bytes] = _ONE.pack, head: bytes = _ONE_HEAD) -> Payload:
-    """What a source sends for a record."""
-    # The two defaults are there to be found without a look into the module: this runs for every row.
+    """Return the payload that a source sends for a record."""
+    # The defaults are local names, which are found faster than those of the module: this runs for every row.
     entry = one(head, record.position) if record.count == 1 else _MANY.pack(_MANY_HEAD, record.position, record.count)
     if record.metadata is not None:
         entry += encode_composite([Entry(RECORD_METADATA, record.metadata)])
@@ -38,7 +38,7 @@ def source_payload(record: Record, one: Callable[..., bytes] = _ONE.pack, head: 
 
 
 def read_source_payload(payload: Payload) -> Record:
-    """The record that a source sent. Raises ``RemoteProtocolError`` where it has no position."""
+    """Return the record that a source sent. Raise ``RemoteProtocolError`` where it has no position."""
     data, position, count, metadata = payload.metadata or b"", -1, 1, None
     for mime, start, end in spans(data):
         if mime == POSITION:
@@ -62,10 +62,10 @@ class Write:
 
 
 def read_sink_payload(payload: Payload, *, staged: bool = False) -> Write:
-    """The element that a writer sends. Raises ``Invalid`` for what is none.
+    """Return the element that a writer sends. Raise ``Invalid`` for invalid metadata.
 
     A key is kept: the record's metadata is then composite, the key's entry in front. In a stage the partition is that
-    of the attempt, and not looked for.
+    of the attempt, and the payload's is ignored.
     """
     key: bytes | None = None
     metadata: bytes | None = None

@@ -1,4 +1,4 @@
-"""Serving a log: readers ask for ranges of positions, and each element says where it stands."""
+"""The routes of a source: readers ask a log for ranges of positions, and each element carries its position."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import attrs
 import trio
 
 from rsocket_trio import Invalid, Outgoing, Payload, Responder
-from rsocket_trio.replay.entries import source_payload
+from rsocket_trio.replay.element_metadata import source_payload
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition
 from rsocket_trio.replay.log import READ_BYTES, Record, ReplayableLog
-from rsocket_trio.replay.requests import RangeRequest, read_ends, read_range
+from rsocket_trio.replay.route_requests import RangeRequest, read_ends, read_range
 
 OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
 FIRST_BYTES = 16 * 2**10
-"""Bytes that are read first for a reader; twice as many each time that it has taken them fast."""
+"""Bytes of a reader's first read; each read that it took in time doubles them."""
 SLOW = 0.2
-"""Seconds after which a reader that has not taken them is slow."""
+"""Seconds after which a reader that has not taken a read is slow."""
 
 
 def add_source(
@@ -29,9 +29,9 @@ def add_source(
 ) -> None:
     """Serve a log on a route, and on the routes ``.partitions``, ``.offsets`` and ``.ack`` behind it.
 
-    ``on_ack(partition, end)``, a plain or an async function, is told that a reader needs nothing below ``end`` any
-    more; ``log.trim`` is one. Several readers each say what they have done with themselves. A reader has up to
-    ``read_bytes`` of records in memory, fewer while it is slow. Raises ``ValueError`` for a route that is taken or too
+    ``on_ack(partition, end)``, a plain or an async function, is called when a reader needs nothing below ``end``
+    any more; ``log.trim`` is one. It is called for each of several readers. A reader has up to ``read_bytes`` of
+    records in memory, fewer while it is slow. Raise ``ValueError`` for a route that is taken or too
     long.
     """
 
@@ -70,7 +70,7 @@ def add_source(
 
 
 async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, most: int) -> None:
-    """Send the records of a range, and those to come where it has no end."""
+    """Send the records of a range; without an end also future ones. ``most`` is the largest read in bytes."""
     partition, end = wanted.partition, wanted.end
     place = Place(wanted.start)
     size = min(FIRST_BYTES, most)
@@ -87,19 +87,19 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
 
 @attrs.define
 class Place:
-    """How far a reader was sent."""
+    """The position behind the records that were sent to a reader."""
 
     position: int
 
     def pass_by(self, records: Iterable[Record]) -> Iterator[Payload]:
-        """What is sent for these, decoded as it is taken: others run in between."""
+        """Yield the payloads of records, decoded one by one, so that other tasks run in between."""
         for record in records:
             self.position = record.position + record.count
             yield source_payload(record)
 
 
 def said_bounds(log: ReplayableLog) -> bytes:
-    """The bounds of all partitions, as readers are told."""
+    """Return the bounds of all partitions as JSON."""
     bounds = {str(partition): log.bounds(partition) for partition in log.partitions()}
     told = {number: {"earliest": earliest, "latest": latest} for number, (earliest, latest) in bounds.items()}
     return json.dumps(told, separators=(",", ":")).encode()

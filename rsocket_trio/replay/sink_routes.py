@@ -1,4 +1,4 @@
-"""Taking rows in: at once, or staged and committed, so that each counts once."""
+"""The routes of a sink: rows are written at once, or staged and committed so that each counts once."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from rsocket_trio import Channel, Invalid, Payload, Responder
 from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.limits import charged
-from rsocket_trio.replay.entries import Write, read_sink_payload
+from rsocket_trio.replay.element_metadata import Write, read_sink_payload
 from rsocket_trio.replay.errors import CorruptLog, DamagedPartition, NotWritten
 from rsocket_trio.replay.ledger import Ledger
 from rsocket_trio.replay.log import Element
-from rsocket_trio.replay.requests import read_abort, read_commit, read_stage
+from rsocket_trio.replay.route_requests import read_abort, read_commit, read_stage
 from rsocket_trio.replay.segments import NO_ROOM
 
 WAITING_BYTES = 4 * 2**20
-"""What a channel's elements count that wait for those before them to be written and acknowledged: the bytes of each,
-and what holding it costs, for one may be empty."""
+"""Bytes of elements of one channel that may wait to be written and acknowledged.
+
+An element counts its own bytes and the overhead of holding it, since it may be empty."""
 
 
 def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
-    """Take rows in on a route, and on the routes ``.stage``, ``.commit`` and ``.abort`` behind it.
+    """Serve a ledger's writers on a route, and on the routes ``.stage``, ``.commit`` and ``.abort`` behind it.
 
-    Raises ``ValueError`` for a route that is taken or too long.
+    Raise ``ValueError`` for a route that is taken or too long.
     """
 
     async def write(request: Payload) -> bytes:
@@ -46,10 +47,10 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
             while writes := await queue.take():
                 if len(writes) > 1 and await is_written(writes):
                     count = len(writes)
-                    del writes  # they are in the log: nobody holds them until the writer wants to hear of them
+                    del writes  # they are in the log: free them before the wait for the writer's credit
                     await acknowledge(channel, count)
                     continue
-                # One may be at fault alone: those before it are written and acknowledged, so that it is known which.
+                # One of them was refused: write them one by one, so that the writer learns which.
                 for one in writes:
                     with told_to_writers():
                         await ledger.write(by_partition([one]))
@@ -99,13 +100,13 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
 
 
 async def acknowledge(channel: Channel, count: int) -> None:
-    """Say that so many elements are in the log."""
+    """Send one empty payload for each of ``count`` elements that are in the log."""
     for _ in range(count):
         await channel.send(b"")
 
 
 class Waiting:
-    """Elements of a channel that wait to be written: a few MiB, then no more are received."""
+    """The elements of a channel that wait to be written: at ``WAITING_BYTES`` it receives no more."""
 
     def __init__(self) -> None:
         self._writes: deque[Write] = deque()
@@ -114,7 +115,7 @@ class Waiting:
         self._changed = Parking()
 
     async def put(self, write: Write) -> None:
-        """Put one behind the others, and wait while there are too many."""
+        """Append an element, and wait while there are too many bytes."""
         self._writes.append(write)
         self._size += charged(write.element.size)
         self._changed.wake_all()
@@ -122,12 +123,12 @@ class Waiting:
             await self._changed.park()
 
     def complete(self) -> None:
-        """These were the last."""
+        """Mark the end: no further element comes."""
         self._is_complete = True
         self._changed.wake_all()
 
     async def take(self) -> list[Write]:
-        """All that wait, as soon as there are some; none after the last."""
+        """Wait for elements. Return all that wait, or an empty list after the last."""
         while not self._writes and not self._is_complete:
             await self._changed.park()
         writes = list(self._writes)
@@ -138,7 +139,7 @@ class Waiting:
 
 
 async def receive(channel: Channel, queue: Waiting) -> None:
-    """Queue what a channel brings, the payload that opened it first."""
+    """Queue the elements of a channel, that of the opening payload first."""
     await queue.put(read_sink_payload(channel.request))
     while batch := await channel.receive_batch():
         for payload in batch:
@@ -147,7 +148,7 @@ async def receive(channel: Channel, queue: Waiting) -> None:
 
 
 def by_partition(writes: Iterable[Write]) -> dict[int, list[Element]]:
-    """The elements of each partition, in order."""
+    """Return the elements by partition, in order."""
     groups: dict[int, list[Element]] = {}
     for write in writes:
         groups.setdefault(write.partition, []).append(write.element)
@@ -155,13 +156,13 @@ def by_partition(writes: Iterable[Write]) -> dict[int, list[Element]]:
 
 
 def answer(**content: object) -> bytes:
-    """An answer in JSON."""
+    """Return an answer as JSON."""
     return json.dumps(content, separators=(",", ":")).encode()
 
 
 @contextmanager
 def told_to_writers() -> Iterator[None]:
-    """Say what went wrong in a way that reaches the writer, and shows nothing of our files."""
+    """Translate errors of the disk and the log into errors that are sent to the writer and name no file."""
     try:
         yield
     except OSError as error:

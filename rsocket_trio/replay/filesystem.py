@@ -1,4 +1,4 @@
-"""The few calls to the operating system that a log on files makes, in one place, so that tests can make them fail."""
+"""The calls to the operating system that a log on files makes, in one place, so that tests can make them fail."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import os
 from pathlib import Path
 
 
-class FileLayer:
-    """Files as the system has them. All of it blocks, and raises ``OSError``."""
+class FileSystem:
+    """The files of the operating system. Every method blocks, and raises ``OSError``."""
 
     def create(self, path: Path) -> int:
-        """A new file, to write and to read."""
+        """Return a new file, to write and to read."""
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
 
     def open(self, path: Path, *, writable: bool = False) -> int:
-        """A file that exists."""
+        """Return a file that exists."""
         return os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
 
     def write(self, fd: int, data: bytes | memoryview, offset: int) -> int:
-        """Write at an offset; how many bytes it took."""
+        """Write at an offset. Return the number of bytes written."""
         return os.pwrite(fd, data, offset)
 
     def read(self, fd: int, size: int, offset: int) -> bytes:
-        """At most so many bytes from an offset on."""
+        """Return at most ``size`` bytes from an offset on."""
         return os.pread(fd, size, offset)
 
     def size(self, fd: int) -> int:
-        """Bytes of a file."""
+        """Return bytes of a file."""
         return os.fstat(fd).st_size
 
     def close(self, fd: int) -> None:
@@ -34,11 +34,11 @@ class FileLayer:
         os.close(fd)
 
     def sync(self, fd: int) -> None:
-        """Wait until what was written is on the disk."""
+        """Wait until the written bytes are on the disk."""
         os.fdatasync(fd)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Cut the file to so many bytes."""
+        """Cut the file to ``size`` bytes."""
         os.ftruncate(fd, size)
 
     def remove(self, path: Path) -> None:
@@ -46,7 +46,7 @@ class FileLayer:
         path.unlink(missing_ok=True)
 
     def rename(self, old: Path, new: Path) -> None:
-        """Give a file another name, in place of whatever had it."""
+        """Rename a file; it replaces a file of the new name."""
         old.replace(new)
 
     def sync_directory(self, path: Path) -> None:
@@ -58,11 +58,11 @@ class FileLayer:
             os.close(fd)
 
     def write_all(self, fd: int, data: bytes | bytearray, offset: int) -> None:
-        """Write all of it. When this raises, a part may have been written."""
+        """Write all of ``data``. If this raises, a part may have been written."""
         with memoryview(data) as view:
             done = 0
             while done < len(view):
                 done += self.write(fd, view[done:], offset + done)
 
 
-SYSTEM = FileLayer()
+SYSTEM = FileSystem()

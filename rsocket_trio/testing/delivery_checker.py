@@ -1,4 +1,4 @@
-"""The judge of a run: what was offered, what arrived, which handlers and calls began and ended."""
+"""Checks the deliveries of a run: items lost, duplicated or reordered, handlers run twice, calls that never ended."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Mark: TypeAlias = tuple[int, int]
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """What was wrong, a line each. Empty of everything if nothing was."""
+    """The faults found, one line each; all fields are empty if there are none."""
 
     lost: tuple[str, ...] = ()
     """Items that never came: something behind them did, or the end of their stream."""
     duplicated: tuple[str, ...] = ()
     """Items that came again."""
     unexpected: tuple[str, ...] = ()
-    """What nobody sent on that stream, or what a ``send`` that failed had sent all the same."""
+    """Items that were never offered on that stream, or whose ``send`` failed."""
     reordered: tuple[str, ...] = ()
     """Items that came behind one that was sent later."""
     restarted: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was wrong."""
+        """Return whether nothing was wrong."""
         return not any(attrs.astuple(self))
 
     def __str__(self) -> str:
@@ -59,7 +59,7 @@ class _Flow:
     is_complete: bool = False
 
     def next_number(self) -> int:
-        """The number of the item that is due."""
+        """Return the number of the item that is due."""
         number = self.arrived
         while number in self.failed:
             number += 1
@@ -77,12 +77,12 @@ class _Flow:
 
 
 class Ledger:
-    """Makes items, is told what becomes of them, and tells what was wrong.
+    """Makes items, records what becomes of them, and reports faults.
 
     Items know their stream, direction, number and checksum as far as their size lets them: the small ones hold what
     fits, and an empty one is told from another by its place only.
 
-    ``trace`` notes everything that the ledger is told, beside what the network notes there.
+    ``trace`` receives everything that the ledger records, beside the facts of the network.
     """
 
     def __init__(self, trace: Trace | None = None) -> None:
@@ -95,7 +95,7 @@ class Ledger:
     # Items
 
     def offer(self, stream: str, direction: Direction, size: int) -> bytes:
-        """The next item of a stream, to be sent now."""
+        """Return the next item of a stream, to be sent now."""
         flow = self._flow(stream, direction)
         number = len(flow.items)
         item = made(stream, direction, number, size)
@@ -104,7 +104,7 @@ class Ledger:
         return item
 
     def refused(self, stream: str, direction: Direction) -> None:
-        """The ``send`` of the item that was offered last failed, or was cancelled: it must never arrive."""
+        """Record that the ``send`` of the last offered item failed or was cancelled: it must never arrive."""
         flow = self._flow(stream, direction)
         number = len(flow.items) - 1
         flow.failed.add(number)
@@ -113,7 +113,7 @@ class Ledger:
             self._wrong["unexpected"].append(f"{flow.describe(number)}, whose send failed")
 
     def received(self, stream: str, direction: Direction, item: bytes) -> None:
-        """This came on that stream."""
+        """Record an item that arrived on a stream."""
         flow = self._flow(stream, direction)
         mark = len(item), zlib.crc32(item)
         due = flow.next_number()
@@ -137,28 +137,28 @@ class Ledger:
             self._accuse("unexpected", f"{flow.name}: {len(item)} bytes, {item[:16].hex()}")
 
     def completed(self, stream: str, direction: Direction) -> None:
-        """The reader came to the good end of a stream: everything must have arrived."""
+        """Record that the reader reached the regular end of a stream: all items must have arrived."""
         flow = self._flow(stream, direction)
         flow.is_complete = True
         self._note(flow.name, "completes")
 
-    # Who is at work
+    # Handlers and calls
 
     @contextmanager
     def handler(self, stream: str) -> Iterator[None]:
-        """The handler of a stream, from its first step to its last."""
+        """Put this around the body of a stream's handler."""
         self._starts[stream] += 1
         with self._at_work(f"handler of {stream}"):
             yield
 
     @contextmanager
     def call(self, stream: str) -> Iterator[None]:
-        """The call that asks for a stream."""
+        """Put this around the call that requests a stream."""
         with self._at_work(f"call of {stream}"):
             yield
 
     def verdict(self) -> Verdict:
-        """What was wrong, by now."""
+        """Return the faults found so far."""
         return Verdict(
             lost=tuple(line for flow in self._flows.values() for line in flow.lost()),
             restarted=tuple(f"handler of {name}, {count} times" for name, count in self._starts.items() if count > 1),
@@ -196,7 +196,7 @@ class Ledger:
 
 
 def made(stream: str, direction: Direction, number: int, size: int) -> bytes:
-    """An item: a checksum of the rest, its number, its stream and direction, its size, and filling."""
+    """Return an item: a checksum of the rest, its number, its stream and direction, its size, and filling."""
     label = f"{stream} {direction} {size} ".encode()
     rest = number.to_bytes(4, "big") + label
     missing = size - 4 - len(rest)
@@ -207,7 +207,7 @@ def made(stream: str, direction: Direction, number: int, size: int) -> bytes:
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether an exception is nothing but Trio's cancellation, be it in groups."""
+    """Return whether an exception is nothing but Trio's cancellation, be it in groups."""
     if isinstance(error, BaseExceptionGroup):
         return error.split(trio.Cancelled)[1] is None
     return isinstance(error, trio.Cancelled)

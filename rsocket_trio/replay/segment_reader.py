@@ -1,4 +1,4 @@
-"""Finding and reading records in the segment files of one partition, in any thread, while others are appended."""
+"""Finds and reads records in the segment files of one partition, in any thread, while others are appended."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 import attrs
 
 from rsocket_trio.replay.errors import CorruptLog, PositionAhead, PositionExpired
-from rsocket_trio.replay.layer import FileLayer
+from rsocket_trio.replay.filesystem import FileSystem
 from rsocket_trio.replay.log import READ_BYTES, Record
-from rsocket_trio.replay.records import SEGMENT_HEADER, Damage, heads, records
 from rsocket_trio.replay.recovery import read_block
+from rsocket_trio.replay.segment_records import SEGMENT_HEADER, Damage, heads, records
 
 INDEX_BYTES = 16 * 2**10
-"""Bytes between two places of a file that are remembered with their positions."""
+"""Bytes between two places of a file whose positions are indexed."""
 CURSORS = 1024
 """Readers whose place is remembered exactly."""
 FOREVER = 2**63
@@ -25,7 +25,7 @@ FOREVER = 2**63
 
 @attrs.define(eq=False)
 class Segment:
-    """One file, and the places in it that are known: ``walked`` is the offset up to which they are."""
+    """One file, and an index of places in it; ``walked`` is the offset up to which it is indexed."""
 
     path: Path
     first: int
@@ -38,7 +38,7 @@ class Segment:
     def note(self, offset: int, position: int) -> None:
         """Remember a place, if it is far enough from the one before."""
         if not self.offsets or offset - self.offsets[-1] >= INDEX_BYTES:
-            # In this order: who reads meanwhile finds an offset for every position.
+            # In this order, so that a reader in another thread finds an offset for every position.
             self.offsets.append(offset)
             self.positions.append(position)
 
@@ -50,14 +50,14 @@ class Segment:
         self.walked = min(self.walked, offset)
 
     def nearest(self, position: int) -> tuple[int, int]:
-        """The last known place at or before a position: its offset and position."""
+        """Return the last known place at or before a position: its offset and position."""
         index = bisect_right(self.positions, position) - 1
         return (SEGMENT_HEADER, self.first) if index < 0 else (self.offsets[index], self.positions[index])
 
 
 @attrs.frozen
 class View:
-    """What readers see: the segments, the size of the last one, and the position where it ends."""
+    """The committed content: the segments, the size of the last one in bytes, and the position where it ends."""
 
     segments: tuple[Segment, ...]
     size: int
@@ -67,14 +67,15 @@ class View:
 class SegmentReader:
     """Reads one partition, and learns where its positions are."""
 
-    def __init__(self, partition: int, layer: FileLayer) -> None:
+    def __init__(self, partition: int, filesystem: FileSystem) -> None:
         self._partition = partition
-        self._layer = layer
+        self._filesystem = filesystem
         self._walking = threading.Lock()
         self._cursors: dict[int, tuple[Segment, int]] = {}
 
     def read(self, view: View, start: int, end: int | None, max_bytes: int) -> Iterator[Record]:
-        """About ``max_bytes`` of what readers see from ``start`` to below ``end``, decoded as it is taken."""
+        """Return about ``max_bytes`` of committed records from ``start`` to below ``end``, decoded as they are
+        taken."""
         if start < view.segments[0].first:
             raise PositionExpired.at(start, self._partition, view.segments[0].first)
         if start > view.latest:
@@ -88,16 +89,16 @@ class SegmentReader:
         else:
             limit, stop = view.size, view.latest
         try:
-            fd = self._layer.open(segment.path)
+            fd = self._filesystem.open(segment.path)
         except FileNotFoundError:
             if segment.is_gone:
                 raise PositionExpired.at(start, self._partition, view.segments[-1].first) from None
             raise CorruptLog(segment.path, 0, start, "the file is missing") from None
         try:
             offset, position = self._locate(fd, segment, start, limit)
-            block = read_block(self._layer, fd, offset, limit, max_bytes)
+            block = read_block(self._filesystem, fd, offset, limit, max_bytes)
         finally:
-            self._layer.close(fd)
+            self._filesystem.close(fd)
         return self._decoded(
             segment, block, (offset, limit), (position, stop), (start, FOREVER if end is None else end)
         )
@@ -117,7 +118,7 @@ class SegmentReader:
         self._cursors[position] = segment, offset
 
     def _locate(self, fd: int, segment: Segment, start: int, limit: int) -> tuple[int, int]:
-        """A place from which the record that holds ``start`` is not far, as offset and position."""
+        """Return a place from which the record that holds ``start`` is not far, as offset and position."""
         known = self._cursors.get(start)
         if known is not None and known[0] is segment and known[1] < limit:
             return known[1], start
@@ -130,12 +131,12 @@ class SegmentReader:
         """Learn the places of a file up to a position."""
         offset, position = segment.nearest(FOREVER)
         while offset < limit and position < start:
-            block = read_block(self._layer, fd, offset, limit, READ_BYTES)
+            block = read_block(self._filesystem, fd, offset, limit, READ_BYTES)
             try:
                 for head in heads(block, offset, limit, position, check=False):
                     segment.note(head.offset, head.position)
                     offset, position = head.stop, head.position + head.count
             except Damage:
-                # Who reads on from the last place before it will say what is wrong.
+                # A read from the last place before the damage will raise it.
                 return
         segment.walked = max(segment.walked, offset)

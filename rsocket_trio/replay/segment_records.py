@@ -34,7 +34,7 @@ NO_METADATA = 0xFFFFFFFF
 
 
 class Damage(Exception):
-    """A record that can't be read: where it begins, the position that it should have, and what is wrong."""
+    """A record that can't be read: its offset in bytes, its expected position, and the reason."""
 
     def __init__(self, offset: int, position: int, reason: str) -> None:
         self.offset = offset
@@ -45,7 +45,7 @@ class Damage(Exception):
 
 @value
 class Head:
-    """Where a record stands, without its content."""
+    """The place of a record, without its content: offsets in bytes."""
 
     offset: int
     position: int
@@ -55,13 +55,13 @@ class Head:
 
 
 def encode_segment_header(first: int) -> bytes:
-    """The header of a segment whose first record has this position."""
+    """Return the header of a segment whose first record has this position."""
     fields = SEGMENT_FIELDS.pack(SEGMENT_MAGIC, first)
     return fields + CRC.pack(crc32(fields))
 
 
 def decode_segment_header(data: bytes) -> int:
-    """The position of the first record. Raises ``ValueError`` for anything else."""
+    """Return the position of the first record. Raise ``ValueError`` for anything else."""
     if len(data) < SEGMENT_HEADER:
         raise ValueError(f"a segment's header has {SEGMENT_HEADER} bytes, found {len(data)}")
     magic, first = SEGMENT_FIELDS.unpack_from(data)
@@ -72,7 +72,7 @@ def decode_segment_header(data: bytes) -> int:
 
 
 def encode_record(buffer: bytearray, position: int, element: Element, durable: int) -> None:
-    """Write one record behind what is in the buffer."""
+    """Append one encoded record to the buffer."""
     data, metadata, count = element.data, element.metadata, element.count
     if metadata is None:
         fields = FIELDS.pack(len(data), position, count, NO_METADATA, durable)
@@ -87,9 +87,9 @@ def encode_record(buffer: bytearray, position: int, element: Element, durable: i
 
 
 def missing(block: bytes, limit: int) -> int:
-    """Bytes that a block needs to hold its first record whole, of a file that has ``limit`` from there on; 0 if it is.
+    """Return the bytes that a block needs to hold its first record whole; 0 if it does.
 
-    Also 0 where what stands there is no record: to read it says why.
+    ``limit`` is the number of bytes of the file from the block on. Also 0 if no record begins there: to read it raises.
     """
     if len(block) < HEADER.size:
         return HEADER.size if HEADER.size <= limit else 0
@@ -101,11 +101,11 @@ def missing(block: bytes, limit: int) -> int:
 def records(
     block: bytes, base: int, limit: int, expected: int, start: int, end: int
 ) -> Generator[Record, None, tuple[int, int]]:
-    """The whole records of a block that have rows from ``start`` to below ``end``.
+    """Yield the whole records of a block that have rows from ``start`` to below ``end``.
 
     ``base`` is the block's own offset in its file, ``limit`` that of the end of what was written, ``expected`` the
-    position of the first record. Returns the offset and the position from where to read on: a record that the block
-    cuts is left. Raises ``Damage`` for what is no record with the position that follows, its CRC included.
+    position of the first record. Return the offset and the position from where to read on: a record that the block
+    cuts is left. Raise ``Damage`` for a record with a wrong magic number, position or CRC.
     """
     unpack, header, size = HEADER.unpack_from, HEADER.size, len(block)
     at = 0
@@ -134,7 +134,7 @@ def records(
 
 
 def heads(block: bytes, base: int, limit: int, expected: int, *, check: bool) -> Iterator[Head]:
-    """The same without the contents, and with the CRC looked at only if asked for."""
+    """Yield the same without the contents, and with the CRC looked at only if asked for."""
     at, size = 0, len(block)
     with memoryview(block) as view:
         while at + HEADER.size <= size:
@@ -153,7 +153,8 @@ def heads(block: bytes, base: int, limit: int, expected: int, *, check: bool) ->
 
 
 def was_durable(tail: bytes, base: int, damaged: int, expected: int) -> bool:
-    """Whether a whole record in the tail of a file says that the record at ``damaged`` was on the disk before it."""
+    """Return whether a whole record in the tail of a file says that the record at ``damaged`` was on the disk before
+    it."""
     at = tail.find(MAGIC_BYTES)
     with memoryview(tail) as view:
         while at >= 0 and at + HEADER.size <= len(tail):
@@ -167,7 +168,7 @@ def was_durable(tail: bytes, base: int, damaged: int, expected: int) -> bool:
 
 
 def _check_rest(base: int, at: int, size: int, limit: int, expected: int) -> None:
-    """Raise ``Damage`` if what is left of a block is no record that goes on behind it."""
+    """Raise ``Damage`` unless the rest of a block is the beginning of a record."""
     if at == 0 or base + size >= limit > base + at:
         raise Damage(base + at, expected, "the file ends within it")
 
