@@ -30,7 +30,7 @@ WATCHED = (
     "rsocket_trio.rsocket.session:Session",
     "rsocket_trio.streamux.session:Session",
 )
-STREAMS = (("rsocket_trio.rsocket.stream_table", "Stream"), ("rsocket_trio.streamux.exchanges", "Exchange"))
+STREAMS = (("rsocket_trio.rsocket.stream_table", "Stream"), ("rsocket_trio.streamux.request_table", "Exchange"))
 """Too many and too small for weak references: they are looked for where a connection was made."""
 DESCRIPTORS = Path("/proc/self/fd")
 SPARK = ("tests/spark/", "tests/analytics/", "tests/loadgen/")

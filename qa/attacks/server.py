@@ -40,7 +40,7 @@ WATCHED = {
     ("rsocket_trio.rsocket.session", "Session"): "sessions",
     ("rsocket_trio.streamux.session", "Session"): "sessions",
     ("rsocket_trio.rsocket.stream_table", "Stream"): "streams",
-    ("rsocket_trio.streamux.exchanges", "Exchange"): "streams",
+    ("rsocket_trio.streamux.request_table", "Exchange"): "streams",
 }
 
 

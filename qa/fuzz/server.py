@@ -28,7 +28,7 @@ from qa.fuzz.traffic import SPEAKERS, traffic
 from rsocket_trio import Channel, Limits, Payload, Responder, open_connection, serve
 from rsocket_trio.mux.stream_state import StreamState
 from rsocket_trio.rsocket.stream_table import Stream
-from rsocket_trio.streamux.exchanges import Exchange
+from rsocket_trio.streamux.request_table import Exchange
 
 WIDTH: Final = 8
 """Connections at one time."""

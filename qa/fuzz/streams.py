@@ -160,7 +160,7 @@ def chunks_in(layout: HeaderLayout, pieces: list[bytes]) -> tuple[list[tuple[int
             reader.feed(piece)
     except RemoteProtocolError as error:
         return consumer.found, str(error), ""
-    return consumer.found, "", reader.torn
+    return consumer.found, "", reader.partial
 
 
 def chunk_seeds() -> tuple[bytes, ...]:

@@ -14,9 +14,9 @@ from rsocket_trio.mux.framing import Unframed
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout
-from rsocket_trio.streamux.exchanges import Exchange
 from rsocket_trio.streamux.negotiation import Initialize
 from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.streamux.request_table import Exchange
 from rsocket_trio.streamux.session import Session, State
 from tests.streamux.pairs import chunks_in
 
@@ -154,9 +154,9 @@ class StreamuxTalk:
         table = self.session.table
         exchanges = [*table.theirs.values(), *(one for one in table.mine.values() if isinstance(one, Exchange))]
         joining = sum(one.joined.tell() for one in exchanges if one.joined is not None)
-        assert table.joining == joining, f"{table.joining} bytes counted in messages, {joining} held"
-        in_hand = sum(one.weight for one in table.theirs.values())
-        assert table.in_hand == in_hand, f"{table.in_hand} bytes counted in hand, {in_hand} held"
+        assert table.reassembling == joining, f"{table.reassembling} bytes counted in messages, {joining} held"
+        buffered = sum(one.weight for one in table.theirs.values())
+        assert table.buffered == buffered, f"{table.buffered} bytes counted in hand, {buffered} held"
         assert joining <= self.session.limits.reassembly_size
         assert len(table.theirs) <= self.session.limits.streams
         for one in exchanges:

@@ -344,7 +344,7 @@ MUTANTS = (
     ),
     Mutant(
         "an id is used again before its cancel is acknowledged",
-        "Exchanges.lock",
+        "RequestTable.lock",
         "self.mine[exchange.id] = LOCKED",
         "self.mine.pop(exchange.id, None)",
         ("tests/streamux/test_session.py", "tests/streamux/test_ids_never_collide.py"),

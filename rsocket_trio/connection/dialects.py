@@ -8,8 +8,7 @@ from rsocket_trio.rsocket import detection
 from rsocket_trio.rsocket import dialects as family
 from rsocket_trio.rsocket.detection import UNDECIDED, Undecided
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.streamux.detection import begins
-from rsocket_trio.streamux.outbound import NAME
+from rsocket_trio.streamux.negotiation import NAME, begins
 
 STREAMUX: Final = NAME
 ALL: Final[tuple[str, ...]] = (*family.ALL, STREAMUX)

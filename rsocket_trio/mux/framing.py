@@ -297,6 +297,8 @@ class Unframed:
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """Return all bytes in turn, joined once."""
+        if len(frames) == 1 and isinstance(frames[0], bytes):
+            return frames[0]
         return b"".join(bare(frames))
 
     def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:

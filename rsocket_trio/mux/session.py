@@ -85,6 +85,14 @@ class Session(Protocol):
     detached: int
     """Handlers that still run although their streams are over: they count as streams of the peer's."""
 
+    attention: bool
+    """Whether the connection has to do more after a read or a write than act on the events.
+
+    The session sets it when it drains, holds what came behind a closed gate, has so many answers or requests waiting
+    that reading may have to pause, gave up resumption, or moved its deadline. The connection tests it after each read
+    and each write, and clears it once a look finds nothing of the kind.
+    """
+
     has_announced: bool
     """Whether the peer was told, or is about to be, that the connection ends."""
 

@@ -53,32 +53,3 @@ class StreamIds:
             if stream_id not in in_use:
                 return stream_id
         raise LocalProtocolError(f"no stream id up to {self._last} is left on this connection")
-
-
-class RoundIds:
-    """All ids from 0 to below ``cap``, in turn from ``first`` on and round again; never one that is in use.
-
-    For protocols in which only the requester allocates ids and a new request waits while none is free: the caller has
-    made sure that one is.
-    """
-
-    __slots__ = ("_cap", "_next")
-
-    def __init__(self, cap: int, first: int) -> None:
-        self._cap = cap
-        self._next = first
-
-    def take(self, in_use: Container[int]) -> int:
-        """Return the next free id. Raise ``LocalProtocolError`` if all are in use."""
-        number = self._next
-        if number in in_use:
-            number = self._search(in_use)
-        self._next = (number + 1) % self._cap
-        return number
-
-    def _search(self, in_use: Container[int]) -> int:
-        for step in range(1, self._cap):
-            number = (self._next + step) % self._cap
-            if number not in in_use:
-                return number
-        raise LocalProtocolError(f"all {self._cap} request ids are in flight")

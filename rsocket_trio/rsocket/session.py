@@ -73,6 +73,7 @@ class Session(Standing):
         self.outbox = outbox_for(resume, limits.outbox_size, self.table.forget, self)
         self.resume_handshake = ResumeHandshake(self, resume)
         self._suspended = False
+        self.attention = True
         self.has_announced = False
         self.patterns = patterns_of(dialect.codec)
         self.commands = StreamSender(
@@ -273,6 +274,7 @@ class Session(Standing):
         return self._collected()
 
     def _collected(self) -> list[Event]:
+        self.attention = True
         events, self.receiver.events = self.receiver.events, []
         return events
 

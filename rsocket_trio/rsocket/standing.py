@@ -61,6 +61,7 @@ class Standing:
     __slots__ = (
         "__weakref__",
         "_suspended",
+        "attention",
         "beginning",
         "client",
         "commands",
@@ -81,6 +82,7 @@ class Standing:
     has_announced: bool
     """Whether the peer was told, or is about to be, that the connection ends."""
     _suspended: bool
+    attention: bool
     beginning: ClientBeginning | ServerBeginning | None
     client: bool
     commands: StreamSender

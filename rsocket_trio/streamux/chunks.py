@@ -142,7 +142,7 @@ class ChunkReader:
         self._id = self._bits = self._length = 0
 
     @property
-    def torn(self) -> str:
+    def partial(self) -> str:
         """The incomplete header or chunk in which the bytes end, in words; empty between two chunks."""
         if self._missing:
             here = self._length - self._missing

@@ -1,14 +1,18 @@
-"""The Streamux initialize message, and the pure function that derives the terms from two of them."""
+"""The negotiation of Streamux: the initialize message, its detection, and the terms that two of them give."""
 
 from __future__ import annotations
 
+import math
 from operator import index
 from typing import Any, Final, Literal, Self
 
 import attrs
 
 from rsocket_trio.errors import NegotiationFailed
+from rsocket_trio.mux.outbox import Outbox
 
+NAME: Final = "streamux/1"
+"""The name of the dialect."""
 VERSION: Final = 1
 """The protocol version of the specification, and the only one that is supported."""
 WILDCARD: Final = 31
@@ -17,6 +21,9 @@ SIZE: Final = 5
 """Bytes of an initialize message."""
 MOST_BITS: Final = 30
 """Bits that the id and the length may take together, beside the response and the termination bit."""
+
+QUICK_INIT_DELAY: Final = 0.01
+"""Seconds that the initialize message of a quick init waits for a first request, so that one write sends both."""
 
 Side = Literal["a", "b"]
 
@@ -206,3 +213,79 @@ def _within_bits(id_bits: int, length_bits: int) -> Terms:
         else:
             length_bits = MOST_BITS - id_bits
     return Terms(id_bits, length_bits)
+
+
+def begins(data: bytes) -> bool | None:
+    """Return whether these bytes begin an initialize message of this version; ``None`` if more bytes must decide.
+
+    DET-01: a length in the last two bytes tells it from a frame of 64 KiB and more, which has zeros there.
+    """
+    if len(data) < SIZE:
+        plausible = data[:1] in (b"", bytes([VERSION])) and not (len(data) > 1 and data[1] & 0xC0)
+        return None if plausible else False
+    return data[0] == VERSION and not data[1] & 0xC0 and (data[3] != 0 or data[4] != 0)
+
+
+class Negotiation:
+    """The exchange of the two initialize messages, over once the peer's is whole; ``received`` is the part that came.
+
+    A quick init holds the outbox: its message leaves before the first request, or alone after ``QUICK_INIT_DELAY``.
+    """
+
+    __slots__ = ("_alone_until", "_initialize", "_outbox", "overdue_at", "received")
+
+    def __init__(self, initialize: Initialize, outbox: Outbox) -> None:
+        self._initialize = initialize
+        self._outbox = outbox
+        self._alone_until = math.inf
+        self.overdue_at = math.inf
+        self.received = b""
+
+    @property
+    def deadline(self) -> float:
+        """The time at which ``expire`` has something to do."""
+        return min(self._alone_until, self.overdue_at)
+
+    def start(self, now: float, *, client: bool, timeout: float) -> Terms | None:
+        """Send this side's message. Return the terms of a quick init.
+
+        A client gives the server ``timeout`` seconds for its own message.
+        """
+        message = self._initialize.encode()
+        if client:
+            self.overdue_at = now + timeout
+        if client and self._initialize.qr:
+            self._outbox.hold()
+            self._alone_until = now + QUICK_INIT_DELAY
+            return quick_terms(self._initialize)
+        self._outbox.put_urgent(message)
+        return None
+
+    def send(self) -> None:
+        """Release the initialize message of a quick init, before all chunks that were put behind it."""
+        if self._alone_until != math.inf:
+            self._alone_until = math.inf
+            self._outbox.release(self._initialize.encode())
+
+    def expire(self, now: float) -> bool:
+        """Send the message of a quick init alone if that is due. Return whether the peer's message is overdue."""
+        if now >= self._alone_until:
+            self.send()
+        return now >= self.overdue_at
+
+    def take(self, data: bytes) -> tuple[bytes, Terms | None]:
+        """Take bytes of the peer's message. Return the bytes behind it, and the terms once it is whole.
+
+        Raise ``NegotiationFailed`` if the peer's message is invalid or the two do not agree.
+        """
+        missing = SIZE - len(self.received)
+        self.received += data[:missing]
+        if len(self.received) < SIZE:
+            return b"", None
+        self.send()  # even if it fails, the peer has to get this side's offer (SMX-INI-01)
+        theirs = Initialize.decode(self.received)
+        try:
+            theirs.check()
+        except NegotiationFailed as error:
+            raise NegotiationFailed(f"the peer's {error}") from None
+        return data[missing:], negotiate(self._initialize, theirs).terms

@@ -18,17 +18,24 @@ from rsocket_trio.errors import (
     Unsupported,
 )
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event, SessionEnded, SetupAccepted, SetupReceived
+from rsocket_trio.mux.events import (
+    Event,
+    ItemReceived,
+    ItemsReceived,
+    RequestReceived,
+    SessionEnded,
+    SetupAccepted,
+    SetupReceived,
+)
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.streamux.beginning import Beginning, Gate
 from rsocket_trio.streamux.chunks import ChunkReader, HeaderLayout
-from rsocket_trio.streamux.exchanges import Exchange, Exchanges
-from rsocket_trio.streamux.inbound import Inbound
-from rsocket_trio.streamux.negotiation import SIZE, Terms
+from rsocket_trio.streamux.negotiation import NAME, SIZE, Negotiation, Terms
 from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.streamux.outbound import NAME, Outbound, check_request
+from rsocket_trio.streamux.receiver import ChunkReceiver
+from rsocket_trio.streamux.request_table import Exchange, RequestTable
+from rsocket_trio.streamux.sender import ChunkSender, check
 from rsocket_trio.terms import Lease, Setup
 
 
@@ -42,6 +49,44 @@ class State(enum.Enum):
     OPEN = enum.auto()
     """Messages flow. A quick init begins here."""
     OVER = enum.auto()
+
+
+class RequestGate:
+    """Holds a client's requests until the server's application accepts the client."""
+
+    __slots__ = ("_count", "_held", "_limits", "_size")
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._held: list[Event] = []
+        self._count = 0
+        self._size = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough is held for reading to pause."""
+        return self._count >= self._limits.held_frames or self._size >= self._limits.held_size
+
+    def passed(self, events: list[Event]) -> list[Event]:
+        """Return the events that concern no request of the client's; hold the others."""
+        told: list[Event] = []
+        for event in events:
+            stream = getattr(event, "stream", None)
+            if stream is None or stream.requester:
+                told.append(event)
+                continue
+            self._held.append(event)
+            self._count += 1
+            if isinstance(event, RequestReceived | ItemReceived):
+                self._size += event.payload.size
+            elif isinstance(event, ItemsReceived):
+                self._count += len(event.payloads) - 1
+                self._size += sum(payload.size for payload in event.payloads)
+        return told
+
+    def open(self) -> list[Event]:
+        """Return the held events, in order."""
+        return self._held
 
 
 class Session:
@@ -79,10 +124,10 @@ class Session:
         self.state = State.NEGOTIATING
         self.error: RSocketError | None = None
         self.terms: Terms | None = None
-        self.table = Exchanges()
+        self.table = RequestTable()
         self.outbox = Outbox(limits.outbox_size, self.table.forget)
-        self.commands = Outbound(self.table, self.outbox, fragment_size, options.encode_error, self._begin)
-        self.inbound = Inbound(
+        self.commands = ChunkSender(self.table, self.outbox, fragment_size, options.encode_error)
+        self.receiver = ChunkReceiver(
             *(limits, self.table, self.commands, self.outbox),
             whole=whole and (options.requests != "chunks" or not chunks),
             chunks=chunks and (options.requests != "whole" or not whole),
@@ -90,18 +135,20 @@ class Session:
         )
         self._fragment_size = fragment_size
         self._randbelow = randbelow
-        self._beginning: Beginning | None = Beginning(options.initialize(), self.outbox)
-        self._gate: Gate | None = None
+        self._negotiation: Negotiation | None = Negotiation(options.initialize(), self.outbox)
+        self.attention = False
+        self._gate: RequestGate | None = None
         self._reader: ChunkReader | None = None
 
     # What the connection says
 
     def start(self, now: float) -> None:
         """Send the initialize message. A client that asks for a quick init is ready to make requests at once."""
-        assert self._beginning is not None
-        terms = self._beginning.start(now, client=self.client, patience=self.limits.setup_timeout)
+        assert self._negotiation is not None
+        terms = self._negotiation.start(now, client=self.client, timeout=self.limits.setup_timeout)
         if terms is not None:
             self.state = State.OPEN
+            self.commands.before_first = self._negotiation.send
             self._agree(terms)
 
     def accept(self, now: float, granted: tuple[Any, ...] = ()) -> list[Event]:
@@ -143,7 +190,8 @@ class Session:
 
     def drain(self) -> None:
         """Refuse new requests from now on; what is open may finish."""
-        self.inbound.draining = True
+        self.receiver.draining = True
+        self.attention = True
 
     def announce_close(self, *, last: bool) -> None:
         """Does nothing: the protocol has no word for it."""
@@ -165,7 +213,7 @@ class Session:
     @property
     def draining(self) -> bool:
         """Whether nothing new is taken or asked."""
-        return self.inbound.draining
+        return self.receiver.draining
 
     @property
     def awaits_setup(self) -> bool:
@@ -185,7 +233,7 @@ class Session:
     @property
     def opens_at_once(self) -> bool:
         """Whether a new request need not wait for an id, and is not refused."""
-        return not self.inbound.draining and not self.table.is_full
+        return not (self.receiver.draining or self.table.is_full)
 
     @property
     def is_full(self) -> bool:
@@ -195,9 +243,9 @@ class Session:
     @property
     def is_mid_frame(self) -> bool:
         """Whether a part of a chunk, or of the initialize message, is here and the rest is not."""
-        if self._beginning is not None:
-            return bool(self._beginning.heard)
-        return self._reader is not None and bool(self._reader.torn)
+        if self._negotiation is not None:
+            return bool(self._negotiation.received)
+        return self._reader is not None and bool(self._reader.partial)
 
     @property
     def message_budget(self) -> int | None:
@@ -207,23 +255,25 @@ class Session:
     @property
     def detached(self) -> int:
         """Handlers that still run although their requests are over."""
-        return self.inbound.detached
+        return self.receiver.detached
 
     @detached.setter
     def detached(self, number: int) -> None:
-        self.inbound.detached = number
+        self.receiver.detached = number
 
     @property
     def deadline(self) -> float:
         """When ``expire`` has something to say; infinite once both sides have spoken."""
-        return self._beginning.deadline if self._beginning is not None and self.state is not State.OVER else math.inf
+        return (
+            self._negotiation.deadline if self._negotiation is not None and self.state is not State.OVER else math.inf
+        )
 
     @property
     def patience_until(self) -> float:
         """When ``expire`` ends a connection whose server said nothing; infinite once it has."""
-        if self._beginning is None or self.state is State.OVER:
+        if self._negotiation is None or self.state is State.OVER:
             return math.inf
-        return self._beginning.patience_until
+        return self._negotiation.overdue_at
 
     @property
     def is_congested(self) -> bool:
@@ -232,7 +282,7 @@ class Session:
         return (
             outbox.reply_size >= limits.reply_size
             or outbox.reply_frames >= limits.reply_frames
-            or self.table.in_hand > limits.reassembly_size
+            or self.table.buffered > limits.reassembly_size
             or (self._gate is not None and self._gate.is_full)
         )
 
@@ -246,7 +296,7 @@ class Session:
 
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
         """Raise ``Unsupported``, or ``ValueError`` for an empty request, which would be a ping (SMX-MSG-04)."""
-        check_request(interaction, payload)
+        check(payload, interaction)
 
     def check_route(self) -> None:
         """Raises ``Unsupported``."""
@@ -260,14 +310,20 @@ class Session:
             return []
         try:
             for data in frames:
-                rest = data if self._beginning is None else self._negotiate(self._beginning, data)
+                rest = data if self._negotiation is None else self._negotiate(self._negotiation, data)
                 if rest and self._reader is not None:
                     self._reader.feed(rest)
         except RemoteProtocolError as error:
             self._fail(error)
         except NegotiationFailed as error:
             self._end(error)
-        return self._collected()
+        if self._gate is not None:
+            self.attention = True
+            return self._collected()
+        if self.outbox.reply_size or self.table.buffered > self.limits.reassembly_size:
+            self.attention = True  # reading may have to pause
+        events, self.receiver.events = self.receiver.events, []
+        return events
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
         """The transport could not go on."""
@@ -277,12 +333,12 @@ class Session:
 
     def cut_off(self, lost: ConnectionLost) -> RSocketError:
         """The transport ended: whether it did so inside of something (SMX-SPU-05)."""
-        if self._beginning is not None and self._beginning.heard:
+        if self._negotiation is not None and self._negotiation.received:
             error: RSocketError = NegotiationFailed(
-                f"{lost.text} after {len(self._beginning.heard)} of the {SIZE} bytes of its initialize message"
+                f"{lost.text} after {len(self._negotiation.received)} of the {SIZE} bytes of its initialize message"
             )
-        elif self._reader is not None and self._reader.torn:
-            error = ConnectionLost(f"{lost.text} {self._reader.torn}")
+        elif self._reader is not None and self._reader.partial:
+            error = ConnectionLost(f"{lost.text} {self._reader.partial}")
         else:
             return lost
         error.__cause__ = lost.__cause__
@@ -296,46 +352,42 @@ class Session:
 
     def expire(self, now: float) -> list[Event]:
         """What the clock asks for: the initialize message goes alone, or the peer's did not come."""
-        if self.state is not State.OVER and self._beginning is not None and self._beginning.expire(now):
+        if self.state is not State.OVER and self._negotiation is not None and self._negotiation.expire(now):
             self._end(ConnectionLost(f"no initialize message came for {self.limits.setup_timeout:g} s"))
         return self._collected()
 
     # The negotiation
 
-    def _begin(self) -> None:
-        """A first request or ping: the initialize message of a quick init goes before it."""
-        if self._beginning is not None:
-            self._beginning.go()
-
-    def _negotiate(self, beginning: Beginning, data: bytes) -> bytes:
+    def _negotiate(self, negotiation: Negotiation, data: bytes) -> bytes:
         """Take the peer's initialize message, if it is whole now; what came behind it. Raises ``NegotiationFailed``."""
-        rest, terms = beginning.take(data)
+        rest, terms = negotiation.take(data)
         if terms is None:
             return rest
-        self._beginning = None
+        self._negotiation = self.commands.before_first = None
+        self.attention = True  # the deadline moved
         if self.state is not State.OPEN:
             self._agree(terms)
             if self.client:
                 self.state = State.OPEN
-                self.inbound.events.append(SetupAccepted(()))
+                self.receiver.events.append(SetupAccepted(()))
             else:
                 self.state = State.GATED
-                self._gate = Gate(self.limits)
-                self.inbound.events.append(SetupReceived(Setup(dialect=NAME)))
+                self._gate = RequestGate(self.limits)
+                self.receiver.events.append(SetupReceived(Setup(dialect=NAME)))
         return rest
 
     def _agree(self, terms: Terms) -> None:
         self.terms = terms
         layout = HeaderLayout(terms)
-        self.inbound.full = min(terms.length_cap, self._fragment_size)
+        self.receiver.full = min(terms.length_cap, self._fragment_size)
         self.table.agree(terms.id_cap, self.options.in_flight, self._randbelow)
         self.commands.agree(terms, layout)
-        self._reader = ChunkReader(layout, self.limits.frame_size, self.inbound, self.inbound.on_run)
+        self._reader = ChunkReader(layout, self.limits.frame_size, self.receiver, self.receiver.on_run)
 
     # Ends
 
     def _collected(self) -> list[Event]:
-        events, self.inbound.events = self.inbound.events, []
+        events, self.receiver.events = self.receiver.events, []
         return events if self._gate is None else self._gate.passed(events)
 
     def _fail(self, error: RemoteProtocolError) -> None:
@@ -347,4 +399,4 @@ class Session:
     def _end(self, error: RSocketError) -> None:
         self.outbox.discard_queues()
         self.close(error)
-        self.inbound.events.append(SessionEnded(error))
+        self.receiver.events.append(SessionEnded(error))

@@ -116,10 +116,10 @@ class Side:
     def left(self, connection: Connection, *, answering: int) -> str:
         """What is still taken of a connection on which everything was answered; empty if nothing is."""
         table = connection._engine.session.table  # type: ignore[attr-defined]  # it is Streamux's
-        counted = len(table.mine), len(table.theirs), table.joining
+        counted = len(table.mine), len(table.theirs), table.reassembling
         if counted == (0, answering, 0) and connection._engine.stock.size == 0:
             return ""
-        return f"taken: {table.mine}, {table.theirs}, {table.joining} bytes to be joined"
+        return f"taken: {table.mine}, {table.theirs}, {table.reassembling} bytes to be joined"
 
     def check(self) -> None:
         assert self.wrong == []

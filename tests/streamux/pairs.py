@@ -13,9 +13,9 @@ from rsocket_trio.mux.framing import Unframed
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout
-from rsocket_trio.streamux.exchanges import Exchange
 from rsocket_trio.streamux.negotiation import SIZE, Terms
 from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.streamux.request_table import Exchange
 from rsocket_trio.streamux.session import Session
 
 WHOLE, CHANNEL = Interaction.REQUEST_RESPONSE, Interaction.REQUEST_CHANNEL
@@ -145,7 +145,7 @@ class SessionPair:
             assert session.is_quiet
             assert not session.is_mid_frame
             assert (table.mine, table.theirs, table.live) == ({}, {}, [])
-            assert (table.joining, table.in_hand) == (0, 0)
+            assert (table.reassembling, table.buffered) == (0, 0)
             assert (outbox.size, outbox.reply_size, outbox.reply_frames, bool(outbox)) == (0, 0, 0, False)
             assert session.error is None
 

@@ -80,7 +80,7 @@ def received(
     events = [event for piece in pieces for event in one_by_one(session.receive([piece], 0))]
     assert not session.is_mid_frame
     assert session.error is None
-    assert session.table.joining == 0
+    assert session.table.reassembling == 0
     return events
 
 

@@ -181,7 +181,7 @@ def taken(layout: HeaderLayout, pieces: list[bytes]) -> list[tuple[int, int, byt
     reader = ChunkReader(layout, 60, consumer)
     for piece in pieces:
         reader.feed(piece)
-    assert reader.torn == ""
+    assert reader.partial == ""
     assert all(type(payload) is bytes for _, _, payload in consumer.chunks)
     return consumer.chunks
 
@@ -246,7 +246,7 @@ def test_a_length_that_was_announced_is_not_allocated() -> None:
     finally:
         tracemalloc.stop()
 
-    assert reader.torn == f"inside a chunk of request id 0: 1024 of {largest} bytes came"
+    assert reader.partial == f"inside a chunk of request id 0: 1024 of {largest} bytes came"
     assert allocated < 64 * KIB
 
 
@@ -310,4 +310,4 @@ def test_where_the_bytes_end_is_told(data: str, torn: str) -> None:
 
     reader.feed(bytes.fromhex(data))
 
-    assert reader.torn == torn
+    assert reader.partial == torn

@@ -20,7 +20,7 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING
 from rsocket_trio.payload import Payload
-from rsocket_trio.streamux.exchanges import Exchange
+from rsocket_trio.streamux.request_table import Exchange
 from rsocket_trio.streamux.session import Session
 from tests.events import one_by_one
 from tests.streamux.pairs import CHANNEL, WHOLE, Chunk, SessionPair

@@ -17,7 +17,7 @@ from rsocket_trio.mux.events import (
 from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import HeaderLayout
-from rsocket_trio.streamux.exchanges import LOCKED
+from rsocket_trio.streamux.request_table import LOCKED
 from tests.streamux.pairs import (
     CHANNEL,
     WHOLE,
@@ -271,7 +271,7 @@ def test_a_cancel_stops_the_work_discards_what_was_queued_for_it_and_is_acknowle
     assert [len(chunk.payload) for chunk in said] == [15] * (len(said) - 1) + [0]
     assert not any(chunk.termination for chunk in said)  # SMX-CAN-05
     assert said[-1] == Chunk(ours.id, response=True)
-    assert pair.client.inbound.ignored == len(said) - 1
+    assert pair.client.receiver.ignored == len(said) - 1
     pair.assert_quiet()
 
 
@@ -281,11 +281,11 @@ def test_a_part_of_a_cancelled_response_is_discarded() -> None:
     ours, theirs = pair.asked(b"q")
     pair.server.commands.send_item(theirs, Payload(bytes(40)), complete=True)
     pair.move(pair.server, limit=20)
-    assert pair.client.table.joining == 15
+    assert pair.client.table.reassembling == 15
 
     pair.client.commands.send_cancel(ours)
 
-    assert pair.client.table.joining == 0
+    assert pair.client.table.reassembling == 0
     assert pair.exchange() == ([], [])  # the work was done already
     pair.assert_quiet()
 
@@ -299,7 +299,7 @@ def test_a_response_that_crosses_the_cancel_is_dropped_and_unlocks_nothing() -> 
     pair.client.commands.send_cancel(ours)
     assert pair.deliver(pair.server) == []
     assert pair.client.is_full
-    assert pair.client.inbound.ignored == 1
+    assert pair.client.receiver.ignored == 1
     with pytest.raises(LocalProtocolError, match="all 1 request ids are in flight"):
         pair.ask(b"q")
 
@@ -324,7 +324,7 @@ def test_a_cancel_removes_what_is_queued_of_its_request() -> None:
     pair = SessionPair(4, 4, chunks=False)
     ours = pair.ask(bytes(100))
     assert pair.move(pair.client, limit=20) == []
-    assert pair.server.table.joining > 0
+    assert pair.server.table.reassembling > 0
     pair.client.commands.send_cancel(ours)
     assert pair.client.outbox.size == 0
 

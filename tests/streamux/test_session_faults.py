@@ -41,11 +41,11 @@ clause = pytest.mark.clause
 def test_requests_that_handlers_have_are_counted_until_they_are_answered() -> None:
     pair = SessionPair(limits=Limits(reassembly_size=150))
     _, first = pair.asked(bytes(100))
-    assert (pair.server.table.in_hand, pair.server.is_congested) == (100, False)
+    assert (pair.server.table.buffered, pair.server.is_congested) == (100, False)
     ours, second = pair.asked(bytes(60))
-    assert (pair.server.table.in_hand, pair.server.is_congested) == (160, True)
+    assert (pair.server.table.buffered, pair.server.is_congested) == (160, True)
     pair.server.commands.send_item(first, Payload(b"a"), complete=True)
-    assert (pair.server.table.in_hand, pair.server.is_congested) == (60, False)
+    assert (pair.server.table.buffered, pair.server.is_congested) == (60, False)
     pair.client.commands.send_cancel(ours)
     assert pair.exchange()[1] == [StreamCancelled(second)]
 
@@ -112,7 +112,7 @@ def test_unfinished_messages_are_bounded_together() -> None:
     assert [event.text for event in saw if isinstance(event, PeerFault)] == [
         "more than 40 bytes in unfinished messages"
     ]
-    assert pair.server.table.joining == 30
+    assert pair.server.table.reassembling == 30
     for one in (first, second):
         pair.client.commands.send_cancel(one)
     pair.exchange()

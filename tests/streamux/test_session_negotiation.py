@@ -23,8 +23,7 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.stream_state import NEITHER, SENDING, Interaction
 from rsocket_trio.payload import MetadataPush, Payload
-from rsocket_trio.streamux.beginning import COMPANY
-from rsocket_trio.streamux.negotiation import Terms
+from rsocket_trio.streamux.negotiation import QUICK_INIT_DELAY, Terms
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.session import State
 from rsocket_trio.terms import Setup
@@ -95,7 +94,7 @@ def test_the_gate_holds_requests_until_the_application_accepts() -> None:
 
     assert [one.open for one in requests_in(held)] == [NEITHER, SENDING, SENDING]
     assert texts_in(held)[1:] == [b"stays 0", b"stays 1"]
-    assert pair.server.table.in_hand == 2 * len(b"stays 0")
+    assert pair.server.table.buffered == 2 * len(b"stays 0")
     assert pair.server.accept(0) == []
     assert set(pair.server.table.theirs) == {one.id for one in stays}
 
@@ -140,19 +139,19 @@ def test_a_quick_initialize_message_waits_for_the_first_request_and_leaves_with_
 
     assert data[:5] == pair.client.options.initialize().encode()
     assert len(without_initialize(data)) in (2, 3)
-    assert pair.client.deadline > COMPANY
+    assert pair.client.deadline > QUICK_INIT_DELAY
 
 
 @clause("SMX-QI-04")
 def test_a_quick_initialize_message_goes_alone_when_nothing_else_comes_soon_or_the_peer_has_spoken() -> None:
     options = {"client": of_widths(4, 8, qr=True), "server": of_widths(4, 8, qa=True)}
     pair = SessionPair(**options, met=False)  # type: ignore[arg-type]
-    assert pair.client.deadline == COMPANY
-    assert pair.client.expire(COMPANY / 2) == []
+    assert pair.client.deadline == QUICK_INIT_DELAY
+    assert pair.client.expire(QUICK_INIT_DELAY / 2) == []
     assert pair.write(pair.client) == b""
-    assert pair.client.expire(COMPANY) == []
+    assert pair.client.expire(QUICK_INIT_DELAY) == []
     assert len(pair.write(pair.client)) == 5
-    assert pair.client.expire(COMPANY) == []
+    assert pair.client.expire(QUICK_INIT_DELAY) == []
     assert pair.write(pair.client) == b""
 
     pair = SessionPair(**options, met=False)  # type: ignore[arg-type]
@@ -204,7 +203,7 @@ def test_the_end_inside_of_the_initialize_message_is_a_failed_negotiation() -> N
 def test_a_client_waits_for_the_initialize_message_no_longer_than_for_any_set_up() -> None:
     for client in (of_widths(4, 8), of_widths(4, 8, qr=True)):
         pair = SessionPair(client=client, met=False, limits=Limits(setup_timeout=3.0))
-        pair.client.expire(COMPANY)
+        pair.client.expire(QUICK_INIT_DELAY)
         assert pair.client.deadline == 3.0
         assert pair.client.expire(2.9) == []
         assert ended(pair.client.expire(3.0)) == "no initialize message came for 3 s"

@@ -21,13 +21,13 @@ from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION
-from rsocket_trio.streamux.exchanges import LOCKED, Exchange, Exchanges, Ping
-from rsocket_trio.streamux.outbound import Outbound
+from rsocket_trio.streamux.request_table import LOCKED, Exchange, Ping, RequestTable
+from rsocket_trio.streamux.sender import ChunkSender
 
 EMPTY = Payload()
 
 
-class Inbound:
+class ChunkReceiver:
     """The rules for received chunks. Events are collected in ``events``.
 
     ``full`` is the length from which a chunk counts as cut from a larger message. ``whole`` and ``chunks`` tell for
@@ -38,8 +38,8 @@ class Inbound:
     def __init__(
         self,
         limits: Limits,
-        table: Exchanges,
-        outbound: Outbound,
+        table: RequestTable,
+        sender: ChunkSender,
         outbox: Outbox,
         *,
         whole: bool,
@@ -48,7 +48,7 @@ class Inbound:
     ) -> None:
         self._limits = limits
         self._table = table
-        self._outbound = outbound
+        self._sender = sender
         self._outbox = outbox
         self._whole = whole
         self._chunks = chunks
@@ -63,10 +63,24 @@ class Inbound:
 
     def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
         """Handle a whole chunk."""
+        last = bits & TERMINATION
         if bits & RESPONSE:
-            self._on_response(request_id, bits & TERMINATION, payload)
-        else:
-            self._on_request(request_id, bits & TERMINATION, payload)
+            request = self._response_to(request_id, len(payload), last)
+            if request is not None and self._deliver(request, payload, last) and last:
+                self._answered(request)
+            return
+        exchange = self._table.theirs.get(request_id)
+        if exchange is None and payload:
+            exchange = self._new_request(request_id, payload, last)
+            if exchange is None:
+                return
+        elif exchange is None or not exchange.open & RECEIVING or not (payload or last):
+            self._on_other(request_id, exchange, payload, last)
+            return
+        if self._deliver(exchange, payload, last) and last:
+            exchange.open &= ~RECEIVING
+            if exchange.open == NEITHER:
+                self._end_if_sent(exchange)
 
     def on_run(self, request_id: int, bits: int, payloads: list[bytes]) -> None:
         """Handle several whole chunks with the same header: items of a channel, as a rule."""
@@ -103,24 +117,6 @@ class Inbound:
 
     # Responses to this side's requests
 
-    def _on_response(self, request_id: int, last: int, payload: bytes) -> None:
-        exchange = self._table.mine.get(request_id)
-        if type(exchange) is not Exchange or not exchange.left or not (payload or last):
-            exchange = self._response_to(request_id, len(payload), last)
-            if exchange is None:
-                return
-        if exchange.interaction is Interaction.REQUEST_RESPONSE:
-            whole = self._join(exchange, payload, last)
-            if whole is None:
-                return
-            self.events.append(ItemReceived(exchange, Payload(whole), True))
-        elif payload:
-            self.events.append(ItemReceived(exchange, Payload(payload), bool(last)))
-        else:
-            self.events.append(StreamCompleted(exchange))
-        if last:
-            self._answered(exchange)
-
     def _response_to(self, request_id: int, length: int, last: int) -> Exchange | None:
         """Return the request of a response chunk; ``None`` if the chunk's payload is not needed."""
         occupant = self._table.mine.get(request_id)
@@ -129,7 +125,7 @@ class Inbound:
             return occupant
         if occupant is LOCKED:
             if ack:
-                del self._table.mine[request_id]  # SMX-CAN-02
+                self._table.release(request_id)  # SMX-CAN-02
             else:
                 self.ignored += 1  # SMX-SPU-01, SMX-CAN-07
         elif ack:
@@ -138,7 +134,7 @@ class Inbound:
             if length:
                 self._spurious(f"response of {length} bytes to the ping of id {request_id}")
             else:
-                del self._table.mine[request_id]
+                self._table.release(request_id)
                 self.events.append(Pong(occupant.token))
         else:
             self._spurious(f"response to request id {request_id}, which is not in flight")
@@ -147,60 +143,40 @@ class Inbound:
     def _answered(self, exchange: Exchange) -> None:
         """End a request whose response is whole. Cancel it if it is not sent completely yet (SMX-MSG-09)."""
         if exchange.open & SENDING or exchange.head is not None:
-            self._outbound.send_cancel(exchange)
+            self._sender.send_cancel(exchange)
         else:
             self._table.free(exchange)
 
     # Requests of the peer's
 
-    def _on_request(self, request_id: int, last: int, payload: bytes) -> None:
-        exchange = self._table.theirs.get(request_id)
-        if not (payload or last):
-            self._cancelled(request_id, exchange)
-        elif exchange is None:
-            if payload:
-                self._begin(request_id, last, payload)
-            else:
-                self._outbound.ack_ping(request_id)  # SMX-OOB-02: the only chunk of its id
-        elif exchange.open & RECEIVING:
-            self._continue(exchange, last, payload)
-        elif exchange.dropping:
-            if last:
-                self._dropped(exchange)
-        else:
-            self._reused(exchange, last)
-
-    def _begin(self, request_id: int, last: int, payload: bytes) -> None:
+    def _new_request(self, request_id: int, payload: bytes, last: int) -> Exchange | None:
+        """Return the request that this chunk begins; ``None`` if it is refused. Raise ``RemoteProtocolError`` if it is
+        one too many."""
         table, limit = self._table, self._limits.streams
         if len(table.theirs) >= limit or self.detached >= limit:
             raise RemoteProtocolError(f"request id {request_id} is one too many: {limit} requests are open already")
         if self._chunks and not (self._whole and (last or len(payload) >= self.full)):
-            exchange = Exchange(request_id, Interaction.REQUEST_CHANNEL, requester=False)
+            interaction = Interaction.REQUEST_CHANNEL
         else:
-            exchange = Exchange(request_id, Interaction.REQUEST_RESPONSE, requester=False)
-        table.theirs[request_id] = exchange
+            interaction = Interaction.REQUEST_RESPONSE
+        table.theirs[request_id] = exchange = Exchange(request_id, interaction, requester=False)
         if self.draining:
             self._refuse(exchange, Rejected(NO_NEW_REQUESTS), last)
-            return
-        if exchange.interaction is Interaction.REQUEST_CHANNEL:
+            return None
+        if interaction is Interaction.REQUEST_CHANNEL:
             self.events.append(RequestReceived(exchange, EMPTY, False))
-        self._continue(exchange, last, payload)
+        return exchange
 
-    def _continue(self, exchange: Exchange, last: int, payload: bytes) -> None:
-        if exchange.interaction is Interaction.REQUEST_RESPONSE:
-            whole = self._join(exchange, payload, last)
-            if whole is None:
-                return
-            exchange.weight = len(whole)
-            self._table.in_hand += exchange.weight
-            self.events.append(RequestReceived(exchange, Payload(whole), True))
-        elif payload:
-            self.events.append(ItemReceived(exchange, Payload(payload), bool(last)))
-        else:
-            self.events.append(StreamCompleted(exchange))
-        if last:
-            exchange.open &= ~RECEIVING
-            self._look_whether_over(exchange)
+    def _on_other(self, request_id: int, exchange: Exchange | None, payload: bytes, last: int) -> None:
+        """Handle a chunk that neither begins nor goes on with a request: a cancel, a ping, or one without effect."""
+        if not (payload or last):
+            self._cancelled(request_id, exchange)
+        elif exchange is None:
+            self._sender.ack_ping(request_id)  # SMX-OOB-02: the only chunk of its id
+        elif not exchange.dropping:
+            self._reused(exchange, last)
+        elif last:
+            self._dropped(exchange)
 
     def _cancelled(self, request_id: int, exchange: Exchange | None) -> None:
         """Cancel a request, discard its queued chunks, and ack the cancel in any case (SMX-CAN-03, -04)."""
@@ -210,7 +186,7 @@ class Inbound:
             self._table.over(exchange)
             if live:
                 self.events.append(StreamCancelled(exchange))
-        self._outbound.ack_cancel(request_id)
+        self._sender.ack_cancel(request_id)
 
     def _reused(self, exchange: Exchange, last: int) -> None:
         """Report a re-used id (SMX-SPU-04). If the session goes on, the id stays taken until that use of it ends."""
@@ -220,27 +196,49 @@ class Inbound:
     def _dropped(self, exchange: Exchange) -> None:
         """Handle the end of a request whose rest was dropped."""
         exchange.dropping = False
-        self._look_whether_over(exchange)
+        self._end_if_sent(exchange)
 
-    def _look_whether_over(self, exchange: Exchange) -> None:
+    def _end_if_sent(self, exchange: Exchange) -> None:
+        """End a request whose whole response has left; else the outbox does it, with the last chunk."""
         if exchange.open == NEITHER and exchange.ended and exchange.head is None:
             self._table.over(exchange)
 
-    # Messages that are joined before delivery
+    # Messages, of requests and of responses
+
+    def _deliver(self, exchange: Exchange, payload: bytes, last: int) -> bool:
+        """Report what a chunk completes: a whole message, or an item of a channel. Return whether it was delivered.
+
+        A chunk of a message that is delivered as a whole is kept until the last one came.
+        """
+        if exchange.interaction is not Interaction.REQUEST_RESPONSE:
+            if payload:
+                self.events.append(ItemReceived(exchange, Payload(payload), bool(last)))
+            else:
+                self.events.append(StreamCompleted(exchange))
+            return True
+        if not last or exchange.joined is not None or len(payload) > self._limits.payload_size:
+            joined = self._join(exchange, payload, last)
+            if joined is None:
+                return False
+            payload = joined
+        if exchange.requester:
+            self.events.append(ItemReceived(exchange, Payload(payload), True))
+        else:
+            exchange.weight = len(payload)
+            self._table.buffered += exchange.weight
+            self.events.append(RequestReceived(exchange, Payload(payload), True))
+        return True
 
     def _join(self, exchange: Exchange, payload: bytes, last: int) -> bytes | None:
         """Return the whole message once its last chunk came. Refuse one that becomes too large, and drop its rest."""
         joined, table, limits = exchange.joined, self._table, self._limits
-        size = len(payload)
         if joined is None:
-            if last and size <= limits.payload_size:
-                return payload
             exchange.joined = joined = BytesIO()
-        table.joining += size
+        table.reassembling += len(payload)
         joined.write(payload)
         if joined.tell() > limits.payload_size:
             self._too_large(exchange, f"message of more than {limits.payload_size} bytes on id {exchange.id}", last)
-        elif table.joining > limits.reassembly_size:
+        elif table.reassembling > limits.reassembly_size:
             self._too_large(exchange, f"more than {limits.reassembly_size} bytes in unfinished messages", last)
         elif last:
             whole = joined.getvalue()
@@ -254,15 +252,15 @@ class Inbound:
             if last:
                 self._answered(exchange)
             else:
-                self._outbound.send_cancel(exchange)
+                self._sender.send_cancel(exchange)
         else:
             self.events.append(PeerFault(text))
             self._refuse(exchange, Invalid(text), last)
 
     def _refuse(self, exchange: Exchange, error: StreamError, last: int) -> None:
         """Answer a request that no handler sees if the application encodes the error; else leave it unanswered."""
-        self._outbound.send_cancel(exchange)
-        self._outbound.send_error(exchange, error)
+        self._sender.send_cancel(exchange)
+        self._sender.send_error(exchange, error)
         if last:
             self._dropped(exchange)
 

@@ -19,53 +19,49 @@ from rsocket_trio.mux.stream_state import (
 )
 from rsocket_trio.payload import MetadataPush, Payload, as_bytes
 from rsocket_trio.streamux.chunks import CANCEL, CANCEL_ACK, PING, PING_ACK, RESPONSE, TERMINATION, HeaderLayout
-from rsocket_trio.streamux.exchanges import Exchange, Exchanges
-from rsocket_trio.streamux.negotiation import Terms
+from rsocket_trio.streamux.negotiation import NAME, Terms
+from rsocket_trio.streamux.request_table import Exchange, RequestTable
 
-NAME = "streamux/1"
 INTERACTIONS = frozenset({Interaction.REQUEST_RESPONSE, Interaction.REQUEST_CHANNEL})
-WHOLE_BODY = 32768
+UNCOPIED_SIZE = 32768
 """Bytes from which a payload is not copied behind its header, but handed to the write as it is."""
 ErrorEncoder = Callable[[StreamError], bytes | None]
 
 
-def check_request(interaction: Interaction, payload: Payload) -> None:
-    """Raise ``Unsupported`` or ``ValueError`` for a request that can never be made."""
-    if interaction not in INTERACTIONS:
-        raise Unsupported(f"{NAME} has no {interaction.value}")
-    check_payload(payload)
-    if interaction is Interaction.REQUEST_RESPONSE and not payload.data:
-        raise ValueError(f"an empty request can't be said in {NAME}: it would be a ping")  # SMX-MSG-04
+def check(payload: Payload, request: Interaction | None = None) -> None:
+    """Raise ``Unsupported`` for a payload that no chunk can carry, and for a ``request`` that can never be made.
 
-
-def check_payload(payload: Payload) -> None:
-    """Raise ``Unsupported`` for a payload that no chunk can carry."""
+    Raise ``ValueError`` for an empty request_response, which would be a ping (SMX-MSG-04).
+    """
+    if request is not None and request not in INTERACTIONS:
+        raise Unsupported(f"{NAME} has no {request.value}")
     if payload.metadata is not None or payload.metadata_type:
         raise Unsupported(f"{NAME} has no metadata")
     if payload.data_mime is not None or payload.metadata_mime is not None:
         raise Unsupported(f"{NAME} has no MIME types")
+    if request is Interaction.REQUEST_RESPONSE and not payload.data:
+        raise ValueError(f"an empty request can't be said in {NAME}: it would be a ping")
 
 
-class Outbound:
+class ChunkSender:
     """Commands on requests and responses. Each checks the open halves and puts chunks into the outbox; nothing waits.
 
-    All raise ``LocalProtocolError`` if the open halves forbid the command, and change nothing then. ``begin`` is called
-    before the first request or ping: a quick init holds its initialize message until then.
+    All raise ``LocalProtocolError`` if the open halves forbid the command, and change nothing then. ``before_first`` is
+    called before the first request or ping: a quick init holds its initialize message until then.
     """
 
     def __init__(
         self,
-        table: Exchanges,
+        table: RequestTable,
         outbox: Outbox,
         fragment_size: int,
         encode_error: ErrorEncoder | None,
-        begin: Callable[[], None],
     ) -> None:
         self._table = table
         self._outbox = outbox
         self._fragment_size = fragment_size
         self._encode_error = encode_error
-        self._begin = begin
+        self.before_first: Callable[[], None] | None = None
         self._most = 0
         self._layout: HeaderLayout | None = None
 
@@ -83,11 +79,12 @@ class Outbound:
         entries: tuple[Any, ...] = (),
     ) -> Exchange:
         """Open a request: a whole one, or a channel whose first chunk may follow later."""
-        check_request(interaction, payload)
+        check(payload, interaction)
         if entries:
             raise Unsupported(f"{NAME} has no extension entries")
         exchange = self._table.new(interaction)
-        self._begin()
+        if self.before_first is not None:
+            self._release()
         if interaction is Interaction.REQUEST_RESPONSE:
             exchange.open = RECEIVING
             self._put(exchange, payload.data, TERMINATION)
@@ -102,11 +99,11 @@ class Outbound:
         """
         if not stream.open & SENDING:
             applied(SEND_NEXT, stream.open)
-        check_payload(payload)
+        check(payload)
         if payload.data:
             self._put(stream, payload.data, TERMINATION if complete else 0)
             if complete:
-                self._complete(stream)
+                self._table.complete(stream)
         elif complete:
             self.send_complete(stream)
         else:
@@ -121,7 +118,7 @@ class Outbound:
         if stream.requester and not stream.begun:
             raise ValueError(f"an empty request can't be said in {NAME}: it would be a ping")
         self._outbox.put(stream, self._header(stream, TERMINATION))
-        self._complete(stream)
+        self._table.complete(stream)
 
     def send_error(self, stream: Exchange, error: StreamError) -> RSocketError | None:
         """End an exchange that failed here. The protocol has no errors, so the application's encoder makes a response.
@@ -189,7 +186,8 @@ class Outbound:
     def ping(self, token: object) -> None:
         """Send a ping."""
         request_id = self._table.new_ping(token)
-        self._begin()
+        if self.before_first is not None:
+            self._release()
         self._outbox.put_urgent(self._pack(request_id, PING))
 
     def ack_ping(self, request_id: int) -> None:
@@ -199,6 +197,12 @@ class Outbound:
     def ack_cancel(self, request_id: int) -> None:
         """Answer a cancel, known or not (SMX-CAN-04)."""
         self._outbox.put_reply(self._pack(request_id, CANCEL_ACK))
+
+    def _release(self) -> None:
+        """Let the initialize message of a quick init leave, before the first chunk."""
+        release, self.before_first = self.before_first, None
+        if release is not None:
+            release()
 
     def _pack(self, request_id: int, bits: int) -> bytes:
         assert self._layout is not None
@@ -216,15 +220,9 @@ class Outbound:
         size = len(data)
         if size <= self._most:
             header = layout.pack(stream.id, size, bits)
-            if size < WHOLE_BODY:
+            if size < UNCOPIED_SIZE:
                 self._outbox.put(stream, header + data)
             else:
                 self._outbox.put(stream, FragmentSource(iter(((header, data),)), size + layout.size))
         else:
             self._outbox.put(stream, FragmentSource(layout.cut(stream.id, data, bits, self._most), size))
-
-    def _complete(self, stream: Exchange) -> None:
-        stream.open &= ~SENDING
-        if not stream.requester:
-            self._table.lighten(stream)
-            stream.ended = True  # the table forgets it once its last chunk has left

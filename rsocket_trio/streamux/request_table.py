@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from io import BytesIO
 from typing import Any, Final, TypeAlias
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
 from rsocket_trio.mux.outbox import StreamQueue
-from rsocket_trio.mux.stream_ids import RoundIds
-from rsocket_trio.mux.stream_state import BOTH, NEITHER, Interaction
+from rsocket_trio.mux.stream_state import BOTH, NEITHER, SENDING, Interaction
 
 UNBOUNDED = MAX_REQUEST_N
 """Items that may be sent: the protocol has no credit, and this is the largest credit of a protocol that has."""
@@ -74,21 +73,52 @@ class Ping:
 Occupant: TypeAlias = Exchange | Ping | Lock
 
 
-class Exchanges:
+class RoundIds:
+    """All ids from 0 to below ``cap``, in turn from ``first`` on and round again; never one that is in use.
+
+    For protocols in which only the requester allocates ids and a new request waits while none is free: the caller has
+    made sure that one is.
+    """
+
+    __slots__ = ("_cap", "_next")
+
+    def __init__(self, cap: int, first: int) -> None:
+        self._cap = cap
+        self._next = first
+
+    def take(self, in_use: Container[int]) -> int:
+        """Return the next free id. Raise ``LocalProtocolError`` if all are in use."""
+        number = self._next
+        if number in in_use:
+            number = self._search(in_use)
+        self._next = (number + 1) % self._cap
+        return number
+
+    def _search(self, in_use: Container[int]) -> int:
+        for step in range(1, self._cap):
+            number = (self._next + step) % self._cap
+            if number not in in_use:
+                return number
+        raise LocalProtocolError(f"all {self._cap} request ids are in flight")
+
+
+class RequestTable:
     """All request ids in use: ``mine`` of this side, ``theirs`` of the peer's requests.
 
     The two are apart: both sides may use one number at once (SMX-FLD-03). A request of the peer's stays until its last
-    chunk left the outbox, so that a late cancel still finds it. ``joining`` is the size in bytes of all messages that
-    are still being joined, ``in_hand`` that of the requests that handlers have as a whole.
+    chunk left the outbox, so that a late cancel still finds it. ``is_full`` says that a new request of this side's has
+    to wait for an id (SMX-FLD-07). ``reassembling`` is the size in bytes of all messages that are still being joined,
+    ``buffered`` that of the requests that handlers have as a whole.
     """
 
-    __slots__ = ("_cap", "_ids", "in_hand", "joining", "mine", "theirs")
+    __slots__ = ("_cap", "_ids", "buffered", "is_full", "mine", "reassembling", "theirs")
 
     def __init__(self) -> None:
         self._cap = 0
         self._ids = RoundIds(1, 0)
-        self.joining = 0
-        self.in_hand = 0
+        self.is_full = True
+        self.reassembling = 0
+        self.buffered = 0
         self.mine: dict[int, Occupant] = {}
         self.theirs: dict[int, Exchange] = {}
 
@@ -96,11 +126,7 @@ class Exchanges:
         """Set the negotiated range of ids; the first one is unpredictable (SMX-FLD-04)."""
         self._cap = min(id_cap, in_flight)
         self._ids = RoundIds(id_cap, randbelow(id_cap))
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a new request has to wait for an id (SMX-FLD-07)."""
-        return len(self.mine) >= self._cap
+        self.is_full = False
 
     @property
     def live(self) -> list[Exchange]:
@@ -125,12 +151,18 @@ class Exchanges:
         self.mine[request_id] = Ping(token)
         return request_id
 
+    def release(self, request_id: int) -> None:
+        """Release an id of this side's: its request or ping is answered, or its cancel acknowledged."""
+        del self.mine[request_id]
+        self.is_full = False
+
     def free(self, exchange: Exchange) -> None:
         """Free the id of an answered request of ours."""
         exchange.open = NEITHER
-        self.drop_joined(exchange)
+        if exchange.joined is not None:
+            self.drop_joined(exchange)
         if self.mine.get(exchange.id) is exchange:
-            del self.mine[exchange.id]
+            self.release(exchange.id)
 
     def lock(self, exchange: Exchange) -> None:
         """Lock the id of a cancelled request of ours until the peer's ack."""
@@ -138,24 +170,12 @@ class Exchanges:
         self.drop_joined(exchange)
         self.mine[exchange.id] = LOCKED
 
-    def over(self, exchange: Exchange) -> None:
-        """Free the id of a peer's request that is answered or cancelled."""
-        exchange.open = NEITHER
-        self.drop_joined(exchange)
-        self.lighten(exchange)
-        if self.theirs.get(exchange.id) is exchange:
-            del self.theirs[exchange.id]
-
-    def lighten(self, exchange: Exchange) -> None:
-        """Release the weight of a request whose handler is done with it."""
-        self.in_hand -= exchange.weight
-        exchange.weight = 0
-
-    def drop_joined(self, exchange: Exchange) -> None:
-        """Drop the received part of a message that is not whole."""
-        if exchange.joined is not None:
-            self.joining -= exchange.joined.tell()
-            exchange.joined = None
+    def complete(self, exchange: Exchange) -> None:
+        """Close this side's half: its last chunk is in the outbox."""
+        exchange.open &= ~SENDING
+        if not exchange.requester:
+            self.lighten(exchange)
+            exchange.ended = True  # ``forget`` ends it once its last chunk has left
 
     def forget(self, queue: StreamQueue) -> None:
         """End a response whose last chunk has left."""
@@ -163,7 +183,30 @@ class Exchanges:
         if not queue.requester and not queue.open and not queue.dropping:
             self.over(queue)
 
+    def over(self, exchange: Exchange) -> None:
+        """Free the id of a peer's request that is answered or cancelled."""
+        exchange.open = NEITHER
+        if exchange.joined is not None:
+            self.drop_joined(exchange)
+        if exchange.weight:
+            self.lighten(exchange)
+        if self.theirs.get(exchange.id) is exchange:
+            del self.theirs[exchange.id]
+
+    def lighten(self, exchange: Exchange) -> None:
+        """Release the weight of a request whose handler is done with it."""
+        self.buffered -= exchange.weight
+        exchange.weight = 0
+
+    def drop_joined(self, exchange: Exchange) -> None:
+        """Drop the received part of a message that is not whole."""
+        if exchange.joined is not None:
+            self.reassembling -= exchange.joined.tell()
+            exchange.joined = None
+
     def _take_id(self) -> int:
+        """Return an id that the caller occupies at once."""
         if self.is_full:
             raise LocalProtocolError(f"all {self._cap} request ids are in flight")
+        self.is_full = len(self.mine) + 1 >= self._cap
         return self._ids.take(self.mine)

@@ -1,0 +1,47 @@
+"""Request ids go round from the first one, and are not reissued while they are in use."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rsocket_trio.errors import LocalProtocolError
+from rsocket_trio.streamux.request_table import RoundIds
+
+
+@pytest.mark.parametrize(("cap", "first"), [(1, 0), (2, 1), (8, 5)])
+def test_a_round_goes_through_all_ids_from_the_first_on_and_begins_again(cap: int, first: int) -> None:
+    ids = RoundIds(cap, first)
+
+    assert [ids.take(()) for _ in range(2 * cap)] == [(first + step) % cap for step in range(2 * cap)]
+
+
+@pytest.mark.clause("SMX-FLD-02")
+@pytest.mark.parametrize("cap", [1, 2, 16])
+def test_a_round_skips_what_is_in_use_and_ends_where_all_are(cap: int) -> None:
+    rng = random.Random(cap)
+    ids = RoundIds(cap, rng.randrange(cap))
+    in_use: set[int] = set()
+    refused = 0
+    for _ in range(500):
+        if in_use and rng.random() < 0.4:
+            in_use.remove(rng.choice(sorted(in_use)))
+        elif len(in_use) == cap:
+            refused += 1
+            with pytest.raises(LocalProtocolError, match=f"all {cap} request ids are in flight"):
+                ids.take(in_use)
+        else:
+            number = ids.take(in_use)
+            assert number not in in_use
+            assert 0 <= number < cap
+            in_use.add(number)
+    assert refused > 0
+
+
+def test_a_freed_id_waits_for_its_turn() -> None:
+    ids = RoundIds(4, 0)
+    in_use = {ids.take(()) for _ in range(2)}
+    in_use.remove(0)
+
+    assert [ids.take(in_use | {2}), ids.take(in_use)] == [3, 0]
