@@ -43,7 +43,7 @@ CONNECTION_CLOSE = 0x102
 
 
 def readable(data: bytes | str) -> str:
-    """What a peer sent as text, fit for a message: decoded with replacement, escaped, at most 1 KiB."""
+    """Return text of a peer in a form that fits a message: decoded with replacement, escaped, at most 1 KiB."""
     if isinstance(data, bytes):
         data = data[: 4 * TEXT_LIMIT].decode("utf-8", "replace")
     text = data[:TEXT_LIMIT]
@@ -56,14 +56,15 @@ def readable(data: bytes | str) -> str:
 
 
 class RSocketError(Exception):
-    """The root of everything that this library raises by itself."""
+    """The base class of all errors that the library raises."""
 
 
 class CodedError(RSocketError):
     """An error that travels as a code and data.
 
-    ``code`` is the number on the wire, ``data`` the bytes that go with it, ``text`` those bytes as UTF-8. Of what a
-    peer sent the first 64 KiB are kept.
+    ``data`` is bytes or text to send with the code. The error has ``code``, the number on the wire, ``data`` as bytes,
+    and ``text``, the data as UTF-8. Of an error that a peer sent the first 64 KiB of data are kept. Raise ``TypeError``
+    for other data.
     """
 
     default_code: ClassVar[int] = 0
@@ -82,14 +83,14 @@ class CodedError(RSocketError):
 
     @classmethod
     def received(cls, code: int, data: bytes) -> Self:
-        """The error as it came from the peer: any code is taken as it is."""
+        """Return the error that a peer sent, with any code."""
         error = cls.__new__(cls)
         error._say(data[:DATA_LIMIT], code)
         return error
 
     @property
     def text(self) -> str:
-        """The data as UTF-8; bytes that do not decode are replaced."""
+        """Return the data as UTF-8; bytes that do not decode are replaced."""
         return self.data.decode("utf-8", "replace")
 
     def __str__(self) -> str:
@@ -102,16 +103,16 @@ class CodedError(RSocketError):
 class StreamError(CodedError):
     """One stream ended with ERROR; the connection goes on.
 
-    ``is_fault`` says that raising it tells of a fault of this side, which its log hears of as well.
+    A class with ``is_fault`` is also a failure of the handler that raises it: it is counted, logged and reported.
     """
 
     is_fault: ClassVar[bool] = False
 
 
 class ApplicationError(StreamError):
-    """The handler failed, or chose a code of its own from 0x301 to 0xFFFFFFFE.
+    """The handler failed, or chose a ``code`` of its own, from 0x301 to 0xFFFFFFFE.
 
-    Raises ``ValueError`` for a code that the protocol keeps for itself.
+    ``data`` is bytes or text for the peer. Raise ``ValueError`` for a code that the protocol reserves.
     """
 
     default_code = 0x201
@@ -123,7 +124,7 @@ class ApplicationError(StreamError):
 
 
 class Rejected(StreamError):
-    """The responder did not process the request, and says so for certain."""
+    """The responder certainly did not process the request; it is safe to send it again."""
 
     default_code = 0x202
 
@@ -135,7 +136,7 @@ class Canceled(StreamError):
 
 
 class Invalid(StreamError):
-    """The responder found the request invalid."""
+    """The request was not understood, or exceeds a limit."""
 
     default_code = 0x204
 
@@ -151,13 +152,13 @@ class InvalidSetup(SetupError):
 
 
 class UnsupportedSetup(SetupError):
-    """The SETUP asks for something that the server does not offer."""
+    """The SETUP asks for a feature that the server does not offer."""
 
     default_code = 0x002
 
 
 class RejectedSetup(SetupError):
-    """The server's application refused; the text gives its reason."""
+    """The application of the server refused the connection; the text gives its reason."""
 
     default_code = 0x003
 
@@ -165,7 +166,7 @@ class RejectedSetup(SetupError):
 class RejectedResume(SetupError):
     """The server does not resume the session.
 
-    ``advice`` is our own word on it, behind the server's: what that leaves open, and what can be done.
+    ``advice`` is added to the text of the server: which outcomes that leaves open, and what to do.
     """
 
     default_code = 0x004
@@ -177,7 +178,7 @@ class RejectedResume(SetupError):
 
 
 class NegotiationFailed(SetupError):
-    """The two sides share no terms; the text names the field and the values."""
+    """The two sides of a Streamux connection share no terms; the text names the field and the values."""
 
 
 class ConnectionClosed(RSocketError):
@@ -185,7 +186,7 @@ class ConnectionClosed(RSocketError):
 
 
 class Drained(Rejected, ConnectionClosed):
-    """The peer drains, or has drained, and so was not even sent the request: either base says so."""
+    """The peer drains, or has drained: the request was not sent. It is both ``Rejected`` and ``ConnectionClosed``."""
 
 
 NO_NEW_REQUESTS = "no new requests: the connection is closing"
@@ -193,14 +194,15 @@ NO_NEW_REQUESTS = "no new requests: the connection is closing"
 
 
 def is_by_drain(error: BaseException) -> bool:
-    """Whether a request came too late for a connection, and may come in time for the next one."""
+    """Return whether a request came too late for a connection that drains, and may succeed on the next one."""
     return isinstance(error, ConnectionClosed) or (isinstance(error, Rejected) and error.text == NO_NEW_REQUESTS)
 
 
 class ConnectionLost(RSocketError):
-    """The connection ended without agreement: an error of the peer, end of stream, reset, or silence.
+    """The connection ended without agreement: by an error of the peer, by the end of the stream, a reset, or silence.
 
-    ``code`` is the error code if the peer gave one, ``text`` its reason; ``__cause__`` the transport's own exception.
+    ``text`` is the reason and ``code`` the error code, ``None`` if the peer sent none; ``__cause__`` is the exception
+    of the transport.
     """
 
     def __init__(self, text: str = "", *, code: int | None = None) -> None:
@@ -214,17 +216,17 @@ class ConnectionLost(RSocketError):
 
 
 class ProtocolError(RSocketError):
-    """The rules of the protocol were broken, by one side or the other."""
+    """One of the two sides broke the rules of the protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side asked for something that the protocol forbids at this point."""
+    """This side asked for an action that the protocol forbids at this point."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something that the protocol forbids.
+    """The peer sent a frame that the protocol forbids.
 
-    ``offset`` is the place in the frame, in bytes, where that showed.
+    ``text`` describes the fault; ``offset`` is its place in the frame, in bytes.
     """
 
     def __init__(self, text: str, *, offset: int = 0) -> None:
@@ -233,7 +235,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class Unsupported(RSocketError):
-    """The dialect of this connection has no such interaction. Nothing was sent."""
+    """The dialect of this connection lacks the interaction or the option. Nothing was sent."""
 
 
 STREAM_ERRORS: dict[int, type[StreamError]] = {
@@ -245,12 +247,12 @@ SETUP_ERRORS: dict[int, type[SetupError]] = {
 
 
 def stream_error(code: int, data: bytes) -> StreamError:
-    """The exception for an ERROR received on a stream: codes outside the table are application errors."""
+    """Return the exception for an ERROR received on a stream. Codes outside the table are application errors."""
     return STREAM_ERRORS.get(code, ApplicationError).received(code, data)
 
 
 def connection_error(code: int, data: bytes) -> ConnectionLost:
-    """The exception for an ERROR received on stream 0 that ends the connection."""
+    """Return the exception for an ERROR received on stream 0 that ends the connection."""
     return ConnectionLost(
         f"the peer ended the connection: {readable(data)}" if data else "the peer ended the connection", code=code
     )

@@ -19,9 +19,9 @@ with metadata 150, an element at a sink up to 210; an empty one is not free."""
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """The bounds of one connection. Sizes are bytes, times are seconds. Raises ``ValueError`` for what bounds nothing.
+    """The bounds of one connection. Sizes are bytes, times are seconds. Raise ``ValueError`` for a bound out of range.
 
-    Each attribute says what a peer gets that goes beyond it.
+    Each attribute says what happens beyond it.
     """
 
     setup_timeout: float = attrs.field(default=10.0, validator=between(0.001))

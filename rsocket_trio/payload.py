@@ -10,13 +10,13 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview | str
 
 
 class Payload:
-    """What one message carries: ``data``, and ``metadata`` that may be absent (``None``) or present and empty.
+    """The content of one message: ``data``, and ``metadata`` that may be absent (``None``) or present and empty.
 
-    ``data`` and ``metadata`` are always ``bytes``; text is encoded as UTF-8, other buffers are copied.
-    ``metadata_type`` is the type byte of ReactiveSocket 0.0. ``data_mime`` and ``metadata_mime`` override the
-    connection's mime types for this payload in the extension draft: a text, or the number of a well-known type.
+    Both are kept as ``bytes``; text is encoded as UTF-8, other buffers are copied. ``metadata_type`` is the type byte
+    of ReactiveSocket 0.0, from 0 to 255. ``data_mime`` and ``metadata_mime`` replace the MIME types of the connection
+    for this payload in the extension draft: a text, or the number of a well-known type.
 
-    Raises ``TypeError`` for anything that is not bytes or text.
+    Raise ``TypeError`` for data or metadata that is neither bytes nor text.
     """
 
     __slots__ = ("data", "data_mime", "metadata", "metadata_mime", "metadata_type")
@@ -44,12 +44,12 @@ class Payload:
 
     @property
     def text(self) -> str:
-        """The data as UTF-8. Raises ``UnicodeDecodeError`` where it is not."""
+        """Return the data as UTF-8. Raise ``UnicodeDecodeError`` if it is not UTF-8."""
         return self.data.decode()
 
     @property
     def size(self) -> int:
-        """Bytes of data and metadata together."""
+        """Return the bytes of data and metadata together."""
         return len(self.data) + (len(self.metadata) if self.metadata is not None else 0)
 
     def __eq__(self, other: object) -> bool:
@@ -75,14 +75,17 @@ class Payload:
 
 @value
 class MetadataPush:
-    """Metadata that a peer pushed onto one stream (ReactiveSocket 0.0), in order with the stream's items."""
+    """Metadata that the peer pushed onto one stream of ReactiveSocket 0.0, in order with the items of the stream.
+
+    ``metadata`` is bytes, ``metadata_type`` its type byte, from 0 to 255.
+    """
 
     metadata: bytes
     metadata_type: int = 0
 
     @property
     def size(self) -> int:
-        """Bytes of metadata."""
+        """Return the bytes of metadata."""
         return len(self.metadata)
 
 
@@ -91,7 +94,7 @@ PayloadLike: TypeAlias = Payload | bytes | bytearray | memoryview | str
 
 
 def as_bytes(content: BytesLike) -> bytes:
-    """Bytes, buffers and text as ``bytes``. Raises ``TypeError`` for anything else."""
+    """Return bytes, buffers and text as ``bytes``. Raise ``TypeError`` for anything else."""
     if isinstance(content, str):
         return content.encode()
     if isinstance(content, bytes | bytearray | memoryview):
@@ -100,7 +103,7 @@ def as_bytes(content: BytesLike) -> bytes:
 
 
 def as_payload(content: PayloadLike) -> Payload:
-    """A payload of what a user gave. Raises ``TypeError`` for what is none."""
+    """Return ``content`` as a payload. Raise ``TypeError`` if it is not payload-like."""
     if type(content) is bytes:
         return Payload(content)
     if isinstance(content, Payload):

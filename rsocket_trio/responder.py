@@ -40,10 +40,10 @@ LONGEST_ROUTE = 255
 
 
 class Responder:
-    """The functions that serve a connection's peer, by interaction and route.
+    """The handlers that serve the requests of a peer, by interaction and route.
 
     One responder can serve any number of connections. Registering raises ``TypeError`` for a function of the wrong
-    kind and ``ValueError`` for a route that is taken or can't be said, naming both.
+    kind, and ``ValueError`` for a route that is taken or above 255 bytes of UTF-8; both are named.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,11 @@ class Responder:
     def request_response(
         self, route: RequestResponseHandler | str | None = None
     ) -> RequestResponseHandler | Callable[[RequestResponseHandler], RequestResponseHandler]:
-        """Serve request/response: an async function of the request, or a plain one that runs inline, without a task."""
+        """Serve request/response on ``route``: an async function of the request, or a plain function, which runs
+        inline.
+
+        The handler returns the answer, payload-like. Without a route it serves the requests that carry none.
+        """
         return self._decorator(Interaction.REQUEST_RESPONSE, route)
 
     @overload
@@ -74,7 +78,11 @@ class Responder:
     def request_stream(
         self, route: RequestStreamHandler | str | None = None
     ) -> RequestStreamHandler | Callable[[RequestStreamHandler], RequestStreamHandler]:
-        """Serve a stream: an async generator of the request, or an async function of it and an ``Outgoing``."""
+        """Serve streams on ``route``: an async generator of the request, or an async function of it and an
+        ``Outgoing``.
+
+        Each ``yield`` waits for the credit of the requester; returning completes the stream.
+        """
         return self._decorator(Interaction.REQUEST_STREAM, route)
 
     @overload
@@ -86,7 +94,10 @@ class Responder:
     def request_subscription(
         self, route: RequestStreamHandler | str | None = None
     ) -> RequestStreamHandler | Callable[[RequestStreamHandler], RequestStreamHandler]:
-        """Serve a subscription of drafts 0.0 and 0.1, in the forms of ``request_stream``; it never completes."""
+        """Serve subscriptions of ReactiveSocket 0.0 and 0.1 on ``route``, in the forms of ``request_stream``.
+
+        A subscription has no completion: it ends by a CANCEL or an error.
+        """
         return self._decorator(Interaction.REQUEST_SUBSCRIPTION, route)
 
     @overload
@@ -98,9 +109,10 @@ class Responder:
     def request_channel(
         self, route: RequestChannelHandler | str | None = None, *, initial_request_n: int = 256, refill: bool = True
     ) -> RequestChannelHandler | Callable[[RequestChannelHandler], RequestChannelHandler]:
-        """Serve a channel: an async function of a ``Channel``.
+        """Serve channels on ``route``: an async function of a ``Channel``.
 
-        ``initial_request_n`` is the credit that the requester gets, topped up unless ``refill`` is false.
+        ``initial_request_n`` is the credit that the requester gets, in items; it is topped up at half unless ``refill``
+        is false. Raise ``ValueError`` for a credit outside of 1 to 2^31-1.
         """
         checked_request_n(initial_request_n)
         return self._decorator(Interaction.REQUEST_CHANNEL, route, credit=initial_request_n, refill=refill)
@@ -112,7 +124,7 @@ class Responder:
     def fire_and_forget(
         self, route: FireAndForgetHandler | str | None = None
     ) -> FireAndForgetHandler | Callable[[FireAndForgetHandler], FireAndForgetHandler]:
-        """Serve fire-and-forget: an async or plain function of the request. Nothing is ever answered."""
+        """Serve fire-and-forget on ``route``: an async or plain function of the request. No answer is sent."""
         return self._decorator(Interaction.FIRE_AND_FORGET, route)
 
     @overload
@@ -122,7 +134,7 @@ class Responder:
     def metadata_push(
         self, function: MetadataPushHandler | None = None
     ) -> MetadataPushHandler | Callable[[MetadataPushHandler], MetadataPushHandler]:
-        """Take metadata pushed for the connection: an async or plain function of the ``bytes``."""
+        """Serve metadata that concerns the connection: ``function`` is an async or plain function of the ``bytes``."""
         return self._special("metadata_push", function)
 
     @overload
@@ -130,9 +142,9 @@ class Responder:
     @overload
     def setup(self) -> Callable[[SetupHandler], SetupHandler]: ...
     def setup(self, function: SetupHandler | None = None) -> SetupHandler | Callable[[SetupHandler], SetupHandler]:
-        """Let connections in: a function of ``(Setup, Connection)``; raising ``RejectedSetup`` refuses.
+        """Admit or refuse connections: ``function`` is an async or plain function of ``(Setup, Connection)``.
 
-        Until it returns no request runs.
+        No request of the connection runs before it returns. Raising ``RejectedSetup`` refuses the connection.
         """
         return self._special("setup", function)
 
@@ -141,13 +153,16 @@ class Responder:
     @overload
     def lease(self) -> Callable[[LeasePolicy], LeasePolicy]: ...
     def lease(self, function: LeasePolicy | None = None) -> LeasePolicy | Callable[[LeasePolicy], LeasePolicy]:
-        """Grant leases: an async generator of the ``Setup`` that yields ``Lease``, one generator per connection."""
+        """Grant leases: ``function`` is an async generator function of the ``Setup`` that yields ``Lease``.
+
+        It runs once for each connection that agreed on leases.
+        """
         return self._special("lease", function)
 
     def lease_at_rate(self, number_of_requests: int, seconds: float) -> None:
-        """Grant every connection so many requests for each period of so many seconds: the ready-made lease policy.
+        """Grant every connection ``number_of_requests`` for each period of ``seconds``.
 
-        Raises ``ValueError`` for numbers that a lease can't say, or when there is a policy already.
+        Raise ``ValueError`` for numbers that a lease cannot hold, or if there is a lease policy already.
         """
         # Twice the period to live: a renewal that is a moment late leaves no gap; the last lease replaces the former.
         lease = Lease(number_of_requests, 2 * seconds)
@@ -168,11 +183,11 @@ class Responder:
     def on_error(
         self, function: OnErrorHandler | None = None
     ) -> OnErrorHandler | Callable[[OnErrorHandler], OnErrorHandler]:
-        """Be told of every failure of a handler: a plain or async function of ``(error, call)``.
+        """Report every failure of a handler to ``function``, a plain or async function of ``(error, call)``.
 
-        ``call`` is a ``Call``: which request of which connection it was. Functions are called in the order in which
-        they were registered, a plain one at once and inline, an async one in a task. What one raises is logged. What a
-        handler tells its peer on purpose is no failure.
+        ``call`` is a ``Call``: the request, and its connection. Functions are called in the order in which they were
+        registered; a plain one runs at once and inline, an async one in a task. An exception that one raises is logged.
+        An error that a handler raises to inform its peer is no failure.
         """
 
         def register(function: OnErrorHandler) -> OnErrorHandler:
@@ -182,7 +197,11 @@ class Responder:
         return register if function is None else register(function)
 
     def extension(self, ext_type: int) -> Callable[[ExtensionHandler], ExtensionHandler]:
-        """Take EXT frames of this type: a plain function of ``(stream_id, body)``, run inline."""
+        """Serve EXT frames of type ``ext_type``, from 1 to 2^31-1: a plain function of ``(stream_id, body)``, run
+        inline.
+
+        Raise ``ValueError`` for a type out of range or with a handler.
+        """
         if not 0 < ext_type < 2**31:
             raise ValueError(f"extended type {ext_type}: must be between 1 and {2**31 - 1}")
 
@@ -198,11 +217,14 @@ class Responder:
         return register
 
     def extension_entry(self, extension: int | str) -> Callable[[ExtensionEntryHandler], ExtensionEntryHandler]:
-        """Take entries of an application's own extension, by name, or of a well-known one such as the broker's.
+        """Serve the entries of ``extension``: the name of an application's own, or a well-known one such as the
+        broker's.
 
-        A plain function of ``(point, content)``, run inline; ``point`` is ``"SETUP"``, ``"REQUEST"`` or ``"EXT"``,
-        ``content`` what the broker's entry says or else the ``Entry``. In a SETUP it may raise ``RejectedSetup``, or
-        return bytes to grant an entry that asks for an answer; on a request it may raise ``Rejected`` or its like.
+        The handler is a plain function of ``(point, content)``, run inline. ``point`` is ``"SETUP"``, ``"REQUEST"`` or
+        ``"EXT"``; ``content`` is the decoded entry of the broker, or else the ``Entry``. In a SETUP the handler may
+        raise ``RejectedSetup``, or return bytes to grant an entry that asks for an answer; on a request it may raise
+        ``Rejected``, ``Invalid`` or ``ApplicationError``. Raise ``ValueError`` for an extension of the protocol itself
+        or with a handler.
         """
         if extension in SESSIONS_OWN or extension in RESERVED:
             raise ValueError(f"extension {extension!r} is not an application's")
@@ -220,7 +242,9 @@ class Responder:
     # What a connection asks
 
     def find(self, interaction: Interaction, route: str | None) -> Handler:
-        """The handler of a request. Raises ``Rejected`` with the route's name where there is none."""
+        """Return the handler of a request by ``interaction`` and ``route``. Raise ``Rejected``, naming the route, if
+        there is none.
+        """
         handler = self._handlers.get((interaction, route))
         if handler is None:
             if route is None:
@@ -229,43 +253,43 @@ class Responder:
         return handler
 
     def has_default(self, interaction: Interaction) -> bool:
-        """Whether requests without a route have a handler."""
+        """Return whether requests of this ``interaction`` without a route have a handler."""
         return (interaction, None) in self._handlers
 
     @property
     def setup_handler(self) -> Handler | None:
-        """What lets connections in."""
+        """Return the handler that admits connections, or ``None``."""
         return self._specials.get("setup")
 
     @property
     def lease_policy(self) -> Function | None:
-        """What grants leases."""
+        """Return the function that grants leases, or ``None``."""
         handler = self._specials.get("lease")
         return None if handler is None else handler.function
 
     @property
     def lease_handler(self) -> Handler | None:
-        """The same with what it was registered as."""
+        """Return the lease policy with its name and kind, or ``None``."""
         return self._specials.get("lease")
 
     @property
     def error_handlers(self) -> tuple[Handler, ...]:
-        """What is told of failures."""
+        """Return the functions to which failures are reported, in order."""
         return self._error_handlers
 
     @property
     def metadata_push_handler(self) -> Handler | None:
-        """What takes pushed metadata."""
+        """Return the handler of pushed metadata, or ``None``."""
         return self._specials.get("metadata_push")
 
     @property
     def extensions(self) -> dict[int, Handler]:
-        """What takes EXT frames, by extended type."""
+        """Return the handlers of EXT frames, by extended type."""
         return self._extensions
 
     @property
     def entry_hooks(self) -> dict[int | str, Handler]:
-        """What takes extension entries, by extension."""
+        """Return the handlers of extension entries, by extension."""
         return self._entry_hooks
 
     # Registration

@@ -83,7 +83,7 @@ class ResumeOptions:
     senders of those sessions wait that keep most: more than eight times the bytes left. No session is ended for it."""
 
     def delay(self, tries: int, chance: float) -> float:
-        """Return the seconds before a try, after so many; ``chance`` is a random number from 0 to 1."""
+        """Return the seconds to wait after so many ``tries``; ``chance`` is a random number from 0 to 1."""
         return _delay(self, tries, chance)
 
 
@@ -101,7 +101,7 @@ class Retry:
     """How long a try may take until there is a connection."""
 
     def delay(self, tries: int, chance: float) -> float:
-        """Return the seconds before a try, after so many; ``chance`` is a random number from 0 to 1."""
+        """Return the seconds to wait after so many ``tries``; ``chance`` is a random number from 0 to 1."""
         return _delay(self, tries, chance)
 
 
@@ -115,9 +115,13 @@ def _delay(options: ResumeOptions | Retry, tries: int, chance: float) -> float:
 class Setup:
     """The SETUP of a client, and the facts that the handshake told of the client.
 
-    ``payload`` is the application's own data. ``transport`` is the scheme (``tcp``, ``tls``, ``unix``, ``ws``,
-    ``wss``, ``memory`` or ``stream``), ``peer`` the address, ``certificate`` the client's TLS certificate as
-    ``getpeercert()`` gives it, ``path`` and ``headers`` those of the WebSocket handshake, names in lower case.
+    ``dialect`` is the name of the protocol, ``payload`` the application's own data, ``data_mime`` and ``metadata_mime``
+    the MIME types of the connection. ``keepalive_interval`` and ``max_lifetime`` are seconds. ``lease``, ``strict`` and
+    ``resume`` are flags.
+
+    ``transport`` is the scheme (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``memory`` or ``stream``), ``peer`` the
+    address, ``certificate`` the client's TLS certificate as ``getpeercert()`` gives it, ``path`` and ``headers`` those
+    of the WebSocket handshake, names in lower case.
 
     In the extension draft ``entries`` are its extension entries, and a MIME type is its number if that is not a
     well-known one.
@@ -140,6 +144,6 @@ class Setup:
     headers: tuple[tuple[str, str], ...] = ()
 
     def header(self, name: str) -> str | None:
-        """Return the first HTTP header of that name, whatever its case."""
+        """Return the first HTTP header called ``name``, whatever its case, or ``None``."""
         wanted = name.lower()
         return next((text for key, text in self.headers if key == wanted), None)

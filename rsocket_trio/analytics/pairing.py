@@ -222,7 +222,7 @@ PAIR_QUICKLY: Final = Query(
 
 
 def pair(frames: DataFrame, *, quickly: bool = False) -> DataFrame:
-    """Return the table ``interactions``, derived from frames of ``rsocket/1.0``.
+    """Return the table ``interactions``, derived from ``frames`` of ``rsocket/1.0``.
 
     A stream without its request frame has no row; a stream without its end has the outcome ``unknown`` and ends with
     its last frame. A connection that uses a stream id twice is not supported, nor is resumption: ``retries`` is 0.
@@ -234,11 +234,12 @@ def pair(frames: DataFrame, *, quickly: bool = False) -> DataFrame:
 
 
 def pair_stream(frames: DataFrame, *, silence: str = "30 seconds") -> DataFrame:
-    """Return ``interactions`` as ``pair`` with ``quickly`` does, over a streaming table whose ``ts`` has a watermark.
+    """Return ``interactions`` as ``pair`` with ``quickly`` does, over ``frames``, a streaming table whose ``ts`` has a
+    watermark.
 
-    A row is emitted, in append mode, when its stream had no frame for ``silence`` (as in ``30 seconds`` or
-    ``5 minutes``) and the watermark has passed. A stream that pauses for longer ends there, as ``unknown``. ``route``
-    is null, as its name would be kept in the state of every stream: join ``route_names``. Raise ``ValueError`` if
+    A row is emitted, in append mode, when its stream had no frame for ``silence`` (as in ``30 seconds`` or ``5
+    minutes``) and the watermark has passed. A stream that pauses for longer ends there, as ``unknown``. ``route`` is
+    null, as its name would be kept in the state of every stream: join ``route_names``. Raise ``ValueError`` if
     ``silence`` has another form.
     """
     if re.fullmatch(r"\d+ [a-z]+", silence) is None:
@@ -249,12 +250,12 @@ def pair_stream(frames: DataFrame, *, silence: str = "30 seconds") -> DataFrame:
 
 
 def route_names(frames: DataFrame) -> DataFrame:
-    """Return the name of each ``route_id``, from request frames."""
+    """Return the name of each ``route_id``, from the request frames in ``frames``."""
     return ask(ROUTE_NAMES, frames=frames)
 
 
 def connections_of(frames: DataFrame) -> DataFrame:
-    """Return ``connections`` as far as frames show it, first frame to last; the close reason is ``unknown``."""
+    """Return ``connections`` as far as ``frames`` show it, first frame to last; the close reason is ``unknown``."""
     known = {
         **dict.fromkeys(("capture_id", "host", "conn_id", "session_id", "side", "transport", "peer")),
         "dialect": "'rsocket/1.0'",

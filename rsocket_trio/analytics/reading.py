@@ -35,7 +35,10 @@ PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
 
 @attrs.frozen
 class CaptureTables:
-    """The three tables of a capture. ``frames`` has one more column, ``frame_name``: the name of ``frame_type``."""
+    """The three tables of a capture: ``frames``, ``interactions`` and ``connections``, as data frames.
+
+    ``frames`` has one more column, ``frame_name``: the name of ``frame_type``.
+    """
 
     frames: DataFrame
     interactions: DataFrame
@@ -43,11 +46,11 @@ class CaptureTables:
 
 
 def read_capture(spark: SparkSession, directory: str | Path, *, paired: bool = True) -> CaptureTables:
-    """Return the tables of a capture, as ``rsocket_trio.capture`` writes them to a directory.
+    """Return the tables of the capture in ``directory``, as ``rsocket_trio.capture`` writes them, read by ``spark``.
 
-    A foreign capture may consist of frames alone: with ``paired=False`` the other two tables are not read but
-    derived from the frames, which takes much longer (see ``pair``). Raise ``Unreadable``, naming the file and the
-    column, if a file is broken or a column is missing or has another type.
+    A foreign capture may consist of frames alone: with ``paired=False`` the other two tables are not read but derived
+    from the frames, which takes much longer (see ``pair``). Raise ``Unreadable``, naming the file and the column, if a
+    file is broken or a column is missing or has another type.
     """
     if not paired:
         frames = _read(spark, "frames", capture_files(directory, ("frames",))["frames"])
@@ -70,7 +73,10 @@ def read_capture(spark: SparkSession, directory: str | Path, *, paired: bool = T
 def name_frames(
     frames: DataFrame, connections: DataFrame | None = None, dialects: Iterable[str] = (DEFAULT_DIALECT,)
 ) -> DataFrame:
-    """Add ``frame_name`` to ``frames``. Reads ``connections`` only if two dialects name a number differently."""
+    """Return ``frames`` with the column ``frame_name``.
+
+    ``dialects`` are those that may occur. ``connections`` is read only if two of them name a number differently.
+    """
     from pyspark.sql import functions as sf
 
     chosen = list(dialects) or [DEFAULT_DIALECT]
@@ -85,7 +91,7 @@ def name_frames(
 
 
 def table_schema(table: str, *, as_json: bool = False) -> StructType:
-    """Return the Spark schema of a table. In JSON, bytes are text."""
+    """Return the Spark schema of ``table``. With ``as_json`` it is that of JSON lines, where bytes are text."""
     from pyspark.sql.types import StructField, StructType, _parse_datatype_string
 
     types: Mapping[str, str] = SPARK_TYPES | ({BINARY: "string"} if as_json else {})

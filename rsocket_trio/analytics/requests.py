@@ -283,73 +283,87 @@ CLIENT_SERVER: Final = Query(
 
 
 def routes(interactions: DataFrame) -> DataFrame:
-    """Return the name of each ``route_id``."""
+    """Return the name of each ``route_id`` in ``interactions``."""
     return ROUTES(interactions)
 
 
 def latency_histogram(interactions: DataFrame) -> DataFrame:
-    """Return the requests that ended in each minute, by role, route and latency bucket; such counts can be merged.
+    """Return the requests in ``interactions`` by the minute of their end, role, route and latency bucket; counts can be
+    merged.
 
-    ``metric`` is ``first`` (up to the first payload of the answer) or ``total``. Over a stream, ``t_end`` needs
-    a watermark.
+    ``metric`` is ``first`` (up to the first payload of the answer) or ``total``. Over a stream, ``t_end`` needs a
+    watermark.
     """
     return LATENCY_HISTOGRAM(interactions)
 
 
 def red(interactions: DataFrame) -> DataFrame:
-    """Return rate, errors and duration of each route in each minute; percentiles in us, right within 2.2 %."""
+    """Return rate, errors and duration in ``interactions`` of each route in each minute; percentiles in us, right
+    within 2.2 %.
+    """
     return RED(latency_histogram(interactions), routes(interactions))
 
 
 def route_latency(interactions: DataFrame) -> DataFrame:
-    """Return latency percentiles over the whole capture, one row for each route and metric."""
+    """Return latency percentiles over all ``interactions``, one row for each route and metric."""
     return ROUTE_LATENCY(latency_histogram(interactions), routes(interactions))
 
 
 def latency_heatmap(interactions: DataFrame) -> DataFrame:
-    """Return requests by minute, route and latency bucket, four buckets for each doubling."""
+    """Return the requests in ``interactions`` by minute, route and latency bucket, four buckets for each doubling."""
     return LATENCY_HEATMAP(latency_histogram(interactions), routes(interactions))
 
 
 def credit_stalls(interactions: DataFrame) -> DataFrame:
-    """Return the share of time that the responders of each route waited for credit, in interactions with credit."""
+    """Return the share of time that the responders of each route waited for credit, from those ``interactions`` that
+    have credit.
+    """
     return CREDIT_STALLS(interactions, routes(interactions))
 
 
 def stalled_streams(interactions: DataFrame) -> DataFrame:
-    """Return the streams of each route that waited longest for credit, ten at most."""
+    """Return the streams of each route in ``interactions`` that waited longest for credit, ten at most."""
     return STALLED_STREAMS(interactions)
 
 
 def starved(interactions: DataFrame, connection_seconds: DataFrame) -> DataFrame:
     """Return the traffic, by route, of the connection of each stalled stream while that stream waited.
 
-    Traffic is counted by whole seconds, so the first and the last second of the stream count fully. The stream's own
-    route is included.
+    ``interactions`` is the table; ``connection_seconds`` the result of the function of that name. Traffic is counted by
+    whole seconds, so the first and the last second of the stream count fully. The stream's own route is included.
     """
     return STARVED(stalled_streams(interactions), connection_seconds, routes(interactions))
 
 
 def cancellations(interactions: DataFrame) -> DataFrame:
-    """Return the number of cancelled requests of each route, and the time until they were cancelled."""
+    """Return, from ``interactions``, the number of cancelled requests of each route, and the time until they were
+    cancelled.
+    """
     return CANCELLATIONS(latency_histogram(interactions), routes(interactions))
 
 
 def leases(connections: DataFrame, interactions: DataFrame) -> DataFrame:
-    """Return, for each connection with leases, the requests that were granted, used, expired and denied."""
+    """Return, for each connection with leases, the requests that were granted, used, expired and denied.
+
+    ``connections`` and ``interactions`` are tables of one capture.
+    """
     return LEASES(connections, interactions)
 
 
 def client_server_streams(requesters: DataFrame, responders: DataFrame) -> DataFrame:
     """Return streams that both sides captured, by ``session_id`` and ``stream_id``; durations need no common clock.
 
-    ``skew_us`` is the lead of the responder's clock, on the assumption that both directions take equally long.
+    ``requesters`` and ``responders`` are the interactions of the two sides. ``skew_us`` is the lead of the responder's
+    clock, on the assumption that both directions take equally long.
     """
     return CLIENT_SERVER_STREAMS(requesters, responders)
 
 
 def client_server(requesters: DataFrame, responders: DataFrame) -> DataFrame:
-    """Return, for each route, the time in the responder and the rest: network, queues, work of the requester."""
+    """Return, for each route, the time in the responder and the rest: network, queues, work of the requester.
+
+    ``requesters`` and ``responders`` are the interactions of the two sides.
+    """
     return CLIENT_SERVER(client_server_streams(requesters, responders), routes(requesters))
 
 

@@ -232,28 +232,33 @@ CAPTURE_HEALTH: Final = Query(
 
 
 def connection_seconds(frames: DataFrame) -> DataFrame:
-    """Return frames and bytes by connection, second and route; such counts can be merged.
+    """Return frames and bytes in ``frames`` by connection, second and route; such counts can be merged.
 
-    Over a stream: give ``ts`` a watermark first.
+    Over a stream, ``ts`` needs a watermark.
     """
     return CONNECTION_SECONDS(frames)
 
 
 def fan_in(frames: DataFrame, routes: DataFrame) -> DataFrame:
-    """Return the ten connections and ten routes with most frames, and their share of all frames of their kind."""
+    """Return the ten connections and ten routes with most ``frames``, and their share of all frames of their kind.
+
+    ``routes`` names the routes.
+    """
     return FAN_IN(connection_seconds(frames), routes)
 
 
 def connection_timeline(connections: DataFrame, frames: DataFrame) -> DataFrame:
     """Return each connection from setup to close: resumptions, keepalive round trips, the longest silence.
 
-    ``longest_gap_s`` is right within a second; a round trip is given as the upper end of its bucket.
+    ``connections`` and ``frames`` are tables of one capture. ``longest_gap_s`` is right within a second; a round trip
+    is given as the upper end of its bucket.
     """
     return CONNECTION_TIMELINE(connections, connection_seconds(frames))
 
 
 def cancelled_streams(frames: DataFrame) -> DataFrame:
-    """Return the first CANCEL of each stream: its ``seq``, its time, and whether the capturing side sent it.
+    """Return the first CANCEL of each stream in ``frames``: its ``seq``, its time, and whether the capturing side sent
+    it.
 
     ``stream`` is a hash of the columns that name a stream.
     """
@@ -261,49 +266,57 @@ def cancelled_streams(frames: DataFrame) -> DataFrame:
 
 
 def bytes_after_cancel(frames: DataFrame, routes: DataFrame) -> DataFrame:
-    """Return payloads and errors that the other side of a stream sent after the first CANCEL, by route.
+    """Return the payloads and errors in ``frames`` that the other side of a stream sent after the first CANCEL, by
+    route.
 
-    ``cancel_dir`` is ``out`` if the capturing side cancelled.
+    ``cancel_dir`` is ``out`` if the capturing side cancelled. ``routes`` names the routes.
     """
     return BYTES_AFTER_CANCEL(cancelled_streams(frames), frames, routes)
 
 
 def error_minutes(frames: DataFrame) -> DataFrame:
-    """Return ERROR frames by minute, code and route; such counts can be merged.
+    """Return the ERROR frames in ``frames`` by minute, code and route; such counts can be merged.
 
-    Over a stream: give ``ts`` a watermark first.
+    Over a stream, ``ts`` needs a watermark.
     """
     return ERROR_MINUTES(frames)
 
 
 def errors(frames: DataFrame, routes: DataFrame) -> DataFrame:
-    """Return error codes over time, by name if the protocol has one, and the first time of each."""
+    """Return the error codes in ``frames`` over time, by name if the protocol has one, and the first time of each.
+
+    ``routes`` names the routes.
+    """
     return ERRORS(error_minutes(frames), routes)
 
 
 def frame_sizes(frames: DataFrame) -> DataFrame:
-    """Return frames by minute, kind and size: bucket b holds sizes from 2**b bytes.
+    """Return ``frames`` by minute, kind and size; bucket b holds sizes from 2**b bytes.
 
-    Over a stream: give ``ts`` a watermark first.
+    Over a stream, ``ts`` needs a watermark.
     """
     return FRAME_SIZES(frames)
 
 
 def fragmentation(frames: DataFrame) -> DataFrame:
-    """Return, for each kind of frame, its bytes, its overhead (neither data nor metadata) and fragmented payloads."""
+    """Return, for each kind of frame in ``frames``, its bytes, its overhead (neither data nor metadata) and
+    fragmented payloads.
+    """
     return FRAGMENTATION(frame_sizes(frames))
 
 
 def stream_rate(frames: DataFrame) -> DataFrame:
-    """Return the streams that began in each second, by interaction. Over a stream, ``ts`` needs a watermark."""
+    """Return the streams in ``frames`` that began in each second, by interaction. Over a stream, ``ts`` needs a
+    watermark.
+    """
     return STREAM_RATE(frames)
 
 
 def capture_health(frames: DataFrame, interactions: DataFrame) -> DataFrame:
     """Return signs of an incomplete capture: dropped frames, missing rows, requests without an end, clock jumps.
 
-    ``missing_rows`` counts values of ``seq`` that no row has; ``clock_drift_us`` is the drift of the time of day
-    against the monotonic clock.
+    ``frames`` and ``interactions`` are tables of one capture. ``missing_rows`` counts values of ``seq`` that no row
+    has; ``clock_drift_us`` is the drift of the time of day against the monotonic clock.
     """
     return CAPTURE_HEALTH(connection_seconds(frames), interactions)
 

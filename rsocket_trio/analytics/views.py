@@ -47,11 +47,11 @@ DUCKDB_TYPES: Final = {
 def create_views(
     spark: SparkSession, directory: str | Path, *, server: str | Path | None = None, paired: bool = True
 ) -> tuple[str, ...]:
-    """Register the tables of a capture and all derived tables as temporary views. Return their names.
+    """Register the tables of a capture and all derived tables as temporary views of ``spark``. Return their names.
 
-    ``server`` is the directory of a second capture, of the other side: ``client_server`` then joins the requesters of
-    the first with the responders of the second. Without it, both sides are read from the one directory. The other
-    arguments are those of ``read_capture``.
+    ``directory`` and ``paired`` are those of ``read_capture``. ``server`` is the directory of a second capture, of the
+    other side: ``client_server`` then joins the requesters of the first with the responders of the second. Without it,
+    both sides are read from the one directory.
     """
     capture = read_capture(spark, directory, paired=paired)
     capture.frames.createOrReplaceTempView("frames")
@@ -67,7 +67,10 @@ def create_views(
 
 
 def create_duckdb_views(connection: duckdb.DuckDBPyConnection, directory: str | Path) -> tuple[str, ...]:
-    """Register the same views in DuckDB, for captures that fit on one machine. Raise ``Unreadable``."""
+    """Register the views of ``create_views`` in DuckDB, from the capture in ``directory``. Return their names.
+
+    ``connection`` is an open connection of DuckDB. Raise ``Unreadable``.
+    """
     for macro in DUCKDB_MACROS:
         connection.execute(macro)
     for table, files in capture_files(directory).items():

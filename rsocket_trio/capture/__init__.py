@@ -24,17 +24,18 @@ CLOSING = 5.0
 
 
 class Capture:
-    """Records the frames of any number of connections into a directory, as three tables.
+    """Records the frames of any number of connections as three tables of files in ``directory``. Payloads are not kept.
 
-    ``format`` is ``parquet``, which needs pyarrow, or ``jsonl``. A file is complete, and appears under its name, after
-    ``rotate_seconds`` or at about ``rotate_bytes``; then, too, when the capture is closed. What waits to be looked at
-    is bounded by ``buffer_frames`` and ``buffer_bytes`` (and one read more); frames beyond are dropped and counted.
+    ``format`` is ``parquet``, which needs pyarrow, or ``jsonl``. A file is complete, and gets its name, after
+    ``rotate_seconds`` or at about ``rotate_bytes``, and when the capture is closed. Frames that wait to be decoded are
+    bounded by ``buffer_frames`` and ``buffer_bytes`` (and one read more); frames beyond are dropped and counted.
+    ``host`` is the name in the rows, that of the machine by default.
 
-    A capture belongs to the connections of one event loop. It never slows them down to wait for the disk; when the
-    disk fails, ``error`` says why and all that follows is dropped.
+    A capture belongs to the connections of one event loop. Connections never wait for the disk; when the disk fails,
+    ``error`` holds the reason and all further frames are dropped.
 
-    Raise ``OSError`` naming the directory if it can't be written to, ``ValueError`` for a format or a bound that is
-    none, and ``ModuleNotFoundError`` naming the extra if pyarrow is missing.
+    Raise ``OSError`` naming the directory if it is not writable, ``ValueError`` for an unknown format or an invalid
+    bound, and ``ModuleNotFoundError`` naming the extra if pyarrow is missing.
     """
 
     def __init__(
@@ -90,29 +91,31 @@ class Capture:
 
     @property
     def dropped(self) -> int:
-        """Frames that are in no file and will be in none: there was no room, or writing failed."""
+        """Return how many frames are in no file: there was no room, or writing failed."""
         return self._buffer.dropped + self._worker.lost
 
     @property
     def error(self) -> Exception | None:
-        """Return why nothing is recorded any more; ``None`` while all is well."""
+        """Return the reason why nothing is recorded any more; ``None`` while the capture works."""
         return self._worker.error
 
     def opened(self, facts: Facts) -> Recorder:
-        """Return a connection is about to carry its first frame: what looks on. Called by connections."""
+        """Return the recorder of a connection that is about to carry its first frame; ``facts`` describe it. Called
+        by connections.
+        """
         return Recorded(self._buffer, facts)
 
     def flush(self, timeout: float = CLOSING) -> bool:
-        """Write all that was seen so far into whole files, waiting at most so many seconds. Whether that was done.
+        """Write all frames seen so far into whole files. Return whether that was done within ``timeout`` seconds.
 
-        Blocks its thread: in an event loop it is called through ``trio.to_thread.run_sync``.
+        Blocks its thread: in an event loop call it through ``trio.to_thread.run_sync``.
         """
         return self._worker.flush(timeout)
 
     def close(self, timeout: float = CLOSING) -> None:
-        """End the capture, waiting at most so many seconds for what is left to be written. Never raises.
+        """End the capture, and wait at most ``timeout`` seconds until the rest is written. Never raises.
 
-        Blocks its thread, as ``flush`` does. What connections do afterwards is dropped.
+        Blocks its thread, as ``flush`` does. Later frames are dropped.
         """
         if not self._closed:
             self._closed = True

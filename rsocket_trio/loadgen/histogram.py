@@ -32,7 +32,10 @@ def bounds_of(bucket: int) -> tuple[int, int]:
 
 
 class Histogram:
-    """Counts of whole numbers from 0 on, in any unit."""
+    """Counts of whole numbers from 0 on, in any unit.
+
+    ``counts`` are pairs of a bucket and how often it came, as the method ``counts()`` gives them.
+    """
 
     def __init__(self, counts: Iterable[tuple[int, int]] = ()) -> None:
         """``counts`` are pairs of a bucket and how often it came, as ``counts()`` gives them."""
@@ -43,11 +46,11 @@ class Histogram:
             self._add(bucket, count)
 
     def record(self, number: int, count: int = 1) -> None:
-        """Count a number ``count`` times. Raise ``ValueError`` for one below 0."""
+        """Count ``number`` so many times: ``count``. Raise ``ValueError`` for a number below 0."""
         self._add(bucket_of(number), count)
 
     def merge(self, other: Histogram) -> None:
-        """Count all that the other has counted."""
+        """Add all counts of ``other``."""
         for bucket, count in other.counts():
             self._add(bucket, count)
 
@@ -56,7 +59,8 @@ class Histogram:
         yield from sorted(self._counts.items())
 
     def quantile(self, part: float) -> int | None:
-        """Return the number that this part of all numbers does not exceed; ``None`` if there are none.
+        """Return the number that ``part`` of all numbers do not exceed, ``part`` from 0 to 1; ``None`` if there are
+        none.
 
         It is the highest one of its bucket: the exact one by nearest rank, or above it by ``RELATIVE_ERROR`` at most.
         Raise ``ValueError`` for a part outside of 0 to 1.

@@ -79,7 +79,12 @@ def in_full(dialect: str) -> str:
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """The terms of a load. Raise ``ValueError`` that names an invalid term and says why it is."""
+    """The plan of a load: its target and its terms. Raise ``ValueError`` that names an invalid term and the reason.
+
+    ``uri`` is the target. ``route`` and ``metadata`` are sent with each request. ``dialect``, ``quirks``, ``peer``,
+    ``setup``, ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease`` and ``headers`` are those of
+    ``open_connection``. ``cert`` and ``key`` are PEM files of the client.
+    """
 
     uri: str
     rate: float | None = None

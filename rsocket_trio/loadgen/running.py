@@ -42,7 +42,7 @@ class SlotsError(RuntimeError):
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """The result of a load."""
+    """The result of a load: ``summary``, and ``rows``, a data frame of the counts of each task in each second."""
 
     rows: DataFrame
     """The counts of each task and second, as they were made: columns ``task``, ``second``, ``measure``, ``name``,
@@ -52,15 +52,14 @@ class Result:
 
 
 def run(spark: SparkSession, uri: str, **terms: Unpack[Terms]) -> Result:
-    """Make a load on a server, and wait until it is over.
+    """Make a load on the server at ``uri`` with the session ``spark``, and wait until it is over. Return its result.
 
-    ``terms`` are the fields of ``Plan``: ``rate`` requests per second of all ``tasks`` together, for so many
-    ``seconds``, with one ``interaction`` of one ``route``, on ``connections`` of each task.
+    ``terms`` are the fields of ``Plan``: ``rate`` requests per second of all ``tasks`` together, for ``seconds``
+    seconds, with one ``interaction`` of one ``route``, on ``connections`` of each task.
 
-    Ctrl-C in the main thread ends the load in order: the result is that up to then. A second one kills it.
-
+    Ctrl-C in the main thread ends the load in order: the result covers the time up to then. A second one kills it.
     Raise ``ValueError`` for invalid terms, ``SlotsError`` if Spark has no room for so many tasks at once, ``LoadError``
-    if no task makes its load because one of them can't.
+    if no task makes its load because one of them fails to begin.
     """
     plan = Plan(uri=uri, **terms)
     check_slots(spark, plan.tasks)

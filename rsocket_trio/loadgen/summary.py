@@ -48,12 +48,17 @@ class Counts:
         return self.due - self.ok - self.failed - self.dropped
 
     def quantiles(self, of: str = recording.LATENCY) -> dict[str, float | None]:
-        """Return times in seconds by the names of ``QUANTILES``; ``None`` if nothing was measured."""
+        """Return times in seconds by the names of ``QUANTILES``; ``None`` if nothing was measured.
+
+        ``of`` is ``"latency"``, ``"service"``, ``"lag"`` or ``"first_item"``.
+        """
         found = {name: self.times[of].quantile(part) for name, part in QUANTILES.items()}
         return {name: None if time is None else time / NS for name, time in found.items()}
 
     def add(self, measure: str, name: str, bucket: int | None, count: int) -> None:
-        """Add one row."""
+        """Add one row of a task: ``count`` for a ``measure``, with the ``name`` of an error or the ``bucket`` of a
+        histogram.
+        """
         if bucket is not None:
             self.times[measure].merge(Histogram([(bucket, count)]))
         elif measure == recording.ERROR:
@@ -70,7 +75,10 @@ class Counts:
 
 @attrs.frozen(kw_only=True)
 class Summary:
-    """The results of a load, over all tasks. Shown as a table by ``print``."""
+    """The results of a load, over all tasks; ``str()`` is a table.
+
+    ``plan`` is the plan, ``total`` the counts of the whole load. ``interrupted`` is true if it was stopped by Ctrl-C.
+    """
 
     plan: Plan
     seed: int

@@ -24,7 +24,7 @@ _LENGTH_SIZE = 2
 
 @value
 class SimpleAuthentication:
-    """A user name and a password."""
+    """A user name and a password: ``username`` of at most 65535 bytes of UTF-8, ``password`` of any size."""
 
     username: str
     password: str = attrs.field(repr=False)
@@ -32,14 +32,16 @@ class SimpleAuthentication:
 
 @value
 class BearerAuthentication:
-    """A token."""
+    """A bearer token: ``token`` is text of any size."""
 
     token: str = attrs.field(repr=False)
 
 
 @value
 class OtherAuthentication:
-    """What a scheme outside the table says: its name, or the number of an unknown well-known one."""
+    """Credentials of another scheme. ``scheme`` is its name, or the number of a well-known scheme that is not in the
+    table; ``content`` its bytes.
+    """
 
     scheme: str | int
     content: bytes = attrs.field(repr=False)
@@ -49,7 +51,10 @@ Authentication: TypeAlias = SimpleAuthentication | BearerAuthentication | OtherA
 
 
 def decode_authentication(data: bytes) -> Authentication:
-    """The credentials. Raises ``RemoteProtocolError`` for bytes that are cut short or not UTF-8."""
+    """Return the credentials that ``data``, the content of an ``AUTHENTICATION`` entry, holds.
+
+    Raise ``RemoteProtocolError`` for bytes that are cut short or not UTF-8.
+    """
     scheme, offset = decode_name(data, 0, SCHEMES)
     if scheme == SIMPLE:
         return _decode_simple(data, offset)
@@ -59,7 +64,10 @@ def decode_authentication(data: bytes) -> Authentication:
 
 
 def encode_authentication(authentication: Authentication) -> bytes:
-    """The credentials as bytes. Raises ``ValueError`` for what cannot be written."""
+    """Return ``authentication`` as the content of an ``AUTHENTICATION`` entry.
+
+    Raise ``ValueError`` for a user name above 65535 bytes or a scheme that cannot be written.
+    """
     if isinstance(authentication, SimpleAuthentication):
         username = authentication.username.encode()
         if len(username) > LONGEST_USERNAME:

@@ -18,7 +18,9 @@ _LENGTH_SIZE = 3
 
 @value
 class Entry:
-    """One piece of metadata: its MIME type, or the number of a well-known one that is not in the table; its bytes."""
+    """One entry of composite metadata. ``mime`` is its MIME type, or the number of a well-known type that is not in
+    the table; ``content`` its bytes, at most 16 MiB - 1.
+    """
 
     mime: str | int
     content: bytes
@@ -50,21 +52,25 @@ def spans(data: bytes, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[str | int, 
 
 
 def iterate_composite(data: bytes, limit: int = DEFAULT_LIMIT) -> Iterator[Entry]:
-    """The entries one by one, as far as they are asked for.
+    """Yield the entries of ``data`` one by one; the rest is not decoded before it is asked for.
 
-    Raises ``RemoteProtocolError`` at the first entry that is malformed or beyond ``limit``.
+    Raise ``RemoteProtocolError`` at the first entry that is malformed, or beyond ``limit`` entries.
     """
     for mime, start, end in spans(data, limit):
         yield Entry(mime, data[start:end])
 
 
 def decode_composite(data: bytes, *, limit: int = DEFAULT_LIMIT) -> list[Entry]:
-    """All entries. Raises ``RemoteProtocolError`` if one is malformed or there are more than ``limit``."""
+    """Return all entries of ``data``. Raise ``RemoteProtocolError`` if one is malformed or there are more than
+    ``limit``.
+    """
     return list(iterate_composite(data, limit))
 
 
 def encode_composite(entries: Iterable[Entry]) -> bytes:
-    """The entries as bytes. Raises ``ValueError`` for a MIME type or a content that cannot be written."""
+    """Return ``entries`` as composite metadata. Raise ``ValueError`` for a MIME type or a content that cannot be
+    written.
+    """
     parts: list[bytes] = []
     for entry in entries:
         length = len(entry.content)

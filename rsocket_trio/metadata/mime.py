@@ -119,15 +119,19 @@ def check_mime(what: str, mime: object) -> None:
 
 
 def decode_mime(data: bytes, offset: int = 0) -> tuple[str | int, int]:
-    """The MIME type at ``offset`` and the offset behind it; the number itself where it is not in the table.
+    """Return the MIME type in ``data`` at ``offset``, and the offset behind it.
 
-    Raises ``RemoteProtocolError`` where the bytes end too early or the text is not ASCII.
+    A type is a text, or its number if that is not in the table. Raise ``RemoteProtocolError`` if the bytes end too
+    early or the text is not ASCII.
     """
     return decode_name(data, offset, WELL_KNOWN)
 
 
 def encode_mime(mime: str | int) -> bytes:
-    """A MIME type in as few bytes as it takes. Raises ``ValueError`` for one that cannot be written."""
+    """Return ``mime``, a text or a number from 0 to 127, in as few bytes as it takes.
+
+    Raise ``ValueError`` for a type that cannot be written: not ASCII, empty, or above 128 characters.
+    """
     return encode_name(mime, IDS)
 
 

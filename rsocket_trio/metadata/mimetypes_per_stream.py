@@ -10,7 +10,10 @@ from rsocket_trio.metadata.mime import decode_mime, encode_mime
 
 
 def decode_data_mime(data: bytes) -> str | int:
-    """The content of a ``MIME_TYPE`` entry. Raises ``RemoteProtocolError`` for malformed or trailing bytes."""
+    """Return the MIME type in ``data``, the content of a ``MIME_TYPE`` entry.
+
+    Raise ``RemoteProtocolError`` for malformed or trailing bytes.
+    """
     mime, end = decode_mime(data)
     if end != len(data):
         raise RemoteProtocolError(f"{len(data) - end} bytes behind the MIME type at offset {end}", offset=end)
@@ -18,14 +21,17 @@ def decode_data_mime(data: bytes) -> str | int:
 
 
 def encode_data_mime(mime: str | int) -> bytes:
-    """The content of a ``MIME_TYPE`` entry. Raises ``ValueError`` for a type that cannot be written."""
+    """Return ``mime`` as the content of a ``MIME_TYPE`` entry.
+
+    Raise ``ValueError`` for a type that cannot be written.
+    """
     return encode_mime(mime)
 
 
 def decode_accepted_mimes(data: bytes, *, limit: int = DEFAULT_LIMIT) -> list[str | int]:
-    """The content of an ``ACCEPT_MIME_TYPES`` entry, in order.
+    """Return the MIME types in ``data``, the content of an ``ACCEPT_MIME_TYPES`` entry, in order.
 
-    Raises ``RemoteProtocolError`` for malformed bytes and for more than ``limit`` types.
+    Raise ``RemoteProtocolError`` for malformed bytes and for more than ``limit`` types.
     """
     mimes: list[str | int] = []
     offset = 0
@@ -38,5 +44,8 @@ def decode_accepted_mimes(data: bytes, *, limit: int = DEFAULT_LIMIT) -> list[st
 
 
 def encode_accepted_mimes(mimes: Iterable[str | int]) -> bytes:
-    """The content of an ``ACCEPT_MIME_TYPES`` entry. Raises ``ValueError`` for a type that cannot be written."""
+    """Return ``mimes`` as the content of an ``ACCEPT_MIME_TYPES`` entry.
+
+    Raise ``ValueError`` for a type that cannot be written.
+    """
     return b"".join(map(encode_mime, mimes))

@@ -13,10 +13,11 @@ _REMEMBERED = 128
 
 
 def route_of(metadata: bytes | None, metadata_mime: str | int, limit: int = DEFAULT_LIMIT) -> str | None:
-    """The route that a request carries, None if it carries none.
+    """Return the route in the ``metadata`` of a request, or ``None`` if it carries none.
 
-    Composite metadata is checked to its end, so that whether it is refused does not depend on the order of its
-    entries. Raises ``RemoteProtocolError`` if it, or the route, is malformed.
+    ``metadata_mime`` is the metadata MIME type of the connection. Composite metadata may have at most ``limit`` entries
+    and is checked to its end, so that a malformed entry is refused wherever it stands. Raise ``RemoteProtocolError`` if
+    the metadata or the route is malformed.
     """
     if not metadata:
         return None
@@ -26,11 +27,11 @@ def route_of(metadata: bytes | None, metadata_mime: str | int, limit: int = DEFA
 
 
 def with_route(route: str, metadata: bytes | None, metadata_mime: str | int) -> bytes:
-    """The metadata of a request to ``route``.
+    """Return the metadata of a request to ``route``, for a connection whose metadata MIME type is ``metadata_mime``.
 
-    In composite metadata our routing entry comes first and ``metadata`` follows as entries that are ready-made.
-    With any other MIME type the route is all the metadata there is. Raises ``ValueError`` if ``metadata`` is given
-    there, and for a route above 255 bytes.
+    In composite metadata the routing entry comes first; ``metadata``, entries that are encoded already, follows. With
+    any other MIME type the route is the whole metadata. Raise ``ValueError`` if ``metadata`` is given there, and for a
+    route above 255 bytes.
     """
     if metadata is None:
         return _alone(route, metadata_mime)

@@ -8,7 +8,10 @@ LONGEST_TAG = 255
 
 
 def decode_route(data: bytes) -> list[str]:
-    """All tags. Raises ``RemoteProtocolError`` for a tag that is cut short or not UTF-8."""
+    """Return the tags in ``data``, the content of a ``ROUTING`` entry; the first one is the route.
+
+    Raise ``RemoteProtocolError`` for a tag that is cut short or not UTF-8.
+    """
     tags: list[str] = []
     offset = 0
     while offset < len(data):
@@ -18,7 +21,10 @@ def decode_route(data: bytes) -> list[str]:
 
 
 def encode_route(*tags: str) -> bytes:
-    """The tags as bytes. Raises ``ValueError`` for a tag above 255 bytes."""
+    """Return ``tags`` as the content of a ``ROUTING`` entry.
+
+    Raise ``ValueError`` for a tag above 255 bytes of UTF-8.
+    """
     parts: list[bytes] = []
     for tag in tags:
         text = tag.encode()

@@ -29,7 +29,7 @@ _NUMBER = struct.Struct(">I")
 
 
 def source_payload(record: Record, one: Callable[..., bytes] = _ONE.pack, head: bytes = _ONE_HEAD) -> Payload:
-    """Return the payload that a source sends for a record."""
+    """Return ``record`` as a source sends it."""
     # The defaults are local names, which are found faster than those of the module: this runs for every row.
     entry = one(head, record.position) if record.count == 1 else _MANY.pack(_MANY_HEAD, record.position, record.count)
     if record.metadata is not None:
@@ -38,7 +38,7 @@ def source_payload(record: Record, one: Callable[..., bytes] = _ONE.pack, head: 
 
 
 def read_source_payload(payload: Payload) -> Record:
-    """Return the record that a source sent. Raise ``RemoteProtocolError`` where it has no position."""
+    """Return the record in ``payload``, as a source sent it. Raise ``RemoteProtocolError`` if it has no position."""
     data, position, count, metadata = payload.metadata or b"", -1, 1, None
     for mime, start, end in spans(data):
         if mime == POSITION:

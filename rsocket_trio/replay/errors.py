@@ -8,7 +8,7 @@ from rsocket_trio.errors import ApplicationError, RSocketError
 
 
 class ReplayError(ApplicationError):
-    """The base class of the errors that are sent to peers: each class has its own code."""
+    """The base class of the errors that are sent to peers. Each class has its own code; ``data`` is bytes or text."""
 
     def __init__(self, data: bytes | str = b"") -> None:
         self._say(data, self.default_code)
@@ -21,7 +21,7 @@ class PositionExpired(ReplayError):
 
     @classmethod
     def at(cls, position: int, partition: int, earliest: int) -> PositionExpired:
-        """Return the error for this position."""
+        """Return the error for ``position`` of ``partition``, whose first record is at ``earliest``."""
         return cls(f"position {position} of partition {partition} has expired: the earliest is {earliest}")
 
 
@@ -32,7 +32,7 @@ class PositionAhead(ReplayError):
 
     @classmethod
     def at(cls, position: int, partition: int, latest: int) -> PositionAhead:
-        """Return the error for this position."""
+        """Return the error for ``position`` of ``partition``, whose next position is ``latest``."""
         return cls(f"position {position} is beyond partition {partition}: the latest is {latest}")
 
 
@@ -83,7 +83,7 @@ class CorruptLog(RSocketError):
 
 
 class LogLocked(RSocketError):
-    """Another writer has the directory. ``pid`` is its process, ``None`` if that is unknown."""
+    """Another writer has ``directory``. ``pid`` is its process, ``None`` if that is unknown."""
 
     def __init__(self, directory: Path, pid: int | None) -> None:
         self.directory = directory

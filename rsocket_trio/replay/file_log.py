@@ -50,16 +50,16 @@ class Group:
 
 
 class FileLog(ReplayableLog):
-    """A log in a folder, which one process at a time can open; what was appended survives its end.
+    """A log in a folder, which one process at a time can open; its records survive the end of the process.
 
-    ``sync`` says when ``append`` returns: ``"batch"``, when one sync of the disk has covered all that was appended
-    since the last; ``"always"``, after a sync for each call alone; ``"never"``, when the operating system has it,
-    which survives the end of the process but not that of the machine. A file holds about ``segment_bytes``, and is
-    deleted by ``trim`` as a whole.
+    ``directory`` is the folder, with ``partitions`` partitions. A file holds about ``segment_bytes``, and is deleted by
+    ``trim`` as a whole. ``sync`` says when ``append`` returns: ``"batch"``, when one sync of the disk has covered all
+    that was appended since the last; ``"always"``, after a sync for each call alone; ``"never"``, when the operating
+    system has it, which survives the end of the process but not that of the machine.
 
-    To open raises ``LogLocked`` if another writer has the folder, ``CorruptLog`` for damage to what was safe,
-    ``ValueError`` if the folder has more partitions, and ``OSError``. ``truncated`` then says how many bytes of a
-    torn tail were cut off.
+    Opening raises ``LogLocked`` if another writer has the folder, ``CorruptLog`` for damage to records that were safe,
+    ``ValueError`` if the folder has more partitions, and ``OSError``. ``truncated`` then says how many bytes of a torn
+    tail were cut off.
     """
 
     def __init__(
@@ -102,7 +102,9 @@ class FileLog(ReplayableLog):
 
     @property
     def truncated(self) -> int:
-        """Return the bytes of torn tails cut off at the opening: of appends that had not returned."""
+        """Return the bytes of torn tails that were cut off when the log was opened: parts of appends that had not
+        returned.
+        """
         return sum(segments.truncated for segments in self._partitions)
 
     @property

@@ -81,12 +81,12 @@ class LedgerMismatch(RSocketError):
 
 
 class FileLedger(Ledger):
-    """A ledger in a folder, which one process at a time can open; attempts that were sealed survive its end, too.
+    """A ledger in a folder, which one process at a time can open; sealed attempts survive the end of the process.
 
-    ``log`` should be as durable: a ``FileLog`` that is opened before. Without one there is a ``FileLog`` in the
-    folder, of ``partitions`` partitions. To open it promotes batches that were decided and not done. It raises
-    ``LogLocked``,
-    ``CorruptLog``, ``LedgerMismatch`` and ``OSError``.
+    ``directory`` is the folder. ``log`` should be as durable: a ``FileLog`` that is opened before. Without one there is
+    a ``FileLog`` of ``partitions`` partitions in the folder. ``staged_bytes``, ``staged_seconds`` and
+    ``staged_attempts`` are those of ``Ledger``. Opening finishes what was decided and not done. It raises
+    ``LogLocked``, ``CorruptLog``, ``LedgerMismatch`` and ``OSError``.
     """
 
     def __init__(

@@ -64,7 +64,7 @@ STAGED_ATTEMPTS = 10_000
 
 @value
 class Commit:
-    """The outcome of a commit: whether it promoted, how many rows, and the last batch of its sink."""
+    """The outcome of a commit: whether it ``promoted`` rows, how many ``rows``, and the ``last`` batch of its sink."""
 
     promoted: bool
     rows: int
@@ -136,7 +136,7 @@ class Ledger:
     # State
 
     def last(self, sink: str) -> int | None:
-        """Return the last promoted batch of a sink, ``None`` before the first."""
+        """Return the last promoted batch of ``sink``, ``None`` before the first."""
         return self._committed.last(sink)
 
     @property
@@ -152,7 +152,7 @@ class Ledger:
     # Requests of writers
 
     async def write(self, elements: Mapping[int, Sequence[Element]]) -> None:
-        """Append rows at once, by partition, without staging: a writer that tries again may write them twice.
+        """Append ``elements`` at once, by partition, without staging: a writer that tries again may write them twice.
 
         A partition number is taken modulo the partitions of the log. Raise the errors of the log's ``append_all``.
         """
@@ -163,7 +163,9 @@ class Ledger:
             await self.log.append_all(groups)
 
     async def begin(self, sink: str, attempt: str, partition: int) -> StagedAttempt:
-        """Begin to stage an attempt. Raise ``Rejected`` if it is staged already, or too many are."""
+        """Begin to stage ``attempt`` for ``sink``: rows of one ``partition``. Raise ``Rejected`` if it is staged
+        already, or too many are.
+        """
         await self.expire()
         if attempt in self._stages:
             raise Rejected(f"attempt {attempt} is staged already")
@@ -174,12 +176,13 @@ class Ledger:
         return stage
 
     async def discard(self, stage: StagedAttempt) -> None:
-        """Drop an attempt, also while the task is being cancelled."""
+        """Drop the attempt of ``stage``, also while the task is being cancelled."""
         with trio.CancelScope(shield=True):
             await self._drop([stage])
 
     async def commit(self, sink: str, batch: int, attempts: Mapping[str, int], *, once: bool = False) -> Commit:
-        """Promote these attempts, each with its number of rows, as one batch: all or nothing, and once.
+        """Promote ``attempts`` of ``sink``, each with its number of rows, as the batch numbered ``batch``: all or
+        nothing, and once.
 
         A batch that is not above the last of its sink promotes nothing, and its attempts are dropped. ``once``: this
         sink will never have another batch, and no other attempts, so that it may be forgotten after some thousand
@@ -203,7 +206,7 @@ class Ledger:
         return Commit(promoted=True, rows=sum(stage.rows for stage in stages), last=batch)
 
     async def forget(self, sink: str) -> bool:
-        """Forget the last batch of a sink that will never be written to again. Return whether there was one.
+        """Forget the last batch of ``sink``, which will never be written to again. Return whether there was one.
 
         If it is written to all the same, its batches count anew from 0 on. Raise the ``OSError`` of the disk.
         """
@@ -216,7 +219,7 @@ class Ledger:
         return True
 
     async def abort(self, sink: str, attempts: Iterable[str]) -> int:
-        """Drop attempts of a sink. Return how many were staged."""
+        """Drop ``attempts`` of ``sink``. Return how many were staged."""
         dropped = 0
         async with self._write_lock.exclusive():
             with trio.CancelScope(shield=True):
@@ -252,7 +255,7 @@ class Ledger:
     # Staged attempts
 
     def charge(self, size: int) -> None:
-        """Count bytes that are to be staged. Raise ``Rejected`` if there is no room for them."""
+        """Count ``size`` bytes that are to be staged. Raise ``Rejected`` if there is no room for them."""
         if self.staged_bytes + size > self._most_bytes:
             raise Rejected(
                 f"{self.staged_bytes} bytes are staged and {size} more do not fit: the limit is {self._most_bytes}"

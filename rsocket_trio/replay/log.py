@@ -22,7 +22,7 @@ READ_BYTES = 2**20
 
 @value
 class Element:
-    """The content of a record before it has a position: ``count`` rows in one piece of data."""
+    """The content of a record before it has a position: ``data`` that holds ``count`` rows, and its ``metadata``."""
 
     data: bytes
     metadata: bytes | None = None
@@ -36,7 +36,7 @@ class Element:
 
 @value
 class Record:
-    """A record of a log: ``count`` rows, the first of them at ``position``."""
+    """A record of a log: ``data`` and ``metadata`` of ``count`` rows, the first of them at ``position``."""
 
     position: int
     data: bytes
@@ -66,7 +66,7 @@ class ReplayableLog(ABC):
 
     @abstractmethod
     def bounds(self, partition: int) -> tuple[int, int]:
-        """Return the earliest position that can be read and the next that will be written."""
+        """Return the earliest position of ``partition`` that can be read, and the next that will be written."""
 
     @property
     def failure(self) -> OSError | None:
@@ -77,9 +77,9 @@ class ReplayableLog(ABC):
     async def append_all(
         self, elements: Mapping[int, Iterable[Element]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
-        """Append to several partitions, all or nothing, and return the first new position of each.
+        """Append ``elements`` to several partitions, all or nothing, and return the first new position of each.
 
-        Readers see no record before all are written. ``at`` are the positions where the records must begin; raise
+        Readers see no record before all are written. ``at`` holds the positions at which the records must begin; raise
         ``ValueError`` if a partition ends elsewhere. The iterables may be read in a thread, and more than once. When
         cancelled, nothing was appended. Raise ``OSError`` if there is no room; then, too, nothing was appended, unless
         ``failure`` says that this is not known.
@@ -89,19 +89,23 @@ class ReplayableLog(ABC):
     async def read_some(
         self, partition: int, start: int, end: int | None = None, *, max_bytes: int = READ_BYTES
     ) -> Iterator[Record]:
-        """Return the next records from ``start`` on that begin below ``end``: about ``max_bytes``, at least one record.
+        """Return the next records of ``partition`` from ``start`` on that begin below ``end``.
 
-        There is none only if ``start`` is the end of the partition. The first may begin before ``start`` if it holds
-        that row. Raise ``PositionExpired`` and ``PositionAhead``.
+        They are about ``max_bytes`` together, and at least one record. There is none only if ``start`` is the end of
+        the partition. The first may begin before ``start`` if it holds that row. Raise ``PositionExpired`` and
+        ``PositionAhead``.
         """
 
     @abstractmethod
     async def wait_beyond(self, partition: int, position: int) -> None:
-        """Wait until there is a record at ``position``. Raise ``trio.ClosedResourceError`` if the log was closed."""
+        """Wait until ``partition`` has a record at ``position``.
+
+        Raise ``trio.ClosedResourceError`` if the log was closed.
+        """
 
     @abstractmethod
     async def trim(self, partition: int, before: int) -> None:
-        """Drop the records below a position. More records than asked for may stay, never fewer."""
+        """Drop the records of ``partition`` that lie below the position ``before``; more may stay, never fewer."""
 
     @abstractmethod
     async def aclose(self) -> None:
@@ -112,7 +116,7 @@ class ReplayableLog(ABC):
     async def append(
         self, data: BytesLike, metadata: BytesLike | None = None, *, partition: int = 0, count: int = 1
     ) -> int:
-        """Append one record. Return its position once it is safe.
+        """Append one record of ``data`` and ``metadata`` to ``partition``. Return its position once it is safe.
 
         ``count`` is how many rows it holds. When cancelled, nothing was appended. Raise ``ValueError`` for a record
         above 64 MiB or a count below 1, ``OSError`` if there is no room.
@@ -121,11 +125,11 @@ class ReplayableLog(ABC):
         return (await self.append_all({partition: (element,)}))[partition]
 
     async def read(self, partition: int, start: int, end: int | None = None) -> AsyncGenerator[Record, None]:
-        """Yield the records from ``start`` to below ``end`` in order without gaps; without ``end`` also future ones.
+        """Yield the records of ``partition`` from ``start`` to below ``end``, in order and without gaps.
 
-        If a record of several rows holds the first or the last row, the whole record comes. Raise ``PositionExpired``
-        for records that are gone, also while reading, and ``PositionAhead`` for a start or an end that is not written
-        yet.
+        Without ``end`` future records follow. If a record of several rows holds the first or the last row, the whole
+        record comes. Raise ``PositionExpired`` for records that are gone, also while reading, and ``PositionAhead`` for
+        a start or an end that is not written yet.
         """
         self.check_range(partition, start, end)
         position = start
@@ -139,7 +143,7 @@ class ReplayableLog(ABC):
                 await self.wait_beyond(partition, position)
 
     def check_range(self, partition: int, start: int, end: int | None) -> None:
-        """Raise ``PositionExpired`` or ``PositionAhead`` for a range that can't be read."""
+        """Raise ``PositionExpired`` or ``PositionAhead`` if ``partition`` cannot be read from ``start`` to ``end``."""
         earliest, latest = self.bounds(partition)
         if start < earliest:
             raise PositionExpired.at(start, partition, earliest)

@@ -28,10 +28,10 @@ SLACK = 1024
 
 
 class MemoryLog(ReplayableLog):
-    """A log that ends with its process: for tests, and for rows that may be lost.
+    """A log that ends with its process, with ``partitions`` partitions.
 
-    ``limit_bytes`` bounds all partitions together: above it each partition drops its oldest records, and a reader that
-    asks for them gets ``PositionExpired``. To append more than the limit raises ``ValueError``.
+    ``limit_bytes`` bounds all partitions together. Above it each partition drops its oldest records; reading them
+    raises ``PositionExpired``. A record above the limit raises ``ValueError``.
     """
 
     def __init__(self, partitions: int = 1, *, limit_bytes: int = 64 * 2**20) -> None:

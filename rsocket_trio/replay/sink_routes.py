@@ -28,9 +28,9 @@ An element counts its own bytes and the overhead of holding it, since it may be 
 
 
 def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
-    """Serve a ledger's writers on a route, and on the routes ``.stage``, ``.commit`` and ``.abort`` behind it.
+    """Accept rows for ``ledger`` on ``route``, and on the routes ``.stage``, ``.commit`` and ``.abort`` behind it.
 
-    Raise ``ValueError`` for a route that is taken or too long.
+    ``responder`` gets the handlers. Raise ``ValueError`` for a route that is taken or too long.
     """
 
     async def write(request: Payload) -> bytes:

@@ -27,12 +27,12 @@ SLOW = 0.2
 def add_source(
     responder: Responder, route: str, log: ReplayableLog, *, on_ack: OnAck | None = None, read_bytes: int = READ_BYTES
 ) -> None:
-    """Serve a log on a route, and on the routes ``.partitions``, ``.offsets`` and ``.ack`` behind it.
+    """Serve ``log`` on ``route``, and on the routes ``.partitions``, ``.offsets`` and ``.ack`` behind it.
 
-    ``on_ack(partition, end)``, a plain or an async function, is called when a reader needs nothing below ``end``
-    any more; ``log.trim`` is one. It is called for each of several readers. A reader has up to ``read_bytes`` of
-    records in memory, fewer while it is slow. Raise ``ValueError`` for a route that is taken or too
-    long.
+    ``responder`` gets the handlers. ``on_ack(partition, end)``, a plain or an async function, is called when a reader
+    no longer needs the records below ``end``; ``log.trim`` is one. Each of several readers acknowledges for itself. A
+    reader has up to ``read_bytes`` of records in memory, fewer while it is slow. Raise ``ValueError`` for a route that
+    is taken or too long.
     """
 
     async def offsets(request: Payload) -> bytes:

@@ -35,11 +35,11 @@ class JavaNotFoundError(RuntimeError):
 
 
 def ensure_java(environ: MutableMapping[str, str] | None = None) -> Path:
-    """Have Spark find a Java: call this before the first session. Return the ``java`` that will be run.
+    """Make a Java available to Spark, and return the ``java`` that it will run. Call it before the first session.
 
     Takes ``JAVA_HOME`` or the ``java`` on ``PATH`` if it is version 17 or newer; else that of the extra ``spark-jre``,
-    and sets ``JAVA_HOME`` for this process to a directory with a launcher for it (not on Windows). ``environ`` is
-    that of the process unless another is given. Raise ``JavaNotFoundError``.
+    and sets ``JAVA_HOME`` for this process to a directory with a launcher for it (not on Windows). ``environ`` is the
+    environment, that of the process by default. Raise ``JavaNotFoundError`` if there is none.
     """
     environ = os.environ if environ is None else environ
     looked: list[str] = []

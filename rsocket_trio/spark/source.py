@@ -37,9 +37,10 @@ STREAM_READERS: Mapping[str | None, type[StreamReader]] = {
 
 
 class RSocketDataSource(DataSource):
-    """Streams of RSocket peers as rows. See the page on Spark for its options.
+    """The data source ``rsocket``: streams of RSocket peers as rows, and rows as requests.
 
-    Raise ``OptionError`` for options that are unknown, missing or wrong.
+    ``options`` are those given to ``option``, by name; docs/reference/spark.md lists them. Raise ``OptionError`` for an
+    option that is unknown, missing or invalid.
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
@@ -52,22 +53,22 @@ class RSocketDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` is given."""
+        """Return the name for ``format``."""
         return NAME
 
     def schema(self) -> str:
-        """Return the columns where the user names none."""
+        """Return the columns of a read without a schema of its own."""
         if self._parsed.payload == "arrow":
             raise OptionError("option 'payload' arrow needs the columns: .schema('id BIGINT, ...')")
         return RAW_DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For ``spark.read``."""
+        """Return the reader of a batch with the columns of ``schema``, for ``spark.read``."""
         options = checked(self._options(Use.BATCH_READ), Use.BATCH_READ)
         return (PushdownReader if options.pushdown else BatchReader)(options, columns(options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For ``spark.readStream``."""
+        """Return the reader of a stream with the columns of ``schema``, for ``spark.readStream``."""
         try:
             options = self._options(Use.STREAM_READ)
             return STREAM_READERS[options.positions](options, columns(options, schema))
@@ -75,11 +76,13 @@ class RSocketDataSource(DataSource):
             return RefusedStreamReader(error.with_traceback(None))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """For ``df.write``."""
+        """Return the writer of a batch with the columns of ``schema``, for ``df.write``. ``overwrite`` is refused."""
         return BatchWriter(checked(self._options(Use.BATCH_WRITE), Use.BATCH_WRITE), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """For ``df.writeStream``."""
+        """Return the writer of a stream with the columns of ``schema``, for ``df.writeStream``. ``overwrite`` is
+        refused.
+        """
         return StreamWriter(checked(self._options(Use.STREAM_WRITE), Use.STREAM_WRITE), schema, overwrite)
 
     def _options(self, use: Use) -> Options:
@@ -103,5 +106,5 @@ def columns(options: Options, schema: StructType) -> pa.Schema | None:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("rsocket")`` known to a session. Not needed where ``pyspark_rsocket`` is installed beside it."""
+    """Make ``format("rsocket")`` known to the session ``spark``. Not needed if ``pyspark_rsocket`` is installed."""
     spark.dataSource.register(RSocketDataSource)

@@ -22,7 +22,7 @@ Mark: TypeAlias = tuple[int, int]
 
 @attrs.frozen(kw_only=True)
 class Verdict:
-    """The faults found, one line each; all fields are empty if there are none."""
+    """The faults that a ``Ledger`` found, a line of text each; all empty if there are none."""
 
     lost: tuple[str, ...] = ()
     """Items that never came: something behind them did, or the end of their stream."""
@@ -39,7 +39,7 @@ class Verdict:
 
     @property
     def is_clean(self) -> bool:
-        """Return whether nothing was wrong."""
+        """Return whether there is no fault."""
         return not any(attrs.astuple(self))
 
     def __str__(self) -> str:
@@ -77,12 +77,12 @@ class _Flow:
 
 
 class Ledger:
-    """Makes items, records what becomes of them, and reports faults.
+    """Makes items, is told of their fate, and reports what was lost, repeated or out of order.
 
-    Items know their stream, direction, number and checksum as far as their size lets them: the small ones hold what
-    fits, and an empty one is told from another by its place only.
+    An item holds its stream, direction, number and a checksum as far as its size allows: a small item holds a part, and
+    an empty one is known by its place only.
 
-    ``trace`` receives everything that the ledger records, beside the facts of the network.
+    ``trace`` receives a note of every call, beside the notes of the network; without one no notes are taken.
     """
 
     def __init__(self, trace: Trace | None = None) -> None:
@@ -95,7 +95,10 @@ class Ledger:
     # Items
 
     def offer(self, stream: str, direction: Direction, size: int) -> bytes:
-        """Return the next item of a stream, to be sent now."""
+        """Return the next item of a stream, ``size`` bytes, to be sent now.
+
+        ``stream`` is any name; ``direction`` is ``"up"``, from the requester to the responder, or ``"down"``.
+        """
         flow = self._flow(stream, direction)
         number = len(flow.items)
         item = made(stream, direction, number, size)
@@ -104,7 +107,11 @@ class Ledger:
         return item
 
     def refused(self, stream: str, direction: Direction) -> None:
-        """Record that the ``send`` of the last offered item failed or was cancelled: it must never arrive."""
+        """Note that the item of ``stream`` and ``direction`` that was offered last was not sent: ``send`` failed or was
+        cancelled.
+
+        It must not arrive.
+        """
         flow = self._flow(stream, direction)
         number = len(flow.items) - 1
         flow.failed.add(number)
@@ -113,7 +120,7 @@ class Ledger:
             self._wrong["unexpected"].append(f"{flow.describe(number)}, whose send failed")
 
     def received(self, stream: str, direction: Direction, item: bytes) -> None:
-        """Record an item that arrived on a stream."""
+        """Note that ``item`` arrived on ``stream`` in this ``direction``."""
         flow = self._flow(stream, direction)
         mark = len(item), zlib.crc32(item)
         due = flow.next_number()
@@ -137,7 +144,7 @@ class Ledger:
             self._accuse("unexpected", f"{flow.name}: {len(item)} bytes, {item[:16].hex()}")
 
     def completed(self, stream: str, direction: Direction) -> None:
-        """Record that the reader reached the regular end of a stream: all items must have arrived."""
+        """Note that the reader of ``stream`` in this ``direction`` saw its completion: everything must have arrived."""
         flow = self._flow(stream, direction)
         flow.is_complete = True
         self._note(flow.name, "completes")
@@ -146,19 +153,19 @@ class Ledger:
 
     @contextmanager
     def handler(self, stream: str) -> Iterator[None]:
-        """Put this around the body of a stream's handler."""
+        """Wrap the body of the handler of ``stream``, from its first step to its last."""
         self._starts[stream] += 1
         with self._at_work(f"handler of {stream}"):
             yield
 
     @contextmanager
     def call(self, stream: str) -> Iterator[None]:
-        """Put this around the call that requests a stream."""
+        """Wrap the call that requests ``stream``."""
         with self._at_work(f"call of {stream}"):
             yield
 
     def verdict(self) -> Verdict:
-        """Return the faults found so far."""
+        """Return the faults that were found so far."""
         return Verdict(
             lost=tuple(line for flow in self._flows.values() for line in flow.lost()),
             restarted=tuple(f"handler of {name}, {count} times" for name, count in self._starts.items() if count > 1),

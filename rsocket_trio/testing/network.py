@@ -16,14 +16,15 @@ from rsocket_trio.testing.trace import Trace
 
 
 class SimulatedNetwork:
-    """Connections between clients and one server, with faults drawn from a seed.
+    """A network in memory between clients and one server, with faults drawn from a seed.
 
-    Time is Trio's: under a ``MockClock`` that jumps, hours of delay take no time. The same seed does the same things
-    to the same program, if tasks run in the same order: see ``simulate``.
+    Time is Trio's: under a ``MockClock`` that jumps, hours of delay take no time. The same seed has the same effects on
+    the same program, if tasks run in the same order: see ``simulate``.
 
-    ``seed`` is a number, or the ``random.Random`` that everything is drawn from. ``faults`` are those of every
-    connection, or a sequence: those of the first connection, of the second and so on; the last are those of all
-    further ones, and the first say when all faults end. ``trace`` holds the facts of the run.
+    ``seed`` is a number, or the ``random.Random`` from which all faults are drawn. ``faults`` are those of every
+    connection, or a sequence: those of the first connection, of the second and so on; the last are those of all further
+    ones, and the first set the time at which all faults end. ``trace`` holds everything that happened, ``random`` the
+    generator. Raise ``ValueError`` for an empty sequence.
     """
 
     def __init__(self, seed: int | Random = 0, faults: Faults | Sequence[Faults] = NO_FAULTS) -> None:
@@ -45,13 +46,13 @@ class SimulatedNetwork:
 
     @property
     def cuts(self) -> int:
-        """Return how many connections were cut, or lost one of their directions, by now."""
+        """Return how many connections were cut, or lost one of their directions, so far."""
         return sum(connection.is_cut or connection.is_half_open for connection in self._connections)
 
     async def connect(self) -> SimulatedStream:
-        """Return a new connection's client end.
+        """Return the client end of a new connection.
 
-        Raise ``OSError`` when it is refused, or when the listener was closed.
+        Raise ``OSError`` if it is refused, or if the listener was closed.
         """
         faults = self._faults[min(self._attempts, len(self._faults) - 1)]
         if not self._attempts:
@@ -82,7 +83,7 @@ class SimulatedNetwork:
         return connection.client
 
     def listener(self) -> SimulatedListener:
-        """Return where the server's ends of all connections arrive: one, until it is closed, then a new one."""
+        """Return the listener at which the server ends arrive: the same one until it is closed, then a new one."""
         if self._listener.is_closed:
             self._listener = SimulatedListener()
         return self._listener
@@ -91,14 +92,13 @@ class SimulatedNetwork:
         """Cut all connections now.
 
         Readers get ``BrokenResourceError`` or, without ``reset``, the end of the stream; with ``deliver`` they first
-        get
-        the bytes that are under way.
+        get the bytes that are under way.
         """
         for connection in (*self._connections, *self._twins):
             connection.cut(reset=reset, deliver=deliver)
 
     def vanish(self) -> None:
-        """Make all connections half-open now: bytes that either side writes vanish without an error."""
+        """Make all connections half-open now: bytes that either side writes are dropped, and neither side is told."""
         for connection in (*self._connections, *self._twins):
             connection.vanish()
 
@@ -114,7 +114,7 @@ class SimulatedNetwork:
 
 
 class SimulatedListener(trio.abc.Listener[SimulatedStream]):
-    """Accepts the server's ends of a simulated network's connections."""
+    """Accepts the server ends of the connections of a simulated network."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -122,12 +122,12 @@ class SimulatedListener(trio.abc.Listener[SimulatedStream]):
         self._acceptors = trio.lowlevel.ParkingLot()
 
     def arrive(self, stream: SimulatedStream) -> None:
-        """Queue a connection to be accepted, and wake one acceptor."""
+        """Add ``stream`` to the connections that wait to be accepted."""
         self._waiting.append(stream)
         self._acceptors.unpark()
 
     async def accept(self) -> SimulatedStream:
-        """Return the next connection."""
+        """Wait for the next connection and return it."""
         await trio.lowlevel.checkpoint()
         while not self._waiting:
             if self.is_closed:
@@ -136,7 +136,7 @@ class SimulatedListener(trio.abc.Listener[SimulatedStream]):
         return self._waiting.popleft()
 
     async def aclose(self) -> None:
-        """Accept nothing more: close connections that wait to be accepted, and refuse connects."""
+        """Stop accepting: connections that were not accepted are closed, and connects are refused."""
         self.is_closed = True
         while self._waiting:
             self._waiting.popleft().close()

@@ -39,15 +39,15 @@ async def connected_pair(
     resume: ResumeOptions | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[Connection, Connection]]:
-    """A client that is connected to a server, for as long as the block, and both their connections.
+    """Open a client and the server that it is connected to, for as long as the block; yield both their connections.
 
-    ``responder`` serves the client, ``client_responder`` the server. Without a ``network`` they talk over one without
-    faults. ``limits`` are those of both sides, or with ``server_limits`` the client's; all other options are those of
-    ``open_connection_over``. With ``resume``, for both sides, the connections outlive those of the network: where it
-    cuts one the client comes back over the next.
+    ``responder`` serves the client, ``client_responder`` the server. ``network`` is a network without faults by
+    default. ``dialect`` is the protocol of both. ``limits`` are those of both sides, or with ``server_limits`` the
+    client's; ``options`` are the others of ``open_connection_over``. With ``resume``, for both sides, sessions outlive
+    the connections of the network: after a cut the client comes back over the next one.
 
-    The block starts when the server has let the client in. A refusal is raised at once, and so is ``ConnectionLost``
-    or ``OSError`` if the network does not let the client through. What the block raises leaves it as it is.
+    The block starts when the server has admitted the client. A refusal is raised at once, and so is ``ConnectionLost``
+    or ``OSError`` if the network does not let the client through. An exception of the block leaves it unchanged.
     """
     network = SimulatedNetwork() if network is None else network
     served = _Noticing(responder if responder is not None else Responder())

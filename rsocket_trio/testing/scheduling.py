@@ -24,10 +24,10 @@ LONGEST = 3600.0
 
 @contextmanager
 def deterministic_scheduling(seed: int) -> Iterator[None]:
-    """Have Trio run its tasks in an order that depends on the seed and the program alone, for as long as the block.
+    """Run Trio's tasks in an order that depends on ``seed`` and the program alone, for as long as the block.
 
     Another seed gives another order, so a race is tested by a loop over seeds. Put it around ``trio.run``, or around
-    the body of a test. Raise ``RuntimeError`` if this version of Trio has lost the private names that it takes.
+    the body of a test. Raise ``RuntimeError`` if this version of Trio lacks the private names that it needs.
     """
     scheduler = _scheduler()
     shuffler: Random = getattr(scheduler, SHUFFLER)
@@ -42,10 +42,11 @@ def deterministic_scheduling(seed: int) -> Iterator[None]:
 
 
 def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, longest: float = LONGEST) -> T:
-    """Run an async function as ``trio.run`` does, with tasks ordered by the seed and a clock that jumps.
+    """Run the async function ``main`` as ``trio.run`` does, with tasks ordered by ``seed`` and a clock that jumps.
 
-    The ``random`` module and resume tokens depend on the seed as well: the same bytes are sent at the same times.
-    Raise ``trio.TooSlowError`` if it takes more than ``longest`` virtual seconds, because a task waits for ever.
+    Return its result; ``args`` are its arguments. The ``random`` module and resume tokens depend on the seed as well:
+    the same bytes are sent at the same times. Raise ``trio.TooSlowError`` if it takes more than ``longest`` virtual
+    seconds.
     """
 
     async def bounded() -> T:

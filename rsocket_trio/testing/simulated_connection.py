@@ -257,7 +257,7 @@ class SimulatedConnection:
 
 
 class SimulatedStream(trio.abc.HalfCloseableStream):
-    """One end of a simulated connection."""
+    """One end of a simulated connection; ``SimulatedNetwork`` makes both."""
 
     def __init__(self, outgoing: SimulatedPipe, incoming: SimulatedPipe) -> None:
         self._outgoing = outgoing
@@ -269,19 +269,19 @@ class SimulatedStream(trio.abc.HalfCloseableStream):
         return f"<SimulatedStream {self._outgoing.name}>"
 
     async def send_all(self, data: BytesLike) -> None:
-        """Write all bytes, waiting while too many are under way."""
+        """Write all of ``data``; wait while too many bytes are under way."""
         with _Alone(self._busy, "sending"):
             if self._is_finished and not self._is_closed:
                 raise trio.ClosedResourceError("send_eof was called on this stream")
             await self._outgoing.write(data)
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Wait until a write might not have to wait."""
+        """Wait until a write may find room."""
         with _Alone(self._busy, "sending"):
             await self._outgoing.wait_writable()
 
     async def send_eof(self) -> None:
-        """Say that nothing more is written."""
+        """End the outgoing direction."""
         with _Alone(self._busy, "sending"):
             if self._is_closed:
                 raise trio.ClosedResourceError("this stream was closed")
@@ -290,7 +290,7 @@ class SimulatedStream(trio.abc.HalfCloseableStream):
             await trio.lowlevel.checkpoint()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Return the next bytes; none at the end."""
+        """Return the next bytes, at most ``max_bytes``; ``b""`` at the end."""
         if max_bytes is not None and not isinstance(max_bytes, int):
             raise TypeError(f"max_bytes is an int, not {type(max_bytes).__name__}")
         if max_bytes is not None and max_bytes < 1:
@@ -304,7 +304,7 @@ class SimulatedStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
-        """Close both directions at once, as ``aclose`` does."""
+        """Close both directions, without waiting."""
         if not self._is_closed:
             self._is_closed = self._is_finished = True
             told = not self._outgoing.has_vanished

@@ -11,7 +11,7 @@ class Trace:
     """Facts with the time at which they were noted, counted from the first one.
 
     Sizes and times are facts, bytes are not: bytes that a program draws at random, such as a token, do not change the
-    trace.
+    trace. ``facts`` is a list of pairs of seconds and fact.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Trace:
         self._begin = 0.0
 
     def note(self, *fact: object) -> None:
-        """Note a fact: words and numbers."""
+        """Note a ``fact``: words and numbers."""
         now = trio.current_time()
         if not self.facts:
             self._begin = now
@@ -27,7 +27,7 @@ class Trace:
 
     @property
     def hash(self) -> str:
-        """Return the same for two runs in which the same facts occurred at the same times, in the same order."""
+        """Return a hash of the facts, their times and their order: two equal runs have equal hashes."""
         digest = hashlib.sha256()
         for when, fact in self.facts:
             digest.update(f"{when!r} {fact!r}\n".encode())
