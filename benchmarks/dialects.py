@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks import harness
 from benchmarks.comparing import Runs, interleaved
-from rsocket_trio.connection.dialects import ALL, STREAMUX
+from rsocket_trio.connection.protocols import ALL, STREAMUX
 
 YARDSTICK = "rsocket/1.0"
 MEASURED = ("rr64", "stream", "large")

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from rsocket_trio.client.open import open_connection, open_connection_over
 from rsocket_trio.client.reconnecting import ReconnectingClient, connect_forever
-from rsocket_trio.connection.channels import Channel
 from rsocket_trio.connection.connection import Connection, current_connection
-from rsocket_trio.connection.reporting import Call
-from rsocket_trio.connection.streams import Incoming, Outgoing
+from rsocket_trio.connection.fault_log import Call
+from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
 from rsocket_trio.errors import (
     ApplicationError,
     Canceled,

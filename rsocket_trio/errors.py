@@ -258,7 +258,7 @@ def connection_error(code: int, data: bytes) -> ConnectionLost:
     )
 
 
-def again(error: RSocketError) -> RSocketError:
+def fresh_copy(error: RSocketError) -> RSocketError:
     """The same error for one more task: each needs an object of its own, or their tracebacks would mix."""
     twin = copy.copy(error)
     twin.__cause__ = error.__cause__

@@ -17,23 +17,23 @@ from rsocket_trio.rsocket.extensions.blocks import KEEPALIVE, LEASE, RESERVED, R
 from rsocket_trio.terms import Lease, Setup
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection import protocols
+    from rsocket_trio.connection import handler_types
 
 SESSIONS_OWN = (KEEPALIVE, RESUME, LEASE)
 """Extensions that no application takes."""
 
 F = TypeVar("F", bound=Function)
 # By their names the type checker says what a handler is not.
-RequestResponseHandler = TypeVar("RequestResponseHandler", bound="protocols.RequestResponse")
-RequestStreamHandler = TypeVar("RequestStreamHandler", bound="protocols.RequestStream")
-RequestChannelHandler = TypeVar("RequestChannelHandler", bound="protocols.Conversation")
-FireAndForgetHandler = TypeVar("FireAndForgetHandler", bound="protocols.FireAndForget")
-MetadataPushHandler = TypeVar("MetadataPushHandler", bound="protocols.MetadataPush")
-SetupHandler = TypeVar("SetupHandler", bound="protocols.SetupHandler")
-LeasePolicy = TypeVar("LeasePolicy", bound="protocols.LeasePolicy")
-ExtensionHandler = TypeVar("ExtensionHandler", bound="protocols.ExtensionTaker")
-ExtensionEntryHandler = TypeVar("ExtensionEntryHandler", bound="protocols.EntryTaker")
-OnErrorHandler = TypeVar("OnErrorHandler", bound="protocols.OnError")
+RequestResponseHandler = TypeVar("RequestResponseHandler", bound="handler_types.RequestResponse")
+RequestStreamHandler = TypeVar("RequestStreamHandler", bound="handler_types.RequestStream")
+RequestChannelHandler = TypeVar("RequestChannelHandler", bound="handler_types.Conversation")
+FireAndForgetHandler = TypeVar("FireAndForgetHandler", bound="handler_types.FireAndForget")
+MetadataPushHandler = TypeVar("MetadataPushHandler", bound="handler_types.MetadataPush")
+SetupHandler = TypeVar("SetupHandler", bound="handler_types.SetupHandler")
+LeasePolicy = TypeVar("LeasePolicy", bound="handler_types.LeasePolicy")
+ExtensionHandler = TypeVar("ExtensionHandler", bound="handler_types.ExtensionTaker")
+ExtensionEntryHandler = TypeVar("ExtensionEntryHandler", bound="handler_types.EntryTaker")
+OnErrorHandler = TypeVar("OnErrorHandler", bound="handler_types.OnError")
 
 LONGEST_ROUTE = 255
 """Bytes of UTF-8 that a routing tag can hold."""

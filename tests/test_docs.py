@@ -26,7 +26,7 @@ import rsocket_trio
 from rsocket_trio import Channel, Limits, Payload, Responder, ResumeOptions, StreamuxOptions, open_connection, serve
 from rsocket_trio.cli.call import command as call
 from rsocket_trio.cli.main import COMMANDS
-from rsocket_trio.connection.dialects import ALL
+from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.errors import CodedError
 from rsocket_trio.forms import FORMS
 from rsocket_trio.transports.uris import SCHEMES

@@ -25,7 +25,7 @@ from rsocket_trio import (
     Unsupported,
     UnsupportedSetup,
 )
-from rsocket_trio.errors import DATA_LIMIT, CodedError, again, readable, stream_error
+from rsocket_trio.errors import DATA_LIMIT, CodedError, fresh_copy, readable, stream_error
 
 CODES: dict[type[CodedError], int] = {
     InvalidSetup: 0x001,
@@ -102,7 +102,7 @@ def test_each_task_gets_an_error_of_its_own() -> None:
     lost = ConnectionLost("gone", code=0x101)
     lost.__cause__ = OSError("reset")
 
-    twin = again(lost)
+    twin = fresh_copy(lost)
 
     assert twin is not lost
     assert isinstance(twin, ConnectionLost)

@@ -18,6 +18,7 @@ from tests.missing import require
         ("rsocket_trio.rsocket.extension_broker", "RouteJoin", "rsocket_trio.rsocket.extensions.broker"),
         ("rsocket_trio.spark.analytics", "read_capture", "rsocket_trio.analytics"),
         ("rsocket_trio.spark.loadgen", "Histogram", "rsocket_trio.loadgen"),
+        ("rsocket_trio.connection.protocols", "AsyncResponse", "rsocket_trio.connection.handler_types"),
         ("rsocket_trio.connection.entries", "current_request_entries", "rsocket_trio.connection.entries"),
     ],
 )

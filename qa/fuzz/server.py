@@ -33,7 +33,7 @@ from rsocket_trio.streamux.request_table import Exchange
 WIDTH: Final = 8
 """Connections at one time."""
 FRAMES_EACH: Final = 10
-LEAVING: Final = 2.0
+CLOSE_TIMEOUT: Final = 2.0
 """Seconds after the last connection until nothing may be left of any."""
 LOOKS: Final = 40
 WORST_BUSY: Final = 0.2
@@ -200,7 +200,7 @@ async def left_since(before: dict[str, int]) -> list[str]:
     for _ in range(LOOKS):
         if now == before:
             return []
-        await trio.sleep(LEAVING / LOOKS)
+        await trio.sleep(CLOSE_TIMEOUT / LOOKS)
         now = holdings()
     return [f"{now[kind] - count:+} {kind}" for kind, count in before.items() if now[kind] != count]
 
@@ -229,7 +229,7 @@ async def rounds(connections: int, seed: str, count: int) -> list[Siege]:
         async with fortress() as uri:
             # What is made once, by the first of its kind, is made now.
             await lay_siege(notes.siege, uri, 2 * len(SPEAKERS), f"{seed} first")
-            await trio.sleep(LEAVING / 2)
+            await trio.sleep(CLOSE_TIMEOUT / 2)
             for _ in range(count):
                 siege = notes.siege = Siege()
                 before, memory = holdings(), resident()

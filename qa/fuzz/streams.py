@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from zlib import crc32
 
 from qa.fuzz.targets import Target
-from rsocket_trio.connection.dialects import detect, name_of
+from rsocket_trio.connection.protocols import detect_protocol, name_of
 from rsocket_trio.errors import NegotiationFailed, RemoteProtocolError
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.rsocket.detection import UNDECIDED, Undecided, answer_for
@@ -191,13 +191,13 @@ def read_first_bytes(data: bytes) -> str:
     assert whole != UNDECIDED.name or len(data) < ENOUGH
     last = said(data, ended=True)
     assert whole in (UNDECIDED.name, last), f"{whole}, and {last} at the end"
-    detect(data, message=True, ended=True)
+    detect_protocol(data, message=True, ended=True)
     return last
 
 
 def said(data: bytes, *, ended: bool) -> str:
     """Whose these first bytes are; where they are nobody's, in whose words that is answered."""
-    found = detect(data, message=False, ended=ended)
+    found = detect_protocol(data, message=False, ended=ended)
     if found is UNDECIDED:
         assert not ended
         return UNDECIDED.name

@@ -237,10 +237,10 @@ MUTANTS = (
     ),
     Mutant(
         "who came last is the next one to be woken",
-        "Parking._move_up",
+        "ParkingLot._move_up",
         "self.first = self._others.popitem(last=False)[1] if self._others else None",
         "self.first = self._others.popitem()[1] if self._others else None",
-        ("tests/connection/test_waiting.py",),
+        ("tests/connection/test_parking_lot.py",),
     ),
     Mutant(
         "any answer shows that everything was heard",
@@ -381,14 +381,14 @@ MUTANTS = (
     # Failures of handlers
     Mutant(
         "a second failure of a handler is taken for the first",
-        "FaultLog.note",
+        "FailureLog.note",
         "key = (handler, kind, line, place)",
         "key = handler",
         FAILURES,
     ),
     Mutant(
         "failures are told apart without a bound",
-        "FaultLog.note",
+        "FailureLog.note",
         "if known is None and len(self._known) < DIFFERENT:",
         "if known is None:",
         FAILURES,
@@ -396,14 +396,14 @@ MUTANTS = (
     Mutant(
         "the last repeats of a server are never told",
         "serve_here",
-        "stack.callback(server.tell_rest)",
+        "stack.callback(server.log_repeats)",
         "pass",
         FAILURES,
     ),
     Mutant(
         "the last repeats of a client are never told",
         "Engine.run",
-        "self.faults.own.tell_rest(trio.current_time())",
+        "self.faults.own.log_repeats(trio.current_time())",
         "pass",
         FAILURES,
     ),

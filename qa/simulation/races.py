@@ -100,7 +100,7 @@ async def _play(race: Race, schedule: int) -> str:
                 await trio.testing.wait_all_tasks_blocked()
                 assert one._engine.session.is_quiet
                 assert one._engine.session.outbox.size == 0
-                assert one._engine.stock.size == 0
+                assert one._engine.receive_budget.size == 0
                 assert one.faults.peer_faults == 0
     assert trio.lowlevel.current_statistics().tasks_living == before
     return outcome

@@ -8,7 +8,7 @@ import click
 
 from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.hex_lines import Answer, answer, error_at, unhex
-from rsocket_trio.connection.dialects import detect, name_of
+from rsocket_trio.connection.protocols import detect_protocol, name_of
 from rsocket_trio.rsocket.detection import Undecided
 
 
@@ -28,7 +28,7 @@ def detect_lines(lines: Iterable[str]) -> Iterator[Answer]:
 
 def _detected(line: str) -> Answer:
     try:
-        found = detect(unhex(line), message=False, ended=True)
+        found = detect_protocol(unhex(line), message=False, ended=True)
     except ValueError as error:
         return error_at(str(error))
     return ("unknown" if found is None or isinstance(found, Undecided) else name_of(found)), True

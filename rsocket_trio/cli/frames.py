@@ -13,7 +13,7 @@ from rsocket_trio.cli.data import stdin_lines
 from rsocket_trio.cli.frame_json import from_json, to_json
 from rsocket_trio.cli.hex_lines import Answer, answer, error_at, unhex
 from rsocket_trio.cli.options import dialect as dialect_name
-from rsocket_trio.connection.dialects import SHORT
+from rsocket_trio.connection.protocols import SHORT
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0, dialect_named

@@ -19,7 +19,7 @@ from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_u
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import aside, last_line, reason, setting
 from rsocket_trio.cli.starting import INTERRUPTED
-from rsocket_trio.connection.choosing import peer_and_dialect
+from rsocket_trio.connection.protocols import peer_and_dialect
 from rsocket_trio.payload import Payload
 
 NO_SPARK = "a load needs pyspark: pip install 'rsocket-trio[spark]'"

@@ -11,7 +11,7 @@ import click
 
 from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.client.open import DIALECT
-from rsocket_trio.connection.dialects import ALL, IN_SHORT, SHORT
+from rsocket_trio.connection.protocols import ALL, IN_SHORT, SHORT
 from rsocket_trio.metadata.mime import SHORT_NAMES
 from rsocket_trio.rsocket.peers import PEERS, peer_named
 from rsocket_trio.terms import MAX_REQUESTS

@@ -22,7 +22,7 @@ from rsocket_trio.cli.options import FILE, LEVELS, SECONDS, ResumeCommand, diale
 from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.starting import INTERRUPTED, SAID
 from rsocket_trio.cli.terminal import show_log
-from rsocket_trio.connection.dialects import ALL, IN_SHORT
+from rsocket_trio.connection.protocols import ALL, IN_SHORT
 from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder
 from rsocket_trio.server.processes.messages import Run
 from rsocket_trio.server.processes.supervisor import serve_in_processes

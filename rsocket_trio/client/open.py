@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import trio
 
-from rsocket_trio.connection.choosing import client_end
 from rsocket_trio.connection.connection import Connection
-from rsocket_trio.connection.ends import End
-from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.handler_tasks import only_leaf
 from rsocket_trio.connection.loops import no_trio
-from rsocket_trio.connection.recorded import (
+from rsocket_trio.connection.protocols import ProtocolFactory, client_protocol
+from rsocket_trio.connection.recording import (
     CaptureLike,
     dial_with_lengths,
     recorded_dial,
@@ -24,7 +23,7 @@ from rsocket_trio.connection.recorded import (
     recording_into,
     session_over,
 )
-from rsocket_trio.connection.resuming import ClientRoad, Dial, is_absence
+from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
@@ -112,9 +111,9 @@ def open_connection(
     cancels what is open and flushes what is queued, for at most a second.
     """
 
-    def prepare() -> tuple[End, Dial]:
+    def prepare() -> tuple[ProtocolFactory, Dial]:
         terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
+        end = client_protocol(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
         parse_uri(uri)
         said = as_headers(headers) if headers else ()
         return end, partial(open_transport, uri, ssl_context=ssl_context, headers=said, limits=limits)
@@ -151,9 +150,9 @@ def open_connection_over(
     anything else ends the session and leaves the block as it is.
     """
 
-    def prepare() -> tuple[End, Dial]:
+    def prepare() -> tuple[ProtocolFactory, Dial]:
         terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-        end = client_end(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
+        end = client_protocol(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
         if resume is not None and not callable(stream):
             raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
         return end, partial(_connected, stream)
@@ -210,7 +209,7 @@ def _terms(
 
 @asynccontextmanager
 async def _run_client(
-    prepare: Callable[[], tuple[End, Dial]], responder: Responder | None, capture: CaptureLike | None
+    prepare: Callable[[], tuple[ProtocolFactory, Dial]], responder: Responder | None, capture: CaptureLike | None
 ) -> AsyncIterator[Connection]:
     """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
     if not trio.lowlevel.in_trio_run():
@@ -225,10 +224,10 @@ async def _run_client(
         dial = recorded_dial(dial, recording, end.name)
         async with dial() as transport:
             begun = end.begin(trio.current_time())
-            road = None
+            reconnector = None
             if begun.resumable is not None and end.resume is not None:
-                road = ClientRoad(dial, begun.resumable.resume_handshake, end.framing, end.resume)
-            connection = Connection(begun.session, responder, begun.setup, transport.handshake, road)
+                reconnector = ResumeDialer(dial, begun.resumable.resume_handshake, end.framing, end.resume)
+            connection = Connection(begun.session, responder, begun.setup, transport.handshake, reconnector)
             transport.use_framing(end.framing())
             try:
                 async with trio.open_nursery() as nursery:

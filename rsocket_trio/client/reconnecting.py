@@ -15,10 +15,10 @@ from rsocket_trio.client.open import open_connection
 from rsocket_trio.client.reconnecting_requests import Requests
 from rsocket_trio.client.renewal import ConnectionTerms, checked, renewed
 from rsocket_trio.connection.connection import Connection
-from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.handler_tasks import only_leaf
 from rsocket_trio.connection.loops import need_trio
-from rsocket_trio.connection.recorded import recording_into
-from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -28,7 +28,7 @@ from rsocket_trio.errors import (
     RSocketError,
     Unsupported,
     UnsupportedSetup,
-    again,
+    fresh_copy,
 )
 from rsocket_trio.terms import Retry
 
@@ -64,7 +64,7 @@ class ReconnectingClient(Requests):
         self._connection: Connection | None = None
         self._why: Exception = ConnectionLost("the first one is being made")
         self._ended: Exception | None = None
-        self._changes = Parking()
+        self._changes = ParkingLot()
 
     def __repr__(self) -> str:
         return f"<ReconnectingClient {self._uri}, {self._state}>"
@@ -280,4 +280,4 @@ async def _drains(connection: Connection) -> bool:
 
 def _twin(error: Exception) -> Exception:
     """Return a fresh copy of an error, also of a ``ValueError`` or ``TypeError``, without its traceback."""
-    return again(cast("RSocketError", error))
+    return fresh_copy(cast("RSocketError", error))

@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 
-from rsocket_trio.connection.channels import Channel
 from rsocket_trio.connection.connection import Connection
-from rsocket_trio.connection.streams import Incoming, IncomingWithPushes
+from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
 from rsocket_trio.payload import BytesLike, Payload, PayloadLike
 
 S = TypeVar("S", bound=Incoming)

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final, TypedDict
 
 from rsocket_trio.client.open import DIALECT, open_connection
-from rsocket_trio.connection.choosing import checked_peer
-from rsocket_trio.connection.recorded import CaptureLike
-from rsocket_trio.connection.resuming import is_absence
+from rsocket_trio.connection.protocols import checked_peer
+from rsocket_trio.connection.recording import CaptureLike
+from rsocket_trio.connection.resumption import is_absence
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.payload import PayloadLike, as_payload

@@ -11,7 +11,7 @@ import trio
 
 from rsocket_trio.connection.entries import HookFailed, grants
 from rsocket_trio.connection.fault_log import failures_told_to
-from rsocket_trio.connection.handlers import is_the_end, only_leaf
+from rsocket_trio.connection.handler_tasks import is_the_end, only_leaf
 from rsocket_trio.errors import NegotiationFailed, RejectedSetup, SetupError
 from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.metadata.mime import mime_name
@@ -76,6 +76,6 @@ def _refuse_for(engine: Engine, handler: Handler, error: Exception) -> None:
     if isinstance(leaf, SetupError) and not isinstance(leaf, NegotiationFailed):
         refusal = leaf
     elif not is_the_end(engine, error):
-        engine.faults.of_handler(handler, error)
+        engine.faults.handler_failed(handler, error)
     if engine.ended is None:
         engine.act(engine.session.refuse(refusal))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from rsocket_trio.connection.faults import Faults
+from rsocket_trio.connection.fault_log import FaultLog
 from rsocket_trio.connection.link import Link
-from rsocket_trio.connection.opening import Opening
+from rsocket_trio.connection.request_queue import RequestQueue
 from rsocket_trio.errors import RSocketError, StreamError
 from rsocket_trio.mux.session import StreamCommands
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
@@ -21,11 +21,11 @@ class Asked(ABC):
 
     _commands: StreamCommands
     ended: RSocketError | None
-    faults: Faults
+    faults: FaultLog
     is_suspended: bool
     link: Link | None
     on_growth: Callable[[], object] | None
-    opening: Opening
+    request_queue: RequestQueue
 
     @abstractmethod
     def end(self, error: RSocketError) -> None:
@@ -70,7 +70,7 @@ class Asked(ABC):
         """Cancel a stream, if it has not ended. Never waits and never raises."""
         if self.ended is None:
             self._commands.send_cancel(stream)
-            self.opening.next_in_line()  # a stream that sent no frame yet gives its id back at once
+            self.request_queue.grant_next()  # a stream that sent no frame yet gives its id back at once
             self.wake()
 
     def request_n(self, stream: StreamState, amount: int) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.connection.fault_log import failures_told_to
-from rsocket_trio.connection.handlers import is_the_end
-from rsocket_trio.connection.timers import Timers
+from rsocket_trio.connection.handler_tasks import is_the_end
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.forms import Handler
 from rsocket_trio.terms import Setup
@@ -19,45 +19,45 @@ from rsocket_trio.terms import Setup
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
 
-LOOKS = 9
+STALL_CHECKS = 9
 """How often within the limit of silence a connection without a lifetime is looked at."""
 
 
 class Clock:
     """Hears when something is due: the end of a server's patience for SETUP, a keepalive, death by silence."""
 
-    __slots__ = ("_engine", "_timers", "due", "setup_deadline")
+    __slots__ = ("_deadlines", "_engine", "due", "setup_deadline")
 
     def __init__(self, engine: Engine) -> None:
         self._engine: Engine | None = engine
-        self._timers: Timers | None = None
+        self._deadlines: Deadlines | None = None
         self.due = math.inf
         self.setup_deadline = math.inf
 
-    def start(self, timers: Timers) -> None:
+    def start(self, deadlines: Deadlines) -> None:
         """Mind the deadlines from now on."""
-        self._timers = timers
+        self._deadlines = deadlines
         self.reset()
 
     def reset(self) -> None:
         """A deadline may have come nearer. One that moved away is looked at when it would have come."""
-        if self._timers is not None and self._engine is not None:
+        if self._deadlines is not None and self._engine is not None:
             deadline = self._deadline(self._engine)
             if deadline < self.due:
-                self._timers.set(self, deadline)
+                self._deadlines.set(self, deadline)
 
     @property
-    def timers(self) -> Timers | None:
+    def deadlines(self) -> Deadlines | None:
         """What rings at this connection's deadlines; ``None`` before it runs."""
-        return self._timers
+        return self._deadlines
 
     def stop(self) -> None:
         """The connection is over: nothing is due, and nothing of it is kept for a deadline that has not come."""
-        if self._timers is not None:
-            self._timers.clear(self)
+        if self._deadlines is not None:
+            self._deadlines.clear(self)
         self._engine = None
 
-    def verdict(self, now: float) -> float:
+    def overdue_since(self, now: float) -> float:
         """When the time of this connection's peer was over; infinite while it is not."""
         engine = self._engine
         if engine is None:
@@ -65,7 +65,7 @@ class Clock:
         session = engine.session
         if session.awaits_setup:
             over = self.setup_deadline
-        elif now >= session.deadline and not engine.stock.is_blocking:
+        elif now >= session.deadline and not engine.receive_budget.is_blocking:
             over = session.patience_until
         else:
             over = now - engine.stalled_for(now) + session.limits.silence
@@ -77,7 +77,7 @@ class Clock:
         engine = self._engine
         return engine is not None and not engine.is_suspended and engine.link is not None and engine.link.has_unread
 
-    def ring(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """The deadline has come, or the time that it was set to before. ``now`` is when that was seen: what came since
         was heard later, and counts."""
         engine = self._engine
@@ -94,9 +94,9 @@ class Clock:
         if engine.session.awaits_setup:
             if now >= self.setup_deadline:
                 missing = f"no {engine.session.first_word} came in time"
-                engine.faults.of_peer(missing)
+                engine.faults.peer_fault(missing)
                 engine.end(ConnectionLost(missing))
-        elif engine.stock.is_blocking and not engine.is_suspended:
+        elif engine.receive_budget.is_blocking and not engine.is_suspended:
             # Nothing is read because nobody here takes what came: that is no silence of the peer's.
             engine.session.forgive_silence(now)
             if engine.stalled_for(now) >= engine.session.limits.silence:
@@ -107,15 +107,15 @@ class Clock:
             engine.on_deadline(now)
         elif engine.stalled_for(now) >= engine.session.limits.silence:
             _end_stall(engine, engine.session.limits.silence)
-        engine.rest()
+        engine.on_idle()
 
     def _deadline(self, engine: Engine) -> float:
         if engine.session.awaits_setup:
             return self.setup_deadline
         deadline = engine.session.deadline
-        if (math.isinf(deadline) or engine.stock.is_blocking) and not engine.is_suspended:
+        if (math.isinf(deadline) or engine.receive_budget.is_blocking) and not engine.is_suspended:
             # No lifetime was agreed, or none counts: an idle connection may stay so for ever, but not one that stalls.
-            return min(deadline, trio.current_time() + engine.session.limits.silence / LOOKS)
+            return min(deadline, trio.current_time() + engine.session.limits.silence / STALL_CHECKS)
         return deadline
 
 
@@ -133,16 +133,16 @@ async def run_lease_policy(engine: Engine, setup: Setup) -> None:
 
 def _failed(engine: Engine, policy: Handler, error: Exception) -> None:
     if not is_the_end(engine, error):
-        engine.faults.of_handler(policy, error)
+        engine.faults.handler_failed(policy, error)
 
 
 def _end_stall(engine: Engine, seconds: float) -> None:
-    if engine.stock.is_blocking or (engine.hearing.is_congested and not engine.session.outbox.reply_frames):
+    if engine.receive_budget.is_blocking or (engine.hearing.is_congested and not engine.session.outbox.reply_frames):
         lost = ConnectionLost(f"reading was paused for {seconds:g} s, because nobody here took what had come")
         engine.faults.fatal(lost)
     else:
         lost = ConnectionLost(f"the peer stalled for {seconds:g} s")
-        engine.faults.of_peer("half a frame came, and its rest did not")
+        engine.faults.peer_fault("half a frame came, and its rest did not")
     engine.end(lost)
 
 

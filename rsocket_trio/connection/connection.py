@@ -10,15 +10,14 @@ from typing import Any
 
 import trio
 
+from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.connection.ending import part
 from rsocket_trio.connection.engine import Engine
-from rsocket_trio.connection.fault_log import FaultLog
-from rsocket_trio.connection.faults import Faults
+from rsocket_trio.connection.fault_log import FailureLog, FaultLog
 from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.requester import Requester
-from rsocket_trio.connection.resuming import Road, ServerRoad
+from rsocket_trio.connection.resumption import Reconnector, ResumeListener
 from rsocket_trio.connection.sessions import Resumable
-from rsocket_trio.connection.timers import Timers
 from rsocket_trio.errors import ConnectionClosed, RSocketError
 from rsocket_trio.mux.session import Session
 from rsocket_trio.responder import Responder
@@ -27,10 +26,10 @@ from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport
 
-GRACE = 10.0
+DRAIN_TIMEOUT = 10.0
 """Seconds that open streams get to finish when a connection drains."""
 
-LATE = 1.0
+PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. What it asks meanwhile is refused."""
 
 _current: contextvars.ContextVar[Connection] = contextvars.ContextVar("rsocket_trio.connection")
@@ -58,14 +57,16 @@ class Connection(Requester):
         responder: Responder | None,
         setup: Setup,
         handshake: Handshake,
-        road: Road | None = None,
-        fault_log: FaultLog | None = None,
+        reconnector: Reconnector | None = None,
+        failure_log: FailureLog | None = None,
     ) -> None:
         self._state: SimpleNamespace | None = None
         self.setup = setup
         self.handshake = handshake
         self.granted: tuple[Entry, ...] = ()
-        self._engine = Engine(self, session, responder if responder is not None else Responder(), road, fault_log)
+        self._engine = Engine(
+            self, session, responder if responder is not None else Responder(), reconnector, failure_log
+        )
 
     @property
     def state(self) -> SimpleNamespace:
@@ -82,7 +83,7 @@ class Connection(Requester):
 
     # The connection itself
 
-    async def drain(self, *, grace: float = GRACE, announce: bool = False) -> None:
+    async def drain(self, *, grace: float = DRAIN_TIMEOUT, announce: bool = False) -> None:
         """Close in good order.
 
         New requests are answered with REJECTED, and own ones raise ``ConnectionClosed``; open streams get ``grace``
@@ -101,7 +102,7 @@ class Connection(Requester):
                 await engine.changes.park()
         closed = ConnectionClosed("the connection was drained by this side")
         if part(engine, closed):
-            with trio.move_on_after(LATE):
+            with trio.move_on_after(PEER_CLOSE_TIMEOUT):
                 await engine.wait_over()
         engine.leave(closed)
 
@@ -144,7 +145,7 @@ class Connection(Requester):
             try:
                 function(self.status)
             except Exception as error:
-                engine.faults.of_state(function, error)
+                engine.faults.state_function_failed(function, error)
 
         engine.on_state += (tell,)
 
@@ -157,7 +158,7 @@ class Connection(Requester):
         return Lease(min(permits.remaining(now), MAX_REQUESTS), min(permits.expires_in(now), MAX_SECONDS))
 
     @property
-    def faults(self) -> Faults:
+    def faults(self) -> FaultLog:
         """How often the peer or a handler failed, and what was dropped."""
         return self._engine.faults
 
@@ -169,22 +170,22 @@ class Connection(Requester):
         *,
         setup_deadline: float = math.inf,
         first: Sequence[bytes] = (),
-        timers: Timers | None = None,
+        deadlines: Deadlines | None = None,
     ) -> Coroutine[Any, Any, None]:
         """Run the connection until it ends, whatever is cancelled around it: to be awaited at once.
 
-        ``first`` are the frames that came on this transport already, ``timers`` those that many connections share.
+        ``first`` are the frames that came on this transport already, ``deadlines`` those that many connections share.
         """
         engine = self._engine
         engine.clock.setup_deadline = setup_deadline
         context = contextvars.copy_context()
         context.run(_current.set, self)
         # Not awaited here: each coroutine on the way to a read costs every idle connection 250 bytes.
-        return engine.run(transport, context, first, timers)
+        return engine.run(transport, context, first, deadlines)
 
-    def resumable(self, session: RSocketSession, road: ServerRoad) -> Resumable:
+    def resumable(self, session: RSocketSession, reconnector: ResumeListener) -> Resumable:
         """What a server asks of this connection when its client comes back."""
-        return Resumable(self._engine, session, road)
+        return Resumable(self._engine, session, reconnector)
 
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered a SETUP that asked for an answer; raises its refusal."""

@@ -10,7 +10,7 @@ import attrs
 
 from rsocket_trio.connection.admission import meet
 from rsocket_trio.connection.entries import HookFailed, offer_connection, offer_request, with_entries
-from rsocket_trio.connection.handlers import Job, Unfinished, is_failure, only_leaf
+from rsocket_trio.connection.handler_tasks import HandlerCall, Unfinished, is_failure, only_leaf
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 class Dispatcher:
-    """Acts on events without waiting; work that takes time becomes a job for a worker."""
+    """Acts on events without waiting; work that takes time becomes a call for a worker."""
 
     __slots__ = ("_engine",)
 
@@ -83,7 +83,7 @@ class Dispatcher:
 
     def _on_failed(self, event: StreamFailed) -> None:
         if isinstance(event.error, RemoteProtocolError):
-            self._engine.faults.of_peer(str(event.error))
+            self._engine.faults.peer_fault(str(event.error))
         owner = event.stream.owner
         if owner is not None:
             owner.on_error(event.error)
@@ -119,19 +119,19 @@ class Dispatcher:
                 if stream.interaction is Interaction.FIRE_AND_FORGET and isinstance(failed.error, StreamError):
                     engine.faults.dropped += 1
                 else:
-                    Job(engine, stream, failed.hook, payload).fail(failed.error)
+                    HandlerCall(engine, stream, failed.hook, payload).fail(failed.error)
                 return
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
             return
-        job = Job(engine, stream, handler, payload)
+        call = HandlerCall(engine, stream, handler, payload)
         if stream.interaction is Interaction.FIRE_AND_FORGET:
-            engine.workers.outlive(job)
+            engine.workers.detach(call)
         else:
-            stream.owner = job
+            stream.owner = call
             if stream.interaction is Interaction.REQUEST_CHANNEL:
-                job.accept_channel()
-        engine.workers.start(job)
+                call.accept_channel()
+        engine.workers.start(call)
 
     def _find(self, interaction: Interaction, payload: Payload) -> Handler:
         engine = self._engine
@@ -171,7 +171,7 @@ class Dispatcher:
                 told = unfit(handler.interaction, handler.registered, result, "a payload: request_stream answers items")
                 told = told.with_traceback(error.__traceback__)
             # An error of the handler, or of an answer that the dialect cannot encode.
-            Job(engine, stream, handler, payload).fail(told)
+            HandlerCall(engine, stream, handler, payload).fail(told)
             return
 
         held = [reply]
@@ -189,12 +189,12 @@ class Dispatcher:
         """Let a worker finish a request whose plain function has returned."""
         engine = self._engine
         rest = attrs.evolve(handler, function=function, kind=Kind.ASYNC, origin=handler.registered)
-        job = Job(engine, stream, rest, payload)
+        call = HandlerCall(engine, stream, rest, payload)
         if stream.interaction is Interaction.FIRE_AND_FORGET:
-            engine.workers.outlive(job)
+            engine.workers.detach(call)
         else:
-            stream.owner = job
-        engine.workers.start(job)
+            stream.owner = call
+        engine.workers.start(call)
 
     # The connection
 
@@ -211,16 +211,16 @@ class Dispatcher:
     def _on_metadata_push(self, event: MetadataPushed) -> None:
         engine = self._engine
         handler = engine.responder.metadata_push_handler
-        if handler is None or engine.workers.afterlives >= engine.session.limits.pending_handlers:
+        if handler is None or engine.workers.detached >= engine.session.limits.pending_handlers:
             engine.faults.dropped += 1
             return
         stream = Stream(0, Interaction.FIRE_AND_FORGET, 0, requester=False)
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, event.metadata)
             return
-        job = Job(engine, stream, handler, event.metadata)
-        engine.workers.outlive(job)
-        engine.workers.start(job)
+        call = HandlerCall(engine, stream, handler, event.metadata)
+        engine.workers.detach(call)
+        engine.workers.start(call)
 
     def _on_stream_push(self, event: StreamMetadataPushed) -> None:
         owner = event.stream.owner
@@ -236,7 +236,7 @@ class Dispatcher:
                 raise unfit(handler.interaction, handler.registered, result, "nothing: it is a plain function")
         except Exception as error:
             if is_failure(engine, only_leaf(error)):
-                engine.faults.of_handler(handler, error)
+                engine.faults.handler_failed(handler, error)
 
     def _on_silent(self, event: TransportSilent) -> None:
         self._engine.replace_link(event.error)
@@ -244,14 +244,14 @@ class Dispatcher:
     def _on_ended(self, event: SessionEnded) -> None:
         engine = self._engine
         if isinstance(event.error, ConnectionLost) and not event.ordinary:
-            engine.faults.of_peer(str(event.error))
+            engine.faults.peer_fault(str(event.error))
         else:
             # A refusal (waiting calls raise it, and on the server the application itself decided), or an ordinary end.
             engine.faults.lost(event.error)
         engine.end(event.error)
 
     def _on_lease(self, event: LeaseReceived) -> None:
-        self._engine.opening.next_in_line()
+        self._engine.request_queue.grant_next()
 
     def _on_pong(self, event: Pong) -> None:
         event.token.set()
@@ -259,9 +259,9 @@ class Dispatcher:
     def _on_peer_fault(self, event: PeerFault) -> None:
         faults = self._engine.faults
         if event.ignored:
-            faults.of_ignored(event.text)
+            faults.ignored_frame(event.text)
         else:
-            faults.of_peer(event.text)
+            faults.peer_fault(event.text)
 
     def _on_peer_draining(self, event: PeerDraining) -> None:
         self._engine.on_peer_draining()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rsocket_trio.connection.handlers import Job
-from rsocket_trio.connection.reporting import hurry
-from rsocket_trio.errors import Canceled, ConnectionClosed, RSocketError, again
+from rsocket_trio.connection.fault_log import hurry
+from rsocket_trio.connection.handler_tasks import HandlerCall
+from rsocket_trio.errors import Canceled, ConnectionClosed, RSocketError, fresh_copy
 from rsocket_trio.mux.stream_state import SENDING
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def cancel_all(engine: Engine, closed: ConnectionClosed) -> None:
             session.commands.send_cancel(stream)
         elif stream.open & SENDING:
             session.commands.send_error(stream, Canceled("the connection is closing"))
-        if isinstance(owner, Job):
+        if isinstance(owner, HandlerCall):
             owner.cancel()
         elif owner is not None:
-            owner.on_error(again(closed))
+            owner.on_error(fresh_copy(closed))
 
 
 def end(engine: Engine, error: RSocketError) -> None:
@@ -63,18 +63,18 @@ def end(engine: Engine, error: RSocketError) -> None:
     engine.ended = error
     engine.clock.stop()
     engine.session.close(error)
-    jobs: list[Job] = []
+    calls: list[HandlerCall] = []
     for stream in engine.session.open_streams():
         owner, stream.owner = stream.owner, None
-        if isinstance(owner, Job):
-            jobs.append(owner)
+        if isinstance(owner, HandlerCall):
+            calls.append(owner)
         elif owner is not None:
-            owner.on_error(again(error))
-    if jobs:
-        engine.workers.end(jobs, error)
+            owner.on_error(fresh_copy(error))
+    if calls:
+        engine.workers.end(calls, error)
     if engine.faults.reports:
         hurry(engine)
-    engine.stock.clear()
+    engine.receive_budget.clear()
     engine.wake_waiters()
     for ping in engine.pings:
         ping.set()
@@ -82,4 +82,4 @@ def end(engine: Engine, error: RSocketError) -> None:
         engine.detour.cancel()
     elif engine.link is not None:
         engine.link.stop()
-    engine.tell_state()
+    engine.notify_state()

@@ -10,24 +10,23 @@ import trio
 
 from rsocket_trio.connection.asked import Asked
 from rsocket_trio.connection.clock import Clock, run_lease_policy
+from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.connection.dispatch import Dispatcher
 from rsocket_trio.connection.ending import end, leave
-from rsocket_trio.connection.fault_log import FaultLog
-from rsocket_trio.connection.faults import Faults
+from rsocket_trio.connection.fault_log import FailureLog, FaultLog
+from rsocket_trio.connection.handler_tasks import Workers
 from rsocket_trio.connection.hearing import Hearing
+from rsocket_trio.connection.inbox import ReceiveBudget
 from rsocket_trio.connection.link import Link
-from rsocket_trio.connection.opening import Opening
-from rsocket_trio.connection.resuming import Road
-from rsocket_trio.connection.stock import Stock
-from rsocket_trio.connection.suspending import find_the_way_back, replace_link
-from rsocket_trio.connection.timers import Timers
-from rsocket_trio.connection.waiting import Parking
-from rsocket_trio.connection.workers import Workers
+from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.connection.request_queue import RequestQueue
+from rsocket_trio.connection.resumption import Reconnector
+from rsocket_trio.connection.suspending import replace_link, resume_session
 from rsocket_trio.errors import (
     ConnectionClosed,
     ConnectionLost,
     RSocketError,
-    again,
+    fresh_copy,
 )
 from rsocket_trio.mux.events import Event
 from rsocket_trio.mux.session import Session
@@ -37,7 +36,7 @@ from rsocket_trio.transports.base import Transport
 if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection
 
-AFTERLIFE = 1.0
+DETACHED_TIMEOUT = 1.0
 """Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
 
 
@@ -45,9 +44,9 @@ class Engine(Asked):
     """Drives one session: the tasks, the waiting, the end.
 
     ``has_room`` says whether so many bytes may be put into the outbox now.
-    ``connection`` is the user's view of it, ``ended`` why nothing goes on any more, ``stock`` what was received and
-    not read, ``faults`` what the log heard of, ``opening`` what new requests wait for, ``changes`` where tasks wait
-    for whatever is said once: the answer to SETUP, the end of the last stream, the end of all.
+    ``connection`` is the user's view, ``ended`` why nothing goes on any more, ``receive_budget`` what was received
+    and not read, ``faults`` what the log heard of, ``request_queue`` what new requests wait for, ``changes`` where
+    tasks wait for whatever is said once: the answer to SETUP, the end of the last stream, the end of all.
     """
 
     __slots__ = (
@@ -68,13 +67,13 @@ class Engine(Asked):
         "link",
         "on_growth",
         "on_state",
-        "opening",
         "peer_draining",
         "pings",
+        "receive_budget",
+        "reconnector",
+        "request_queue",
         "responder",
-        "road",
         "session",
-        "stock",
         "workers",
     )
 
@@ -86,32 +85,32 @@ class Engine(Asked):
         connection: Connection,
         session: Session,
         responder: Responder,
-        road: Road | None = None,
-        fault_log: FaultLog | None = None,
+        reconnector: Reconnector | None = None,
+        failure_log: FailureLog | None = None,
     ) -> None:
         self.connection = connection
         self.session = session
         self.responder = responder
         self.ended: RSocketError | None = None
-        self.faults = Faults(self, fault_log)
+        self.faults = FaultLog(self, failure_log)
         no_credit = not session.has_credit
-        self.stock = Stock(
+        self.receive_budget = ReceiveBudget(
             session.limits.inbox_size, counts_items=no_credit, pauses=no_credit and session.message_budget is None
         )
         self.clock = Clock(self)
-        self.changes = Parking()
+        self.changes = ParkingLot()
         self.pings: dict[trio.Event, None] = {}
         self._commands = session.commands
         self._outbox = session.outbox
         self.has_room = session.outbox.has_room
         self._dispatcher = Dispatcher(self)
-        self.opening = Opening(self)
+        self.request_queue = RequestQueue(self)
         self.hearing = Hearing(self)
         self.peer_draining = False
         self._nursery: trio.Nursery | None = None
         self._finished = 0
         self.link: Link | None = None
-        self.road = road
+        self.reconnector = reconnector
         self.detour: trio.CancelScope | None = None
         self.is_suspended = False
         self.on_state: tuple[Callable[[], object], ...] = ()
@@ -122,11 +121,11 @@ class Engine(Asked):
         transport: Transport,
         context: contextvars.Context,
         first: Sequence[bytes] = (),
-        timers: Timers | None = None,
+        deadlines: Deadlines | None = None,
     ) -> None:
         """Run until the connection ends. Shielded: only ``end`` ends it. Handlers run in copies of ``context``.
 
-        ``timers`` are those that many connections share; else this one has its own.
+        ``deadlines`` are those that many connections share; else this one has its own.
         """
         try:
             async with trio.open_nursery() as nursery:
@@ -136,28 +135,28 @@ class Engine(Asked):
                 self.workers = Workers(self, nursery, context, self.session.limits.idle_workers)
                 own = None
                 try:
-                    if timers is None:
-                        timers = own = Timers()
-                        nursery.start_soon(timers.run)
-                    self.clock.start(timers)
+                    if deadlines is None:
+                        deadlines = own = Deadlines()
+                        nursery.start_soon(deadlines.run)
+                    self.clock.start(deadlines)
                     if self.session.client and not self.session.awaits_answer:
                         self.start_lease_policy()
                     self.link = Link(transport, self._outbox, self.hearing, first)
                     del transport, first
                     await self.link.run(nursery, context)
                     while self.is_suspended and self.ended is None:
-                        await find_the_way_back(self, nursery, context)
+                        await resume_session(self, nursery, context)
                 finally:
                     if self.ended is None:
                         # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
                         self.end(ConnectionLost("the connection failed on this side"))
                 self.session.forget()  # whoever still refers to this connection need not keep what it sent
-                if self.workers.outlives:
-                    with trio.move_on_after(AFTERLIFE):
-                        await self.workers.outlast()
-                await self.workers.give_up()
+                if self.workers.has_detached:
+                    with trio.move_on_after(DETACHED_TIMEOUT):
+                        await self.workers.wait_detached()
+                await self.workers.cancel_detached()
                 # Who only waits for something to do is sent home: to be cancelled takes longer than many a call.
-                going = self.workers.dismiss()
+                going = self.workers.stop_idle()
                 if own is not None:
                     own.stop()
                     going += 1
@@ -165,9 +164,9 @@ class Engine(Asked):
                     nursery.cancel_scope.cancel()
         finally:
             if self.faults.own is not None:
-                self.faults.own.tell_rest(trio.current_time())
+                self.faults.own.log_repeats(trio.current_time())
 
-    def tell_state(self) -> None:
+    def notify_state(self) -> None:
         """Whoever minds hears that the connection was suspended, goes on, or is over."""
         for function in self.on_state:
             function()
@@ -202,13 +201,13 @@ class Engine(Asked):
     def check_open(self) -> None:
         """Raise ``ConnectionLost`` or ``ConnectionClosed`` if nothing can be asked of the peer any more."""
         if self.ended is not None:
-            raise again(self.ended)
+            raise fresh_copy(self.ended)
 
     async def wait_over(self) -> RSocketError:
         """Wait until nothing can be asked of the peer any more, and return why."""
         while self.ended is None:
             await self.changes.park()
-        return again(self.ended)
+        return fresh_copy(self.ended)
 
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered the SETUP. Raises its refusal, or why no answer came."""
@@ -227,13 +226,13 @@ class Engine(Asked):
         """Seconds that half a frame, or a pause of reading, has lasted."""
         return self.link.stalled_for(now) if self.link is not None and not self.is_suspended else 0.0
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """A deadline passed: tasks that had nothing to do since the last one go."""
         if self.is_suspended or self._finished == self.workers.finished:
-            self.workers.dismiss()
+            self.workers.stop_idle()
         self._finished = self.workers.finished
         if self.link is not None:
-            self.link.rest()
+            self.link.on_idle()
 
     def on_deadline(self, now: float) -> None:
         """The session's deadline has come."""
@@ -250,7 +249,7 @@ class Engine(Asked):
     def on_accepted(self) -> None:
         """The application let the peer in, and what was held has happened."""
         self.clock.reset()
-        self.settle()
+        self.after_read()
         self.resume()
         if self.is_suspended:
             self.wake()  # nothing may be queued, but what was held has become streams
@@ -261,7 +260,7 @@ class Engine(Asked):
         self.wake_waiters()
         self._tell_of_drain()
 
-    def settle(self) -> None:
+    def after_read(self) -> None:
         """Write what was queued, and look whether the last stream ended that a drain waits for."""
         if self._outbox:
             self.wake()
@@ -283,7 +282,7 @@ class Engine(Asked):
 
     def _tell_of_drain(self) -> None:
         if not self.is_suspended and self.ended is None:
-            self.tell_state()
+            self.notify_state()
 
     def leave(self, closed: ConnectionClosed, *, announce: bool = False) -> None:
         """This side is done: what is open is cancelled, what is queued still goes out, then the link closes."""
@@ -295,5 +294,5 @@ class Engine(Asked):
 
     def wake_waiters(self) -> None:
         """Everybody who waits looks again."""
-        self.opening.wake_all()
+        self.request_queue.wake_all()
         self.changes.wake_all()

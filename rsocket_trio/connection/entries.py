@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from rsocket_trio.connection.handlers import is_failure, only_leaf
+from rsocket_trio.connection.handler_tasks import is_failure, only_leaf
 from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.payload import as_bytes
 from rsocket_trio.rsocket.extensions.blocks import Entry, Point
@@ -76,7 +76,7 @@ def offer_connection(engine: Engine, entries: Iterable[Entry]) -> None:
             _call(engine, hook, AT_EXT, content)
         except Exception as error:
             if is_failure(engine, only_leaf(error)):
-                engine.faults.of_handler(hook, error)
+                engine.faults.handler_failed(hook, error)
 
 
 def _hooked(engine: Engine, point: Point, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Handler, object]]:

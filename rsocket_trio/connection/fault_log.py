@@ -1,20 +1,31 @@
-"""The log of handlers' failures: a traceback for each new one, and one line a minute with the number of repeats."""
+"""Counts the faults of a connection, logs few of them, and reports failures of handlers to the application."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 import attrs
+import trio
 
-from rsocket_trio.connection.timers import Timers
+from rsocket_trio.connection.deadlines import Deadlines
+from rsocket_trio.errors import readable
+from rsocket_trio.forms import Handler, Kind, function_name
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.connection.engine import Engine
 
 logger = logging.getLogger("rsocket_trio")
+
 
 DIFFERENT = 256
 """Failures that are told apart, and logged with their tracebacks; further new ones are counted together."""
@@ -39,15 +50,15 @@ class Repeated:
     count: int = 0
 
 
-class FaultLog:
+class FailureLog:
     """What the log heard of failures: those of all connections of a server, or of one that a client opened.
 
     A failure is told from others by the handler, the type of the exception, and where it was raised: that line, and the
     one in the handler that led there. Only texts and numbers are kept of it, no exception and no frame, and of at most
-    256. Repeats are told once a minute, by ``ring``, and at the end by ``tell_rest``. Time is an argument.
+    256. Repeats are told once a minute, by ``expire``, and at the end by ``log_repeats``. Time is an argument.
     """
 
-    __slots__ = ("_known", "_next", "_others", "_timers", "_told", "due")
+    __slots__ = ("_deadlines", "_known", "_next", "_others", "_told", "due")
 
     def __init__(self) -> None:
         self.due = math.inf
@@ -55,14 +66,14 @@ class FaultLog:
         self._others: Repeated | None = None
         self._told = -math.inf
         self._next = math.inf
-        self._timers: Timers | None = None
+        self._deadlines: Deadlines | None = None
 
     def note(
-        self, handler: Hashable, name: str, error: BaseException, where: object, now: float, timers: Timers | None
+        self, handler: Hashable, name: str, error: BaseException, where: object, now: float, deadlines: Deadlines | None
     ) -> None:
         """A handler failed. ``handler`` tells it from others, ``name`` is what people call it, ``where`` a connection.
 
-        ``timers`` are to ring when repeats can be told.
+        ``deadlines`` are to ring when repeats can be told.
         """
         kind, line, place = kind_of(error)
         key = (handler, kind, line, place)
@@ -88,22 +99,22 @@ class FaultLog:
         repeated.count += 1
         self._next = min(self._next, max(self._told, repeated.since) + MINUTE)
         if now >= self._next:
-            self.tell_rest(now)
-        elif timers is not None:
-            self._wait(timers)
+            self.log_repeats(now)
+        elif deadlines is not None:
+            self._wait(deadlines)
 
-    def ring(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """A minute is over."""
         if now >= self._next:
-            self.tell_rest(now)
-        elif self._timers is not None and self._next < math.inf:
-            self._wait(self._timers)
+            self.log_repeats(now)
+        elif self._deadlines is not None and self._next < math.inf:
+            self._wait(self._deadlines)
 
-    def tell_rest(self, now: float) -> None:
+    def log_repeats(self, now: float) -> None:
         """Log what came again since the last line, if anything did."""
         self._next = math.inf
-        if self._timers is not None:
-            self._timers.clear(self)
+        if self._deadlines is not None:
+            self._deadlines.clear(self)
         repeated = sorted(self._repeated(), key=lambda one: -one.count)
         if not repeated:
             return
@@ -123,14 +134,14 @@ class FaultLog:
         if self._others is not None and self._others.count:
             yield self._others
 
-    def _wait(self, timers: Timers) -> None:
-        """Have these timers ring in time; others may be gone, with the connection that had them."""
-        if timers is not self._timers:
-            if self._timers is not None:
-                self._timers.clear(self)
-            self._timers = timers
+    def _wait(self, deadlines: Deadlines) -> None:
+        """Have these deadlines ring in time; others may be gone, with the connection that had them."""
+        if deadlines is not self._deadlines:
+            if self._deadlines is not None:
+                self._deadlines.clear(self)
+            self._deadlines = deadlines
         if self._next < self.due:
-            timers.set(self, self._next)
+            deadlines.set(self, self._next)
 
 
 def _times(count: int) -> str:
@@ -190,3 +201,167 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 def _name(kind: type[BaseException]) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+@attrs.define(eq=False)
+class FaultLog:
+    """Counts faults and dropped requests, and reports them to the log and to the application's ``on_error``.
+
+    The log gets a peer's first fault, and failures of handlers through a ``FailureLog``. The connections of a server
+    share one ``FailureLog``; a connection that a client opened has its ``own``, once a handler failed.
+    """
+
+    _engine: Engine
+    _shared: FailureLog | None = None
+    own: FailureLog | None = None
+    peer_faults: int = 0
+    """Times that the peer broke the rules."""
+    ignored: int = 0
+    """Requests and pushed metadata that were ignored for their stream ids; they count as peer faults as well."""
+    handler_errors: int = 0
+    """Handlers that failed with an exception of their own."""
+    dropped: int = 0
+    """Fire-and-forget requests and pushed metadata that no handler took."""
+    unreported: int = 0
+    """Times that an async function of ``on_error`` was not called, because too many were running."""
+    reports: dict[trio.CancelScope, None] | None = None  # an empty dictionary costs 64 bytes
+    """The async functions of ``on_error`` that are running."""
+
+    def peer_fault(self, text: str) -> None:
+        """Count a protocol fault of the peer, and log the first one of a connection."""
+        self.peer_faults += 1
+        if self.peer_faults == 1:
+            # The name as text: a log record that is kept must not keep the connection.
+            logger.warning("%s: %s; further faults are counted", repr(self._engine.connection), readable(text))
+
+    def ignored_frame(self, text: str) -> None:
+        """Count a frame that was ignored, and log the first one of a connection, apart from other faults."""
+        self.peer_faults += 1
+        self.ignored += 1
+        if self.ignored == 1:
+            logger.warning("%s: %s; further ones are counted", repr(self._engine.connection), readable(text))
+
+    def handler_failed(self, handler: Handler, error: BaseException) -> None:
+        """Report the failure of a handler to the log and to the application."""
+        self.handler_errors += 1
+        # The id stays unique: a registered function lives as long as the log.
+        self._note(id(handler.registered), described(handler), error)
+        if self._engine.responder.error_handlers:
+            report(self._engine, handler.interaction, handler.route, error)
+
+    def state_function_failed(self, function: Callable[[str], object], error: BaseException) -> None:
+        """Report the failure of an ``on_state`` function of this connection."""
+        self.handler_errors += 1
+        name = function_name(function)
+        # By its name: every connection may have a function of its own, made in the same place.
+        self._note((getattr(function, "__module__", ""), name), f"handler {name} of on_state", error)
+        if self._engine.responder.error_handlers:
+            report(self._engine, "on_state", None, error)
+
+    def error_function_failed(self, handler: Handler, error: BaseException) -> None:
+        """Report the failure of an ``on_error`` function, which serves no request of the peer, to the log only."""
+        self._note(id(handler.registered), described(handler), error)
+
+    def _note(self, identity: Hashable, name: str, error: BaseException) -> None:
+        engine = self._engine
+        log = self._shared or self.own
+        if log is None:
+            log = self.own = FailureLog()
+        log.note(identity, name, error, engine.connection, trio.current_time(), engine.clock.deadlines)
+
+    def fatal(self, error: BaseException) -> None:
+        """Report that the connection ends because this side cannot encode the error of one stream.
+
+        The cause, if there is one, is the exception of the application's ``encode_error`` of Streamux.
+        """
+        logger.warning("%s: %s", repr(self._engine.connection), str(error))
+        if error.__cause__ is not None:
+            self.handler_errors += 1
+            self._note("encode_error", "encode_error", error.__cause__)
+            if self._engine.responder.error_handlers:
+                report(self._engine, "encode_error", None, error.__cause__)
+
+    def lost(self, error: BaseException) -> None:
+        """Log the end or the loss of a connection, at level INFO."""
+        if logger.isEnabledFor(logging.INFO):
+            logger.info("%s: %s", repr(self._engine.connection), str(error))
+
+
+def described(handler: Handler) -> str:
+    """Return the name of a handler for people: its function, interaction and route."""
+    name = f"handler {function_name(handler.registered)}"
+    if not handler.interaction:
+        return name
+    served = f"{name} of {handler.interaction}"
+    return served if handler.route is None else f"{served} '{readable(handler.route)}'"
+
+
+MAX_REPORTS = 16
+"""Async functions of one connection that may be at work at once: each keeps the exception that it was told of."""
+REPORT_TIMEOUT = 1.0
+"""Seconds that these get to finish once the connection is over."""
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """What a handler was called for: ``route`` of ``interaction`` on ``connection``.
+
+    ``interaction`` is the name of the decorator, as in ``"request_response"``; ``route`` is ``None`` for the handler
+    without a route, and for what has no routes, as ``"setup"``.
+    """
+
+    route: str | None
+    interaction: str
+    connection: Connection
+
+
+def report(engine: Engine, interaction: str, route: str | None, error: BaseException) -> None:
+    """Tell every function that was registered. A plain one is called here, an async one awaited in a task."""
+    call = Call(route=route, interaction=interaction, connection=engine.connection)
+    for handler in engine.responder.error_handlers:
+        if handler.kind is Kind.ASYNC and not _has_room(engine):
+            continue
+        waiting: Any = None
+        with failures_told_to(partial(engine.faults.error_function_failed, handler)):
+            waiting = engine.workers.context.copy().run(handler.function, error, call)
+        if inspect.isawaitable(waiting):
+            _await(engine, handler, waiting)
+
+
+def _await(engine: Engine, handler: Handler, waiting: Awaitable[object]) -> None:
+    """Await what a function returned, in a task that the end of the connection gives some time."""
+    if not _has_room(engine):
+        if inspect.iscoroutine(waiting):
+            waiting.close()
+        return
+    scope = trio.CancelScope(shield=True)
+    if engine.faults.reports is None:
+        engine.faults.reports = {}
+    engine.faults.reports[scope] = None
+    if engine.ended is not None:
+        scope.deadline = trio.current_time() + REPORT_TIMEOUT
+    engine.workers.context.copy().run(engine.nursery.start_soon, _finish, engine, handler, waiting, scope)
+
+
+async def _finish(engine: Engine, handler: Handler, waiting: Awaitable[object], scope: trio.CancelScope) -> None:
+    try:
+        with scope, failures_told_to(partial(engine.faults.error_function_failed, handler)):
+            await waiting
+    finally:
+        assert engine.faults.reports is not None
+        del engine.faults.reports[scope]
+
+
+def _has_room(engine: Engine) -> bool:
+    """Whether one more async function may be at work; one that may not is counted."""
+    if len(engine.faults.reports or ()) < MAX_REPORTS:
+        return True
+    engine.faults.unreported += 1
+    return False
+
+
+def hurry(engine: Engine) -> None:
+    """The connection is over: functions at work get a moment to finish."""
+    last = trio.current_time() + REPORT_TIMEOUT
+    for scope in engine.faults.reports or ():
+        scope.deadline = min(scope.deadline, last)

@@ -27,7 +27,7 @@ class Hearing:
     def is_congested(self) -> bool:
         """Whether reading must pause."""
         engine = self._engine
-        if not engine.stock.blocks(self._read_on):
+        if not engine.receive_budget.blocks(self._read_on):
             return engine.session.is_congested
         engine.clock.reset()  # the check for readers that take nothing may be due before the next deadline
         return True
@@ -55,7 +55,7 @@ class Hearing:
     @property
     def progress(self) -> int:
         """A counter that grows while readers take received items, and handlers finish."""
-        return self._engine.stock.readings + self._engine.workers.finished
+        return self._engine.receive_budget.readings + self._engine.workers.finished
 
     @property
     def is_over(self) -> bool:
@@ -66,8 +66,8 @@ class Hearing:
         """Act on whole frames, with all their effects, before the next frames are read."""
         engine = self._engine
         engine.act(engine.session.receive(frames, trio.current_time()))
-        engine.opening.next_in_line()
-        engine.settle()
+        engine.request_queue.grant_next()
+        engine.after_read()
 
     def on_broken(self, error: RemoteProtocolError) -> None:
         """Handle a framing error: the transport cannot find the next frame."""
@@ -80,7 +80,7 @@ class Hearing:
             engine.end(ConnectionClosed("the peer closed the connection"))
         elif engine.session.has_announced and engine.session.is_quiet:
             engine.end(ConnectionClosed("the connection was drained by this side"))
-        elif engine.session.can_resume and engine.road is not None:
+        elif engine.session.can_resume and engine.reconnector is not None:
             suspend(engine, error)
         elif engine.ended is None:
             cut = engine.session.cut_off(error)
@@ -90,12 +90,12 @@ class Hearing:
     def on_written(self) -> None:
         """Handle a write: wake requests that wait for room, and report a session that gave up resumption."""
         engine = self._engine
-        opening = engine.opening
-        if opening.room.first is not None or opening.line.first is not None:
-            opening.on_written()
+        request_queue = engine.request_queue
+        if request_queue.room.first is not None or request_queue.line.first is not None:
+            request_queue.on_written()
         if engine.session.gave_up_resuming and not self._told_so:
             self._told_so = True
             engine.faults.fatal(ConnectionLost("the store is full: from now on the session can't be resumed"))
-            engine.tell_state()
+            engine.notify_state()
         if engine.session.draining:
-            engine.settle()
+            engine.after_read()

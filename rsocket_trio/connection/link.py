@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import trio
 
+from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.rules import Rules
-from rsocket_trio.connection.waiting import Parking
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.transports.base import Transport
 
-LAST_WORDS = 1.0
+READ_AFTER_BREAK_TIMEOUT = 1.0
 """Seconds for reading what a peer said before writing to it broke: why it went tells more than that it did."""
-AT_ONCE = 4
+DIRECT_WRITES = 4
 """Writes that need no send task before there is one, and again after it went. A task that starts, waits and is ended
 costs as much as five writes."""
-LEAVING = 1.0
+CLOSE_TIMEOUT = 1.0
 """Seconds that what is queued gets to be written, and the peer to close, before the transport is cut."""
 
 
@@ -26,7 +26,7 @@ class Link:
     """One transport's two tasks. The receive task calls synchronous code only.
 
     The send task, where there is one, is the only writer. It begins when there is more to send than a few writes,
-    and goes when there was nothing for long: ``rest``. While it ``is_awake`` it finds by itself what is put into the
+    and goes when there was nothing for long: ``on_idle``. While it ``is_awake`` it finds by itself what is put into the
     outbox.
     """
 
@@ -66,7 +66,7 @@ class Link:
         self._broken: Exception | None = None
         self._first = first
         self._reading = trio.CancelScope()
-        self._drained = Parking()
+        self._drained = ParkingLot()
         self._nursery: trio.Nursery | None = None
         self._context: contextvars.Context | None = None
         self._sending = False
@@ -74,7 +74,7 @@ class Link:
         self._writing = False
         self._rests = False
         self._writes = 0
-        self._at_once = AT_ONCE
+        self._at_once = DIRECT_WRITES
         self._unfinished = False
         self._reads = self._progress_seen = 0
         self._paused = False
@@ -121,10 +121,10 @@ class Link:
         if self._unfinished or self._outbox:
             self.wake()
 
-    def rest(self) -> None:
+    def on_idle(self) -> None:
         """Let the send task go, if it waits and has written nothing since the last call."""
         if not self._sending:
-            self._at_once = AT_ONCE
+            self._at_once = DIRECT_WRITES
         if self._writes:
             self._writes = 0
         elif self._writer is not None:
@@ -175,14 +175,14 @@ class Link:
             if self._broken is not None:
                 self._lose(f"the transport broke: {reason(self._broken)}", self._broken)
             if not self._lost and not self._may_go():
-                with trio.move_on_after(LEAVING):
+                with trio.move_on_after(CLOSE_TIMEOUT):
                     await self._say_goodbye()
         finally:
             self._lost = True
             done = self._transport.cut() and not self._writing
             self.wake()  # a send task that does not write has only to see that this is the end
             if not done:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING):
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT):
                     await self._transport.aclose()
                     # A write that was on its way ends with the transport.
                     await self._wait_sent()
@@ -264,7 +264,7 @@ class Link:
     def _break(self, error: Exception) -> None:
         """Writing failed. What the peer said before is still read, unless reading pauses."""
         self._broken = error
-        self._reading.deadline = trio.current_time() + LAST_WORDS
+        self._reading.deadline = trio.current_time() + READ_AFTER_BREAK_TIMEOUT
         self._drained.wake_all()
 
     async def _wait_for_frames(self) -> None:

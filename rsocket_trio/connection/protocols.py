@@ -1,123 +1,488 @@
-"""The types of the functions that each decorator of a ``Responder`` takes: a ``Protocol`` for each form.
-
-For the type checker: a handler of other arguments, or of another result, is an error where it is decorated. Arguments
-are given by position, so a handler names them as it likes.
-"""
+"""The protocols that a connection can speak: names, detection, checked terms, and factories of sessions."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
-from rsocket_trio.payload import BytesLike, Payload, PayloadLike
-from rsocket_trio.terms import Lease, Setup
+import attrs
 
-if TYPE_CHECKING:
-    from rsocket_trio.connection.channels import Channel
-    from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.connection.reporting import Call
-    from rsocket_trio.connection.streams import Outgoing
+from rsocket_trio.errors import RejectedResume, Unsupported
+from rsocket_trio.limits import Limits
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, check_mime
+from rsocket_trio.mux.framing import Framing, Framing24, Framing32, Unframed
+from rsocket_trio.mux.session import Session
+from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.responder import Responder
+from rsocket_trio.rsocket import detection
+from rsocket_trio.rsocket import dialects as family
+from rsocket_trio.rsocket.detection import UNDECIDED, Undecided
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
+from rsocket_trio.rsocket.peers import Peer, peer_named
+from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
+from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest, resume_request
+from rsocket_trio.rsocket.session import Session as RSocketSession
+from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame, stated
+from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
+from rsocket_trio.streamux.negotiation import NAME, begins
+from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.streamux.session import Session as StreamuxSession
+from rsocket_trio.terms import ResumeOptions, Setup
+from rsocket_trio.values import Unsaid
 
-
-class AsyncResponse(Protocol):
-    """Request/response: an async function of the request."""
-
-    def __call__(self, request: Payload, /) -> Awaitable[PayloadLike]: ...
-
-
-class PlainResponse(Protocol):
-    """Request/response: a plain function of the request, run inline; it may return what is to be awaited."""
-
-    def __call__(self, request: Payload, /) -> PayloadLike | Awaitable[PayloadLike]: ...
-
-
-class ItemGenerator(Protocol):
-    """A stream: an async generator of the request."""
-
-    def __call__(self, request: Payload, /) -> AsyncIterable[PayloadLike]: ...
-
-
-class ItemPusher(Protocol):
-    """A stream: an async function of the request and the sending side."""
-
-    def __call__(self, request: Payload, out: Outgoing, /) -> Awaitable[None]: ...
-
-
-class Conversation(Protocol):
-    """A channel: an async function of it."""
-
-    def __call__(self, channel: Channel, /) -> Awaitable[None]: ...
-
-
-class AsyncForgotten(Protocol):
-    """Fire-and-forget: an async function of the request, which may serve request/response as well."""
-
-    def __call__(self, request: Payload, /) -> Awaitable[PayloadLike | None]: ...
+STREAMUX: Final = NAME
+ALL: Final[tuple[str, ...]] = (*family.ALL, STREAMUX)
+SHORT: Final[dict[str, str]] = {
+    "1.0": family.RSOCKET_1_0.name,
+    "0.2": family.REACTIVESOCKET_0_2.name,
+    "0.1": family.REACTIVESOCKET_0_1.name,
+    "0.0": family.REACTIVESOCKET_0_0.name,
+    "ext": family.RSOCKET_2_0_DRAFT.name,
+    "streamux": STREAMUX,
+}
+"""Full names of the dialects by their short names."""
+IN_SHORT: Final = ", ".join(SHORT)
+Detected: TypeAlias = Dialect | str
+"""A dialect of the family by its record, Streamux by its name."""
 
 
-class PlainForgotten(Protocol):
-    """Fire-and-forget: a plain function of the request, run inline, which may serve request/response as well."""
-
-    def __call__(self, request: Payload, /) -> PayloadLike | Awaitable[PayloadLike | None] | None: ...
-
-
-class AsyncMetadataPush(Protocol):
-    """Metadata push: an async function of the metadata."""
-
-    def __call__(self, metadata: bytes, /) -> Awaitable[None]: ...
+def full_name(name: str) -> str:
+    """Return the full name of a dialect, from its full or its short name. Raise ``ValueError`` for an unknown name."""
+    full = SHORT.get(name, name)
+    if full not in ALL:
+        raise ValueError(f"dialect {name!r}: the known ones are {', '.join(ALL)}, in short {IN_SHORT}")
+    return full
 
 
-class PlainMetadataPush(Protocol):
-    """Metadata push: a plain function of the metadata, run inline."""
-
-    def __call__(self, metadata: bytes, /) -> Awaitable[None] | None: ...
-
-
-class AsyncSetup(Protocol):
-    """The setup handler: an async function of the SETUP and the connection. It raises to refuse."""
-
-    def __call__(self, setup: Setup, connection: Connection, /) -> Awaitable[None]: ...
+def name_of(found: Detected) -> str:
+    """Return the name of a detected dialect."""
+    return found if isinstance(found, str) else found.name
 
 
-class PlainSetup(Protocol):
-    """The setup handler: a plain function of the SETUP and the connection."""
+def detect_protocol(data: bytes, *, message: bool, ended: bool) -> Detected | Undecided | None:
+    """Return the dialect of a client from its first bytes; ``None`` if no dialect begins like this.
 
-    def __call__(self, setup: Setup, connection: Connection, /) -> Awaitable[None] | None: ...
-
-
-class LeasePolicy(Protocol):
-    """The lease policy: an async generator of the SETUP."""
-
-    def __call__(self, setup: Setup, /) -> AsyncIterable[Lease]: ...
-
-
-class ExtensionTaker(Protocol):
-    """EXT frames: a plain function of the stream's id and the body."""
-
-    def __call__(self, stream_id: int, body: bytes, /) -> None: ...
+    ``message`` says that ``data`` begins with the first message of a transport that keeps message borders, ``ended``
+    that no more bytes will come. Streamux is tested first, by five bytes, and ignores borders (DET-01, DET-09).
+    """
+    streamux = begins(data)
+    if streamux:
+        return STREAMUX
+    if streamux is None and not ended and (data or not message):
+        return UNDECIDED
+    return detection.detect(data, message=message, ended=ended)
 
 
-class EntryTaker(Protocol):
-    """Extension entries: a plain function of where they came and what they say, which may answer in a SETUP."""
-
-    def __call__(self, point: str, content: Any, /) -> BytesLike | None: ...
-
-
-class AsyncReport(Protocol):
-    """``on_error``: an async function of the exception and what the handler was called for."""
-
-    def __call__(self, error: Exception, call: Call, /) -> Awaitable[object]: ...
+FRAMINGS: dict[str, type[Framing24 | Framing32]] = {"u24": Framing24, "u32": Framing32}
+LONGEST_TOKEN = 65535
+"""Largest size of a resume token in bytes, which do not count against the limit of a SETUP."""
 
 
-class PlainReport(Protocol):
-    """``on_error``: a plain function of the exception and what the handler was called for."""
+def framing_for(dialect: Dialect, limits: Limits, *, first_limit: int | None = None) -> Framing:
+    """Return the framing of a dialect on byte streams; ``first_limit`` bounds the first frame, in bytes."""
+    return FRAMINGS[dialect.framing](limits.frame_size, dialect.codec.minimum, first_limit)
 
-    def __call__(self, error: Exception, call: Call, /) -> object: ...
+
+def new_token() -> bytes:
+    """Return a random resume token. Simulations replace this function by a repeatable one."""
+    return secrets.token_bytes(TOKEN_SIZE)
 
 
-RequestResponse: TypeAlias = AsyncResponse | PlainResponse
-RequestStream: TypeAlias = ItemGenerator | ItemPusher
-FireAndForget: TypeAlias = AsyncForgotten | PlainForgotten
-MetadataPush: TypeAlias = AsyncMetadataPush | PlainMetadataPush
-SetupHandler: TypeAlias = AsyncSetup | PlainSetup
-OnError: TypeAlias = AsyncReport | PlainReport
+@attrs.frozen
+class NewSession:
+    """The session of a new connection, and the terms of the SETUP that are known so far.
+
+    ``resumable`` is the same session if it may be resumed over another transport.
+    """
+
+    session: Session
+    setup: Setup
+    resumable: RSocketSession | None = None
+
+
+class ProtocolFactory(Protocol):
+    """One side of future connections, with checked terms. A client begins once, a server for each client."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        ...
+
+    @property
+    def resume(self) -> ResumeOptions | None:
+        """The options of resumption, or ``None`` without resumption."""
+        ...
+
+    def framing(self) -> Framing:
+        """Return the framing that cuts bytes into frames."""
+        ...
+
+    @property
+    def length_on_messages(self) -> bool:
+        """Whether a client's messages keep the length of byte streams."""
+        ...
+
+    def begin(self, now: float) -> NewSession:
+        """Return a new session, with its first frame queued if this side speaks first."""
+        ...
+
+
+class ServerProtocolFactory(ProtocolFactory, Protocol):
+    """The server's side, which also handles clients that resume a session."""
+
+    @property
+    def lengths_are_learnt(self) -> bool:
+        """Whether a client's first message shows if messages keep the length of byte streams."""
+        ...
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """Return the framing; with ``first`` it starts at the first frame, which has a limit of its own."""
+        ...
+
+    def resume_request(self, first: bytes) -> ResumeRequest | None:
+        """Return the resume request in a client's first frame; ``None`` for a new client."""
+        ...
+
+    def refusal(self, refusal: RejectedResume) -> bytes:
+        """Return the frame that refuses to resume a session."""
+        ...
+
+
+@attrs.frozen
+class RSocketClient:
+    """A client of the RSocket family."""
+
+    dialect: Dialect
+    terms: ClientTerms
+    limits: Limits
+    fragment_size: int
+    responder: Responder | None
+    resume: ResumeOptions | None
+    said: tuple[SetupFrame, bytes]
+    """The SETUP of sessions without resumption, as a frame and encoded."""
+    length_on_messages: bool
+    """Whether messages keep the length of byte streams."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        return self.dialect.name
+
+    def framing(self) -> Framing:
+        """Return the framing that cuts bytes into frames."""
+        return framing_for(self.dialect, self.limits)
+
+    def begin(self, now: float) -> NewSession:
+        """Return a session that sends the SETUP."""
+        dialect, responder, terms, said = self.dialect, self.responder, self.terms, self.said
+        if self.resume is not None:
+            terms = attrs.evolve(terms, resume_token=new_token())
+            frame = setup_frame(dialect, numbered(dialect, terms))
+            said = frame, dialect.codec.encode(frame)
+        session = RSocketSession(
+            dialect,
+            client=True,
+            limits=self.limits,
+            fragment_size=self.fragment_size,
+            extensions=responder.extensions if responder is not None else (),
+            resume=self.resume,
+        )
+        # Without a responder a lease is of no use, and servers end the connection on a lease that they do not expect.
+        grants = responder is not None and responder.lease_policy is None
+        session.start_client(numbered(dialect, terms), now, grants=grants, said=said)
+        written = setup_frame(dialect, terms) if dialect.mime_fields else said[0]
+        setup = described(dialect, stated(dialect, written))
+        return NewSession(session, setup, session if self.resume is not None else None)
+
+
+@attrs.frozen
+class RSocketServer:
+    """A server of one dialect of the family."""
+
+    dialect: Dialect
+    limits: Limits
+    fragment_size: int
+    responder: Responder
+    resume: ResumeOptions | None
+    own_size: bool
+    """Whether the application chose the fragment size, which then holds for every client."""
+
+    length_on_messages = False
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        return self.dialect.name
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """Return the framing that cuts bytes into frames."""
+        # A SETUP may be a little above its own limit, so that its sender hears of the limit and not of a broken frame.
+        first_limit = self.limits.setup_size + LONGEST_TOKEN + 2 if first else None
+        return framing_for(self.dialect, self.limits, first_limit=first_limit)
+
+    @property
+    def lengths_are_learnt(self) -> bool:
+        """Whether a client's first message shows if messages keep the length of byte streams."""
+        return self.dialect.lengths_are_learnt
+
+    def resume_request(self, first: bytes) -> ResumeRequest | None:
+        """Return the resume request in a client's first frame; ``None`` for a new client."""
+        return resume_request(self.dialect, first)
+
+    def refusal(self, refusal: RejectedResume) -> bytes:
+        """Return an encoded ERROR REJECTED_RESUME."""
+        return self.dialect.codec.encode(ErrorFrame(0, refusal.code, refusal.data))
+
+    def begin(self, now: float) -> NewSession:
+        """Return a session that waits for the SETUP."""
+        dialect, limits, responder = self.dialect, self.limits, self.responder
+        session = RSocketSession(
+            dialect,
+            client=False,
+            limits=limits,
+            fragment_size=self.fragment_size,
+            extensions=responder.extensions,
+            resume=self.resume,
+        )
+        session.start_server(grants_leases=responder.lease_policy is not None, own_size=self.own_size)
+        setup = Setup(dialect=dialect.name, metadata_mime=COMPOSITE_METADATA)
+        return NewSession(session, setup, session if self.resume is not None else None)
+
+
+@attrs.frozen
+class StreamuxPeer:
+    """Either side of a Streamux connection: its two peers are equal."""
+
+    options: StreamuxOptions
+    client: bool
+    limits: Limits
+    fragment_size: int
+    responder: Responder | None
+
+    name = STREAMUX
+    length_on_messages = lengths_are_learnt = False
+    resume: ResumeOptions | None = None
+
+    def framing(self, *, first: bool = False) -> Framing:
+        """Return no framing: the session cuts the bytes itself."""
+        return Unframed()
+
+    def resume_request(self, first: bytes) -> ResumeRequest | None:
+        """Return ``None``: Streamux has no resumption."""
+        return None
+
+    def refusal(self, refusal: RejectedResume) -> bytes:
+        """Return no bytes: Streamux has no such message."""
+        return b""
+
+    def begin(self, now: float) -> NewSession:
+        """Return a session that sends the initialize message, or with a quick init has it ready."""
+        handles = self.responder.has_default if self.responder is not None else _handles_nothing
+        session = StreamuxSession(
+            self.options,
+            client=self.client,
+            limits=self.limits,
+            fragment_size=self.fragment_size,
+            whole=handles(Interaction.REQUEST_RESPONSE),
+            chunks=handles(Interaction.REQUEST_CHANNEL),
+        )
+        session.start(now)
+        return NewSession(session, Setup(dialect=STREAMUX))
+
+
+def numbered(dialect: Dialect, terms: ClientTerms) -> ClientTerms:
+    """Return the terms, with well-known MIME types as numbers if the dialect has those."""
+    if not dialect.mime_fields:
+        return terms
+    data_mime, metadata_mime = (IDS.get(str(mime), mime) for mime in (terms.data_mime, terms.metadata_mime))
+    return attrs.evolve(terms, data_mime=data_mime, metadata_mime=metadata_mime)
+
+
+def _handles_nothing(interaction: Interaction) -> bool:
+    return False
+
+
+T = TypeVar("T")
+LONGEST_CHUNK = 2**30 - 1
+DIALLING = StreamuxOptions()
+SERVING = StreamuxOptions(qa=True)
+
+
+def checked_peer(name: str, dialect: str) -> Peer:
+    """Return the peer of that name. Raise ``ValueError`` for an unknown name, or a dialect that is not the peer's."""
+    peer = peer_named(name)
+    if not isinstance(dialect, Unsaid) and full_name(dialect) != peer.dialect:
+        raise ValueError(f"peer {name!r} speaks {peer.dialect}, not {full_name(dialect)}")
+    return peer
+
+
+def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
+    """Return the peer of that name, if any, and the full name of its dialect or of ``dialect``."""
+    if name is None:
+        return None, full_name(dialect)
+    peer = checked_peer(name, dialect)
+    return peer, peer.dialect
+
+
+def client_protocol(
+    dialect: str,
+    terms: ClientTerms,
+    limits: Limits,
+    fragment_size: int,
+    responder: Responder | None,
+    quirks: Iterable[str],
+    streamux: StreamuxOptions | None,
+    resume: ResumeOptions | None,
+    peer: str | None = None,
+) -> ProtocolFactory:
+    """Return a client end with checked terms, before anything is dialled. Raise ``ValueError`` and ``Unsupported``.
+
+    The needs of a peer are defaults: a term that is not ``Unsaid`` was given, and stays. Quirks are added.
+    """
+    known = None if peer is None else checked_peer(peer, dialect)
+    if known is None:
+        dialect = full_name(dialect)
+    else:
+        dialect = known.dialect
+        terms = _as_needed(known, terms)
+        fragment_size = _needed(known.fragment_size, fragment_size)
+        quirks = quirks if isinstance(quirks, str) else (*known.quirks, *quirks)
+    _check_limits(limits)
+    _check_options(streamux)
+    if dialect == STREAMUX:
+        _check_streamux_terms(terms, quirks)
+        size = checked_fragment_size(fragment_size, LONGEST_CHUNK)
+        if resume is not None:
+            raise Unsupported(f"{STREAMUX} has no resumption")
+        return StreamuxPeer(DIALLING if streamux is None else streamux, True, limits, size, responder)
+    if streamux is not None:
+        raise ValueError(f"streamux options for {dialect}: they are those of {STREAMUX}")
+    record = with_quirks(dialect_named(dialect), quirks)
+    if record.flags_counts:
+        record = spoken(record)
+    if known is not None and known.initial_request_n is not None:
+        record = attrs.evolve(record, initial_request_n=known.initial_request_n)
+    if terms.entries and not record.entries:
+        raise Unsupported(f"{record.name} has no extension entries")
+    if terms.strict and not record.strict:
+        raise Unsupported(f"{record.name} has no strict flag")
+    if not record.free_mimes:
+        for what, mime in ("data_mime", terms.data_mime), ("metadata_mime", terms.metadata_mime):
+            # A number has no slash, nor has an empty metadata type, which means in the draft that there is no metadata.
+            says_none = not mime and record.mime_fields and what == "metadata_mime"  # RSX-MIME-01
+            if isinstance(mime, str) and "/" not in mime and not says_none:
+                check_mime(what, mime)
+    try:
+        frame = setup_frame(record, numbered(record, terms))
+        said = frame, record.codec.encode(frame)
+    except Exception as error:
+        raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
+    if resume is not None and not record.resumes:
+        raise Unsupported(f"{record.name} has no resumption")
+    if isinstance(fragment_size, Unsaid) and (record.major, record.minor) in record.whole_versions:
+        fragment_size = UNCUT
+    size = _checked_size(fragment_size, record.codec.largest, resume)
+    return RSocketClient(record, terms, limits, size, responder, resume, said, record.length_on_messages)
+
+
+def _as_needed(peer: Peer, terms: ClientTerms) -> ClientTerms:
+    """Return the terms with the needs of the peer in place of terms that were not given."""
+    return attrs.evolve(
+        terms,
+        data_mime=_needed(peer.mime, terms.data_mime),
+        metadata_mime=_needed(peer.mime, terms.metadata_mime),
+        keepalive=_needed(peer.keepalive, terms.keepalive),
+    )
+
+
+def _needed(need: T | None, given: T) -> T:
+    return need if need is not None and isinstance(given, Unsaid) else given
+
+
+def server_protocols(
+    dialects: Iterable[str],
+    responder: Responder,
+    limits: Limits,
+    fragment_size: int,
+    quirks: Iterable[str],
+    streamux: StreamuxOptions | None,
+    resume: ResumeOptions | None,
+) -> dict[str, ServerProtocolFactory]:
+    """Return a server end for each dialect, by name. Raise ``ValueError`` naming an unknown dialect."""
+    if not isinstance(responder, Responder):
+        raise TypeError(f"a Responder serves, not {type(responder).__name__}")
+    _check_limits(limits)
+    _check_options(streamux)
+    names = (dialects,) if isinstance(dialects, str) else tuple(dialects)
+    if not names:
+        raise ValueError("no dialect to serve")
+    names = tuple(dict.fromkeys(map(full_name, names)))
+    family = [dialect_named(name) for name in names if name != STREAMUX]
+    own_size = not isinstance(fragment_size, Unsaid)
+    ends: dict[str, ServerProtocolFactory] = {}
+    for record in map(spoken, _with_quirks(family, quirks)):
+        resumes = resume if record.resumes else None
+        ends[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes, own_size)
+    if resume is not None and not any(record.resumes for record in family):
+        raise Unsupported(f"resumption of {', '.join(names)}: there is none")
+    largest = min((record.codec.largest for record in family), default=LONGEST_CHUNK)
+    _checked_size(fragment_size, largest, resume)
+    if STREAMUX in names:
+        ends[STREAMUX] = StreamuxPeer(
+            SERVING if streamux is None else streamux, False, limits, fragment_size, responder
+        )
+    elif streamux is not None:
+        raise ValueError(f"streamux options, but {STREAMUX} is not among the dialects served")
+    return ends
+
+
+def _with_quirks(family: Sequence[Dialect], quirks: Iterable[str]) -> Sequence[Dialect]:
+    quirks = quirks if isinstance(quirks, str) else tuple(quirks)
+    if not family and quirks and not isinstance(quirks, str):
+        raise ValueError(f"quirks {', '.join(quirks)} of {STREAMUX}: there are none")
+    return all_with_quirks(family, quirks)
+
+
+def _check_streamux_terms(terms: ClientTerms, quirks: Iterable[str]) -> None:
+    """Raise ``Unsupported`` for terms of a SETUP, which Streamux does not have."""
+    _with_quirks((), quirks)
+    for given, what in (
+        (terms.payload.data or terms.payload.metadata is not None, "SETUP payload"),
+        (terms.lease, "leases"),
+        (terms.strict, "strict flag"),
+        (terms.entries, "extension entries"),
+    ):
+        if given:
+            raise Unsupported(f"{STREAMUX} has no {what}")
+
+
+def _checked_size(fragment_size: int, largest: int, resume: ResumeOptions | None) -> int:
+    """Return the fragment size, checked against the largest frame and the store for resumption."""
+    if resume is not None and not isinstance(resume, ResumeOptions):
+        raise TypeError(f"resume is ResumeOptions, not {type(resume).__name__}")
+    size = checked_fragment_size(fragment_size, largest)
+    if resume is not None and size > resume.store_bytes:
+        raise ValueError(f"fragment_size of {size} bytes: the store for resumption has {resume.store_bytes}")
+    return size
+
+
+def _check_limits(limits: object) -> None:
+    if not isinstance(limits, Limits):
+        raise TypeError(f"limits are Limits, not {type(limits).__name__}")
+
+
+def _check_options(options: object) -> None:
+    if options is not None and not isinstance(options, StreamuxOptions):
+        raise TypeError(f"streamux options are StreamuxOptions, not {type(options).__name__}")
+
+
+def __getattr__(name: str) -> Any:
+    """Return a type of handlers by its former name: they stand in ``connection.handler_types`` now."""
+    from rsocket_trio.connection import handler_types
+
+    if name.startswith("_"):
+        raise AttributeError(name)
+    return getattr(handler_types, name)

@@ -7,11 +7,9 @@ from typing import Literal, overload
 
 import trio
 
-from rsocket_trio.connection.channels import Channel
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.loops import need_trio, no_trio
-from rsocket_trio.connection.replies import Reply
-from rsocket_trio.connection.streams import Incoming, IncomingWithPushes
+from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.flow_control import checked_request_n
@@ -45,15 +43,15 @@ class Requester:
         engine = self._engine
         request = as_payload(payload) if route is None else self._request(payload, route)
         extensions = as_entries(entries) if entries else ()
-        # The same as Opening.open, without a coroutine of its own for each request.
+        # The same as RequestQueue.open, without a coroutine of its own for each request.
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
         except RuntimeError:
             raise no_trio() from None
-        stream = engine.opening.at_once(Interaction.REQUEST_RESPONSE, request, None, extensions)
+        stream = engine.request_queue.at_once(Interaction.REQUEST_RESPONSE, request, None, extensions)
         if stream is None:
-            stream = await engine.opening.in_turn(Interaction.REQUEST_RESPONSE, request, None, extensions)
-        stream.owner = reply = Reply(trio.lowlevel.current_task(), engine, stream)
+            stream = await engine.request_queue.in_turn(Interaction.REQUEST_RESPONSE, request, None, extensions)
+        stream.owner = reply = PendingResponse(trio.lowlevel.current_task(), engine, stream)
         answer: Payload = await trio.lowlevel.wait_task_rescheduled(reply.abort)
         return answer
 
@@ -164,7 +162,7 @@ class Requester:
         extensions = as_entries(entries)
         need_trio()
         await trio.lowlevel.checkpoint()
-        await self._engine.opening.open(Interaction.FIRE_AND_FORGET, request, None, extensions)
+        await self._engine.request_queue.open(Interaction.FIRE_AND_FORGET, request, None, extensions)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
         """Send metadata that concerns the connection as a whole; its type is that of ReactiveSocket 0.0."""
@@ -172,7 +170,7 @@ class Requester:
         content = as_bytes(metadata)
         need_trio()
         await trio.lowlevel.checkpoint()
-        await engine.opening.wait_for_room(len(content))
+        await engine.request_queue.wait_for_room(len(content))
         engine.session.metadata_push(content, metadata_type)
         engine.wake()
 
@@ -186,7 +184,7 @@ class Requester:
         need_trio()
         await trio.lowlevel.checkpoint()
         answered = trio.Event()
-        await engine.opening.ping(answered)
+        await engine.request_queue.ping(answered)
         started = trio.current_time()
         engine.pings[answered] = None
         try:

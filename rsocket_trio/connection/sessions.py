@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from rsocket_trio.connection.resuming import Arrival, ServerRoad
+from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
 from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
 from rsocket_trio.limits import charged
 from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
@@ -30,11 +30,11 @@ class Resumable:
 
     __slots__ = ("_engine", "_road", "_session", "token")
 
-    def __init__(self, engine: Engine, session: Session, road: ServerRoad) -> None:
+    def __init__(self, engine: Engine, session: Session, reconnector: ResumeListener) -> None:
         self.token: bytes | None = None
         self._engine = engine
         self._session = session
-        self._road = road
+        self._road = reconnector
 
     @property
     def is_suspended(self) -> bool:
@@ -58,7 +58,7 @@ class Resumable:
         unread = sum([stream.owner._unread for stream in streams if stream.owner is not None])
         pieces = sum([stream.assembly.pieces for stream in streams if stream.assembly is not None])
         unfinished = charged(session.table.reassembling, pieces)
-        received = session.held_size + unfinished + charged(self._engine.stock.size, unread)
+        received = session.held_size + unfinished + charged(self._engine.receive_budget.size, unread)
         return sent + kept + received + STREAM * len(session.table)
 
     @property
@@ -77,7 +77,7 @@ class Resumable:
 
     def on_room(self) -> None:
         """Senders may go on."""
-        self._engine.opening.on_written()
+        self._engine.request_queue.on_written()
 
     @property
     def _outbox(self) -> RetainingOutbox:
@@ -94,13 +94,13 @@ class Resumable:
         """Raise ``RejectedResume`` for a client that can't go on from its positions."""
         self._session.resume_handshake.check(back)
 
-    def adopt(self, back: ResumeRequest, arrival: Arrival) -> None:
+    def adopt(self, back: ResumeRequest, resumed: ResumedTransport) -> None:
         """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23).
 
         Raises ``RejectedResume`` where whoever heard that the old one is lost ended the session.
         """
         # Offered first: the session does not wait for a client that is here.
-        self._road.offer(arrival)
+        self._road.offer(resumed)
         self._engine.replace_link(ConnectionLost("the client came back on another transport"))
         if self.is_over:
             self._road.let_go()
@@ -208,7 +208,7 @@ class Sessions:
     def _no_way_back() -> ConnectionClosed:
         return ConnectionClosed("the server stops, and its client is away")
 
-    def resume(self, back: ResumeRequest, transport: Transport, rest: Sequence[bytes]) -> Arrival:
+    def resume(self, back: ResumeRequest, transport: Transport, rest: Sequence[bytes]) -> ResumedTransport:
         """Give a session its next transport. Raises ``RejectedResume``, alike for tokens never known and forgotten.
 
         A session that waits is dropped when its client can't go on (RS10-RSM-19). One that has a transport is left
@@ -223,10 +223,10 @@ class Sessions:
             if connection.is_suspended and not isinstance(refusal, ReplayedResume):
                 connection.lose(ConnectionLost(f"the client could not resume: {refusal}"))
             raise
-        arrival = Arrival(transport, rest)
+        resumed = ResumedTransport(transport, rest)
         self._forget(connection)
-        connection.adopt(back, arrival)
-        return arrival
+        connection.adopt(back, resumed)
+        return resumed
 
 
 def _soon(function: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Holds ``Incoming`` and ``Outgoing``, the user objects of streams that go one way, and their base ``Owner``."""
+"""The user objects of streams: ``Incoming``, ``Outgoing``, ``Channel``; and what waits for one response."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import outcome
 import trio
 
+from rsocket_trio.connection.inbox import BudgetedInbox, Inbox, PushInbox
 from rsocket_trio.connection.loops import need_trio
-from rsocket_trio.connection.receiving import BudgetedInbox, Inbox, PushInbox
-from rsocket_trio.connection.sending import Sender
+from rsocket_trio.connection.sender import Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
-from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.mux.stream_state import RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes
 from rsocket_trio.rsocket.extensions.blocks import Entry
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from rsocket_trio.mux.stream_state import StreamState
 
 
-class Owner:
+class StreamObserver:
     """The receiver of a stream's events. By default it ignores them."""
 
     __slots__ = ()
@@ -106,7 +107,7 @@ class Outgoing:
         await self._sender.push(MetadataPush(as_bytes(metadata), metadata_type))
 
 
-class Incoming(Owner):
+class Incoming(StreamObserver):
     """The items of a stream that this side requested: ``async with`` opens it, ``async for`` reads it.
 
     Leaving the block cancels the stream, unless it has ended. An ERROR of the responder is raised to the reader after
@@ -140,7 +141,9 @@ class Incoming(Owner):
         need_trio()
         await trio.lowlevel.checkpoint()
         # There is no checkpoint between the opening and the owner's registration, so no event is missed.
-        self._attach(await self._engine.opening.open(self._interaction, self.request, self._credit, self._entries))
+        self._attach(
+            await self._engine.request_queue.open(self._interaction, self.request, self._credit, self._entries)
+        )
         return self
 
     async def __aexit__(
@@ -245,3 +248,160 @@ class IncomingWithPushes(Incoming):
 
     def _new_inbox(self, stream: StreamState) -> Inbox:
         return PushInbox(self._engine, stream, self._credit, refill=self._refill)
+
+
+class Channel(Incoming):
+    """Both directions of a channel: iterate to receive, ``send`` to send; each half ends by itself.
+
+    ``request`` is the payload that opened the channel; iterating yields those that follow it.
+    """
+
+    __slots__ = ("_sender",)
+
+    _sender: Sender | None
+
+    def __init__(
+        self,
+        engine: Engine,
+        interaction: Interaction,
+        request: Payload,
+        credit: int,
+        *,
+        refill: bool,
+        entries: tuple[Entry, ...] = (),
+    ) -> None:
+        super().__init__(engine, interaction, request, credit, refill=refill, entries=entries)
+        self._sender = None
+
+    @property
+    def room(self) -> int:
+        """How many items the peer's credit allows right now, without waiting."""
+        return self._sending().room
+
+    async def wait_room(self, beyond: int = 0) -> int:
+        """Wait until the peer's credit allows more than ``beyond`` items, and return how many it allows: ``room``.
+
+        For those who hand demand on in place of buffering: what the peer granted is what they ask of others. Waits for
+        credit alone, not for room in the outbox. Raises as ``send`` does when nothing more can be sent. Where the
+        protocol has no credit (Streamux) ``room`` is always 2^31-1.
+        """
+        return await self._sending().wait_room(beyond)
+
+    def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
+        """Send one item, waiting for the peer's credit and for room in the connection's outbox.
+
+        When cancelled meanwhile, nothing was sent. Raises ``Canceled`` after the peer cancelled this half,
+        ``LocalProtocolError`` after ``send_eof``, ``ConnectionLost`` or ``ConnectionClosed`` when the connection is
+        gone.
+        """
+        # No coroutine of its own: there is one for every item.
+        sender = self._sender
+        return self._sending().send(payload) if sender is None else sender.send(payload)
+
+    async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
+        """Send items in order, for less than so many calls of ``send`` cost; as ``Outgoing.send_many``."""
+        await self._sending().send_many(payloads)
+
+    async def wait_send_closed(self) -> None:
+        """Wait until nothing more can be sent: completed by this side, cancelled or ended by the peer.
+
+        For those who send rarely and want to hear at once that nobody listens.
+        """
+        await self._sending().wait_closed()
+
+    async def send_eof(self) -> None:
+        """Say that this side sends nothing more; receiving goes on. Does nothing the second time."""
+        sender = self._sending()
+        await trio.lowlevel.checkpoint()
+        if not sender.completed:
+            self._engine.check_open()
+            stream = self._opened()[0]
+            self._engine.complete_stream(stream)
+            sender.completed = True
+            sender.on_credit()
+            if stream.owner is not None:
+                stream.owner.on_eof()
+
+    def on_item(self, payload: Payload, complete: bool) -> None:
+        self._opened()[1].put(payload, complete)
+        if complete:
+            # Where this ends both halves, whoever waits to send has to hear of it.
+            self.on_credit()
+
+    def on_complete(self) -> None:
+        super().on_complete()
+        self.on_credit()
+
+    def on_error(self, error: RSocketError) -> None:
+        super().on_error(error)
+        self._sending().error = error
+        self.on_credit()
+
+    def on_credit(self) -> None:
+        self._sending().on_credit()
+
+    def _attach(self, stream: StreamState) -> None:
+        super()._attach(stream)
+        self._sender = Sender(self._engine, stream)
+
+    def _leave(self, stream: StreamState, *, clean: bool) -> None:
+        if clean and stream.open == SENDING:
+            self._engine.complete_stream(stream)
+        else:
+            self._engine.cancel_stream(stream)
+        sender = self._sending()
+        sender.completed = True
+        sender.on_credit()
+
+    def _sending(self) -> Sender:
+        if self._sender is None:
+            raise LocalProtocolError("the channel is not open: use it under 'async with'")
+        return self._sender
+
+
+class AcceptedChannel(Channel):
+    """A channel as its responder holds it: open from the start."""
+
+    __slots__ = ()
+
+    def __init__(self, engine: Engine, stream: StreamState, request: Payload, credit: int, *, refill: bool) -> None:
+        super().__init__(engine, stream.interaction, request, credit, refill=refill)
+        self._attach(stream)
+        if stream.open & RECEIVING:
+            engine.request_n(stream, credit)  # RS10-SEQ-07
+        else:
+            self.on_complete()
+
+
+class PendingResponse(StreamObserver):
+    """The parked task of a request/response, without a scope, event or task of its own."""
+
+    __slots__ = ("_engine", "_stream", "_task")
+
+    def __init__(self, task: trio.lowlevel.Task, engine: Engine, stream: StreamState) -> None:
+        self._task: trio.lowlevel.Task | None = task
+        self._engine = engine
+        self._stream = stream
+
+    def abort(self, _: object) -> trio.lowlevel.Abort:
+        """Cancel the request, because its task was cancelled."""
+        self._stream.owner = None
+        self._engine.cancel_stream(self._stream)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    def on_item(self, payload: Payload, complete: bool) -> None:
+        stream = self._stream
+        stream.owner = None  # nothing more comes, and a reference cycle would wait for the garbage collector
+        self._engine.session.outbox.on_answer(stream)
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task, outcome.Value(payload))
+
+    def on_complete(self) -> None:
+        self.on_item(Payload(), True)
+
+    def on_error(self, error: RSocketError) -> None:
+        self._stream.owner = None
+        task, self._task = self._task, None
+        if task is not None:
+            trio.lowlevel.reschedule(task, outcome.Error(error))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from rsocket_trio.connection.deadlines import Timeout
 from rsocket_trio.connection.link import Link
-from rsocket_trio.connection.resuming import NoWayBack
-from rsocket_trio.connection.timers import Patience
+from rsocket_trio.connection.resumption import ResumeFailed
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def suspend(engine: Engine, error: ConnectionLost) -> None:
     engine.faults.lost(error)
     engine.is_suspended = True
     engine.act(engine.session.suspend())
-    engine.rest()
-    engine.tell_state()
+    engine.on_idle()
+    engine.notify_state()
 
 
 def replace_link(engine: Engine, error: ConnectionLost) -> None:
@@ -34,23 +34,23 @@ def replace_link(engine: Engine, error: ConnectionLost) -> None:
         engine.link.abandon()
 
 
-async def find_the_way_back(engine: Engine, nursery: trio.Nursery, context: contextvars.Context) -> None:
+async def resume_session(engine: Engine, nursery: trio.Nursery, context: contextvars.Context) -> None:
     """Wait for the next transport, within the session's time; then run over it until it is lost as well."""
-    road = engine.road
-    assert road is not None
-    seconds = road.options.session_seconds
+    reconnector = engine.reconnector
+    assert reconnector is not None
+    seconds = reconnector.options.session_seconds
     engine.link = None  # frees the lost transport and its read buffer meanwhile
-    with Patience(engine.clock.timers, trio.current_time() + seconds) as patience:
+    with Timeout(engine.clock.deadlines, trio.current_time() + seconds) as patience:
         engine.detour = patience.scope
         try:
-            async with road.next() as arrival:
+            async with reconnector.next() as resumed:
                 patience.lift()
                 _come_back(engine)
-                engine.link = Link(arrival.transport, engine.session.outbox, engine.hearing, arrival.frames)
+                engine.link = Link(resumed.transport, engine.session.outbox, engine.hearing, resumed.frames)
                 await engine.link.run(nursery, context)
-        except NoWayBack as end:
+        except ResumeFailed as end:
             if isinstance(end.__cause__, RemoteProtocolError):
-                engine.faults.of_peer(str(end.error))
+                engine.faults.peer_fault(str(end.error))
             else:
                 engine.faults.lost(end.error)
             engine.end(end.error)
@@ -66,4 +66,4 @@ def _come_back(engine: Engine) -> None:
     if engine.is_suspended and engine.ended is None:
         engine.is_suspended = False
         engine.clock.reset()
-        engine.tell_state()
+        engine.notify_state()

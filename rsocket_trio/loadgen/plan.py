@@ -9,8 +9,7 @@ import attrs
 
 from rsocket_trio import Keepalive, Payload
 from rsocket_trio.client.open import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME
-from rsocket_trio.connection.choosing import peer_and_dialect
-from rsocket_trio.connection.dialects import ALL, SHORT
+from rsocket_trio.connection.protocols import ALL, SHORT, peer_and_dialect
 from rsocket_trio.connection.requester import INITIAL_REQUEST_N
 from rsocket_trio.metadata import (
     AUTHENTICATION,

@@ -13,7 +13,7 @@ import attrs
 import outcome
 import trio
 
-from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.replay.filesystem import SYSTEM, FileSystem
 from rsocket_trio.replay.locking import DirectoryLock
 from rsocket_trio.replay.log import (
@@ -84,7 +84,7 @@ class FileLog(ReplayableLog):
         self._filesystem = filesystem
         self._lock: DirectoryLock | None = None
         self._partitions: list[Segments] = []
-        self._readers = [Parking() for _ in range(partitions)]
+        self._readers = [ParkingLot() for _ in range(partitions)]
         self._opening = trio.Lock()
         self._pending: list[Group] = []
         self._is_writing = False

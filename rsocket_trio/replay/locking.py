@@ -11,7 +11,7 @@ from types import TracebackType
 
 import trio
 
-from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.replay.errors import LogLocked
 
 NAME = "lock"
@@ -59,7 +59,7 @@ class SharedLock:
     def __init__(self) -> None:
         self._shared = 0
         self._turn = trio.Lock()
-        self._released = Parking()
+        self._released = ParkingLot()
 
     def shared(self) -> Shared:
         """Return a context that holds the lock shared. To enter it is no checkpoint unless it has to wait."""

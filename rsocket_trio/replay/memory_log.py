@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import trio
 
-from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.replay.errors import PositionAhead, PositionExpired
 from rsocket_trio.replay.log import (
     READ_BYTES,
@@ -109,7 +109,7 @@ class _Partition:
         self.gone = 0
         self.size = 0
         self.earliest = self.latest = 0
-        self.readers = Parking()
+        self.readers = ParkingLot()
 
     def extend(self, elements: Iterable[Element], limit: int) -> None:
         for element in elements:

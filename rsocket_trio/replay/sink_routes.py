@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import trio
 
 from rsocket_trio import Channel, Invalid, Payload, Responder
-from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import RSocketError
 from rsocket_trio.limits import charged
 from rsocket_trio.replay.element_metadata import Write, read_sink_payload
@@ -112,7 +112,7 @@ class Waiting:
         self._writes: deque[Write] = deque()
         self._size = 0
         self._is_complete = False
-        self._changed = Parking()
+        self._changed = ParkingLot()
 
     async def put(self, write: Write) -> None:
         """Append an element, and wait while there are too many bytes."""

@@ -10,12 +10,18 @@ from typing import Any
 
 import trio
 
-from rsocket_trio.connection.choosing import server_ends
 from rsocket_trio.connection.connection import Connection
-from rsocket_trio.connection.dialects import Found, detect, name_of
-from rsocket_trio.connection.ends import ServerEnd, framing_for
-from rsocket_trio.connection.fault_log import FaultLog
-from rsocket_trio.connection.recorded import (
+from rsocket_trio.connection.deadlines import Deadlines, Timeout
+from rsocket_trio.connection.fault_log import FailureLog
+from rsocket_trio.connection.protocols import (
+    Detected,
+    ServerProtocolFactory,
+    detect_protocol,
+    framing_for,
+    name_of,
+    server_protocols,
+)
+from rsocket_trio.connection.recording import (
     RecordedTransport,
     begin_recording,
     give_up_recording,
@@ -23,9 +29,8 @@ from rsocket_trio.connection.recorded import (
     session_over,
     with_lengths,
 )
-from rsocket_trio.connection.resuming import Arrival, ServerRoad
+from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
 from rsocket_trio.connection.sessions import Resumable, Sessions
-from rsocket_trio.connection.timers import Patience, Timers
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.recording import Recording
@@ -40,12 +45,12 @@ from rsocket_trio.transports.listen import Accepted, AcceptedStream
 
 logger = logging.getLogger("rsocket_trio")
 
-LEAVING = 1.0
+CLOSE_TIMEOUT = 1.0
 
 
-Met = tuple[ServerEnd, Transport, Sequence[bytes]] | Arrival
-"""A new client's end, its transport and the frames that came already, or the arrival of a client that resumes over its
-next transport."""
+AcceptedClient = tuple[ServerProtocolFactory, Transport, Sequence[bytes]] | ResumedTransport
+"""A new client's end, its transport and the frames that came already, or the next transport of a client
+that resumes."""
 
 
 class Server:
@@ -63,13 +68,13 @@ class Server:
         recording: Recording | None = None,
     ) -> None:
         self.responder = responder
-        self.ends = server_ends(dialects, responder, limits, fragment_size, quirks, streamux, resume)
+        self.protocols = server_protocols(dialects, responder, limits, fragment_size, quirks, streamux, resume)
         self.sessions = Sessions(resume) if resume is not None else None
         self.limits = limits
         self.connections: set[Connection] = set()
         self.draining = False
-        self.timers: Timers | None = None
-        self.fault_log = FaultLog()
+        self.deadlines: Deadlines | None = None
+        self.failure_log = FailureLog()
         self._noise = 0
         self._recording = recording
 
@@ -83,16 +88,16 @@ class Server:
                 return
             cut = transport.cut
             transport = self._looked_on(transport)
-            met: Met | None = None
+            client: AcceptedClient | None = None
             try:
                 # One read, as a rule: what lies in a socket is read before Trio looks at the deadline.
                 with trio.CancelScope(deadline=deadline):
-                    met = await self._meet(transport)
-                if met is not None:
+                    client = await self._accept_client(transport)
+                if client is not None:
                     # No more coroutines here than it takes, and nothing kept that only the beginning needs: both cost
                     # memory for as long as the connection.
-                    serving = self._go_on(met, deadline)
-                    del transport, met
+                    serving = self._go_on(client, deadline)
+                    del transport, client
                     await serving
             finally:
                 cut()  # of another kind than sockets are streams that were given, whose listener closes them
@@ -103,42 +108,42 @@ class Server:
             logger.exception("%s: a connection failed", accepted.endpoint)
 
     async def _accept_after_handshake(self, accepted: Accepted | AcceptedStream, deadline: float) -> None:
-        with Patience(self.timers, deadline) as patience:
+        with Timeout(self.deadlines, deadline) as patience:
             async with accepted.open(self.limits) as opened:
                 transport = self._looked_on(opened)
-                met = await self._meet(transport)
+                client = await self._accept_client(transport)
                 patience.lift()
-                if met is not None:
-                    await self._go_on(met, deadline)
+                if client is not None:
+                    await self._go_on(client, deadline)
 
     async def serve_one(self, transport: Transport, served: trio.Event) -> None:
         """Serve one transport that needs no handshake, and close it."""
         deadline = trio.current_time() + self.limits.setup_timeout
         transport = self._looked_on(transport)
-        met: Met | None = None
+        client: AcceptedClient | None = None
         try:
             with trio.CancelScope(deadline=deadline):
-                met = await self._meet(transport)
-            if met is not None:
-                await self._go_on(met, deadline)
+                client = await self._accept_client(transport)
+            if client is not None:
+                await self._go_on(client, deadline)
         finally:
             served.set()
             with trio.CancelScope(shield=True):
                 await transport.aclose()
 
     @asynccontextmanager
-    async def sharing_timers(self) -> AsyncIterator[None]:
+    async def sharing_deadlines(self) -> AsyncIterator[None]:
         """Have one task look after the deadlines of all connections, until the last of them is over."""
-        self.timers = Timers()
+        self.deadlines = Deadlines()
         # Connections that finish while everything around them is cancelled still have deadlines.
         minding = trio.CancelScope(shield=True)
 
-        async def mind(timers: Timers) -> None:
+        async def mind(deadlines: Deadlines) -> None:
             with minding:
-                await timers.run()
+                await deadlines.run()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(mind, self.timers)
+            nursery.start_soon(mind, self.deadlines)
             try:
                 yield
             finally:
@@ -157,50 +162,50 @@ class Server:
                     for connection in list(self.connections):
                         nursery.start_soon(partial(connection.drain, grace=grace))
 
-    def tell_rest(self) -> None:
+    def log_repeats(self) -> None:
         """Log the failures that were not logged yet, once no connection is left."""
-        self.fault_log.tell_rest(trio.current_time())
+        self.failure_log.log_repeats(trio.current_time())
 
-    async def _meet(self, transport: Transport) -> Met | None:
+    async def _accept_client(self, transport: Transport) -> AcceptedClient | None:
         """Detect the dialect and the session. Return ``None`` if no dialect matches or the client disconnected."""
-        met: Met | None = None
+        client: AcceptedClient | None = None
         try:
-            found = await self._end_for(transport)
+            found = await self._protocol_of(transport)
             if found is None:
                 return None
             end, transport = found
             begin_recording(transport, end.name)
-            met = (end, transport, ()) if end.resume is None else await self._meet_again(transport, end)
+            client = (end, transport, ()) if end.resume is None else await self._read_first_frames(transport, end)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             logger.debug("a client went before its SETUP: %s", error)
         except RemoteProtocolError as error:
             logger.debug("a client sent what is no frame: %s", error)
             await self._say_goodbye(transport)
         finally:
-            if met is None:
+            if client is None:
                 give_up_recording(transport, "no session came of it")
-        return met
+        return client
 
     def _looked_on(self, transport: Transport) -> Transport:
         """Return the transport, wrapped by a recorder if this server records."""
         return transport if self._recording is None else RecordedTransport(transport, self._recording, "server")
 
-    def _go_on(self, met: Met, deadline: float) -> Coroutine[Any, Any, None]:
+    def _go_on(self, client: AcceptedClient, deadline: float) -> Coroutine[Any, Any, None]:
         """Return the coroutine that serves this client to the end; await it at once. The connection times its SETUP."""
-        if isinstance(met, Arrival):
-            return _wait_done(met)
-        end, transport, first = met
+        if isinstance(client, ResumedTransport):
+            return _wait_done(client)
+        end, transport, first = client
         return self.run(transport, end, deadline, first)
 
     async def run(
-        self, transport: Transport, end: ServerEnd, setup_deadline: float, first: Sequence[bytes] = ()
+        self, transport: Transport, end: ServerProtocolFactory, setup_deadline: float, first: Sequence[bytes] = ()
     ) -> None:
         """Run one connection to its end; ``first`` are the frames that came on its transport already."""
         if self.draining:
             give_up_recording(transport, "the server is closing")
             return
-        connection, returning, road = self._begin(transport, end)
-        running = connection.run(transport, setup_deadline=setup_deadline, first=first, timers=self.timers)
+        connection, returning, listener = self._begin(transport, end)
+        running = connection.run(transport, setup_deadline=setup_deadline, first=first, deadlines=self.deadlines)
         recorder = recorder_of(transport)
         del transport, first
         self.connections.add(connection)
@@ -209,29 +214,33 @@ class Server:
         finally:
             self.connections.discard(connection)
             session_over(recorder, connection)
-            if self.sessions is not None and returning is not None and road is not None:
+            if self.sessions is not None and returning is not None and listener is not None:
                 self.sessions.release(returning)
-                road.let_go()
+                listener.let_go()
 
-    def _begin(self, transport: Transport, end: ServerEnd) -> tuple[Connection, Resumable | None, ServerRoad | None]:
+    def _begin(
+        self, transport: Transport, end: ServerProtocolFactory
+    ) -> tuple[Connection, Resumable | None, ResumeListener | None]:
         """Make a connection for this client, resumable if its SETUP asks for that."""
         begun = end.begin(trio.current_time())
         if end.resume is None:
             transport.use_framing(end.framing(first=True))
         sessions, session = self.sessions, begun.resumable
         if sessions is None or session is None or end.resume is None:
-            alone = Connection(begun.session, self.responder, begun.setup, transport.handshake, None, self.fault_log)
+            alone = Connection(begun.session, self.responder, begun.setup, transport.handshake, None, self.failure_log)
             return alone, None, None
-        road = ServerRoad(end.resume)
-        connection = Connection(begun.session, self.responder, begun.setup, transport.handshake, road, self.fault_log)
-        returning = connection.resumable(session, road)
+        listener = ResumeListener(end.resume)
+        connection = Connection(
+            begun.session, self.responder, begun.setup, transport.handshake, listener, self.failure_log
+        )
+        returning = connection.resumable(session, listener)
         session.resume_handshake.claim = partial(sessions.claim, returning)
         returning.watch(sessions.on_growth)
         returning.share(sessions.live)
         connection.on_state(lambda _: sessions.on_state(returning))
-        return connection, returning, road
+        return connection, returning, listener
 
-    async def _meet_again(self, transport: Transport, end: ServerEnd) -> Met | None:
+    async def _read_first_frames(self, transport: Transport, end: ServerProtocolFactory) -> AcceptedClient | None:
         """Read the first frames of a client. A RESUME hands its transport to the session that it names."""
         transport.use_framing(end.framing(first=True))
         try:
@@ -247,19 +256,19 @@ class Server:
         try:
             return self.sessions.resume(back, transport, frames[1:])
         except RejectedResume as refusal:
-            with trio.move_on_after(LEAVING):
+            with trio.move_on_after(CLOSE_TIMEOUT):
                 await transport.send([end.refusal(refusal)])
             await self._say_goodbye(transport)
             return None
 
-    async def _end_for(self, transport: Transport) -> tuple[ServerEnd, Transport] | None:
+    async def _protocol_of(self, transport: Transport) -> tuple[ServerProtocolFactory, Transport] | None:
         """Return the end whose dialect the first bytes speak, and the transport as its client frames it.
 
         ``None`` if the client disconnected, or after it was turned away because no dialect matches.
         """
         messages = transport.is_message_based
-        if len(self.ends) == 1:
-            (end,) = self.ends.values()
+        if len(self.protocols) == 1:
+            (end,) = self.protocols.values()
             if messages and end.lengths_are_learnt:
                 data, _ = await transport.peek()
                 if keeps_length(data):
@@ -267,19 +276,19 @@ class Server:
             return end, transport
         while True:
             data, ended = await transport.peek()
-            found = detect(data, message=messages, ended=ended)
+            found = detect_protocol(data, message=messages, ended=ended)
             if found is UNDECIDED:
                 continue
             learns = found is None or (not isinstance(found, str) and found.lengths_are_learnt)
             if messages and learns and keeps_length(data):
                 transport = with_lengths(transport)
-            if found is not None and name_of(found) in self.ends:
-                return self.ends[name_of(found)], transport
+            if found is not None and name_of(found) in self.protocols:
+                return self.protocols[name_of(found)], transport
             if data or not ended:
                 await self._turn_away(transport, data, found)
             return None
 
-    async def _turn_away(self, transport: Transport, data: bytes, found: Found | None) -> None:
+    async def _turn_away(self, transport: Transport, data: bytes, found: Detected | None) -> None:
         self._noise += 1
         if self._noise == 1:
             logger.warning("first bytes that fit no dialect served here: %s; further ones are counted", data[:16].hex())
@@ -292,12 +301,12 @@ class Server:
             return
         refusal = ErrorFrame(0, InvalidSetup.default_code, b"the first frame must be a SETUP of a version served here")
         transport.use_framing(framing_for(answer, self.limits))
-        with trio.move_on_after(LEAVING):
+        with trio.move_on_after(CLOSE_TIMEOUT):
             await transport.send([answer.codec.encode(refusal)])
         await self._say_goodbye(transport)
 
     async def _say_goodbye(self, transport: Transport) -> None:
-        with trio.move_on_after(LEAVING):
+        with trio.move_on_after(CLOSE_TIMEOUT):
             try:
                 await transport.finish()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -305,8 +314,8 @@ class Server:
                 return
 
 
-async def _wait_done(arrival: Arrival) -> None:
+async def _wait_done(resumed: ResumedTransport) -> None:
     """Keep the transport open for as long as its session goes on over it, and while that drains."""
     with trio.CancelScope(shield=True):
-        await arrival.done.wait()
-    give_up_recording(arrival.transport, "closed by this side")
+        await resumed.done.wait()
+    give_up_recording(resumed.transport, "closed by this side")

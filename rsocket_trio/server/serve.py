@@ -9,11 +9,11 @@ from typing import Any, TypedDict, Unpack
 import trio
 
 from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS, Connected, as_transport
-from rsocket_trio.connection.connection import GRACE
-from rsocket_trio.connection.dialects import ALL
-from rsocket_trio.connection.handlers import only_leaf
+from rsocket_trio.connection.connection import DRAIN_TIMEOUT
+from rsocket_trio.connection.handler_tasks import only_leaf
 from rsocket_trio.connection.loops import need_trio, refuse_asyncio
-from rsocket_trio.connection.recorded import (
+from rsocket_trio.connection.protocols import ALL
+from rsocket_trio.connection.recording import (
     CaptureLike,
     recording_into,
 )
@@ -74,7 +74,7 @@ async def serve(
     ssl_context: SSLContextLike | None = None,
     unix_mode: int | None = None,
     origins: str | Iterable[str] = (),
-    grace: float = GRACE,
+    grace: float = DRAIN_TIMEOUT,
     quirks: Iterable[str] = (),
     streamux: StreamuxOptions | None = None,
     capture: CaptureLike | None = None,
@@ -172,7 +172,7 @@ async def serve_stream(
     resume: ResumeOptions | None = None,
     limits: Limits = LIMITS,
     fragment_size: int = FRAGMENT_SIZE,
-    grace: float = GRACE,
+    grace: float = DRAIN_TIMEOUT,
     quirks: Iterable[str] = (),
     streamux: StreamuxOptions | None = None,
     capture: CaptureLike | None = None,
@@ -198,4 +198,4 @@ async def serve_stream(
             leaf = only_leaf(group)
             raise leaf from leaf.__cause__
         finally:
-            server.tell_rest()
+            server.log_repeats()

@@ -12,10 +12,10 @@ import attrs
 import trio
 
 from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS
-from rsocket_trio.connection.connection import GRACE
-from rsocket_trio.connection.dialects import ALL
-from rsocket_trio.connection.handlers import only_leaf
-from rsocket_trio.connection.recorded import CaptureLike, recording_into
+from rsocket_trio.connection.connection import DRAIN_TIMEOUT
+from rsocket_trio.connection.handler_tasks import only_leaf
+from rsocket_trio.connection.protocols import ALL
+from rsocket_trio.connection.recording import CaptureLike, recording_into
 from rsocket_trio.limits import Limits
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.accept import Server
@@ -38,7 +38,7 @@ class Terms:
     limits: Limits = LIMITS
     fragment_size: int = FRAGMENT_SIZE
     ssl_context: SSLContextLike | None = None
-    grace: float = GRACE
+    grace: float = DRAIN_TIMEOUT
     quirks: Iterable[str] = ()
     streamux: StreamuxOptions | None = None
     capture: CaptureLike | None = None
@@ -76,11 +76,11 @@ async def serve_here(
         )
         listeners = await open_listeners()
         async with AsyncExitStack() as stack:
-            stack.callback(server.tell_rest)
+            stack.callback(server.log_repeats)
             for listener in listeners:
                 stack.push_async_callback(listener.aclose)
             try:
-                async with server.sharing_timers(), trio.open_nursery() as nursery:
+                async with server.sharing_deadlines(), trio.open_nursery() as nursery:
                     accepting = await nursery.start(_accept, listeners, server, nursery)
                     lingered: trio.Event | None = None
                     if retiring is not None:

@@ -26,7 +26,7 @@ from rsocket_trio import (
     RejectedSetup,
     open_connection,
 )
-from rsocket_trio.errors import RSocketError, SetupError, again
+from rsocket_trio.errors import RSocketError, SetupError, fresh_copy
 from rsocket_trio.metadata import (
     AUTHENTICATION,
     Authentication,
@@ -167,7 +167,7 @@ class Pool:
         try:
             await held.settled.wait()
             if held.error is not None:
-                raise again(held.error) if isinstance(held.error, RSocketError) else ValueError(str(held.error))
+                raise fresh_copy(held.error) if isinstance(held.error, RSocketError) else ValueError(str(held.error))
             assert held.connection is not None
             yield held.connection
         finally:
@@ -292,7 +292,7 @@ class Tries:
         self.last = error
         if self.number >= self._most:
             if isinstance(error, SetupError):
-                raise again(error)
+                raise fresh_copy(error)
             raise ConnectionLost(f"{self._what}: given up after {self.number + 1} tries: {error}")
         delay = self._retry.delay(self.number, random.random())
         self.number += 1

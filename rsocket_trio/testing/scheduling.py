@@ -11,7 +11,7 @@ from typing import TypeVar
 import trio
 import trio.testing
 
-from rsocket_trio.connection import ends
+from rsocket_trio.connection import protocols
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE
 
 T = TypeVar("T")
@@ -60,15 +60,15 @@ def simulate(main: Callable[..., Awaitable[T]], *args: object, seed: int = 0, lo
 @contextmanager
 def _repeatable_chance(seed: int) -> Iterator[None]:
     """Have pauses and tokens drawn from the seed."""
-    state, token = random.getstate(), ends.new_token
+    state, token = random.getstate(), protocols.new_token
     random.seed(seed)
     tokens = Random(seed)
-    ends.new_token = lambda: tokens.randbytes(TOKEN_SIZE)
+    protocols.new_token = lambda: tokens.randbytes(TOKEN_SIZE)
     try:
         yield
     finally:
         random.setstate(state)
-        ends.new_token = token
+        protocols.new_token = token
 
 
 def _scheduler() -> object:

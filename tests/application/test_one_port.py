@@ -22,7 +22,7 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
-from rsocket_trio.connection.dialects import ALL, STREAMUX
+from rsocket_trio.connection.protocols import ALL, STREAMUX
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.uris import parse_uri

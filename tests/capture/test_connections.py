@@ -30,8 +30,8 @@ from rsocket_trio import (
 )
 from rsocket_trio.capture import Capture
 from rsocket_trio.capture.writers import TableWriter
-from rsocket_trio.connection.dialects import ALL
-from rsocket_trio.connection.recorded import RecordedTransport
+from rsocket_trio.connection.protocols import ALL
+from rsocket_trio.connection.recording import RecordedTransport
 from rsocket_trio.transports.memory import memory_pair
 from tests.capture.reading import Named, read
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rsocket_trio.capture.schema import type_names
-from rsocket_trio.connection.dialects import ALL
+from rsocket_trio.connection.protocols import ALL
 from tests.capture.reading import Script
 
 ROUTING = b"message/x.rsocket.routing.v0".hex()

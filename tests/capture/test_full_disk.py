@@ -18,7 +18,7 @@ from rsocket_trio.capture.footers import shortened
 from rsocket_trio.capture.rows import Row
 from rsocket_trio.capture.schema import FRAMES
 from rsocket_trio.capture.writers import FORMATS, GROUP, JsonPart, ParquetPart, TableWriter
-from rsocket_trio.connection.recorded import recording_into
+from rsocket_trio.connection.recording import recording_into
 from tests.capture.reading import read
 from tests.capture.test_files import ROWS
 

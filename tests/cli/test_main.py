@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 
-from rsocket_trio.connection.dialects import ALL, SHORT
+from rsocket_trio.connection.protocols import ALL, SHORT
 from rsocket_trio.rsocket.dialects import DIALECTS
 from tests.cli.commands import COMMAND, run, started
 

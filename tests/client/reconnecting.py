@@ -18,7 +18,7 @@ from rsocket_trio import (
     StreamuxOptions,
 )
 from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS
-from rsocket_trio.connection.dialects import ALL
+from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.server.accept import Server
 from rsocket_trio.transports.memory import MemoryTransport, listen_memory
 

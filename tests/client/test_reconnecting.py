@@ -26,7 +26,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.client.reconnecting_requests import RequestTerms, StreamTerms
 from rsocket_trio.client.renewal import ConnectionTerms
-from rsocket_trio.connection.dialects import ALL
+from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.transports.memory import listen_memory
 from tests.client.reconnecting import EXACT, URI, Told, busy_responder, service

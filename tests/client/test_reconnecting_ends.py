@@ -31,7 +31,7 @@ from rsocket_trio import (
     connect_forever,
     serve,
 )
-from rsocket_trio.connection.dialects import ALL, STREAMUX
+from rsocket_trio.connection.protocols import ALL, STREAMUX
 from rsocket_trio.transports.memory import listen_memory
 from tests.client.reconnecting import CALLS, EXACT, URI, Service, Told, busy_responder, next_item, request, service
 from tests.connection.pairs import settle

@@ -15,8 +15,8 @@ from rsocket_trio import (
     Retry,
     connect_forever,
 )
-from rsocket_trio.connection.dialects import STREAMUX
 from rsocket_trio.connection.engine import Engine
+from rsocket_trio.connection.protocols import STREAMUX
 from rsocket_trio.transports.memory import listen_memory
 from tests.client.reconnecting import DELAYS, EXACT, URI, Told, service
 from tests.connection.pairs import settle

@@ -123,7 +123,7 @@ async def connected_pair(
     server = Server(responder or Responder(), [dialect], server_limits or limits, FRAGMENT_SIZE, None, ())
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.run, server_wire, server.ends[dialect], math.inf)
+        nursery.start_soon(server.run, server_wire, server.protocols[dialect], math.inf)
         await settle()
         (accepted,) = server.connections
         try:

@@ -94,7 +94,7 @@ async def streamux_pair(
     serving = Server(responder or Responder(), [STREAMUX], limits, fragment_size, None, (), server)
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serving.run, server_wire, serving.ends[STREAMUX], math.inf)
+        nursery.start_soon(serving.run, server_wire, serving.protocols[STREAMUX], math.inf)
         await settle()
         (accepted,) = serving.connections
         try:

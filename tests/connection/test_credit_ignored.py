@@ -110,7 +110,7 @@ async def test_credit_is_granted_as_to_anybody_else(autojump_clock: object, role
 @either
 async def test_above_the_inbox_reading_pauses_and_nothing_is_lost(autojump_clock: object, role: Any) -> None:
     async with role(limits=Limits(inbox_size=100 * KIB)) as end:
-        stock = end.connection._engine.stock
+        stock = end.connection._engine.receive_budget
         for number in range(1000):
             await end.peer.send(payload(1, b"%d" % (number % 10)))
             await settle()
@@ -167,7 +167,7 @@ async def test_items_of_one_byte_are_bounded_in_memory(autojump_clock: object, r
             allocated = tracemalloc.get_traced_memory()[0] - in_the_pipe
         finally:
             tracemalloc.stop()
-        assert end.connection._engine.stock.size <= 1024 * KIB + READ // len(one) * ITEM
+        assert end.connection._engine.receive_budget.size <= 1024 * KIB + READ // len(one) * ITEM
         assert allocated < 4 * 1024 * KIB
 
 

@@ -30,7 +30,7 @@ from rsocket_trio import (
     Setup,
     current_connection,
 )
-from rsocket_trio.connection.handlers import Unfinished
+from rsocket_trio.connection.handler_tasks import Unfinished
 from rsocket_trio.forms import Kind
 from rsocket_trio.mux.stream_state import Interaction
 from tests.connection.pairs import connected_pair, settle

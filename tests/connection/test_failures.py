@@ -35,7 +35,7 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
-from rsocket_trio.connection.reporting import LAST_WORD, REPORTS
+from rsocket_trio.connection.fault_log import MAX_REPORTS, REPORT_TIMEOUT
 from tests.connection.pairs import Pair, connected_pair, settle
 
 MINUTE = 60
@@ -777,7 +777,7 @@ async def test_an_async_function_of_on_error_holds_up_nobody_and_finishes_behind
 
     @responder.on_error
     async def send(error: Exception, call: Call) -> None:
-        await trio.sleep(LAST_WORD / 2)
+        await trio.sleep(REPORT_TIMEOUT / 2)
         assert current_connection() is call.connection
         heard.append((str(error), call.route))
 
@@ -809,7 +809,7 @@ async def test_an_async_function_of_on_error_gets_a_second_when_the_connection_i
         await trio.sleep(100)
         assert cancelled == []
         over = trio.current_time()
-    assert cancelled == [over + LAST_WORD]
+    assert cancelled == [over + REPORT_TIMEOUT]
 
 
 async def test_what_fails_when_the_connection_ends_is_reported_as_well(autojump_clock: MockClock) -> None:
@@ -818,7 +818,7 @@ async def test_what_fails_when_the_connection_ends_is_reported_as_well(autojump_
 
     @responder.on_error
     async def send(error: Exception, call: Call) -> None:
-        await trio.sleep(LAST_WORD / 2)
+        await trio.sleep(REPORT_TIMEOUT / 2)
         heard.append(str(error))
 
     @responder.request_response
@@ -846,14 +846,14 @@ async def test_async_functions_of_on_error_are_bounded_and_those_beyond_are_coun
 
     responder.request_response(boom)
     async with connected_pair(responder) as pair:
-        await ask(pair.client, times=REPORTS + 5)
+        await ask(pair.client, times=MAX_REPORTS + 5)
         await settle()
-        assert len(begun) == REPORTS
+        assert len(begun) == MAX_REPORTS
         assert pair.server.faults.unreported == 5
         await trio.sleep(11)
         await ask(pair.client)
         await settle()
-        assert len(begun) == REPORTS + 1
+        assert len(begun) == MAX_REPORTS + 1
 
 
 async def test_a_plain_function_of_on_error_may_return_what_is_to_be_awaited(autojump_clock: MockClock) -> None:
@@ -865,8 +865,8 @@ async def test_a_plain_function_of_on_error_may_return_what_is_to_be_awaited(aut
         heard.append(str(error))
 
     responder.on_error(lambda error, call: send(error))
-    await failing_pair_asks(responder, REPORTS + 1)
-    assert heard == ["boom"] * REPORTS
+    await failing_pair_asks(responder, MAX_REPORTS + 1)
+    assert heard == ["boom"] * MAX_REPORTS
 
 
 @pytest.mark.parametrize("function", [lambda error: None, lambda: None, boom.__class__, 7])

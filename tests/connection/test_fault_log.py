@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from rsocket_trio.connection.fault_log import DIFFERENT, NAMED, FaultLog, kind_of
-from rsocket_trio.connection.timers import Timers
+from rsocket_trio.connection.deadlines import Deadlines
+from rsocket_trio.connection.fault_log import DIFFERENT, NAMED, FailureLog, kind_of
 
 WHERE = "a connection"
 
@@ -36,50 +36,50 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-def note(log: FaultLog, text: str, now: float, timers: Timers | None = None, *, handler: int = 0) -> None:
-    log.note(handler, f"handler {handler}", raised(ValueError(text)), WHERE, now, timers)
+def note(log: FailureLog, text: str, now: float, deadlines: Deadlines | None = None, *, handler: int = 0) -> None:
+    log.note(handler, f"handler {handler}", raised(ValueError(text)), WHERE, now, deadlines)
 
 
 def test_a_repeat_within_a_minute_waits_for_its_end_and_one_later_is_told_at_once(
     told: Callable[[], list[str]],
 ) -> None:
-    log, timers = FaultLog(), Timers()
+    log, deadlines = FailureLog(), Deadlines()
     note(log, "first", 100)
     assert told() == ["(first)"]
-    note(log, "again", 159, timers)
+    note(log, "again", 159, deadlines)
     assert (told(), log.due) == ([], 160)
-    log.ring(159.9)
+    log.expire(159.9)
     assert told() == []
-    log.ring(160)
+    log.expire(160)
     (line,) = told()
     assert line.startswith("handlers failed again, 1 time: 1 time handler 0, ValueError at ")
     assert log.due == math.inf
-    note(log, "again", 219, timers)
+    note(log, "again", 219, deadlines)
     assert log.due == 220
-    log.ring(220)
+    log.expire(220)
     assert len(told()) == 1
-    note(log, "again", 280, timers)
+    note(log, "again", 280, deadlines)
     assert len(told()) == 1
 
 
 def test_a_new_failure_makes_no_line_about_others_come_sooner_or_later(told: Callable[[], list[str]]) -> None:
-    log, timers = FaultLog(), Timers()
-    note(log, "first", 0, timers)
-    note(log, "second", 50, timers, handler=1)
-    note(log, "second again", 55, timers, handler=1)
+    log, deadlines = FailureLog(), Deadlines()
+    note(log, "first", 0, deadlines)
+    note(log, "second", 50, deadlines, handler=1)
+    note(log, "second again", 55, deadlines, handler=1)
     assert log.due == 110
-    note(log, "first again", 58, timers)
+    note(log, "first again", 58, deadlines)
     assert log.due == 60
     told()
-    log.ring(60)
+    log.expire(60)
     (line,) = told()
     assert line.startswith("handlers failed again, 2 times: ")
-    note(log, "second again", 61, timers, handler=1)
+    note(log, "second again", 61, deadlines, handler=1)
     assert log.due == 120
 
 
 def test_a_repeat_is_told_by_the_next_one_where_nobody_rang(told: Callable[[], list[str]]) -> None:
-    log = FaultLog()
+    log = FailureLog()
     note(log, "first", 0)
     note(log, "again", 1)
     told()
@@ -89,35 +89,35 @@ def test_a_repeat_is_told_by_the_next_one_where_nobody_rang(told: Callable[[], l
 
 
 def test_timers_that_are_gone_are_left_for_others(told: Callable[[], list[str]]) -> None:
-    log, gone, timers = FaultLog(), Timers(), Timers()
+    log, gone, deadlines = FailureLog(), Deadlines(), Deadlines()
     note(log, "first", 0)
     note(log, "again", 1, gone)
-    assert (len(gone), len(timers)) == (1, 0)
-    note(log, "again", 2, timers)
-    assert (len(gone), len(timers)) == (0, 1)
-    log.tell_rest(3)
-    assert (len(gone), len(timers)) == (0, 0)
+    assert (len(gone), len(deadlines)) == (1, 0)
+    note(log, "again", 2, deadlines)
+    assert (len(gone), len(deadlines)) == (0, 1)
+    log.log_repeats(3)
+    assert (len(gone), len(deadlines)) == (0, 0)
     assert len(told()) == 2
-    log.tell_rest(4)
+    log.log_repeats(4)
     assert told() == []
 
 
 def test_a_ring_that_comes_too_soon_is_set_again() -> None:
-    log, timers = FaultLog(), Timers()
+    log, deadlines = FailureLog(), Deadlines()
     note(log, "first", 0)
-    note(log, "again", 10, timers)
-    timers.clear(log)
-    log.ring(59)
+    note(log, "again", 10, deadlines)
+    deadlines.clear(log)
+    log.expire(59)
     assert log.due == 60
 
 
 def test_a_line_names_those_that_came_most_often(told: Callable[[], list[str]]) -> None:
-    log = FaultLog()
+    log = FailureLog()
     for handler in range(NAMED + 2):
         for _ in range(handler + 2):
             note(log, "x", 0, handler=handler)
     told()
-    log.tell_rest(60)
+    log.log_repeats(60)
     (line,) = told()
     assert line.startswith("handlers failed again, 55 times: 10 times handler 9, ValueError at ")
     assert line.count(" times handler ") == NAMED
@@ -127,7 +127,7 @@ def test_a_line_names_those_that_came_most_often(told: Callable[[], list[str]]) 
 def test_beyond_so_many_new_failures_are_counted_and_those_that_are_known_go_on(
     told: Callable[[], list[str]],
 ) -> None:
-    log = FaultLog()
+    log = FailureLog()
     for handler in range(DIFFERENT):
         note(log, f"{handler}", 0, handler=handler)
     assert told() == [f"({handler})" for handler in range(DIFFERENT)]
@@ -138,7 +138,7 @@ def test_beyond_so_many_new_failures_are_counted_and_those_that_are_known_go_on(
     for handler in (7, DIFFERENT + 1, DIFFERENT):
         note(log, "again", 1, handler=handler)
     assert told() == []
-    log.tell_rest(2)
+    log.log_repeats(2)
     (line,) = told()
     assert line.startswith("handlers failed again, 3 times: 2 times others; 1 time handler 7, ")
 

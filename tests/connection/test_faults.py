@@ -85,8 +85,8 @@ async def test_a_deadline_that_fails_ends_its_connection_and_no_other(
             await trio.sleep(10 * LIFETIME)
             assert good.status == "open"
             (server,) = servers
-            assert server.timers is not None
-            assert (len(server.connections), len(server.timers)) == (1, 1)
+            assert server.deadlines is not None
+            assert (len(server.connections), len(server.deadlines)) == (1, 1)
         nursery.cancel_scope.cancel()
     assert "a connection failed" in caplog.text
     assert "a fault of ours" in caplog.text
@@ -119,12 +119,12 @@ async def test_nothing_is_left_of_a_connection_whose_stream_raised_what_it_may_n
         ):
             await settle()
             (server,) = servers
-            assert server.timers is not None
-            assert (len(server.connections), len(server.timers)) == (1, 1)
+            assert server.deadlines is not None
+            assert (len(server.connections), len(server.deadlines)) == (1, 1)
             broken.fail()
             for seconds in (0.1, 10 * LIFETIME):
                 await trio.sleep(seconds)
-                assert (len(server.connections), len(server.timers)) == (0, 0)
+                assert (len(server.connections), len(server.deadlines)) == (0, 0)
                 if server.sessions is not None:
                     assert (server.sessions.waiting, len(server.sessions)) == (0, 0)
         nursery.cancel_scope.cancel()

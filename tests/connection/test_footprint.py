@@ -47,7 +47,7 @@ async def served(count: int, responder: Responder, limits: Limits = LIMITS) -> A
     server = Server(responder, ["rsocket/1.0"], limits, FRAGMENT_SIZE, None, ())
     pairs = [trio.testing.memory_stream_pair() for _ in range(count)]
     peers = [raw.RawPeer(ours) for ours, _ in pairs]
-    async with server.sharing_timers(), trio.open_nursery() as nursery:
+    async with server.sharing_deadlines(), trio.open_nursery() as nursery:
         await settle()
         for peer, (_, theirs) in zip(peers, pairs, strict=True):
             await peer.send(raw.setup(lifetime=LIFETIME * 1000))
@@ -112,7 +112,7 @@ async def grown_by(count: int, *, beats: bool) -> int:
         server = Server(echoing(), ["rsocket/1.0"], LIMITS, FRAGMENT_SIZE, None, ())
         pairs = [trio.testing.memory_stream_pair() for _ in range(count)]
         peers = [raw.RawPeer(ours) for ours, _ in pairs]
-        async with server.sharing_timers(), trio.open_nursery() as nursery:
+        async with server.sharing_deadlines(), trio.open_nursery() as nursery:
             await settle()
             gc.collect()
             before, _ = tracemalloc.get_traced_memory()

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, Responder, open_connection_over
-from rsocket_trio.connection.link import LAST_WORDS
+from rsocket_trio.connection.link import READ_AFTER_BREAK_TIMEOUT
 from tests.conformance import raw
 from tests.connection.pairs import Recorded, connected_pair, settle
 
@@ -111,7 +111,7 @@ async def test_a_peer_that_says_nothing_more_is_not_waited_for_once_writing_fail
         began = trio.current_time()
         with pytest.raises(ConnectionLost, match="no carrier"):
             await connection.request_response()
-        assert trio.current_time() - began == LAST_WORDS
+        assert trio.current_time() - began == READ_AFTER_BREAK_TIMEOUT
 
 
 async def test_nothing_overtakes_the_setup(autojump_clock: MockClock) -> None:

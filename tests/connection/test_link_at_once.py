@@ -21,7 +21,7 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
-from rsocket_trio.connection.link import AT_ONCE, LEAVING
+from rsocket_trio.connection.link import CLOSE_TIMEOUT, DIRECT_WRITES
 from rsocket_trio.transports.memory import MemoryTransport, connect_memory
 from tests.conformance import raw
 
@@ -71,7 +71,7 @@ async def test_who_was_answered_last_leaves_at_once_and_who_said_more_waits_unti
             if and_then_forget:
                 await connection.fire_and_forget(b"note")
             before = trio.current_time()
-        assert trio.current_time() - before == (LEAVING if and_then_forget else 0)
+        assert trio.current_time() - before == (CLOSE_TIMEOUT if and_then_forget else 0)
         has_left.set()
 
 
@@ -82,12 +82,12 @@ async def test_the_first_answers_of_a_connection_need_no_send_task() -> None:
             peer = raw.RawPeer(stream)
             await peer.send(raw.setup())
             tasks = []
-            for number in range(AT_ONCE + 1):
+            for number in range(DIRECT_WRITES + 1):
                 await peer.send(raw.ask(2 * number + 1, b"x"))
                 await peer.expect(raw.payload(2 * number + 1, b"x", raw.N | raw.C))
                 await wait_all_tasks_blocked()
                 tasks.append(trio.lowlevel.current_statistics().tasks_living)
-            assert tasks == [tasks[0]] * AT_ONCE + [tasks[0] + 1]
+            assert tasks == [tasks[0]] * DIRECT_WRITES + [tasks[0] + 1]
         nursery.cancel_scope.cancel()
 
 

@@ -10,7 +10,7 @@ import trio.testing
 from trio.testing import MockClock
 
 from rsocket_trio.connection.link import Link
-from rsocket_trio.connection.recorded import RecordedTransport
+from rsocket_trio.connection.recording import RecordedTransport
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame, Framing24
 from rsocket_trio.mux.outbox import Outbox

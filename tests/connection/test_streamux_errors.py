@@ -304,7 +304,7 @@ async def test_what_outlasts_the_grace_of_a_drain_is_cancelled(autojump_clock: M
     assert [type(error) for error in errors] == [ConnectionLost]
 
 
-# Faults of the peer
+# FaultLog of the peer
 
 
 def raw_chunk(pair: Pair, chunk: Chunk) -> bytes:

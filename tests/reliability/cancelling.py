@@ -68,7 +68,7 @@ def nothing_is_open(*connections: Connection) -> None:
         assert session.is_quiet
         assert session.detached == 0
         assert session.outbox.size == 0
-        assert connection._engine.stock.size == 0
+        assert connection._engine.receive_budget.size == 0
         assert connection.faults.peer_faults == 0
         assert connection.faults.handler_errors == 0
 

@@ -117,7 +117,7 @@ class Side:
         """What is still taken of a connection on which everything was answered; empty if nothing is."""
         table = connection._engine.session.table  # type: ignore[attr-defined]  # it is Streamux's
         counted = len(table.mine), len(table.theirs), table.reassembling
-        if counted == (0, answering, 0) and connection._engine.stock.size == 0:
+        if counted == (0, answering, 0) and connection._engine.receive_budget.size == 0:
             return ""
         return f"taken: {table.mine}, {table.theirs}, {table.reassembling} bytes to be joined"
 

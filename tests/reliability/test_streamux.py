@@ -306,7 +306,7 @@ async def test_a_handler_that_waits_for_room_hears_of_a_cancel_that_comes_with_i
         await peer.send(mux.request(1, b"go"))
         await settle()
         engine = accepted.pop()._engine
-        engine.opening.room.wake_all()  # a write was done,
+        engine.request_queue.room.wake_all()  # a write was done,
         engine.hearing.on_frames([mux.cancel(1)])  # and before the handler runs this was read
         await settle()
 

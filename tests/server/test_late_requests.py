@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import Canceled, Connection, ConnectionClosed, Rejected, Responder, open_connection
-from rsocket_trio.connection.connection import LATE
+from rsocket_trio.connection.connection import PEER_CLOSE_TIMEOUT
 from rsocket_trio.server.processes.messages import LINGER
 from rsocket_trio.server.serving import Terms, serve_here
 from rsocket_trio.transports.listen import BoundListener, open_listeners
@@ -81,7 +81,7 @@ async def test_a_peer_that_does_not_close_is_refused_for_a_second(autojump_clock
             nursery.start_soon(outcome, pair.client)
             await settle()
             await pair.server.drain()
-            assert trio.current_time() == pytest.approx(LATE)
+            assert trio.current_time() == pytest.approx(PEER_CLOSE_TIMEOUT)
             assert pair.server.status == "closed"
 
 
@@ -94,7 +94,7 @@ async def test_a_session_that_drained_does_not_wait_for_its_client_to_come_back(
         await both.server.drain()
 
         assert both.server.status == "closed"
-        assert trio.current_time() < LATE
+        assert trio.current_time() < PEER_CLOSE_TIMEOUT
 
 
 async def test_what_is_asked_when_a_worker_has_lingered_is_answered_or_rejected(autojump_clock: MockClock) -> None:

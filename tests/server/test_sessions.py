@@ -9,7 +9,7 @@ import trio.testing
 
 from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, ResumeOptions
 from rsocket_trio.connection.engine import Engine
-from rsocket_trio.connection.resuming import Arrival
+from rsocket_trio.connection.resumption import ResumedTransport
 from rsocket_trio.connection.sessions import Resumable, Sessions
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.resume_positions import ResumeRequest
@@ -45,7 +45,7 @@ class Waiting:
     def check(self, back: ResumeRequest) -> None:
         """Its client may come back."""
 
-    def adopt(self, back: ResumeRequest, arrival: Arrival) -> None:
+    def adopt(self, back: ResumeRequest, arrival: ResumedTransport) -> None:
         self.is_suspended = False
 
 

@@ -11,7 +11,7 @@ import trio
 import trio_websocket
 
 from rsocket_trio import Limits, serve, serve_stream
-from rsocket_trio.connection.dialects import ALL, detect, name_of
+from rsocket_trio.connection.protocols import ALL, detect_protocol, name_of
 from rsocket_trio.rsocket.detection import UNDECIDED
 from rsocket_trio.transports.memory import memory_pair
 from tests.conformance import old_frames, raw
@@ -46,7 +46,7 @@ no = pytest.mark.parametrize("says", NO.values(), ids=list(NO))
 
 def found(data: bytes, *, message: bool, ended: bool = False) -> str | None:
     """The name of what was found, ``"?"`` as long as it is not."""
-    result = detect(data, message=message, ended=ended)
+    result = detect_protocol(data, message=message, ended=ended)
     if result is None:
         return None
     return "?" if result is UNDECIDED else name_of(result)

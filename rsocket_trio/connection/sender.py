@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from rsocket_trio.connection.waiting import Parking
-from rsocket_trio.errors import Canceled, LocalProtocolError, RSocketError, again
+from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.errors import Canceled, LocalProtocolError, RSocketError, fresh_copy
 from rsocket_trio.mux.stream_state import SENDING
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
     from rsocket_trio.mux.stream_state import StreamState
 
-BREATH = 128
+
+ITEMS_PER_TURN = 128
 """Items after which a sender that never had to wait lets others run: half of the default credit."""
 
 
@@ -30,7 +31,7 @@ class Sender:
         self._stream = stream
         self._commands = engine.session.commands
         self._outbox = engine.session.outbox
-        self._parking: Parking | None = None
+        self._parking: ParkingLot | None = None
         self._wants_room: set[trio.lowlevel.Task] | None = None
         self._sent = 0
         self.completed = False
@@ -46,7 +47,7 @@ class Sender:
         item = payload if type(payload) is Payload else as_payload(payload)
         stream, engine = self._stream, self._engine
         self._sent += 1
-        if self._sent % BREATH:
+        if self._sent % ITEMS_PER_TURN:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
@@ -70,16 +71,16 @@ class Sender:
         stream, engine = self._stream, self._engine
         put, has_room = self._commands.send_item, self._outbox.has_room
         await trio.lowlevel.checkpoint()
-        breath = BREATH
+        turn = ITEMS_PER_TURN
         try:
             for payload in payloads:
                 item = payload if type(payload) is Payload else as_payload(payload)
                 size = len(item.data) if item.metadata is None else item.size
-                breath -= 1
-                if not breath or stream.room <= 0 or not stream.open & SENDING or not has_room(size):
+                turn -= 1
+                if not turn or stream.room <= 0 or not stream.open & SENDING or not has_room(size):
                     # What was put goes out while this waits: a wake for each item would cost as much as a send.
                     engine.wake()
-                    breath = BREATH
+                    turn = ITEMS_PER_TURN
                     await trio.lowlevel.checkpoint()
                     await self._wait_to_send(size)
                 put(stream, item)
@@ -100,9 +101,9 @@ class Sender:
         """Send metadata for the stream, waiting for room. Raises ``Unsupported`` where the dialect has none."""
         stream, engine = self._stream, self._engine
         await trio.lowlevel.checkpoint()
-        await engine.opening.wait_for_room(len(push.metadata))
+        await engine.request_queue.wait_for_room(len(push.metadata))
         if not stream.open:
-            raise again(self.error) if self.error is not None else Canceled("the stream is over")
+            raise fresh_copy(self.error) if self.error is not None else Canceled("the stream is over")
         engine.push_on(stream, push)
 
     async def wait_closed(self) -> None:
@@ -117,7 +118,7 @@ class Sender:
             self._parking.wake_all()
         if self._wants_room and not self._stream.open & SENDING:
             for task in tuple(self._wants_room):
-                self._engine.opening.room.wake(task)
+                self._engine.request_queue.room.wake(task)
 
     def _check(self) -> None:
         """Raise when nothing can be sent any more."""
@@ -127,7 +128,7 @@ class Sender:
             if self.completed:
                 raise LocalProtocolError(f"stream {stream.id} was completed by this side already")
             if self.error is not None:
-                raise again(self.error)
+                raise fresh_copy(self.error)
             raise Canceled("the peer wants no more items")
 
     async def _wait_to_send(self, size: int) -> None:
@@ -148,11 +149,11 @@ class Sender:
         task = trio.lowlevel.current_task()
         self._wants_room.add(task)
         try:
-            await self._engine.opening.room.park(size)
+            await self._engine.request_queue.room.park(size)
         finally:
             self._wants_room.discard(task)
 
-    def _waiters(self) -> Parking:
+    def _waiters(self) -> ParkingLot:
         if self._parking is None:
-            self._parking = Parking()
+            self._parking = ParkingLot()
         return self._parking

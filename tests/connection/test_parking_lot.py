@@ -6,12 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.connection.parking_lot import ParkingLot
 from tests.connection.pairs import settle
 
 
 async def test_one_is_woken_at_a_time_in_the_order_of_arrival_and_gets_the_gift(autojump_clock: MockClock) -> None:
-    parking = Parking()
+    parking = ParkingLot()
     got: list[tuple[int, object]] = []
 
     async def wait(number: int) -> None:
@@ -22,15 +22,15 @@ async def test_one_is_woken_at_a_time_in_the_order_of_arrival_and_gets_the_gift(
             nursery.start_soon(wait, number)
             await settle()
         for number in range(5):
-            parking.wake_one(f"gift {number}")
+            parking.wake_one(f"value {number}")
             await settle()
 
-    assert got == [(number, f"gift {number}") for number in range(5)]
+    assert got == [(number, f"value {number}") for number in range(5)]
     assert parking.first is None
 
 
 async def test_all_are_woken_at_once_and_those_who_park_again_wait_for_the_next_time(autojump_clock: MockClock) -> None:
-    parking = Parking()
+    parking = ParkingLot()
     rounds: list[int] = []
 
     async def wait(number: int) -> None:
@@ -50,7 +50,7 @@ async def test_all_are_woken_at_once_and_those_who_park_again_wait_for_the_next_
 
 
 async def test_who_is_cancelled_is_forgotten(autojump_clock: MockClock) -> None:
-    parking = Parking()
+    parking = ParkingLot()
     woken: list[str] = []
 
     async def wait() -> None:
@@ -70,7 +70,7 @@ async def test_who_is_cancelled_is_forgotten(autojump_clock: MockClock) -> None:
 
 @pytest.mark.parametrize("leaver", range(3))
 async def test_those_behind_one_who_is_cancelled_keep_their_order(leaver: int, autojump_clock: MockClock) -> None:
-    parking = Parking()
+    parking = ParkingLot()
     scopes = [trio.CancelScope() for _ in range(3)]
     woken: list[int] = []
 
@@ -88,7 +88,7 @@ async def test_those_behind_one_who_is_cancelled_keep_their_order(leaver: int, a
         left = [number for number in range(3) if number != leaver]
         for number in left:
             assert parking.first is not None
-            assert parking.first.wish == number
+            assert parking.first.size == number
             parking.wake_one()
             await settle()
 
@@ -97,7 +97,7 @@ async def test_those_behind_one_who_is_cancelled_keep_their_order(leaver: int, a
 
 
 async def test_waking_nobody_does_nothing(autojump_clock: MockClock) -> None:
-    parking = Parking()
+    parking = ParkingLot()
 
     parking.wake_one()
     parking.wake_all()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from rsocket_trio.connection.waiting import Parking
-from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, again
+from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, fresh_copy
 from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions.blocks import Entry
@@ -16,10 +16,11 @@ from rsocket_trio.rsocket.extensions.blocks import Entry
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
 
+
 T = TypeVar("T")
 
 
-class Opening:
+class RequestQueue:
     """Opens streams, in the order of their requests.
 
     Tasks wait in ``room`` while the outbox is too full, and in ``line`` while they need an id or a permit.
@@ -32,9 +33,9 @@ class Opening:
         self._session = engine.session
         self._commands = engine.session.commands
         self._outbox = engine.session.outbox
-        self.line = Parking()
+        self.line = ParkingLot()
         self._handed = False
-        self.room = Parking()
+        self.room = ParkingLot()
 
     async def open(
         self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...] = ()
@@ -91,12 +92,12 @@ class Opening:
             await self.room.park(size)
         self._engine.check_open()
 
-    def next_in_line(self) -> None:
+    def grant_next(self) -> None:
         """Grant the task that waits longest its permit; it grants the next one after opening its stream."""
         first = self.line.first
         if first is None or self._handed or not self._outbox.has_room(0):
             return  # one at a time: of two tasks woken together either may run first
-        if self._take_permit(first.wish):
+        if self._take_permit(first.size):
             self._handed = True
             self.line.wake_one(True)
 
@@ -112,7 +113,7 @@ class Opening:
                 room.wake_for(self._session.limits.outbox_size - outbox.size)
             else:
                 room.wake_all()
-        self.next_in_line()
+        self.grant_next()
 
     def wake_all(self) -> None:
         """Wake all waiting tasks, because the connection drains or is over."""
@@ -125,7 +126,7 @@ class Opening:
             await self._wait(size, cost)
             return act()
         finally:
-            self.next_in_line()
+            self.grant_next()
 
     async def _wait(self, size: int, cost: int) -> None:
         session, engine = self._session, self._engine
@@ -152,7 +153,7 @@ class Opening:
         engine, ended = self._engine, self._engine.ended
         if engine.peer_draining and (ended is None or isinstance(ended, ConnectionClosed)):
             return Drained("the connection is closing: no new requests" if ended is None else str(ended))
-        return ConnectionClosed("the connection is closing: no new requests") if ended is None else again(ended)
+        return ConnectionClosed("the connection is closing: no new requests") if ended is None else fresh_copy(ended)
 
     def _take_permit(self, cost: int) -> bool:
         """Take a permit of the lease, if an id is free. Return whether a new request may go."""

@@ -10,64 +10,64 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio.connection.timers import LAST_LOOK, PORTION, SLACK, Patience, Timers
+from rsocket_trio.connection.deadlines import BATCH, LATE_READ_LIMIT, SLACK, Deadlines, Timeout
 from tests.connection.pairs import settle
 
 
 class Bell:
     """Remembers when it rang, and may want to ring again."""
 
-    def __init__(self, timers: Timers, started: float, every: float = 0.0) -> None:
+    def __init__(self, deadlines: Deadlines, started: float, every: float = 0.0) -> None:
         self._started = started
         self.due = math.inf
         self.rang: list[float] = []
-        self._timers = timers
+        self._deadlines = deadlines
         self._every = every
 
-    def ring(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         self.rang.append(now - self._started)
         if self._every:
-            self._timers.set(self, now + self._every)
+            self._deadlines.set(self, now + self._every)
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[tuple[Timers, float]]:
-    """Timers at work, and the time now."""
-    timers = Timers()
+async def running() -> AsyncIterator[tuple[Deadlines, float]]:
+    """Deadlines at work, and the time now."""
+    deadlines = Deadlines()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(timers.run)
+        nursery.start_soon(deadlines.run)
         await settle()
-        yield timers, trio.current_time()
+        yield deadlines, trio.current_time()
         nursery.cancel_scope.cancel()
 
 
 async def test_each_rings_at_its_time_whatever_the_order_in_which_they_were_set(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        bells = [Bell(timers, started) for _ in range(3)]
+    async with running() as (deadlines, started):
+        bells = [Bell(deadlines, started) for _ in range(3)]
         for bell, seconds in zip(bells, (3, 1, 2), strict=True):
-            timers.set(bell, started + seconds)
+            deadlines.set(bell, started + seconds)
         await trio.sleep(5)
 
     assert [[round(at, 6) for at in bell.rang] for bell in bells] == [[3], [1], [2]]
 
 
 async def test_one_that_is_set_earlier_rings_once_and_at_the_earlier_time(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        bell = Bell(timers, started)
-        timers.set(bell, started + 9)
-        timers.set(bell, started + 4)
-        assert len(timers) == 1
+    async with running() as (deadlines, started):
+        bell = Bell(deadlines, started)
+        deadlines.set(bell, started + 9)
+        deadlines.set(bell, started + 4)
+        assert len(deadlines) == 1
         await trio.sleep(20)
 
     assert [round(at, 6) for at in bell.rang] == [4]
 
 
 async def test_one_that_was_cleared_does_not_ring(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        bell = Bell(timers, started)
-        timers.set(bell, started + 2)
-        timers.clear(bell)
-        assert len(timers) == 0
+    async with running() as (deadlines, started):
+        bell = Bell(deadlines, started)
+        deadlines.set(bell, started + 2)
+        deadlines.clear(bell)
+        assert len(deadlines) == 0
         await trio.sleep(5)
 
     assert bell.rang == []
@@ -77,24 +77,24 @@ async def test_one_that_was_cleared_does_not_ring(autojump_clock: MockClock) -> 
 async def test_who_stops_hears_of_nothing_more_and_nobody_was_cancelled(
     seconds: float, autojump_clock: MockClock
 ) -> None:
-    timers = Timers()
+    deadlines = Deadlines()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(timers.run)
-        bells = [Bell(timers, trio.current_time()) for _ in range(2)]
+        nursery.start_soon(deadlines.run)
+        bells = [Bell(deadlines, trio.current_time()) for _ in range(2)]
         for bell, due in zip(bells, (1, 5), strict=True):
-            timers.set(bell, trio.current_time() + due)
+            deadlines.set(bell, trio.current_time() + due)
         if seconds:
             await trio.sleep(seconds)
-        timers.stop()
+        deadlines.stop()
 
     assert not nursery.cancel_scope.cancelled_caught
     assert [len(bell.rang) for bell in bells] == [1 if seconds else 0, 0]
 
 
 async def test_one_that_sets_itself_again_rings_again(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        bell = Bell(timers, started, every=2)
-        timers.set(bell, started + 2)
+    async with running() as (deadlines, started):
+        bell = Bell(deadlines, started, every=2)
+        deadlines.set(bell, started + 2)
         await trio.sleep(7)
 
     assert [round(at, 6) for at in bell.rang] == [2, 4, 6]
@@ -102,10 +102,10 @@ async def test_one_that_sets_itself_again_rings_again(autojump_clock: MockClock)
 
 async def test_others_run_between_portions_of_those_that_ring_at_once(autojump_clock: MockClock) -> None:
     rounds: list[int] = []
-    async with running() as (timers, started), trio.open_nursery() as nursery:
-        bells = [Bell(timers, started) for _ in range(3 * PORTION)]
+    async with running() as (deadlines, started), trio.open_nursery() as nursery:
+        bells = [Bell(deadlines, started) for _ in range(3 * BATCH)]
         for bell in bells:
-            timers.set(bell, started + 1)
+            deadlines.set(bell, started + 1)
 
         async def watch() -> None:
             await trio.sleep_until(started + 1)
@@ -115,18 +115,18 @@ async def test_others_run_between_portions_of_those_that_ring_at_once(autojump_c
 
         nursery.start_soon(watch)
 
-    assert PORTION in rounds or 2 * PORTION in rounds
+    assert BATCH in rounds or 2 * BATCH in rounds
 
 
 async def test_connections_that_come_and_go_leave_no_entries_for_deadlines_that_never_come(
     autojump_clock: MockClock,
 ) -> None:
-    async with running() as (timers, started):
+    async with running() as (deadlines, started):
         for _ in range(10_000):
-            bell = Bell(timers, started)
-            timers.set(bell, started + 90)
-            timers.clear(bell)
-        assert len(timers._heap) <= SLACK + 1
+            bell = Bell(deadlines, started)
+            deadlines.set(bell, started + 90)
+            deadlines.clear(bell)
+        assert len(deadlines._heap) <= SLACK + 1
 
 
 class Fault:
@@ -135,27 +135,27 @@ class Fault:
     due = math.inf
     has_unread = False
 
-    def verdict(self, now: float) -> float:
+    def overdue_since(self, now: float) -> float:
         raise KeyError("it could not say")
 
-    def ring(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         raise KeyError("it could not ring")
 
 
 async def test_one_that_fails_silences_no_other_and_the_log_hears(
     caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
-    async with running() as (timers, started):
+    async with running() as (deadlines, started):
         fault = Fault()
-        bells = [Bell(timers, started) for _ in range(3)]
-        timers.set(bells[0], started + 1)
-        timers.set(fault, started + 1)
-        timers.set(bells[1], started + 1)
-        timers.set(bells[2], started + 2)
+        bells = [Bell(deadlines, started) for _ in range(3)]
+        deadlines.set(bells[0], started + 1)
+        deadlines.set(fault, started + 1)
+        deadlines.set(bells[1], started + 1)
+        deadlines.set(bells[2], started + 2)
         await trio.sleep(5)
 
         assert [[round(at, 6) for at in bell.rang] for bell in bells] == [[1], [1], [2]]
-        assert len(timers) == 0
+        assert len(deadlines) == 0
     assert "it could not ring" in caplog.text
     assert "it could not say" in caplog.text
 
@@ -163,40 +163,40 @@ async def test_one_that_fails_silences_no_other_and_the_log_hears(
 # Judgements
 
 
-class Judge(Bell):
+class PeerTimer(Bell):
     """Gives somebody up who was not heard of for so long."""
 
-    def __init__(self, timers: Timers, started: float, patience: float = 1.0) -> None:
-        super().__init__(timers, started)
+    def __init__(self, deadlines: Deadlines, started: float, patience: float = 1.0) -> None:
+        super().__init__(deadlines, started)
         self.heard = started
         self.patience = patience
         self.has_unread = False
         self.judged: list[float] = []
-        timers.set(self, started + patience)
+        deadlines.set(self, started + patience)
 
-    def verdict(self, now: float) -> float:
+    def overdue_since(self, now: float) -> float:
         over = self.heard + self.patience
         return over if over <= now else math.inf
 
-    def ring(self, now: float) -> None:
-        super().ring(trio.current_time())
-        if self.verdict(now) <= now:
+    def expire(self, now: float) -> None:
+        super().expire(trio.current_time())
+        if self.overdue_since(now) <= now:
             self.judged.append(trio.current_time())
         else:
-            self._timers.set(self, self.heard + self.patience)
+            self._deadlines.set(self, self.heard + self.patience)
 
 
 async def test_who_is_silent_is_given_up_at_the_very_moment(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        judge = Judge(timers, started)
+    async with running() as (deadlines, started):
+        judge = PeerTimer(deadlines, started)
         await trio.sleep(10)
 
     assert judge.judged == [started + 1]
 
 
 async def test_whoever_reads_gets_turns_before_a_judgement_that_comes_late(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        judges = [Judge(timers, started) for _ in range(40)]
+    async with running() as (deadlines, started):
+        judges = [PeerTimer(deadlines, started) for _ in range(40)]
         read = [judge for number, judge in enumerate(judges) if number % 4]
 
         async def listen() -> None:
@@ -220,8 +220,8 @@ async def test_whoever_reads_gets_turns_before_a_judgement_that_comes_late(autoj
 
 
 async def test_one_that_stalls_again_while_it_reads_judges_nobody_for_that(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        judge = Judge(timers, started)
+    async with running() as (deadlines, started):
+        judge = PeerTimer(deadlines, started)
 
         async def listen() -> None:
             await trio.lowlevel.checkpoint()
@@ -238,23 +238,23 @@ async def test_one_that_stalls_again_while_it_reads_judges_nobody_for_that(autoj
         assert judge.judged == []
 
 
-@pytest.mark.parametrize(("late", "more"), [(0.0, 0.0), (0.3, 0.3), (30.0, LAST_LOOK)])
+@pytest.mark.parametrize(("late", "more"), [(0.0, 0.0), (0.3, 0.3), (30.0, LATE_READ_LIMIT)])
 async def test_of_who_has_more_to_be_read_a_late_judgement_waits_but_not_for_ever(
     late: float, more: float, autojump_clock: MockClock
 ) -> None:
-    async with running() as (timers, started):
-        judge = Judge(timers, started)
+    async with running() as (deadlines, started):
+        judge = PeerTimer(deadlines, started)
         judge.has_unread = True
         autojump_clock.jump(1 + late)
         await trio.sleep(5)
 
     assert judge.judged == [pytest.approx(started + 1 + late + more)]
-    assert not timers._put_off
+    assert not deadlines._put_off
 
 
 async def test_who_was_read_to_the_end_meanwhile_is_not_given_up(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        judge = Judge(timers, started, patience=2)
+    async with running() as (deadlines, started):
+        judge = PeerTimer(deadlines, started, patience=2)
         judge.has_unread = True
         autojump_clock.jump(4)
         await trio.sleep(0.5)
@@ -264,18 +264,18 @@ async def test_who_was_read_to_the_end_meanwhile_is_not_given_up(autojump_clock:
         await trio.sleep(1)
 
     assert judge.judged == [pytest.approx(started + 6.5)]
-    assert not timers._put_off
+    assert not deadlines._put_off
 
 
 async def test_of_who_ended_while_it_was_put_off_nothing_is_kept(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        judge = Judge(timers, started)
+    async with running() as (deadlines, started):
+        judge = PeerTimer(deadlines, started)
         judge.has_unread = True
         autojump_clock.jump(3)
         await settle()
-        assert judge in timers._put_off
-        timers.clear(judge)
-        assert not timers._put_off
+        assert judge in deadlines._put_off
+        deadlines.clear(judge)
+        assert not deadlines._put_off
         await trio.sleep(5)
 
     assert judge.rang == []
@@ -285,31 +285,31 @@ async def test_of_who_ended_while_it_was_put_off_nothing_is_kept(autojump_clock:
 
 
 async def test_a_block_is_cancelled_at_its_deadline_and_not_before(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        with Patience(timers, started + 3) as patience:
+    async with running() as (deadlines, started):
+        with Timeout(deadlines, started + 3) as patience:
             await trio.sleep_forever()
         assert patience.scope.cancelled_caught
         assert trio.current_time() == started + 3
-        assert len(timers) == 0
+        assert len(deadlines) == 0
 
 
 async def test_a_block_whose_deadline_was_lifted_goes_on(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        with Patience(timers, started + 3) as patience:
+    async with running() as (deadlines, started):
+        with Timeout(deadlines, started + 3) as patience:
             patience.lift()
             await trio.sleep(10)
         assert not patience.scope.cancel_called
-        assert len(timers) == 0
+        assert len(deadlines) == 0
 
 
 async def test_a_block_gets_back_some_of_the_time_that_its_deadline_came_late_by(autojump_clock: MockClock) -> None:
-    async with running() as (timers, started):
-        with Patience(timers, started + 3) as patience:
+    async with running() as (deadlines, started):
+        with Timeout(deadlines, started + 3) as patience:
             autojump_clock.jump(3.4)
             await trio.sleep(0.3)
         assert not patience.scope.cancel_called
 
-        with Patience(timers, trio.current_time() + 3) as patience:
+        with Timeout(deadlines, trio.current_time() + 3) as patience:
             began = trio.current_time()
             autojump_clock.jump(3.4)
             await trio.sleep_forever()
@@ -318,7 +318,7 @@ async def test_a_block_gets_back_some_of_the_time_that_its_deadline_came_late_by
 
 async def test_without_timers_a_block_is_cancelled_all_the_same(autojump_clock: MockClock) -> None:
     started = trio.current_time()
-    with Patience(None, started + 3) as patience:
+    with Timeout(None, started + 3) as patience:
         await trio.sleep_forever()
     assert patience.scope.cancelled_caught
     assert trio.current_time() == started + 3

@@ -14,34 +14,35 @@ import trio
 
 logger = logging.getLogger("rsocket_trio")
 
-PORTION = 64
+
+BATCH = 64
 """Deadlines that are told of in one go: where thousands come at once, others run in between."""
 SLACK = 64
 """Entries that mean nothing any more and may wait beside as many as mean something."""
 ROUNDS = 8
 """How often all tasks run, and the sockets are asked what came, before a peer is judged by what did not. A plain socket
 is read within two rounds, whatever its task was at; one under TLS or a WebSocket takes some more."""
-LAST_LOOK = 1.0
+LATE_READ_LIMIT = 1.0
 """Seconds that a peer gets at most, of those that its deadline was noticed too late, to be read to the end."""
 PAUSE = 0.01
 """Seconds from one look to the next, meanwhile."""
 
 
-class Alarm(Protocol):
-    """Who wants to hear of a deadline. ``due`` is set by the timers: when it will, infinite when it will not."""
+class Timer(Protocol):
+    """Who wants to hear of a deadline. ``due`` is set by the deadlines: when it will, infinite when it will not."""
 
     due: float
 
-    def ring(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """The deadline has come."""
         ...
 
 
-class Judge(Alarm, Protocol):
-    """An alarm at which somebody may be given up, for what did not come of him."""
+class PeerTimer(Timer, Protocol):
+    """An timer at which somebody may be given up, for what did not come of him."""
 
-    def verdict(self, now: float) -> float:
-        """When the time was over of a peer that ``ring`` would give up now; infinite where it would not."""
+    def overdue_since(self, now: float) -> float:
+        """When the time was over of a peer that ``expire`` would give up now; infinite where it would not."""
         ...
 
     @property
@@ -50,8 +51,8 @@ class Judge(Alarm, Protocol):
         ...
 
 
-class Timers:
-    """The next deadline of each alarm, kept by one task: one each would cost every connection a task of its own.
+class Deadlines:
+    """The next deadline of each timer, kept by one task: one each would cost every connection a task of its own.
 
     A process that stalls finds deadlines in the past when it goes on, and in its sockets what its peers said in time.
     So no peer is judged before what was there at the moment of the judgement has been read: the tasks that read get
@@ -61,10 +62,10 @@ class Timers:
     __slots__ = ("_heap", "_live", "_numbers", "_put_off", "_scope", "_stopped", "_task")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Alarm]] = []
+        self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = count()
         self._live = 0
-        self._put_off: dict[Alarm, float] = {}  # until when, for those that are looked at again
+        self._put_off: dict[Timer, float] = {}  # until when, for those that are looked at again
         self._scope: trio.CancelScope | None = None
         self._task: trio.lowlevel.Task | None = None
         self._stopped = False
@@ -72,25 +73,25 @@ class Timers:
     def __len__(self) -> int:
         return self._live
 
-    def set(self, alarm: Alarm, deadline: float) -> None:
-        """Ring at this time, which is earlier than any that the alarm was set to and has not rung at."""
-        if math.isinf(alarm.due):
+    def set(self, timer: Timer, deadline: float) -> None:
+        """Ring at this time, which is earlier than any that the timer was set to and has not rung at."""
+        if math.isinf(timer.due):
             self._live += 1
-        alarm.due = deadline
-        heapq.heappush(self._heap, (deadline, next(self._numbers), alarm))
+        timer.due = deadline
+        heapq.heappush(self._heap, (deadline, next(self._numbers), timer))
         if len(self._heap) > 2 * self._live + SLACK:
             self._heap = [entry for entry in self._heap if entry[2].due == entry[0]]
             heapq.heapify(self._heap)
         if self._scope is not None and deadline < self._scope.deadline:
             self._scope.deadline = deadline
 
-    def clear(self, alarm: Alarm) -> None:
+    def clear(self, timer: Timer) -> None:
         """Do not ring."""
-        if not math.isinf(alarm.due):
+        if not math.isinf(timer.due):
             self._live -= 1
-            alarm.due = math.inf
+            timer.due = math.inf
         if self._put_off:
-            self._put_off.pop(alarm, None)
+            self._put_off.pop(timer, None)
 
     async def run(self) -> None:
         """Wait and ring, until stopped or cancelled."""
@@ -103,16 +104,16 @@ class Timers:
             if self._stopped:
                 return
             now = trio.current_time()
-            judged: list[Judge] = []
-            for number, alarm in enumerate(self._take(now), 1):
-                if is_judge(alarm) and self._verdict(alarm, now) <= now:
-                    judged.append(alarm)
+            judged: list[PeerTimer] = []
+            for number, timer in enumerate(self._take(now), 1):
+                if is_peer_timer(timer) and self._overdue_since(timer, now) <= now:
+                    judged.append(timer)
                 else:
-                    self._ring(alarm, now)
-                if number % PORTION == 0:
+                    self._expire(timer, now)
+                if number % BATCH == 0:
                     await trio.lowlevel.checkpoint()
             if judged:
-                await self._judge(judged, now)
+                await self._expire_peers(judged, now)
 
     def stop(self) -> None:
         """Ring no more: the task ends, if it waits for a deadline, now."""
@@ -125,18 +126,18 @@ class Timers:
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def _take(self, now: float) -> list[Alarm]:
-        """All alarms whose time has come."""
-        taken: list[Alarm] = []
+    def _take(self, now: float) -> list[Timer]:
+        """All timers_ whose time has come."""
+        taken: list[Timer] = []
         while self._heap and self._heap[0][0] <= now:
-            deadline, _, alarm = heapq.heappop(self._heap)
-            if alarm.due == deadline:
+            deadline, _, timer = heapq.heappop(self._heap)
+            if timer.due == deadline:
                 self._live -= 1
-                alarm.due = math.inf
-                taken.append(alarm)
+                timer.due = math.inf
+                taken.append(timer)
         return taken
 
-    async def _judge(self, alarms: Iterable[Judge], now: float) -> None:
+    async def _expire_peers(self, timers_: Iterable[PeerTimer], now: float) -> None:
         """Have what came until now be read, then ring for those whose peers are still silent, as of now.
 
         Time goes on meanwhile, and a peer that is heard has a later deadline. Where there was more than was read in so
@@ -145,58 +146,58 @@ class Timers:
         """
         for _ in range(ROUNDS):
             await trio.lowlevel.checkpoint()
-        for number, alarm in enumerate(alarms, 1):
-            passed = self._verdict(alarm, now)
-            until = self._put_off.get(alarm, now + min(now - passed, LAST_LOOK))
-            if passed <= now < until and alarm.has_unread:
-                self._put_off[alarm] = until
-                self.set(alarm, min(until, trio.current_time() + PAUSE))
+        for number, timer in enumerate(timers_, 1):
+            passed = self._overdue_since(timer, now)
+            until = self._put_off.get(timer, now + min(now - passed, LATE_READ_LIMIT))
+            if passed <= now < until and timer.has_unread:
+                self._put_off[timer] = until
+                self.set(timer, min(until, trio.current_time() + PAUSE))
             else:
-                self._ring(alarm, now)
-            if number % PORTION == 0:
+                self._expire(timer, now)
+            if number % BATCH == 0:
                 await trio.lowlevel.checkpoint()
 
-    def _verdict(self, alarm: Judge, now: float) -> float:
+    def _overdue_since(self, timer: PeerTimer, now: float) -> float:
         try:
-            return alarm.verdict(now)
+            return timer.overdue_since(now)
         except Exception:
             logger.exception("a deadline could not be looked at")
             return math.inf
 
-    def _ring(self, alarm: Alarm, now: float) -> None:
+    def _expire(self, timer: Timer, now: float) -> None:
         if self._put_off:
-            self._put_off.pop(alarm, None)
+            self._put_off.pop(timer, None)
         try:
-            alarm.ring(now)
+            timer.expire(now)
         except Exception:
             # Whoever rings looks after its own faults; what gets here must not silence all the others.
             logger.exception("a deadline could not be told of")
 
 
-def is_judge(alarm: Alarm) -> TypeGuard[Judge]:
+def is_peer_timer(timer: Timer) -> TypeGuard[PeerTimer]:
     """Whether somebody may be given up when it rings."""
-    return hasattr(alarm, "verdict")
+    return hasattr(timer, "overdue_since")
 
 
-class Patience:
-    """A block that is cancelled at a deadline, as by a cancel scope that does not take this process's stalls for the
-    peer's. ``scope`` is what cancels it. Without ``timers`` it is a cancel scope with a deadline, and nothing else."""
+class Timeout:
+    """A block that is cancelled at a deadline, as by a cancel scope that does not take stalls of this process for the
+    peer's. ``scope`` is what cancels it. Without ``deadlines`` it is a plain cancel scope with a deadline."""
 
-    __slots__ = ("_deadline", "_timers", "due", "scope")
+    __slots__ = ("_deadline", "_deadlines", "due", "scope")
 
     has_unread = True
     """Nobody knows what a beginning still waits for."""
 
-    def __init__(self, timers: Timers | None, deadline: float) -> None:
-        self.scope = trio.CancelScope(deadline=math.inf if timers is not None else deadline)
+    def __init__(self, deadlines: Deadlines | None, deadline: float) -> None:
+        self.scope = trio.CancelScope(deadline=math.inf if deadlines is not None else deadline)
         self.due = math.inf
-        self._timers = timers
+        self._deadlines = deadlines
         self._deadline = deadline
 
     def __enter__(self) -> Self:
         self.scope.__enter__()
-        if self._timers is not None:
-            self._timers.set(self, self._deadline)
+        if self._deadlines is not None:
+            self._deadlines.set(self, self._deadline)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
@@ -206,14 +207,14 @@ class Patience:
     def lift(self) -> None:
         """Never mind the deadline any more."""
         self._deadline = self.scope.deadline = math.inf
-        if self._timers is not None:
-            self._timers.clear(self)
+        if self._deadlines is not None:
+            self._deadlines.clear(self)
 
-    def verdict(self, now: float) -> float:
+    def overdue_since(self, now: float) -> float:
         """When the time was over; infinite while it is not."""
         return self._deadline if self._deadline <= now else math.inf
 
-    def ring(self, now: float) -> None:
+    def expire(self, now: float) -> None:
         """Cancel the block, if it is not over."""
         if self._deadline <= now:
             self.scope.cancel()

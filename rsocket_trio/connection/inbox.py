@@ -1,14 +1,15 @@
-"""The receiving half of a stream: what came and was not read, who waits for it, and the credit it costs."""
+"""The receiving half of a stream, and the budget of received bytes that all streams of a connection share."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
-from rsocket_trio.errors import LocalProtocolError, Rejected, RSocketError, again
+from rsocket_trio.errors import LocalProtocolError, Rejected, RSocketError, fresh_copy
+from rsocket_trio.limits import ENTRY_OVERHEAD
 from rsocket_trio.mux.flow_control import Window, checked_request_n
 from rsocket_trio.payload import MetadataPush, Payload
 
@@ -16,9 +17,84 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
     from rsocket_trio.mux.stream_state import StreamState
 
+
+class ReceiveBudget:
+    """The bytes that all streams of a connection received and their readers have not taken yet.
+
+    Above the limit no new credit is granted; inboxes without credit are kept until readers caught up. In protocols
+    without credit each item counts ``overhead`` bytes more, and reading pauses until readers have made room for half
+    of the limit, unless messages have a budget each; ``is_blocking`` says that reading pauses. ``readings`` counts the
+    reads, ``is_awaited`` says that an inbox or the link waits for a smaller sum.
+    """
+
+    __slots__ = (
+        "_deferred",
+        "_limit",
+        "_pauses",
+        "_relieve",
+        "is_awaited",
+        "is_blocking",
+        "overhead",
+        "readings",
+        "size",
+    )
+
+    def __init__(self, limit: int, *, counts_items: bool = False, pauses: bool = False) -> None:
+        self._limit = limit
+        self._pauses = pauses
+        self.is_awaited = False
+        self.is_blocking = False
+        self._deferred: dict[Inbox, None] = {}
+        self._relieve: Callable[[], None] | None = None
+        self.overhead = ENTRY_OVERHEAD if counts_items else 0
+        self.readings = 0
+        self.size = 0
+
+    def blocks(self, relieve: Callable[[], None]) -> bool:
+        """Return whether reading must pause; if so, ``relieve`` is called when it may go on."""
+        if not self._pauses or self.size <= (self._limit // 2 if self._relieve else self._limit):
+            self._relieve = None
+            self.is_blocking = False
+            return False
+        self._relieve = relieve
+        self.is_awaited = self.is_blocking = True
+        return True
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no new credit is granted."""
+        return self.size > self._limit
+
+    def defer_credit(self, inbox: Inbox) -> None:
+        """Withhold the credit of an inbox until there is room."""
+        self._deferred[inbox] = None
+        self.is_awaited = True
+
+    def taken(self, size: int) -> None:
+        """Subtract bytes that were read or dropped, and grant withheld credit if there is room again."""
+        self.size -= size
+        self.readings += 1
+        if self.is_awaited:
+            self.notify()
+
+    def notify(self) -> None:
+        """Resume reading and grant withheld credit, as far as the smaller sum allows."""
+        if self._relieve is not None and self.size <= self._limit // 2:
+            self._relieve()
+        if self._deferred and self.size <= self._limit:
+            deferred, self._deferred = self._deferred, {}
+            for inbox in deferred:
+                inbox.top_up()
+        self.is_awaited = self._relieve is not None or bool(self._deferred)
+
+    def clear(self) -> None:
+        """Drop all withheld credit, because the connection is over."""
+        self._deferred.clear()
+
+
 checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
 
-BREATH = 128
+ITEMS_PER_TURN = 128
 """Items after which a reader that never had to wait lets others run: half of the default credit."""
 
 
@@ -30,28 +106,28 @@ class Inbox:
     """
 
     __slots__ = (
-        "_breath",
+        "_budget",
         "_ended",
         "_engine",
         "_error",
         "_items",
         "_reader",
-        "_stock",
         "_stream",
+        "_until_checkpoint",
         "_window",
         "_woken",
     )
 
     def __init__(self, engine: Engine, stream: StreamState, credit: int, *, refill: bool) -> None:
         self._engine = engine
-        self._stock = engine.stock
+        self._budget = engine.receive_budget
         self._stream = stream
         self._items: deque[Payload] = deque()
         self._ended = False
         self._error: RSocketError | None = None
         self._reader: trio.lowlevel.Task | None = None
         self._window = Window(credit) if refill else None
-        self._breath = BREATH
+        self._until_checkpoint = ITEMS_PER_TURN
         self._woken = False
 
     @property
@@ -67,8 +143,8 @@ class Inbox:
     def put(self, payload: Payload, complete: bool) -> None:
         """An item came."""
         self._items.append(payload)
-        metadata, stock = payload.metadata, self._stock
-        stock.size += stock.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0)
+        metadata, budget = payload.metadata, self._budget
+        budget.size += budget.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0)
         if complete:
             self._ended = True
         self._wake()
@@ -76,8 +152,8 @@ class Inbox:
     def put_all(self, payloads: Sequence[Payload]) -> None:
         """Items came together, none of them with metadata."""
         self._items.extend(payloads)
-        stock = self._stock
-        stock.size += sum([len(payload.data) for payload in payloads]) + len(payloads) * stock.overhead
+        budget = self._budget
+        budget.size += sum([len(payload.data) for payload in payloads]) + len(payloads) * budget.overhead
         self._wake()
 
     def end(self, error: RSocketError | None) -> None:
@@ -94,9 +170,9 @@ class Inbox:
             self._error = LocalProtocolError("the stream was left: nothing more can be read from it")
         self._ended = True
         self._wake()
-        size = sum(payload.size for payload in self._items) + len(self._items) * self._stock.overhead
+        size = sum(payload.size for payload in self._items) + len(self._items) * self._budget.overhead
         self._items.clear()
-        self._stock.taken(size)
+        self._budget.taken(size)
 
     async def get(self) -> Payload:
         """The next item. Raises ``StopAsyncIteration`` at the end, or the error that ended the stream."""
@@ -104,26 +180,26 @@ class Inbox:
             raise trio.BusyResourceError("another task reads from this stream already")
         items = self._items
         if items:
-            if self._breath > 0:
+            if self._until_checkpoint > 0:
                 await checkpoint_if_cancelled()
             else:
                 # A reader that never finds the inbox empty lets others run at every half of its credit.
                 await trio.lowlevel.checkpoint()
-                self._breath = BREATH
+                self._until_checkpoint = ITEMS_PER_TURN
         while not items:
             await self._wait()
         payload = items.popleft()
-        self._breath -= 1
-        metadata, stock, window = payload.metadata, self._stock, self._window
-        # What follows is Stock.taken and Window.use: calls count, here.
-        stock.size -= stock.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0)
-        stock.readings += 1
-        if stock.is_awaited:
-            stock.tell()
+        self._until_checkpoint -= 1
+        metadata, budget, window = payload.metadata, self._budget, self._window
+        # What follows is ReceiveBudget.taken and Window.use: calls count, here.
+        budget.size -= budget.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0)
+        budget.readings += 1
+        if budget.is_awaited:
+            budget.notify()
         if window is not None:
             window.used += 1
             if window.used >= window.half:
-                self._breath = 0
+                self._until_checkpoint = 0
                 self.top_up()
         return payload
 
@@ -140,11 +216,11 @@ class Inbox:
             return []
         batch = list(self._items)
         self._items.clear()
-        self._breath = BREATH
-        window, stock = self._window, self._stock
-        # Before the stock hears of it, which may grant what was withheld for want of room.
+        self._until_checkpoint = ITEMS_PER_TURN
+        window, budget = self._window, self._budget
+        # Before the budget hears of it, which may grant what was withheld for want of room.
         due = window is not None and window.use(self._credit_of(batch))
-        stock.taken(sum([payload.size for payload in batch]) + len(batch) * stock.overhead)
+        budget.taken(sum([payload.size for payload in batch]) + len(batch) * budget.overhead)
         if due:
             self.top_up()
         return batch
@@ -153,8 +229,8 @@ class Inbox:
         """Grant credit for what was read, unless too many bytes wait on this connection."""
         if self._ended or self._window is None:
             return
-        if self._stock.is_full:
-            self._stock.starve(self)
+        if self._budget.is_full:
+            self._budget.defer_credit(self)
             return
         amount = self._window.refill()
         if amount:
@@ -195,18 +271,18 @@ class Inbox:
 
     def _raise_end(self) -> None:
         if self._error is not None:
-            raise again(self._error)
+            raise fresh_copy(self._error)
         raise StopAsyncIteration
 
 
 class BudgetedInbox(Inbox):
     """An inbox that refuses its own message where a slow reader would make reading pause for all (Streamux)."""
 
-    __slots__ = ("_budget", "_refused", "_waiting")
+    __slots__ = ("_message_budget", "_refused", "_waiting")
 
     def __init__(self, engine: Engine, stream: StreamState, credit: int, budget: int) -> None:
         super().__init__(engine, stream, credit, refill=False)
-        self._budget = budget
+        self._message_budget = budget
         self._refused = False
         self._waiting = 0
 
@@ -216,12 +292,12 @@ class BudgetedInbox(Inbox):
             return
         self._waiting += payload.size
         # The first one may be as large as it is: a reader who waits for it is not slow.
-        if self._items and (self._waiting > self._budget or self._stock.is_full):
+        if self._items and (self._waiting > self._message_budget or self._budget.is_full):
             self._engine.faults.dropped += 1
             self._engine.cancel_stream(self._stream)
             # Even where its end came in the same read and was told already.
             self._refused = self._ended = True
-            self._error = Rejected(f"more than {self._budget} bytes of a message waited for their reader")
+            self._error = Rejected(f"more than {self._message_budget} bytes of a message waited for their reader")
             self._wake()
         else:
             super().put(payload, complete)
@@ -258,11 +334,11 @@ class PushInbox(Inbox):
 
     def push(self, push: MetadataPush) -> bool:
         """Metadata came. It needs no credit, so what a slow reader leaves is bounded: then it is not taken."""
-        if self._ended or self._stock.is_full or self._pushes >= self._limit:
+        if self._ended or self._budget.is_full or self._pushes >= self._limit:
             return False
         self._items.append(push)
         self._pushes += 1
-        self._stock.size += push.size
+        self._budget.size += push.size
         self._wake()
         return True
 
@@ -278,7 +354,7 @@ class PushInbox(Inbox):
         push = self._items.popleft()
         assert isinstance(push, MetadataPush)
         self._pushes -= 1
-        self._stock.taken(push.size)
+        self._budget.taken(push.size)
         return push
 
     def _credit_of(self, batch: list[Payload]) -> int:

@@ -1,7 +1,4 @@
-"""Wraps a transport so that a connection's frames reach a recorder, batch by batch.
-
-A connection that is not recorded has no such transport, and no cost.
-"""
+"""Wraps a transport so that a connection's frames reach a recorder, batch by batch."""
 
 from __future__ import annotations
 
@@ -21,12 +18,13 @@ from rsocket_trio.transports.lengths import LengthOnMessages
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.connection.resuming import Dial
+    from rsocket_trio.connection.resumption import Dial
+
+logger = logging.getLogger("rsocket_trio")
+
 
 CaptureLike: TypeAlias = Recording | str | os.PathLike[str]
 """The ``capture`` argument: a ``Capture``, or a directory for a new one."""
-
-logger = logging.getLogger("rsocket_trio")
 
 
 class RecordedTransport:

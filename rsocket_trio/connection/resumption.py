@@ -12,7 +12,7 @@ from typing import Protocol
 import attrs
 import trio
 
-from rsocket_trio.connection.waiting import Parking
+from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError
 from rsocket_trio.mux.framing import Framing
 from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
@@ -22,7 +22,7 @@ from rsocket_trio.transports.base import Transport
 Dial = Callable[[], AbstractAsyncContextManager[Transport]]
 """Opens a new transport to the same server, for as long as a block."""
 
-GOODBYE = 1.0
+FAREWELL_TIMEOUT = 1.0
 """Seconds that a last frame on a transport gets."""
 SHARE = 4
 """Least number of tries within the session time, at any length of the pauses."""
@@ -42,7 +42,7 @@ def is_absence(error: BaseException) -> bool:
 
 
 @attrs.frozen(eq=False)
-class Arrival:
+class ResumedTransport:
     """A transport that resumes the session, and the frames it already received. ``done`` is set when it is over."""
 
     transport: Transport
@@ -50,7 +50,7 @@ class Arrival:
     done: trio.Event = attrs.field(factory=trio.Event)
 
 
-class NoWayBack(Exception):
+class ResumeFailed(Exception):
     """Raised when a session cannot be resumed; ``error`` is the reason."""
 
     def __init__(self, error: RSocketError) -> None:
@@ -58,17 +58,17 @@ class NoWayBack(Exception):
         self.error = error
 
 
-class Road(Protocol):
+class Reconnector(Protocol):
     """The source of the next transport of a session."""
 
     options: ResumeOptions
 
-    def next(self) -> AbstractAsyncContextManager[Arrival]:
-        """Provide the next transport, open during the block. Raise ``NoWayBack``; the caller bounds the time."""
+    def next(self) -> AbstractAsyncContextManager[ResumedTransport]:
+        """Provide the next transport, open during the block. Raise ``ResumeFailed``; the caller bounds the time."""
         ...
 
 
-class ClientRoad:
+class ResumeDialer:
     """Dials until a server answers RESUME, with a pause before each try.
 
     Pauses grow from try to try. They start again after a transport that was useful: it lived for longer than the
@@ -87,7 +87,7 @@ class ClientRoad:
         self._progress = 0
 
     @asynccontextmanager
-    async def next(self) -> AsyncIterator[Arrival]:
+    async def next(self) -> AsyncIterator[ResumedTransport]:
         """Provide the next transport on which the server resumes the session."""
         lived = trio.current_time() - self._arrived
         if lived > self.options.longest_delay or self._resume_handshake.progress != self._progress:
@@ -99,12 +99,12 @@ class ClientRoad:
             with trio.CancelScope(deadline=trio.current_time() + self.options.answer_seconds) as patience:
                 try:
                     async with self._dial() as transport:
-                        arrival = await self._ask(transport)
+                        resumed = await self._ask(transport)
                         # An answer in the same scheduler step in which the deadline passes comes too late for this try.
-                        if arrival is not None and not patience.cancel_called:
+                        if resumed is not None and not patience.cancel_called:
                             patience.deadline = math.inf
                             arrived = True
-                            yield arrival
+                            yield resumed
                 except (ConnectionLost, trio.BrokenResourceError, trio.ClosedResourceError):
                     if arrived:
                         raise
@@ -115,7 +115,7 @@ class ClientRoad:
         options = self.options
         return min(options.delay(self._tries, random.random()), options.session_seconds / SHARE)
 
-    async def _ask(self, transport: Transport) -> Arrival | None:
+    async def _ask(self, transport: Transport) -> ResumedTransport | None:
         """Send RESUME. Return the resumed transport; ``None`` without an answer, or if the session is not kept."""
         if not self._resume_handshake.is_kept:
             return None
@@ -130,50 +130,50 @@ class ClientRoad:
             self._resume_handshake.answered(frames[0], trio.current_time())
         except RemoteProtocolError as error:
             # RS02-RSM-25: the server gets an ERROR, and there is no other try.
-            with trio.move_on_after(GOODBYE):
+            with trio.move_on_after(FAREWELL_TIMEOUT):
                 await transport.send([self._resume_handshake.farewell(error)])
                 await transport.finish()
             lost = ConnectionLost(f"the peer broke the protocol: {error}")
             lost.__cause__ = error
-            raise NoWayBack(lost) from error
+            raise ResumeFailed(lost) from error
         except RSocketError as refusal:
-            raise NoWayBack(refusal) from refusal
+            raise ResumeFailed(refusal) from refusal
         self._arrived = trio.current_time()
-        return Arrival(transport, frames[1:])
+        return ResumedTransport(transport, frames[1:])
 
 
-class ServerRoad:
+class ResumeListener:
     """Waits for a transport that the server accepted from the returning client."""
 
     def __init__(self, options: ResumeOptions) -> None:
         self.options = options
-        self._arrival: Arrival | None = None
-        self._waiting = Parking()
+        self._resumed: ResumedTransport | None = None
+        self._waiting = ParkingLot()
 
     @property
     def is_offered(self) -> bool:
         """Whether a transport was offered that the session has not taken yet."""
-        return self._arrival is not None
+        return self._resumed is not None
 
-    def offer(self, arrival: Arrival) -> None:
+    def offer(self, resumed: ResumedTransport) -> None:
         """Offer a transport on which the client resumes. An earlier one that was not taken is released."""
         self.let_go()
-        self._arrival = arrival
+        self._resumed = resumed
         self._waiting.wake_all()
 
     def let_go(self) -> None:
         """Release an offered transport that was not taken, so that the task that offered it may close it."""
-        arrival, self._arrival = self._arrival, None
-        if arrival is not None:
-            arrival.done.set()
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            resumed.done.set()
 
     @asynccontextmanager
-    async def next(self) -> AsyncIterator[Arrival]:
+    async def next(self) -> AsyncIterator[ResumedTransport]:
         """Provide the next transport on which the client resumes."""
-        while self._arrival is None:
+        while self._resumed is None:
             await self._waiting.park()
-        arrival, self._arrival = self._arrival, None
+        resumed, self._resumed = self._resumed, None
         try:
-            yield arrival
+            yield resumed
         finally:
-            arrival.done.set()
+            resumed.done.set()

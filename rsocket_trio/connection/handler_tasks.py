@@ -1,0 +1,464 @@
+"""Runs handlers in tasks that are kept between requests, and maps how each one ends to its stream."""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.connection.sender import Sender
+from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, StreamObserver
+from rsocket_trio.errors import (
+    ApplicationError,
+    ConnectionClosed,
+    ConnectionLost,
+    RemoteProtocolError,
+    RSocketError,
+    StreamError,
+)
+from rsocket_trio.forms import Handler, Kind
+from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
+from rsocket_trio.payload import Payload, PayloadLike, as_payload
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.mux.stream_state import StreamState
+
+
+class HandlerCall(StreamObserver):
+    """One request that a handler processes.
+
+    ``payload`` is the argument of the handler: the request, or metadata that was pushed. ``cancelled`` is kept for a
+    handler that has not taken its first step; ``detached`` says that the stream is over while the handler
+    still runs, so that it still counts as a stream.
+    """
+
+    __slots__ = (
+        "cancelled",
+        "channel",
+        "detached",
+        "engine",
+        "handler",
+        "payload",
+        "scope",
+        "sender",
+        "stream",
+    )
+
+    def __init__(self, engine: Engine, stream: StreamState, handler: Handler, payload: Any) -> None:
+        self.engine = engine
+        self.stream = stream
+        self.handler = handler
+        self.payload = payload
+        self.scope: trio.CancelScope | None = None
+        self.sender: Sender | None = None
+        self.channel: AcceptedChannel | None = None
+        self.cancelled = False
+        self.detached = False
+
+    def accept_channel(self) -> None:
+        """Open the channel at once, not with the handler's first step: items may follow in the same read."""
+        handler = self.handler
+        self.channel = AcceptedChannel(self.engine, self.stream, self.payload, handler.credit, refill=handler.refill)
+        # The call gets the stream's events before the channel does: a cancel stops the handler.
+        self.stream.owner = self
+
+    def fail(self, error: Exception) -> None:
+        """Log the error of a handler; send the peer a ``StreamError`` as it is, any other as an internal error."""
+        told = only_leaf(error)
+        # A stream that ends by a fault of the peer is no failure of the handler.
+        is_the_peers = isinstance(told, RemoteProtocolError) and self.stream.open == NEITHER
+        if not is_the_peers and is_failure(self.engine, told):
+            self.engine.faults.handler_failed(self.handler, error)
+        if not isinstance(told, StreamError):
+            told = ApplicationError("internal error")
+        self.engine.fail_stream(self.stream, told)
+
+    @property
+    def _unread(self) -> int:
+        """Number of received items that the handler has not taken."""
+        return self.channel._unread if self.channel is not None else 0
+
+    def cancel(self) -> None:
+        """Stop the handler, after its stream or connection ended."""
+        self.cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def on_item(self, payload: Payload, complete: bool) -> None:
+        if self.channel is not None:
+            self.channel.on_item(payload, complete)
+            if complete:
+                self.on_eof()
+
+    def on_items(self, payloads: Sequence[Payload]) -> None:
+        if self.channel is not None:
+            self.channel.on_items(payloads)
+
+    def on_complete(self) -> None:
+        if self.channel is not None:
+            self.channel.on_complete()
+            self.on_eof()
+
+    def on_eof(self) -> None:
+        """Handle the end of a half. A handler that runs on after both halves ended still counts as a stream."""
+        if self.stream.open == NEITHER:
+            self.engine.workers.mark_detached(self)
+
+    def on_error(self, error: RSocketError) -> None:
+        self.engine.workers.mark_detached(self)
+        if self.channel is not None and not self.engine.ended:
+            # The requester of a channel failed: the handler gets the error when it reads, and is not cancelled.
+            self.channel.on_error(error)
+        else:
+            self.cancel()
+
+    def on_cancel(self) -> None:
+        self.engine.workers.mark_detached(self)
+        self.cancel()
+
+    def on_credit(self) -> None:
+        if self.channel is not None:
+            self.channel.on_credit()
+        elif self.sender is not None:
+            self.sender.on_credit()
+
+
+def is_failure(engine: Engine, told: BaseException) -> bool:
+    """Return whether an exception is a fault of the handler: not meant for the peer, nor the end of the connection."""
+    return told.is_fault if isinstance(told, StreamError) else not is_the_end(engine, told)
+
+
+def is_the_end(engine: Engine, error: BaseException) -> bool:
+    """Return whether an exception says only that the connection is over."""
+    return engine.ended is not None and isinstance(only_leaf(error), ConnectionLost | ConnectionClosed)
+
+
+def only_leaf(error: BaseException) -> BaseException:
+    """Return the single exception inside of groups, or the first group that holds more than one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+class Unfinished:
+    """The awaitable that a plain function returned, awaited in the context in which the function was called.
+
+    A coroutine that is never awaited, because its request was cancelled first, is closed.
+    """
+
+    __slots__ = ("_context", "_waiting")
+
+    def __init__(self, waiting: Awaitable[object], context: contextvars.Context) -> None:
+        self._waiting: Awaitable[object] | None = waiting
+        self._context: contextvars.Context | None = context
+
+    async def __call__(self, _: object) -> Any:
+        assert self._context is not None
+        assert self._waiting is not None
+        for variable, content in self._context.items():
+            variable.set(content)
+        # The worker keeps its last handler, which must not keep the request.
+        waiting, self._waiting = self._waiting, None
+        self._context = None
+        return await waiting
+
+    def __del__(self) -> None:
+        if inspect.iscoroutine(self._waiting):
+            self._waiting.close()
+
+
+async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[PayloadLike], Awaitable[None]]) -> None:
+    """Send the items that a handler yields; the error or cancellation of a send is raised at the yield.
+
+    So ``yield x`` means ``await out.send(x)``, and scopes and nurseries around a yield work.
+    """
+    try:
+        item = await items.__anext__()
+        while True:
+            try:
+                await send(item)
+            except BaseException as error:
+                item = await items.athrow(error)
+            else:
+                item = await items.__anext__()
+    except StopAsyncIteration:
+        return
+
+
+async def _respond(call: HandlerCall) -> None:
+    reply = as_payload(await call.handler.function(call.payload))
+    engine, stream = call.engine, call.stream
+    size = len(reply.data) if reply.metadata is None else reply.size
+    while stream.open & SENDING and not engine.has_room(size):
+        await engine.request_queue.wait_for_room(size)
+    if stream.open & SENDING:
+        engine.answer(stream, reply)
+
+
+async def _forget(call: HandlerCall) -> None:
+    await call.handler.function(call.payload)
+
+
+async def _stream(call: HandlerCall) -> None:
+    call.sender = sender = Sender(call.engine, call.stream)
+    if call.handler.kind is Kind.GENERATOR:
+        await drive(call.handler.function(call.payload), sender.send)
+    else:
+        await call.handler.function(call.payload, Outgoing(sender))
+    if call.stream.interaction is Interaction.REQUEST_SUBSCRIPTION:
+        # A subscription has no COMPLETE.
+        raise ApplicationError("subscription ended")
+    call.engine.complete_stream(call.stream)
+
+
+async def _channel(call: HandlerCall) -> None:
+    engine, stream, channel = call.engine, call.stream, call.channel
+    assert channel is not None
+    try:
+        await call.handler.function(channel)
+    finally:
+        channel.discard()
+    engine.complete_stream(stream)
+    if stream.open & RECEIVING:
+        engine.cancel_stream(stream)
+
+
+# The coroutines that a worker awaits; ``HandlerCall.fail`` turns their exceptions into the end of the stream.
+RUNNERS: dict[Interaction, Callable[[HandlerCall], Awaitable[Any]]] = {
+    Interaction.REQUEST_RESPONSE: _respond,
+    Interaction.FIRE_AND_FORGET: _forget,
+    Interaction.REQUEST_STREAM: _stream,
+    Interaction.REQUEST_SUBSCRIPTION: _stream,
+    Interaction.REQUEST_CHANNEL: _channel,
+}
+
+
+class Worker:
+    """One task and the call that it has, or ``idle``: those that wait for one."""
+
+    __slots__ = ("call", "idle", "task")
+
+    def __init__(self, call: HandlerCall, idle: list[Worker]) -> None:
+        self.call: HandlerCall | None = call
+        self.idle = idle
+        self.task: trio.lowlevel.Task | None = None
+
+    def leave(self, _: object) -> trio.lowlevel.Abort:
+        """Wait no more: called by Trio when the task is cancelled."""
+        self.idle.remove(self)
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+MAX_STARTING = 32
+"""Tasks that may be on their way to their first call at once. In a burst the next calls wait for a task that is done
+soon, which most handlers are, rather than start one task each."""
+
+
+BATCH = 256
+"""Handlers that the end of a connection cancels in one go: ten thousand at once would hold up everybody else."""
+
+
+class Workers:
+    """Runs calls in the connection's nursery, each under a cancel scope that stands for its stream.
+
+    The scope is replaced only after a cancel. Each call runs in a fresh copy of ``context``.
+
+    Jobs of a burst that find no task wait in line. Whoever finishes takes the next of them; and as soon as all tasks
+    that were called have begun, more are called for those still in line, so that handlers that wait hold up nobody.
+    """
+
+    __slots__ = (
+        "_coming",
+        "_detached",
+        "_done",
+        "_ending",
+        "_engine",
+        "_idle",
+        "_idle_limit",
+        "_line",
+        "_nursery",
+        "context",
+        "finished",
+    )
+
+    def __init__(self, engine: Engine, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
+        self.context = context
+        self._engine = engine
+        self._nursery = nursery
+        self._idle_limit = idle_limit
+        self._idle: list[Worker] = []
+        self._line: deque[HandlerCall] | tuple[()] = ()  # an empty deque costs 600 bytes
+        self._coming = 0
+        self.finished = 0
+        self._detached: dict[HandlerCall, None] = {}  # no set: an empty one costs 216 bytes
+        self._ending = False
+        self._done = ParkingLot()
+
+    def start(self, call: HandlerCall) -> None:
+        """Run a call, in a task that is free or in a new one, or as soon as there is one."""
+        if self._idle:
+            worker = self._idle.pop()
+            task = worker.task
+            assert task is not None
+            worker.call = call
+            self._coming += 1
+            # A parked task takes its next step in whatever context it has then.
+            task.context = self.context.copy()
+            trio.lowlevel.reschedule(task)
+        elif self._coming < MAX_STARTING:
+            self._coming += 1
+            self.context.copy().run(self._nursery.start_soon, self._work, Worker(call, self._idle))
+        elif isinstance(self._line, deque):
+            self._line.append(call)
+        else:
+            self._line = deque((call,))
+
+    def stop_idle(self) -> int:
+        """Let the tasks go that wait for a call. Returns how many."""
+        going = len(self._idle)
+        for worker in self._idle:
+            assert worker.task is not None
+            self._coming += 1
+            trio.lowlevel.reschedule(worker.task)
+        self._idle.clear()
+        return going
+
+    def mark_detached(self, call: HandlerCall) -> None:
+        """A handler's stream is over before the handler is: it goes on counting as a stream."""
+        if not call.detached:
+            call.detached = True
+            self._engine.session.detached += 1
+
+    def detach(self, call: HandlerCall) -> None:
+        """A handler that answers nobody: it counts as a stream, and gets a moment when the connection ends."""
+        self.mark_detached(call)
+        self._detached[call] = None
+
+    @property
+    def detached(self) -> int:
+        """Handlers at work that answer nobody."""
+        return len(self._detached)
+
+    def end(self, calls: Sequence[HandlerCall], error: RSocketError) -> None:
+        """The connection is over: cancel these handlers, the first of them at once."""
+        for call in calls[:BATCH]:
+            call.on_error(error)
+        if len(calls) > BATCH:
+            rest = calls[BATCH:]
+            for call in rest:
+                # Nothing more begins, or is said, until its turn comes.
+                call.cancelled = True
+                call.stream.open = NEITHER
+            self._ending = True
+            self._nursery.start_soon(self._end_in_portions, rest, error)
+
+    @property
+    def has_detached(self) -> bool:
+        """Whether handlers that answer nobody are at work, or others have still to be cancelled."""
+        return bool(self._detached) or self._ending
+
+    async def wait_detached(self) -> None:
+        """Wait for the handlers that answer nobody, and until all others were cancelled."""
+        while self.has_detached:
+            await self._done.park()
+
+    async def cancel_detached(self) -> None:
+        """Cancel the handlers that answer nobody and did not end; those that wait for a task never begin."""
+        self._line = ()
+        for number, call in enumerate(list(self._detached), 1):
+            call.cancel()
+            if number % BATCH == 0:
+                await trio.lowlevel.checkpoint()
+
+    async def _end_in_portions(self, calls: Sequence[HandlerCall], error: RSocketError) -> None:
+        for start in range(0, len(calls), BATCH):
+            await trio.lowlevel.checkpoint()
+            for call in calls[start : start + BATCH]:
+                call.on_error(error)
+        self._ending = False
+        self._done.wake_all()
+
+    async def _work(self, worker: Worker) -> None:
+        # One coroutine on purpose: every frame on the way to a waiting handler costs memory for each open stream.
+        worker.task = trio.lowlevel.current_task()
+        self._begin()
+        while (call := worker.call) is not None:
+            handler = call.handler
+            scope = trio.CancelScope()
+            was_cancelled = False
+            try:
+                with scope:
+                    while call is not None:
+                        handler = call.handler
+                        try:
+                            if not call.cancelled:
+                                call.scope = scope
+                                await RUNNERS[call.stream.interaction](call)
+                        except Exception as error:
+                            call.fail(error)
+                        finally:
+                            # Forgotten before this task parks, so that a late CANCEL can't hit the next call.
+                            worker.call = call.scope = None
+                            was_cancelled = call.cancelled
+                            self._forget(call)
+                            call = None  # a task that waits keeps no request alive
+                        if not was_cancelled:
+                            call = await self._next_call(worker)
+            except Exception as error:
+                # What a handler raised beside being cancelled: its stream is over, so only the log can hear of it.
+                self._fail(handler, error)
+            except BaseExceptionGroup as group:
+                # The same when the nursery was cancelled meanwhile: being cancelled goes on, and nothing else.
+                failures, rest = group.split(Exception)
+                if failures is not None:
+                    self._fail(handler, failures)
+                if rest is not None:
+                    raise rest from None
+            if was_cancelled:
+                await self._next_call(worker)
+
+    def _fail(self, handler: Handler, error: Exception) -> None:
+        if is_failure(self._engine, only_leaf(error)):
+            self._engine.faults.handler_failed(handler, error)
+
+    async def _next_call(self, worker: Worker) -> HandlerCall | None:
+        """The next call in line, or one that comes later; ``None`` at once when enough tasks wait already."""
+        if self._line:
+            worker.call = self._line.popleft()
+            trio.lowlevel.current_task().context = self.context.copy()
+            # The new context holds from the next step on.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        elif len(self._idle) < self._idle_limit:
+            self._idle.append(worker)
+            await trio.lowlevel.wait_task_rescheduled(worker.leave)
+            self._begin()
+        return worker.call
+
+    def _begin(self) -> None:
+        """A task that was called has come. If it was the last, those before it may all be waiting: call more."""
+        self._coming -= 1
+        if self._coming == 0:
+            for _ in range(MAX_STARTING):
+                if not self._line:
+                    self._line = ()
+                    break
+                self.start(self._line.popleft())
+
+    def _forget(self, call: HandlerCall) -> None:
+        self.finished += 1
+        if call.channel is not None:
+            # A call that was cancelled before its first step has read nothing of what came.
+            call.channel.discard()
+        if call.stream.owner is call:
+            call.stream.owner = None
+        if call.detached:
+            self._engine.session.detached -= 1
+        if call in self._detached:
+            del self._detached[call]
+            self._done.wake_all()

@@ -1,0 +1,122 @@
+"""The types of the functions that each decorator of a ``Responder`` takes: a ``Protocol`` for each form.
+
+For the type checker: a handler of other arguments, or of another result, is an error where it is decorated. Arguments
+are given by position, so a handler names them as it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Awaitable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from rsocket_trio.payload import BytesLike, Payload, PayloadLike
+from rsocket_trio.terms import Lease, Setup
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.connection.fault_log import Call
+    from rsocket_trio.connection.streams import Channel, Outgoing
+
+
+class AsyncResponse(Protocol):
+    """Request/response: an async function of the request."""
+
+    def __call__(self, request: Payload, /) -> Awaitable[PayloadLike]: ...
+
+
+class PlainResponse(Protocol):
+    """Request/response: a plain function of the request, run inline; it may return what is to be awaited."""
+
+    def __call__(self, request: Payload, /) -> PayloadLike | Awaitable[PayloadLike]: ...
+
+
+class ItemGenerator(Protocol):
+    """A stream: an async generator of the request."""
+
+    def __call__(self, request: Payload, /) -> AsyncIterable[PayloadLike]: ...
+
+
+class ItemPusher(Protocol):
+    """A stream: an async function of the request and the sending side."""
+
+    def __call__(self, request: Payload, out: Outgoing, /) -> Awaitable[None]: ...
+
+
+class Conversation(Protocol):
+    """A channel: an async function of it."""
+
+    def __call__(self, channel: Channel, /) -> Awaitable[None]: ...
+
+
+class AsyncForgotten(Protocol):
+    """Fire-and-forget: an async function of the request, which may serve request/response as well."""
+
+    def __call__(self, request: Payload, /) -> Awaitable[PayloadLike | None]: ...
+
+
+class PlainForgotten(Protocol):
+    """Fire-and-forget: a plain function of the request, run inline, which may serve request/response as well."""
+
+    def __call__(self, request: Payload, /) -> PayloadLike | Awaitable[PayloadLike | None] | None: ...
+
+
+class AsyncMetadataPush(Protocol):
+    """Metadata push: an async function of the metadata."""
+
+    def __call__(self, metadata: bytes, /) -> Awaitable[None]: ...
+
+
+class PlainMetadataPush(Protocol):
+    """Metadata push: a plain function of the metadata, run inline."""
+
+    def __call__(self, metadata: bytes, /) -> Awaitable[None] | None: ...
+
+
+class AsyncSetup(Protocol):
+    """The setup handler: an async function of the SETUP and the connection. It raises to refuse."""
+
+    def __call__(self, setup: Setup, connection: Connection, /) -> Awaitable[None]: ...
+
+
+class PlainSetup(Protocol):
+    """The setup handler: a plain function of the SETUP and the connection."""
+
+    def __call__(self, setup: Setup, connection: Connection, /) -> Awaitable[None] | None: ...
+
+
+class LeasePolicy(Protocol):
+    """The lease policy: an async generator of the SETUP."""
+
+    def __call__(self, setup: Setup, /) -> AsyncIterable[Lease]: ...
+
+
+class ExtensionTaker(Protocol):
+    """EXT frames: a plain function of the stream's id and the body."""
+
+    def __call__(self, stream_id: int, body: bytes, /) -> None: ...
+
+
+class EntryTaker(Protocol):
+    """Extension entries: a plain function of where they came and what they say, which may answer in a SETUP."""
+
+    def __call__(self, point: str, content: Any, /) -> BytesLike | None: ...
+
+
+class AsyncReport(Protocol):
+    """``on_error``: an async function of the exception and what the handler was called for."""
+
+    def __call__(self, error: Exception, call: Call, /) -> Awaitable[object]: ...
+
+
+class PlainReport(Protocol):
+    """``on_error``: a plain function of the exception and what the handler was called for."""
+
+    def __call__(self, error: Exception, call: Call, /) -> object: ...
+
+
+RequestResponse: TypeAlias = AsyncResponse | PlainResponse
+RequestStream: TypeAlias = ItemGenerator | ItemPusher
+FireAndForget: TypeAlias = AsyncForgotten | PlainForgotten
+MetadataPush: TypeAlias = AsyncMetadataPush | PlainMetadataPush
+SetupHandler: TypeAlias = AsyncSetup | PlainSetup
+OnError: TypeAlias = AsyncReport | PlainReport
