@@ -131,6 +131,7 @@ class ResumeHandshake:
         self._agreed().forgo()
         # The peer may keep what it sends, and still has to hear how far this side got.
         self.gave_up = True
+        self._session.attention = True
         return True
 
     def close(self) -> None:

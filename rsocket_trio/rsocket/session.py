@@ -75,6 +75,7 @@ class Session(Standing):
         self._suspended = False
         self.attention = True
         self.has_announced = False
+        self.attention = False
         self.patterns = patterns_of(dialect.codec)
         self.commands = StreamSender(
             *(dialect, self.patterns, self.table, self.outbox), fragment_size, limits.frame_size
@@ -146,6 +147,7 @@ class Session(Standing):
     def drain(self) -> None:
         """Refuse new requests from now on; what is open may finish."""
         self.receiver.draining = True
+        self.attention = True
 
     def announce_close(self, *, last: bool) -> None:
         """Tell the peer that this connection ends (RS10-ERR-09): at once, or when all else has left."""
@@ -153,12 +155,14 @@ class Session(Standing):
             put = self.outbox.put_final if last else self.outbox.put_reply
             put(self.error_frame(CONNECTION_CLOSE, b"closing"))
             self.has_announced = True
+            self.attention = True
 
     def close(self, error: RSocketError | None = None) -> None:
         """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
         if self.error is None:
             self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
         self.state = State.OVER
+        self.attention = True
         self.outbox.drop_held()
         self.resume_handshake.close()
         self.beginning = None
@@ -260,6 +264,7 @@ class Session(Standing):
                     handler(receiver, frame)
                 else:
                     control.receive(frame)
+                    self.attention = self.attention or receiver.draining
                 if not control.established:
                     control.established = control.shows_acceptance(frame)
                 is_open = self.state is State.OPEN and control.established
@@ -271,6 +276,8 @@ class Session(Standing):
             self._end(end.error, ordinary=is_connection_error and not self._has_open)
         except SetupError as refusal:
             self.end_with(refusal.code, refusal.data, refusal)
+        if (self.outbox.reply_size or self.state is not State.OPEN) and self.is_congested:
+            self.attention = True
         return self._collected()
 
     def _collected(self) -> list[Event]:
@@ -283,11 +290,13 @@ class Session(Standing):
     def suspend(self) -> list[Event]:
         """The transport is gone. What is sent waits, and time does not count."""
         self._suspended = True
+        self.attention = True
         return self.resume_handshake.suspend()
 
     def restart(self, now: float) -> None:
         """There is another transport: silence, signs of life and leases begin anew."""
         self._suspended = False
+        self.attention = True
         self.keepalive.restart(now)
         self.control.restart(now)
         if self.has_announced:
