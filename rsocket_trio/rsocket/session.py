@@ -73,9 +73,8 @@ class Session(Standing):
         self.outbox = outbox_for(resume, limits.outbox_size, self.table.forget, self)
         self.resume_handshake = ResumeHandshake(self, resume)
         self._suspended = False
-        self.attention = True
-        self.has_announced = False
         self.attention = False
+        self.has_announced = False
         self.patterns = patterns_of(dialect.codec)
         self.commands = StreamSender(
             *(dialect, self.patterns, self.table, self.outbox), fragment_size, limits.frame_size

@@ -79,8 +79,6 @@ class Standing:
         "table",
     )
 
-    attention: bool
-    """Whether something rare began that the connection has to look at; see ``mux.session.Session``."""
     has_announced: bool
     """Whether the peer was told, or is about to be, that the connection ends."""
     _suspended: bool
