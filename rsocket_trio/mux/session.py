@@ -14,8 +14,47 @@ from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.terms import Lease
 
 
+class Capabilities(Protocol):
+    """What a dialect has and lacks. It does not change while a session lasts."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        ...
+
+    @property
+    def first_message(self) -> str:
+        """The dialect's name for the first message of a client."""
+        ...
+
+    @property
+    def keeps_credit(self) -> bool:
+        """Whether the peer sends only what it was granted; else only a pause of reading holds it back."""
+        ...
+
+    @property
+    def initial_request_n(self) -> int:
+        """The credit that a request begins with if its caller names none, in items."""
+        ...
+
+    @property
+    def message_budget(self) -> int | None:
+        """Bytes of one message that may wait for its reader before it is refused; ``None`` for no such bound."""
+        ...
+
+    @property
+    def mime_fields(self) -> bool:
+        """Whether payloads may name MIME types of their own."""
+        ...
+
+    @property
+    def routes(self) -> bool:
+        """Whether requests may have routes."""
+        ...
+
+
 class StreamCommands(Protocol):
-    """What can be sent on streams. Nothing waits; all is put into the outbox.
+    """Commands that send on streams. Nothing waits; all is put into the outbox.
 
     A command that the state of the stream forbids raises ``LocalProtocolError`` and changes nothing.
     """
@@ -72,6 +111,101 @@ class LeaseState(Protocol):
         ...
 
 
+class Leasing(Protocol):
+    """Leases, in both directions."""
+
+    @property
+    def permits(self) -> LeaseState | None:
+        """The peer's last lease; ``None`` if no leases were agreed, so that requests need no permit."""
+        ...
+
+    def grant(self, lease: Lease, now: float) -> None:
+        """Grant the peer a lease; do nothing if no leases were agreed."""
+        ...
+
+
+class Resumable(Protocol):
+    """Resumption of a session over another transport."""
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the session survives the loss of its transport."""
+        ...
+
+    @property
+    def gave_up_resuming(self) -> bool:
+        """Whether resumption was agreed, and is not promised any more."""
+        ...
+
+    def suspend(self) -> list[Event]:
+        """Detach the lost transport: what is sent waits, and silence does not count. Return what happened."""
+        ...
+
+
+class ConnectionMetadata(Protocol):
+    """Metadata for the connection."""
+
+    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
+        """Send metadata for the connection."""
+        ...
+
+
+class Extensions(Protocol):
+    """Extension frames."""
+
+    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
+        """Send an extension frame; ``ignore`` allows the peer to skip it."""
+        ...
+
+
+class ExtensionEntries(Protocol):
+    """Extension entries, for the connection and on requests."""
+
+    def entries(self, entries: tuple[Any, ...], *, ignore: bool) -> None:
+        """Send extension entries for the connection; ``ignore`` allows the peer to skip all of them."""
+        ...
+
+    def cost(self, entries: tuple[Any, ...]) -> int:
+        """Return the permits that a request with these entries costs."""
+        ...
+
+
+class SilenceTimer(Protocol):
+    """The time at which a silent peer is given up."""
+
+    def heard(self, now: float) -> None:
+        """Count silence from now on: a frame was received, or nothing was read without a fault of the peer's."""
+        ...
+
+    def excuse(self, now: float) -> None:
+        """Give the peer its full time if a late clock delayed what asks it for an answer."""
+        ...
+
+
+class CloseAnnouncement(Protocol):
+    """The announcement of a connection's end to its peer."""
+
+    has_announced: bool
+    """Whether the peer was told, or is about to be, that the connection ends."""
+
+    def announce_close(self, *, last: bool) -> None:
+        """Tell the peer that this connection ends: at once, or with ``last`` when all else has left."""
+        ...
+
+
+class OwnFraming(Protocol):
+    """Framing of a session that cuts the bytes itself."""
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether a part of a frame is here and the rest is not."""
+        ...
+
+    def cut_off(self, lost: ConnectionLost) -> RSocketError:
+        """Return the error of a transport that ended with ``lost``, given the part of a frame that is here."""
+        ...
+
+
 class Session(Protocol):
     """The rules of one connection: frames in, events out, time as an argument.
 
@@ -95,6 +229,53 @@ class Session(Protocol):
 
     has_announced: bool
     """Whether the peer was told, or is about to be, that the connection ends."""
+
+    @property
+    def dialect(self) -> Capabilities:
+        """What the dialect has and lacks."""
+        ...
+
+    # What one protocol has and another lacks: ``None`` if the session's dialect lacks it, or its options exclude it.
+
+    @property
+    def leasing(self) -> Leasing | None:
+        """Leases."""
+        ...
+
+    @property
+    def resumable(self) -> Resumable | None:
+        """Resumption."""
+        ...
+
+    @property
+    def connection_metadata(self) -> ConnectionMetadata | None:
+        """Metadata for the connection."""
+        ...
+
+    @property
+    def extensions(self) -> Extensions | None:
+        """Extension frames."""
+        ...
+
+    @property
+    def extension_entries(self) -> ExtensionEntries | None:
+        """Extension entries."""
+        ...
+
+    @property
+    def silence_timer(self) -> SilenceTimer | None:
+        """The time at which a silent peer is given up."""
+        ...
+
+    @property
+    def close_announcement(self) -> CloseAnnouncement | None:
+        """The announcement of the end."""
+        ...
+
+    @property
+    def own_framing(self) -> OwnFraming | None:
+        """Framing by the session itself."""
+        ...
 
     @property
     def name(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import attrs
 
@@ -19,6 +20,9 @@ NO_COUNT = bytes(4)
 class Dialect:
     """The capabilities of a dialect that a session depends on, named by their meaning. It performs no action."""
 
+    first_message: ClassVar[str] = "SETUP"
+    message_budget: ClassVar[int | None] = None
+    routes: ClassVar[bool] = True
     name: str
     major: int
     minor: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from rsocket_trio.errors import ConnectionLost, RSocketError, Unsupported
 from rsocket_trio.limits import Limits
@@ -97,6 +97,45 @@ class Standing:
     patterns: BytePatterns | None
     state: State
     table: StreamTable
+
+    # Capabilities of mux.session, None where the dialect or the options of this session exclude them
+
+    own_framing = None
+
+    @property
+    def leasing(self) -> Self:
+        """Leases, in both directions."""
+        return self
+
+    @property
+    def resumable(self) -> Self | None:
+        """Resumption, if this side was told to resume sessions."""
+        return self if self.resume_handshake.offered else None
+
+    @property
+    def connection_metadata(self) -> Control:
+        """Metadata for the connection."""
+        return self.control
+
+    @property
+    def extensions(self) -> Control:
+        """Extension frames."""
+        return self.control
+
+    @property
+    def extension_entries(self) -> Self | None:
+        """Extension entries, which the extension draft has."""
+        return self if self.dialect.entries else None
+
+    @property
+    def silence_timer(self) -> KeepaliveTimer:
+        """The keepalive timer."""
+        return self.keepalive
+
+    @property
+    def close_announcement(self) -> Self | None:
+        """The announcement of the end, if the dialect has CONNECTION_CLOSE."""
+        return self if self.dialect.has_connection_close else None
 
     @property
     def name(self) -> str:

@@ -31,7 +31,7 @@ class ChunkReceiver:
     """The rules for received chunks. Events are collected in ``events``.
 
     ``full`` is the length from which a chunk counts as cut from a larger message. ``whole`` and ``chunks`` tell for
-    which kinds of requests there are handlers. ``draining`` refuses new requests; ``detached`` counts handlers that
+    which kinds of requests there are handlers. ``detached`` counts handlers that
     still run although their requests are over. ``ignored`` counts chunks without effect.
     """
 
@@ -55,7 +55,6 @@ class ChunkReceiver:
         self._lenient = lenient
         self.full = 0
         self.events: list[Event] = []
-        self.draining = False
         self.detached = 0
         self.ignored = 0
 
@@ -160,7 +159,7 @@ class ChunkReceiver:
         else:
             interaction = Interaction.REQUEST_RESPONSE
         table.theirs[request_id] = exchange = Exchange(request_id, interaction, requester=False)
-        if self.draining:
+        if table.draining:
             self._refuse(exchange, Rejected(NO_NEW_REQUESTS), last)
             return None
         if interaction is Interaction.REQUEST_CHANNEL:

@@ -107,16 +107,17 @@ class RequestTable:
 
     The two are apart: both sides may use one number at once (SMX-FLD-03). A request of the peer's stays until its last
     chunk left the outbox, so that a late cancel still finds it. ``is_full`` says that a new request of this side's has
-    to wait for an id (SMX-FLD-07). ``reassembling`` is the size in bytes of all messages that are still being joined,
-    ``buffered`` that of the requests that handlers have as a whole.
+    to wait for an id (SMX-FLD-07), ``draining`` that neither side may make new ones. ``reassembling`` is the size in
+    bytes of all messages that are still being joined, ``buffered`` that of the requests that handlers have as a whole.
     """
 
-    __slots__ = ("_cap", "_ids", "buffered", "is_full", "mine", "reassembling", "theirs")
+    __slots__ = ("_cap", "_ids", "buffered", "draining", "is_full", "mine", "reassembling", "theirs")
 
     def __init__(self) -> None:
         self._cap = 0
         self._ids = RoundIds(1, 0)
         self.is_full = True
+        self.draining = False
         self.reassembling = 0
         self.buffered = 0
         self.mine: dict[int, Occupant] = {}

@@ -6,7 +6,9 @@ import enum
 import math
 import secrets
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar, Self
+
+import attrs
 
 from rsocket_trio.errors import (
     ConnectionClosed,
@@ -49,6 +51,23 @@ class State(enum.Enum):
     OPEN = enum.auto()
     """Messages flow. A quick init begins here."""
     OVER = enum.auto()
+
+
+@attrs.frozen
+class StreamuxCapabilities:
+    """What Streamux has and lacks, for ``mux.session.Capabilities``; ``message_budget`` is an option."""
+
+    message_budget: int | None = None
+
+    name: ClassVar[str] = NAME
+    first_message: ClassVar[str] = "initialize message"
+    keeps_credit: ClassVar[bool] = False
+    initial_request_n: ClassVar[int] = 256
+    mime_fields: ClassVar[bool] = False
+    routes: ClassVar[bool] = False
+
+
+WITHOUT_BUDGET = StreamuxCapabilities()
 
 
 class RequestGate:
@@ -97,6 +116,13 @@ class Session:
     negotiated, ``None`` until then. ``randbelow`` draws the first request id.
     """
 
+    leasing = None
+    resumable = None
+    connection_metadata = None
+    extensions = None
+    extension_entries = None
+    silence_timer = None
+    close_announcement = None
     name = NAME
     permits = None
     has_mime_fields = False
@@ -121,6 +147,8 @@ class Session:
         self.client = client
         self.limits = limits
         self.options = options
+        budget = options.message_budget
+        self.dialect = WITHOUT_BUDGET if budget is None else StreamuxCapabilities(budget)
         self.state = State.NEGOTIATING
         self.error: RSocketError | None = None
         self.terms: Terms | None = None
@@ -190,7 +218,7 @@ class Session:
 
     def drain(self) -> None:
         """Refuse new requests from now on; what is open may finish."""
-        self.receiver.draining = True
+        self.table.draining = True
         self.attention = True
 
     def announce_close(self, *, last: bool) -> None:
@@ -213,7 +241,7 @@ class Session:
     @property
     def draining(self) -> bool:
         """Whether nothing new is taken or asked."""
-        return self.receiver.draining
+        return self.table.draining
 
     @property
     def awaits_setup(self) -> bool:
@@ -233,7 +261,7 @@ class Session:
     @property
     def opens_at_once(self) -> bool:
         """Whether a new request need not wait for an id, and is not refused."""
-        return not (self.receiver.draining or self.table.is_full)
+        return not (self.table.draining or self.table.is_full)
 
     @property
     def is_full(self) -> bool:
@@ -246,6 +274,11 @@ class Session:
         if self._negotiation is not None:
             return bool(self._negotiation.received)
         return self._reader is not None and bool(self._reader.partial)
+
+    @property
+    def own_framing(self) -> Self:
+        """This session cuts the chunks."""
+        return self
 
     @property
     def message_budget(self) -> int | None:
