@@ -29,7 +29,7 @@ from rsocket_trio.cli.main import COMMANDS
 from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.errors import CodedError
 from rsocket_trio.forms import FORMS
-from rsocket_trio.transports.uris import SCHEMES
+from rsocket_trio.transports.schemes import SPELLINGS
 from tests.blocks import ROOT, Block, anchors, blocks, links, page, with_free_ports
 from tests.missing import give_up
 
@@ -368,7 +368,7 @@ def test_every_dialect_is_in_the_reference() -> None:
 def test_every_scheme_is_in_the_reference() -> None:
     text = " ".join(row[0] for row in rows_under("URIs"))
 
-    assert all(f"`{scheme}://" in text for scheme in SCHEMES)
+    assert all(f"`{scheme}://" in text for scheme in SPELLINGS)
 
 
 # What the library's own parts call, and users do not.

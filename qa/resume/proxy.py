@@ -13,7 +13,7 @@ import trio
 
 from qa.resume.recorder import CLIENT, SERVER, Recorder, other
 from rsocket_trio.transports.byte_stream import cut_socket
-from rsocket_trio.transports.socket_stream import DirectStream
+from rsocket_trio.transports.socket_stream import SocketStream
 
 HOST = "127.0.0.1"
 CHUNK = 65536
@@ -214,7 +214,7 @@ async def _end(stream: trio.SocketStream) -> None:
         return
 
 
-def reset(stream: trio.SocketStream | DirectStream) -> None:
+def reset(stream: trio.SocketStream | SocketStream) -> None:
     """Close at once, with RST."""
     stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     cut_socket(stream)

@@ -9,13 +9,13 @@ import trio
 
 from qa.resume.proxy import reset
 from rsocket_trio import Connection
-from rsocket_trio.transports.socket_stream import DirectStream
+from rsocket_trio.transports.socket_stream import SocketStream
 
 
 class Deaf(trio.abc.Stream):
     """In place of a stream whose network is gone: what is written is lost, and nothing is read until the end."""
 
-    def __init__(self, stream: DirectStream) -> None:
+    def __init__(self, stream: SocketStream) -> None:
         self.stream = stream
         self._gone = trio.Event()
 

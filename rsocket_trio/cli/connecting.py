@@ -26,7 +26,7 @@ from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.rsocket.quirks import with_quirks
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.lengths import LENGTH
+from rsocket_trio.transports.websocket.length_prefix import LENGTH
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from rsocket_trio.connection.protocols import ALL, IN_SHORT, SHORT
 from rsocket_trio.metadata.mime import SHORT_NAMES
 from rsocket_trio.rsocket.peers import PEERS, peer_named
 from rsocket_trio.terms import MAX_REQUESTS
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 T = TypeVar("T")

@@ -29,8 +29,8 @@ from rsocket_trio.server.processes.supervisor import serve_in_processes
 from rsocket_trio.server.serving import Terms, serve_inherited
 from rsocket_trio.server.stopping import Stop
 from rsocket_trio.transports.listen import Inherited
-from rsocket_trio.transports.origins import parse_origins
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.websocket.origins import parse_origins
 
 DEFAULT_COLLECTION = gc.get_threshold()
 COLLECTION = (10_000, 10, 10)

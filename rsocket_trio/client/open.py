@@ -36,7 +36,7 @@ from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect import HeadersLike, as_headers, open_transport
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.values import UnsaidNumber, UnsaidText
 
 if TYPE_CHECKING:
@@ -185,9 +185,9 @@ def as_transport(stream: Connected) -> Transport:
     # Nobody has one who never imported it; programs that use TCP need not.
     websocket = sys.modules.get("trio_websocket")
     if websocket is not None and isinstance(stream, websocket.WebSocketConnection):
-        from rsocket_trio.transports.websocket.trio_websocket_adapter import GivenWebSocket
+        from rsocket_trio.transports.websocket.trio_websocket_adapter import TrioWebSocketAdapter
 
-        return GivenWebSocket(stream)
+        return TrioWebSocketAdapter(stream)
     return cast("Transport", stream)
 
 

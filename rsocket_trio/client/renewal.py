@@ -18,7 +18,7 @@ from rsocket_trio.responder import Responder
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, ResumeOptions
 from rsocket_trio.transports.connect import HeadersLike, as_headers
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 
 
 class ConnectionTerms(TypedDict, total=False):

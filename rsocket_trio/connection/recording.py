@@ -14,7 +14,7 @@ from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame, Framing
 from rsocket_trio.mux.recording import Facts, Recorder, Recording
 from rsocket_trio.transports.base import Transport
-from rsocket_trio.transports.lengths import LengthOnMessages
+from rsocket_trio.transports.websocket.length_prefix import LengthOnMessages
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.connection import Connection

@@ -23,7 +23,7 @@ from rsocket_trio.metadata import (
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.connect import HeadersLike, as_headers
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.values import Unsaid
 
 INTERACTIONS = ("response", "stream", "fnf", "channel")

@@ -25,8 +25,8 @@ from rsocket_trio.server.serving import SSLContextLike, Terms, serve_by_workers,
 from rsocket_trio.server.stopping import Stop
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
-from rsocket_trio.transports.listen import BoundListener, GivenListener, open_listeners
-from rsocket_trio.transports.origins import parse_origins
+from rsocket_trio.transports.listen import BoundListener, ListenerAdapter, open_listeners
+from rsocket_trio.transports.websocket.origins import parse_origins
 
 Where = str | trio.abc.Listener[Any]
 """What can be served: a URI, or a listener of the application's own that accepts Trio streams."""
@@ -156,12 +156,12 @@ async def _serve(
     await serve_here(found, partial(_open, wanted, terms, unix_mode), terms, task_status=task_status)
 
 
-async def _open(wanted: list[Where], terms: Terms, unix_mode: int | None) -> list[BoundListener | GivenListener]:
+async def _open(wanted: list[Where], terms: Terms, unix_mode: int | None) -> list[BoundListener | ListenerAdapter]:
     """A listener for each, in the order given."""
     named = [uri for uri in wanted if isinstance(uri, str)]
     origins = parse_origins(terms.origins)
     bound = iter(await open_listeners(named, ssl_context=terms.context(), unix_mode=unix_mode, origins=origins))
-    return [next(bound) if isinstance(each, str) else GivenListener(each) for each in wanted]
+    return [next(bound) if isinstance(each, str) else ListenerAdapter(each) for each in wanted]
 
 
 async def serve_stream(

@@ -22,8 +22,8 @@ from rsocket_trio.server.accept import Server
 from rsocket_trio.server.processes.messages import LINGER
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions
-from rsocket_trio.transports.listen import BoundListener, GivenListener, Inherited
-from rsocket_trio.transports.origins import parse_origins
+from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter
+from rsocket_trio.transports.websocket.origins import parse_origins
 
 SSLContextLike = ssl.SSLContext | Callable[[], ssl.SSLContext]
 """The context of served TLS, or a function that makes it."""
@@ -52,7 +52,7 @@ class Terms:
 
 async def serve_here(
     responder: Responder,
-    open_listeners: Callable[[], Awaitable[Sequence[BoundListener | GivenListener]]],
+    open_listeners: Callable[[], Awaitable[Sequence[BoundListener | ListenerAdapter]]],
     terms: Terms,
     *,
     retiring: trio.Event | None = None,
@@ -95,7 +95,7 @@ async def serve_here(
 
 
 async def _accept(
-    listeners: Sequence[BoundListener | GivenListener],
+    listeners: Sequence[BoundListener | ListenerAdapter],
     server: Server,
     handlers: trio.Nursery,
     task_status: trio.TaskStatus[trio.CancelScope],

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from rsocket_trio.metadata.routing import LONGEST_TAG
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 
 Parser: TypeAlias = Callable[[str], Any]
 """From an option's text to its value; ``ValueError`` says what is wrong with it, without the option's name."""

@@ -11,7 +11,7 @@ from trio.lowlevel import checkpoint, wait_readable
 
 from rsocket_trio.mux.framing import CROWD, EncodedFrame, Framing, NoFraming
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.socket_stream import DirectStream
+from rsocket_trio.transports.socket_stream import SocketStream
 
 READ_SIZE = 65536
 """Bytes of one read if nothing is known of the data."""
@@ -52,7 +52,7 @@ class ByteStreamTransport:
     def __init__(self, stream: trio.abc.Stream, handshake: Handshake | None = None) -> None:
         self.handshake = Handshake() if handshake is None else handshake
         self._stream = stream
-        self._socket = stream if isinstance(stream, DirectStream) else None
+        self._socket = stream if isinstance(stream, SocketStream) else None
         self._framing: Framing = NoFraming()
         self._peeked = b""
         self._read_size = FIRST_READ_SIZE
@@ -77,16 +77,16 @@ class ByteStreamTransport:
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write. Raise ``LocalProtocolError``, and write nothing, if one is too large."""
-        direct, framing = self._socket, self._framing
-        if direct is None:
+        socket, framing = self._socket, self._framing
+        if socket is None:
             await self._stream.send_all(framing.join(frames))
         elif self._unsent:
             data, self._unsent = self._unsent + framing.join(frames), b""
-            await direct.put_all(data)
+            await socket.put_all(data)
         elif TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
-            await direct.put_parts(framing.parts(frames))
+            await socket.put_parts(framing.parts(frames))
         else:
-            await direct.put_all(framing.join(frames))
+            await socket.put_all(framing.join(frames))
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
@@ -104,7 +104,7 @@ class ByteStreamTransport:
 
         Broken framing raises ``RemoteProtocolError`` once the frames before it were handed out.
         """
-        framing, direct = self._framing, self._socket
+        framing, socket = self._framing, self._socket
         if self._peeked:
             chunk, self._peeked = self._peeked, b""
         else:
@@ -132,15 +132,15 @@ class ByteStreamTransport:
                     size, missing = self._read_size, framing.missing
                     if missing > LEAST_READ_SIZE:
                         size = min(size + missing, LARGEST_READ)
-                    if direct is None:
+                    if socket is None:
                         chunk = bytes(await self._stream.receive_some(size))
                     else:
-                        direct.check_open()
-                        if direct.is_drained:
-                            await wait_readable(direct.socket)
+                        socket.check_open()
+                        if socket.is_drained:
+                            await wait_readable(socket.socket)
                         else:
                             await checkpoint()
-                        come = direct.read(size)
+                        come = socket.read(size)
                         if come is None:
                             continue
                         chunk = come
@@ -207,7 +207,7 @@ def next_read_size(size: int, come: int, frames: int, largest: int) -> int:
 
 def cut_socket(stream: trio.abc.Stream) -> bool:
     """Close a stream at once if it is a socket. Return whether it was one."""
-    if isinstance(stream, DirectStream):
+    if isinstance(stream, SocketStream):
         stream.close()
         return True
     if isinstance(stream, trio.SocketStream):
@@ -220,14 +220,14 @@ def has_unread(stream: trio.abc.Stream) -> bool:
     """Return whether the socket below a stream, if it is one of ours, holds unread bytes."""
     while isinstance(stream, trio.SSLStream):
         stream = stream.transport_stream
-    return isinstance(stream, DirectStream) and not stream.is_idle
+    return isinstance(stream, SocketStream) and not stream.is_idle
 
 
 async def say_the_end(stream: trio.abc.Stream, discard: int) -> None:
     """Send the end of the stream, then discard so many bytes at most, until the peer does the same."""
     if isinstance(stream, trio.SSLStream):
         stream = await _say_goodbye(stream)
-    if isinstance(stream, DirectStream):
+    if isinstance(stream, SocketStream):
         stream.say_the_end()
     elif isinstance(stream, trio.abc.HalfCloseableStream):
         await stream.send_eof()

@@ -11,13 +11,11 @@ import trio
 
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.error_text import reason
-from rsocket_trio.transports.memory import connect_memory
-from rsocket_trio.transports.socket_stream import DirectStream
-from rsocket_trio.transports.sockets import open_tcp, open_unix, secure
-from rsocket_trio.transports.uris import Endpoint, parse_uri
+from rsocket_trio.transports.schemes import Endpoint, close_at_once, parse_uri
+from rsocket_trio.transports.sockets import secure
 
 HeadersLike: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """Headers for a WebSocket handshake: a mapping, or pairs, where a name may stand more than once."""
@@ -54,69 +52,64 @@ def open_transport(
             raise ValueError(f"header {name!r}: {text!r} can't be said in HTTP")
     if headers and not endpoint.is_websocket:
         raise ValueError(f"{uri!r}: only ws and wss have a handshake that carries headers")
-    if endpoint.scheme in ("tcp", "unix"):
-        return _Plain(uri, endpoint)
-    return _shaken(uri, endpoint, ssl_context, headers, limits or Limits())
+    if endpoint.row.needs_handshake:
+        return _after_handshake(uri, endpoint, ssl_context, headers, limits or Limits())
+    return _Plain(uri, endpoint)
 
 
 class _Plain(AbstractAsyncContextManager[Transport, None]):
-    """A bare socket, without the generator that would cost a tenth of the time of connecting."""
+    """A connection without a handshake, and without the generator that would cost a tenth of the time of connecting."""
 
     def __init__(self, uri: str, endpoint: Endpoint) -> None:
         self._uri = uri
         self._endpoint = endpoint
-        self._stream: DirectStream | None = None
+        self._transport: Transport | None = None
 
     async def __aenter__(self) -> Transport:
+        endpoint = self._endpoint
+        scheme = endpoint.row
         try:
-            self._stream, handshake = await _dial(self._endpoint)
-        except OSError as exc:
+            carrier = await scheme.dial(endpoint)
+        except (OSError, trio.BrokenResourceError) as exc:
             raise ConnectionLost(f"{self._uri}: {reason(exc)}") from exc
-        return ByteStreamTransport(self._stream, handshake)
+        self._transport = transport = scheme.transport(endpoint, carrier)
+        return transport
 
     async def __aexit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
+        transport = self._transport
+        if transport is not None and not transport.cut():
+            await close_at_once(transport)
 
 
 @asynccontextmanager
-async def _shaken(
+async def _after_handshake(
     uri: str,
     endpoint: Endpoint,
     ssl_context: ssl.SSLContext | None,
     headers: tuple[tuple[str, str], ...],
     limits: Limits,
 ) -> AsyncIterator[Transport]:
-    """Open a transport that needs more than a bare TCP or Unix socket."""
+    """Open a transport that begins with a handshake of TLS, WebSocket or both."""
     async with AsyncExitStack() as stack:
         try:
-            if endpoint.scheme == "memory":
-                transport: Transport = await connect_memory(endpoint.host)
-                stack.push_async_callback(transport.aclose)
-            else:
-                socket, handshake = await _dial(endpoint)
-                stack.callback(socket.close)
-                stream: DirectStream | trio.SSLStream[DirectStream] = socket
-                if endpoint.uses_tls:
-                    context = ssl.create_default_context() if ssl_context is None else ssl_context
-                    stream = trio.SSLStream(socket, context, server_hostname=endpoint.host, https_compatible=True)
-                    handshake = await secure(stream, handshake)
-                if endpoint.is_websocket:
-                    # Imported only here: programs that use TCP start without it.
-                    from rsocket_trio.transports.websocket.transport import open_websocket
+            carrier = await endpoint.row.dial(endpoint)
+            stack.push_async_callback(close_at_once, carrier)
+            if not isinstance(carrier, trio.abc.Stream):
+                raise TypeError(f"{uri!r}: TLS and WebSocket need a stream of bytes")
+            stream: trio.abc.Stream = carrier
+            handshake = endpoint.row.handshake(endpoint, carrier)
+            if endpoint.uses_tls:
+                context = ssl.create_default_context() if ssl_context is None else ssl_context
+                secured = trio.SSLStream(carrier, context, server_hostname=endpoint.host, https_compatible=True)
+                stream, handshake = secured, await secure(secured, handshake)
+            if endpoint.is_websocket:
+                # Imported only here: programs that use TCP start without it.
+                from rsocket_trio.transports.websocket.transport import open_websocket
 
-                    opening = open_websocket(stream, endpoint, handshake, headers=headers, limits=limits)
-                    transport = await stack.enter_async_context(opening)
-                else:
-                    transport = ByteStreamTransport(stream, handshake)
+                opening = open_websocket(stream, endpoint, handshake, headers=headers, limits=limits)
+                transport: Transport = await stack.enter_async_context(opening)
+            else:
+                transport = ByteStreamTransport(stream, handshake)
         except (OSError, trio.BrokenResourceError) as exc:
             raise ConnectionLost(f"{uri}: {reason(exc)}") from exc
         yield transport
-
-
-async def _dial(endpoint: Endpoint) -> tuple[DirectStream, Handshake]:
-    """Connect a socket. Return it and the peer's address. Raise ``OSError``."""
-    if endpoint.scheme == "unix":
-        return await open_unix(endpoint.path), Handshake(transport="unix", peer=endpoint.path)
-    stream = await open_tcp(endpoint.host, endpoint.port)
-    return stream, Handshake(transport=endpoint.scheme, peer=stream.peer)

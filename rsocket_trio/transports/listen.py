@@ -14,30 +14,31 @@ import attrs
 import trio
 
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, reason
-from rsocket_trio.transports.memory import MemoryListener, MemoryTransport, listen_memory
-from rsocket_trio.transports.origins import OWN, Origins
-from rsocket_trio.transports.socket_stream import DirectStream
+from rsocket_trio.transports.schemes import (
+    DEFAULT_BACKLOG,
+    AnyListener,
+    Carrier,
+    Endpoint,
+    ListenOptions,
+    close_at_once,
+    parse_uri,
+)
 from rsocket_trio.transports.sockets import (
     SharedListener,
     SocketListener,
-    bind_tcp,
-    bind_unix,
     secure,
     server_tls,
 )
-from rsocket_trio.transports.uris import Endpoint, parse_uri
-
-DEFAULT_BACKLOG = 1024
-"""Connections that the system completes before they are accepted. It cuts this down to its own maximum."""
+from rsocket_trio.transports.websocket.origins import OWN, Origins
 
 FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Errors of the system when this process, or all of them, may have no more sockets."""
-PATIENCE = 0.1
+ACCEPT_RETRY_DELAY = 0.1
 """Seconds until accepting is tried again after such an error."""
-TOLD_AGAIN = 60.0
+LOG_INTERVAL = 60.0
 """Seconds between two lines in the log about it."""
 
 logger = logging.getLogger(__name__)
@@ -55,10 +56,10 @@ class Shortage:
         if error.errno not in FULL:
             raise error
         self._tell(uri, error, trio.current_time())
-        await trio.sleep(PATIENCE)
+        await trio.sleep(ACCEPT_RETRY_DELAY)
 
     def _tell(self, uri: str, error: OSError, now: float) -> None:
-        if now - self._told < TOLD_AGAIN:
+        if now - self._told < LOG_INTERVAL:
             self._untold += 1
             return
         more = f"; {self._untold} more tries since the last such line" if self._untold else ""
@@ -70,30 +71,17 @@ class Accepted:
     """An accepted connection that has not sent anything yet."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        stream: DirectStream | MemoryTransport,
-        ssl_context: ssl.SSLContext | None,
-        origins: Origins = OWN,
+        self, endpoint: Endpoint, carrier: Carrier, ssl_context: ssl.SSLContext | None, origins: Origins = OWN
     ) -> None:
         self.endpoint = endpoint
-        self._stream = stream
+        self._carrier = carrier
         self._ssl_context = ssl_context
         self._origins = origins
 
     def plain(self) -> Transport | None:
         """Return the connection as it is if it needs no handshake, else ``None``. The caller closes it."""
-        stream, endpoint = self._stream, self.endpoint
-        if isinstance(stream, MemoryTransport):
-            return stream
-        if endpoint.uses_tls or endpoint.is_websocket:
-            return None
-        return ByteStreamTransport(stream, self._handshake(stream))
-
-    def _handshake(self, stream: DirectStream) -> Handshake:
-        endpoint = self.endpoint
-        peer = endpoint.path if endpoint.scheme == "unix" else stream.peer
-        return Handshake(transport=endpoint.scheme, peer=peer)
+        scheme = self.endpoint.row
+        return None if scheme.needs_handshake else scheme.transport(self.endpoint, self._carrier)
 
     @asynccontextmanager
     async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
@@ -101,21 +89,17 @@ class Accepted:
 
         Raise ``HandshakeFailed``. The caller bounds the time: this waits for a peer that may never send anything.
         """
-        stream = self._stream
-        if isinstance(stream, MemoryTransport):
-            try:
-                yield stream
-            finally:
-                await stream.aclose()
-            return
-        endpoint = self.endpoint
-        handshake = self._handshake(stream)
+        carrier, endpoint = self._carrier, self.endpoint
         try:
-            ready: DirectStream | trio.SSLStream[DirectStream] = stream
+            if not isinstance(carrier, trio.abc.Stream):
+                yield carrier
+                return
+            handshake = endpoint.row.handshake(endpoint, carrier)
+            ready: trio.abc.Stream = carrier
             if endpoint.uses_tls:
                 assert self._ssl_context is not None
-                ready = server_tls(self._ssl_context, stream)
-                handshake = await secure(ready, handshake)
+                secured = server_tls(self._ssl_context, carrier)
+                ready, handshake = secured, await secure(secured, handshake)
             if endpoint.is_websocket:
                 # Imported only here: programs that use TCP start without it.
                 from rsocket_trio.transports.websocket.transport import accept_websocket
@@ -128,7 +112,11 @@ class Accepted:
             else:
                 yield ByteStreamTransport(ready, handshake)
         finally:
-            await trio.aclose_forcefully(stream)
+            await close_at_once(carrier)
+
+    async def aclose(self) -> None:
+        """Close the connection at once."""
+        await close_at_once(self._carrier)
 
 
 class AcceptedStream:
@@ -152,7 +140,6 @@ class AcceptedStream:
             await trio.aclose_forcefully(self._stream)
 
 
-AnyListener: TypeAlias = SocketListener | MemoryListener
 Handler: TypeAlias = Callable[[Accepted | AcceptedStream], Awaitable[None]]
 
 
@@ -197,7 +184,7 @@ class BoundListener(trio.abc.AsyncResource):
         """Return the endpoint for another process to accept here, too. Raise ``TypeError`` if only this one can."""
         descriptors: list[int] = []
         for listener in self._listeners:
-            if isinstance(listener, MemoryListener | SharedListener):
+            if not isinstance(listener, SocketListener) or isinstance(listener, SharedListener):
                 raise TypeError(f"{self.uri} is within one process")
             descriptors.append(listener.socket.fileno())
         return Inherited(self.endpoint, tuple(descriptors))
@@ -227,12 +214,19 @@ class BoundListener(trio.abc.AsyncResource):
             except HandshakeFailed as exc:
                 logger.debug("%s: a client was turned away: %s", self.uri, exc)
 
-        # Without a handshake this coroutine is left out: one more that waits costs memory for each connection.
-        needs_handshake = self.endpoint.uses_tls or self.endpoint.is_websocket
+        async def handle_and_close(accepted: Accepted) -> None:
+            try:
+                await handler(accepted)
+            finally:
+                await accepted.aclose()
+
+        # Mostly both coroutines are left out: one more that waits costs memory for each connection.
+        scheme = self.endpoint.row
+        chosen = handle if scheme.needs_handshake else handler if scheme.cuts else handle_and_close
         async with trio.open_nursery() as nursery:
             tasks = handler_nursery or nursery
             for listener in self._listeners:
-                nursery.start_soon(self._accept, listener, handle if needs_handshake else handler, tasks)
+                nursery.start_soon(self._accept, listener, chosen, tasks)
             # Bound sockets queue connections already, so no client that learns the URI comes too early.
             task_status.started(self.uri)
 
@@ -256,7 +250,7 @@ class BoundListener(trio.abc.AsyncResource):
                 await listener.aclose()
 
 
-class GivenListener(trio.abc.AsyncResource):
+class ListenerAdapter(trio.abc.AsyncResource):
     """A listener of the application's own, for any kind of Trio stream."""
 
     uri = "stream"
@@ -320,7 +314,7 @@ async def open_listeners(
     shortage = Shortage()
     try:
         for endpoint in endpoints:
-            bound.append(await _bind(endpoint, ssl_context, unix_mode, backlog, shortage, origins))
+            bound.append(await _bind(endpoint, ssl_context, ListenOptions(unix_mode, backlog), shortage, origins))
     except BaseException:
         for listener in bound:
             await listener.aclose()
@@ -331,21 +325,12 @@ async def open_listeners(
 async def _bind(
     endpoint: Endpoint,
     ssl_context: ssl.SSLContext | None,
-    unix_mode: int | None,
-    backlog: int,
+    options: ListenOptions,
     shortage: Shortage,
     origins: Origins,
 ) -> BoundListener:
-    listeners: Sequence[AnyListener]
     try:
-        if endpoint.scheme == "memory":
-            listeners = [listen_memory(endpoint.host)]
-        elif endpoint.scheme == "unix":
-            listeners = [bind_unix(endpoint.path, unix_mode, backlog)]
-        else:
-            tcp = await bind_tcp(endpoint.host, endpoint.port, backlog)
-            endpoint = attrs.evolve(endpoint, port=tcp[0].socket.getsockname()[1])
-            listeners = tcp
+        bound, listeners = await endpoint.row.listen(endpoint, options)
     except OSError as exc:
         raise OSError(exc.errno, f"cannot listen on {endpoint}: {reason(exc)}") from exc
-    return BoundListener(endpoint, listeners, ssl_context, shortage, origins)
+    return BoundListener(bound, listeners, ssl_context, shortage, origins)

@@ -26,7 +26,7 @@ IN_A_ROW = 4
 """Writes that may follow each other before others run."""
 
 
-class DirectStream(trio.abc.HalfCloseableStream):
+class SocketStream(trio.abc.HalfCloseableStream):
     """A connected stream socket. One task reads, one task writes.
 
     ``address`` is that of the other end, if it is known already. ``is_drained`` tells that the last read emptied the

@@ -15,7 +15,7 @@ import trio
 
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import HandshakeFailed, reason
-from rsocket_trio.transports.socket_stream import DirectStream
+from rsocket_trio.transports.socket_stream import SocketStream
 
 COMMON_PORT_TRIES = 16
 """Tries to find a free port that several addresses share."""
@@ -36,7 +36,7 @@ ONE_LOST = frozenset(
 """Errors of accept that concern one connection only, according to Linux's accept(2)."""
 
 
-async def open_tcp(host: str, port: int) -> DirectStream:
+async def open_tcp(host: str, port: int) -> SocketStream:
     """Connect to a host, at the first of its addresses that answers. Raise ``OSError``."""
     family = _family(host)
     if family is None:
@@ -55,12 +55,12 @@ async def open_tcp(host: str, port: int) -> DirectStream:
         raise
 
 
-async def open_unix(path: str) -> DirectStream:
+async def open_unix(path: str) -> SocketStream:
     """Connect to a Unix socket. Raise ``OSError``."""
     return _taken_over(await trio.open_unix_socket(path))
 
 
-async def _connect(connecting: socket.socket, address: tuple[str, int]) -> DirectStream:
+async def _connect(connecting: socket.socket, address: tuple[str, int]) -> SocketStream:
     connecting.setblocking(False)
     try:
         connecting.connect(address)
@@ -69,13 +69,13 @@ async def _connect(connecting: socket.socket, address: tuple[str, int]) -> Direc
         error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             raise OSError(error, os.strerror(error)) from None
-    return DirectStream(connecting)
+    return SocketStream(connecting)
 
 
-def _taken_over(stream: trio.SocketStream) -> DirectStream:
+def _taken_over(stream: trio.SocketStream) -> SocketStream:
     """Take the socket out of a Trio stream, which is of no more use then."""
     family = stream.socket.family
-    return DirectStream(socket.socket(family, socket.SOCK_STREAM, fileno=stream.socket.detach()))
+    return SocketStream(socket.socket(family, socket.SOCK_STREAM, fileno=stream.socket.detach()))
 
 
 def _family(host: str) -> socket.AddressFamily | None:
@@ -87,7 +87,7 @@ def _family(host: str) -> socket.AddressFamily | None:
     return None
 
 
-async def secure(stream: trio.SSLStream[DirectStream], handshake: Handshake) -> Handshake:
+async def secure(stream: trio.SSLStream[trio.abc.Stream], handshake: Handshake) -> Handshake:
     """Do the TLS handshake at once, not at the first read. Return the handshake with the peer's certificate.
 
     Raise ``HandshakeFailed``.
@@ -156,14 +156,14 @@ def _bind_all(
     return bound
 
 
-class SocketListener(trio.abc.Listener[DirectStream]):
+class SocketListener(trio.abc.Listener[SocketStream]):
     """Accepts from a listening socket. A cancel never drops an accepted connection."""
 
     def __init__(self, listening: socket.socket) -> None:
         listening.setblocking(False)
         self.socket = listening
 
-    async def accept(self) -> DirectStream:
+    async def accept(self) -> SocketStream:
         """Return the next connection.
 
         Raise ``ClosedResourceError``, and ``OSError`` if this process may have no more sockets.
@@ -184,7 +184,7 @@ class SocketListener(trio.abc.Listener[DirectStream]):
             self.socket.close()
         await trio.lowlevel.checkpoint()
 
-    def _take(self) -> DirectStream | None:
+    def _take(self) -> SocketStream | None:
         """Return the connection that waits first; ``None`` if none does, or it is gone already."""
         if self.socket.fileno() < 0:
             raise trio.ClosedResourceError
@@ -196,7 +196,7 @@ class SocketListener(trio.abc.Listener[DirectStream]):
             if error.errno not in ONE_LOST:
                 raise
             return None
-        return DirectStream(accepted, address)
+        return SocketStream(accepted, address)
 
 
 class SharedListener(SocketListener):
@@ -212,7 +212,7 @@ class SharedListener(SocketListener):
         self._got_the_last = False
         self._in_a_row = 0
 
-    async def accept(self) -> DirectStream:
+    async def accept(self) -> SocketStream:
         """Return the next connection. A cancel never drops an accepted connection."""
         await trio.lowlevel.checkpoint()
         if self._in_a_row == IN_A_ROW:
@@ -295,6 +295,6 @@ def _remove_stale(path: str) -> None:
     raise OSError(errno.EADDRINUSE, "somebody listens there already")
 
 
-def server_tls(context: ssl.SSLContext, stream: DirectStream) -> trio.SSLStream[DirectStream]:
+def server_tls(context: ssl.SSLContext, stream: trio.abc.Stream) -> trio.SSLStream[trio.abc.Stream]:
     """Return the server's side of TLS over an accepted stream, its handshake still to be done."""
     return trio.SSLStream(stream, context, server_side=True, https_compatible=True)

@@ -25,7 +25,7 @@ from rsocket_trio import (
 from rsocket_trio.connection.protocols import ALL, STREAMUX
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 from tests.application.worlds import CHANNEL, LACKS, PATIENCE, SUBSCRIPTION, Overheard, Seen, application
 from tests.conformance import raw
 

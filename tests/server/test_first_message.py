@@ -7,7 +7,7 @@ import trio
 import trio_websocket
 
 from rsocket_trio import Payload, Responder, open_connection, serve
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 
 
 async def end_of(socket: trio_websocket.WebSocketConnection) -> trio_websocket.CloseReason | None:

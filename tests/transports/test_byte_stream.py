@@ -12,7 +12,7 @@ from rsocket_trio.errors import ConnectionLost, LocalProtocolError, RemoteProtoc
 from rsocket_trio.mux.framing import AT_ONCE, Framing24, Unframed
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.socket_stream import DirectStream
+from rsocket_trio.transports.socket_stream import SocketStream
 from tests.transports.pairs import receive_frames, transport_pair
 
 FRAMES = [b"frame one", b"frame two", b"x" * 70_000]
@@ -138,7 +138,7 @@ async def test_where_nobody_counts_frames_reads_stay_small() -> None:
 async def test_a_transport_with_frames_left_over_is_not_idle() -> None:
     ours, theirs = socket.socketpair()
     framing = Framing24()
-    transport = ByteStreamTransport(DirectStream(ours))
+    transport = ByteStreamTransport(SocketStream(ours))
     transport.use_framing(framing)
     with theirs:
         was_idle = transport.is_idle

@@ -8,6 +8,7 @@ import re
 import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -15,10 +16,8 @@ from trio.testing import MockClock
 
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.listen import PATIENCE, Accepted, BoundListener, GivenListener, open_listeners
-from rsocket_trio.transports.memory import MemoryTransport
-from rsocket_trio.transports.socket_stream import DirectStream
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.listen import ACCEPT_RETRY_DELAY, Accepted, BoundListener, ListenerAdapter, open_listeners
+from rsocket_trio.transports.schemes import parse_uri
 from tests.transports.pairs import receive_frames, transport_pair
 
 
@@ -294,7 +293,7 @@ def troubled(listener: BoundListener, wrong: int, monkeypatch: pytest.MonkeyPatc
     answers = [OSError(wrong, os.strerror(wrong))] * failures
     accept = inner.accept
 
-    async def fail_first() -> DirectStream | MemoryTransport:
+    async def fail_first() -> Any:
         if answers:
             raise answers.pop()
         return await accept()
@@ -320,7 +319,7 @@ async def test_accepting_goes_on_as_soon_as_there_are_descriptors_again(
             await accepted.wait()
         nursery.cancel_scope.cancel()
 
-    assert trio.current_time() - started == pytest.approx(2 * PATIENCE)
+    assert trio.current_time() - started == pytest.approx(2 * ACCEPT_RETRY_DELAY)
     text = "memory://m: no connection can be accepted: too many open files"
     assert [record.getMessage() for record in caplog.records] == [text]
 
@@ -333,7 +332,7 @@ async def test_listeners_that_get_no_descriptors_say_so_once_a_minute_together(
         for listener in listeners:
             troubled(listener, errno.EMFILE, monkeypatch, failures=10_000)
             await nursery.start(listener.serve, hold)
-        await trio.sleep(3 * 60 - PATIENCE / 2)
+        await trio.sleep(3 * 60 - ACCEPT_RETRY_DELAY / 2)
         nursery.cancel_scope.cancel()
 
     first, *later = [record.getMessage() for record in caplog.records]
@@ -342,7 +341,7 @@ async def test_listeners_that_get_no_descriptors_say_so_once_a_minute_together(
     for line in later:
         found = re.fullmatch(r"memory://(one|two): .*; (\d+) more tries since the last such line", line)
         assert found is not None
-        assert int(found[2]) == pytest.approx(2 * 60 / PATIENCE, abs=3)
+        assert int(found[2]) == pytest.approx(2 * 60 / ACCEPT_RETRY_DELAY, abs=3)
 
 
 async def test_a_listener_of_the_applications_own_without_descriptors_says_so_once(
@@ -356,7 +355,7 @@ async def test_a_listener_of_the_applications_own_without_descriptors_says_so_on
             return
 
     async with trio.open_nursery() as nursery:
-        await nursery.start(GivenListener(Full()).serve, hold)
+        await nursery.start(ListenerAdapter(Full()).serve, hold)
         await trio.sleep(10)
         nursery.cancel_scope.cancel()
 

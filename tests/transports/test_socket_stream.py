@@ -12,22 +12,22 @@ import trio.testing
 
 from rsocket_trio.mux.framing import Unframed
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
-from rsocket_trio.transports.socket_stream import IN_A_ROW, DirectStream
+from rsocket_trio.transports.socket_stream import IN_A_ROW, SocketStream
 from rsocket_trio.transports.sockets import SocketListener, open_tcp, open_unix
 
-Pair = tuple[DirectStream, DirectStream]
+Pair = tuple[SocketStream, SocketStream]
 
 
 async def over_unix() -> Pair:
     here, there = socket.socketpair()
-    return DirectStream(here), DirectStream(there)
+    return SocketStream(here), SocketStream(there)
 
 
 async def over_tcp() -> Pair:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         here = await open_tcp("127.0.0.1", listening.getsockname()[1])
         there, _ = listening.accept()
-    return here, DirectStream(there)
+    return here, SocketStream(there)
 
 
 async def clogged() -> Pair:
@@ -201,7 +201,7 @@ async def test_who_was_reached_is_named_and_not_what_was_asked_for() -> None:
         async with await open_tcp("0.0.0.0", port) as stream:
             assert stream.peer == f"127.0.0.1:{port}"
         accepted, address = listening.accept()
-        async with DirectStream(accepted, address) as there:
+        async with SocketStream(accepted, address) as there:
             assert there.peer.startswith("127.0.0.1:")
 
 

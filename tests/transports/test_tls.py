@@ -15,7 +15,7 @@ from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.listen import Accepted, open_listeners
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 from tests.transports.pairs import receive_frames, transport_pair
 
 AUTHORITY = trustme.CA()

@@ -14,6 +14,7 @@ import attrs
 
 from rsocket_trio.server.processes.import_responder import split_name
 from rsocket_trio.transports.listen import Inherited
+from rsocket_trio.transports.schemes import REGISTRY
 
 Run: TypeAlias = Callable[..., Awaitable[None]]
 """``run(responder, inherited, retiring=event, task_status=...)`` serves what was inherited until it is cancelled.
@@ -114,7 +115,8 @@ def check_workers(workers: object, name: object, schemes: Sequence[str], *, resu
         raise TypeError("with workers the responder is named, as in 'app:responder': each process imports it")
     if split_name(name)[0] == "__main__":
         raise ValueError(f"{name}: workers don't run the main script: move the responder into a module")
-    if "memory" in schemes:
-        raise ValueError("memory:// is within one process: workers can't share it")
+    for scheme in schemes:
+        if REGISTRY[scheme].is_local:
+            raise ValueError(f"{scheme}:// is within one process: workers can't share it")
     if resumes and workers > 1:
         raise ValueError("resume needs one process, for a client that comes back may reach another worker")

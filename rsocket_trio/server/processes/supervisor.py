@@ -20,7 +20,7 @@ from rsocket_trio.server.processes.child import FAILURES, open_child
 from rsocket_trio.server.processes.messages import LINGER, Orders, Run, check_workers, encode_run
 from rsocket_trio.server.processes.restart_backoff import Patience
 from rsocket_trio.transports.listen import open_listeners
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 
 logger = logging.getLogger("rsocket_trio")
 

@@ -41,7 +41,7 @@ MASKED_HEADERS = tuple(bytes((BINARY, MASKED | length)) for length in range(IN_T
 XORED = tuple(bytes(byte ^ key for byte in range(256)) for key in range(256))
 
 
-class Messages:
+class MessageReader:
     """Reads the messages that one peer sends.
 
     ``client`` tells which side we are: a client's frames come to it unmasked, a server's masked. ``replies`` are to be
@@ -50,7 +50,7 @@ class Messages:
     """
 
     __slots__ = (
-        *("_count", "_direct", "_foreign", "_fragments", "_gathering", "_judge", "_key", "_max", "_max_tiny", "_rest"),
+        *("_count", "_fast", "_foreign", "_fragments", "_gathering", "_judge", "_key", "_max", "_max_tiny", "_rest"),
         *("_size", "_tiny", "_told", "_unfinished", "client", "closed", "fault", "judged", "missing", "refusal"),
         "replies",
     )
@@ -76,7 +76,7 @@ class Messages:
         self._judge: Connection | None = None  # made for the first frame that is unusual
         self._foreign = 0  # bytes to come of a frame that wsproto handles
         self._told = 0  # bytes of an incomplete header that wsproto was given already
-        self._direct = True  # whether a message may begin here and is delivered
+        self._fast = True  # whether a message may begin here and is delivered
         self._unfinished = False  # whether a message in fragments is on its way
         self._fragments = bytearray()  # the received part of it
         self._size = 0  # the size of that part, kept or not
@@ -94,32 +94,32 @@ class Messages:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the binary messages that this chunk completes. Then see ``replies``, ``refusal`` and ``closed``."""
-        messages: list[bytes] = []
+        ready: list[bytes] = []
         offset = self.judged = 0
         if self.missing:
             offset = self.missing
             if len(chunk) < offset:
                 self._gather(chunk)
-                return messages
-            messages.append(self._gathering.complete(self._unmasked(chunk[:offset])))
+                return ready
+            ready.append(self._gathering.complete(self._unmasked(chunk[:offset])))
             self.missing = 0
         elif self._foreign:
-            offset = self._pass_on(chunk, 0, messages)
+            offset = self._pass_on(chunk, 0, ready)
         elif self._rest:
             chunk, self._rest = self._rest + chunk, b""
         mark, key_size = (0, 0) if self.client else (MASKED, KEY)
         largest, size, from_bytes = self._max, len(chunk), int.from_bytes
         while self.closed is None and (start := offset + 2) <= size:
             length = chunk[offset + 1] - mark
-            direct = chunk[offset] == BINARY and 0 <= length <= IN_EIGHT and self._direct
-            if direct and length >= IN_TWO:
+            fast = chunk[offset] == BINARY and 0 <= length <= IN_EIGHT and self._fast
+            if fast and length >= IN_TWO:
                 start, shortest = (offset + 4, IN_TWO) if length == IN_TWO else (offset + 10, 0x10000)
                 if start > size:
                     break
                 length = from_bytes(chunk[offset + 2 : start], "big")
-                direct = length >= shortest
-            if not direct or length > largest:
-                offset = self._judged(chunk, offset, messages)
+                fast = length >= shortest
+            if not fast or length > largest:
+                offset = self._judged(chunk, offset, ready)
                 if self._told:
                     break
                 continue
@@ -130,11 +130,11 @@ class Messages:
             if offset > size:
                 self.missing, self._key = length, chunk[start:body]
                 self._gather(chunk[body:])
-                return messages
+                return ready
             data = chunk[body:offset]
-            messages.append(masked(data, chunk[start:body]) if key_size else data)
+            ready.append(masked(data, chunk[start:body]) if key_size else data)
         self._rest = chunk[offset:] if self.closed is None else b""
-        return messages
+        return ready
 
     def allow(self, more: int) -> None:
         """Raise the size limit of messages by so many bytes."""
@@ -165,26 +165,26 @@ class Messages:
         self._key = key[turn:] + key[:turn]
         return masked(piece, key)
 
-    def _judged(self, chunk: bytes, offset: int, messages: list[bytes]) -> int:
+    def _judged(self, chunk: bytes, offset: int, ready: list[bytes]) -> int:
         """Give wsproto the frame that begins here, or the part that is here. Return where it ends."""
         self.judged += 1
         told, self._told = self._told, 0
         header, length = measure(chunk, offset)
         if not header:
             # wsproto may reject it from its first bytes already.
-            self._hear(chunk[offset + told :], messages)
-            self._told, self._direct = len(chunk) - offset, False
+            self._hear(chunk[offset + told :], ready)
+            self._told, self._fast = len(chunk) - offset, False
             return offset
         self._foreign = header + length - told
         if chunk[offset] & CONTROL:
-            return self._pass_on(chunk, offset + told, messages)
+            return self._pass_on(chunk, offset + told, ready)
         # wsproto finds other faults of a header, and reports them first.
         body = offset + header
-        self._hear(chunk[offset + told : body], messages)
+        self._hear(chunk[offset + told : body], ready)
         self._foreign = length
         if self.closed is None and (too_much := self._excess(chunk[offset], length)) is not None:
             self._close(too_much)
-        return body if self.closed is not None else self._pass_on(chunk, body, messages)
+        return body if self.closed is not None else self._pass_on(chunk, body, ready)
 
     def _excess(self, first: int, length: int) -> CloseConnection | None:
         """Return the reason to refuse a frame before its body is read, ``None`` if there is none.
@@ -202,20 +202,20 @@ class Messages:
             return CloseConnection(POLICY_VIOLATION, f"message of more than {MOST_FRAMES} frames")
         return None
 
-    def _pass_on(self, chunk: bytes, offset: int, messages: list[bytes]) -> int:
+    def _pass_on(self, chunk: bytes, offset: int, ready: list[bytes]) -> int:
         """Give wsproto the part of its frame that is here. Return where that ends."""
         part = chunk[offset : offset + self._foreign]
         self._foreign -= len(part)
-        self._hear(part, messages)
+        self._hear(part, ready)
         return offset + len(part)
 
-    def _hear(self, data: bytes, messages: list[bytes]) -> None:
+    def _hear(self, data: bytes, ready: list[bytes]) -> None:
         """Give these bytes to wsproto, and handle its events."""
         judge = self._wsproto()
         judge.receive_data(data)
         for event in judge.events():
             if isinstance(event, BytesMessage | TextMessage):
-                self._take(event, messages)
+                self._take(event, ready)
             elif isinstance(event, Ping):
                 if judge.state is ConnectionState.OPEN:
                     self.replies.append(bytes(judge.send(event.response())))
@@ -223,9 +223,9 @@ class Messages:
                 self._close(event)
             if self.closed is not None:
                 return
-        self._direct = not self._unfinished and self.refusal is None
+        self._fast = not self._unfinished and self.refusal is None
 
-    def _take(self, part: BytesMessage | TextMessage, messages: list[bytes]) -> None:
+    def _take(self, part: BytesMessage | TextMessage, ready: list[bytes]) -> None:
         """Take a message, or a part of it. Of a text message only the size is kept."""
         self._size += len(part.data)
         if isinstance(part, BytesMessage) and self.refusal is None:
@@ -237,7 +237,7 @@ class Messages:
             if isinstance(part, TextMessage):
                 self.refusal = text_refused(self._size)
             else:
-                messages.append(bytes(self._fragments))
+                ready.append(bytes(self._fragments))
         self._fragments, self._size, self._count, self._tiny = bytearray(), 0, 0, 0
 
     def _close(self, event: CloseConnection) -> None:

@@ -25,16 +25,16 @@ from rsocket_trio.transports.byte_stream import (
     next_read_size,
     say_the_end,
 )
-from rsocket_trio.transports.origins import Origins
-from rsocket_trio.transports.socket_stream import DirectStream
-from rsocket_trio.transports.uris import Endpoint
-from rsocket_trio.transports.websocket.framing import ENDINGS, KEY, UNSUPPORTED_DATA, Messages, join
+from rsocket_trio.transports.schemes import Endpoint
+from rsocket_trio.transports.socket_stream import SocketStream
+from rsocket_trio.transports.websocket.framing import ENDINGS, KEY, UNSUPPORTED_DATA, MessageReader, join
+from rsocket_trio.transports.websocket.origins import Origins
 from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upgrade
 
 PONG = 0x8A
 """The first byte of an answer to a ping."""
 JUDGED = 12
-"""Messages cut by ``Messages`` that take as long as one frame that wsproto handles."""
+"""MessageReader cut by ``MessageReader`` that take as long as one frame that wsproto handles."""
 ANSWERING = 1.0
 """Seconds within which a small write ends once the system takes bytes."""
 
@@ -48,9 +48,9 @@ class WebSocketTransport:
 
     __slots__ = (
         "_answering",
-        "_messages",
         "_put_all",
         "_read_size",
+        "_reader",
         "_ready",
         "_shown",
         "_stream",
@@ -63,12 +63,12 @@ class WebSocketTransport:
     send_at_once = None
     is_idle = False
 
-    def __init__(self, stream: trio.abc.Stream, messages: Messages, handshake: Handshake, received: bytes) -> None:
+    def __init__(self, stream: trio.abc.Stream, reader: MessageReader, handshake: Handshake, received: bytes) -> None:
         self.handshake = handshake
         self._stream = stream
-        self._put_all = stream.put_all if isinstance(stream, DirectStream) else stream.send_all
-        self._messages = messages
-        self._ready = messages.feed(received)
+        self._put_all = stream.put_all if isinstance(stream, SocketStream) else stream.send_all
+        self._reader = reader
+        self._ready = reader.feed(received)
         self._shown = 0
         self._read_size = FIRST_READ_SIZE
         # The receiving task answers pings while the sending task may be in the middle of a message.
@@ -81,7 +81,7 @@ class WebSocketTransport:
 
     def allow(self, more: int) -> None:
         """Raise the size limit of messages by so many bytes."""
-        self._messages.allow(more)
+        self._reader.allow(more)
 
     async def peek(self) -> tuple[bytes, bool]:
         """Return the first message, at each further call with one more, and whether no more can come.
@@ -96,10 +96,10 @@ class WebSocketTransport:
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write, a message each."""
-        messages = self._messages
-        if messages.closed is not None:
-            raise trio.BrokenResourceError(_said(messages.closed))
-        await self._write(join(frames, os.urandom(KEY * len(frames)) if messages.client else b""))
+        reader = self._reader
+        if reader.closed is not None:
+            raise trio.BrokenResourceError(_said(reader.closed))
+        await self._write(join(frames, os.urandom(KEY * len(frames)) if reader.client else b""))
 
     async def receive(self) -> Sequence[bytes]:
         """Return the next messages, at least one; an empty sequence once the peer has closed.
@@ -117,7 +117,7 @@ class WebSocketTransport:
     @property
     def mid_frame(self) -> bool:
         """Whether a part of a message was received and its rest was not, or reading waits for an answer to leave."""
-        return self._messages.mid_frame or self._answering
+        return self._reader.mid_frame or self._answering
 
     @property
     def has_unread(self) -> bool:
@@ -129,18 +129,18 @@ class WebSocketTransport:
 
         No task may be in ``send`` or ``receive`` meanwhile. The caller bounds the time.
         """
-        messages, stream = self._messages, self._stream
+        reader, stream = self._reader, self._stream
         discarded = 0
         try:
-            await self._write(messages.goodbye(code if messages.refusal is None else UNSUPPORTED_DATA))
-            while messages.closed is None and discarded < DISCARD_LIMIT:
+            await self._write(reader.goodbye(code if reader.refusal is None else UNSUPPORTED_DATA))
+            while reader.closed is None and discarded < DISCARD_LIMIT:
                 chunk = bytes(await stream.receive_some(self._read_size))
                 if not chunk:
                     break
                 discarded += len(chunk)
                 self._feed(chunk)
             # RFC 6455, 7.1.1: the server closes first, once both sent a close frame, and the client waits for it.
-            if messages.client or not messages.is_over:
+            if reader.client or not reader.is_over:
                 await say_the_end(stream, DISCARD_LIMIT - discarded)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
@@ -155,18 +155,18 @@ class WebSocketTransport:
 
     async def _read(self) -> bool:
         """Read once, after writing the answers that are due. Return False at the end."""
-        messages = self._messages
-        if messages.replies:
+        reader = self._reader
+        if reader.replies:
             await self._answer()
-        if messages.refusal is not None:
-            raise messages.refusal
-        if messages.fault is not None:
-            raise messages.fault
-        if messages.closed is not None:
-            if messages.closed.code in ENDINGS:
+        if reader.refusal is not None:
+            raise reader.refusal
+        if reader.fault is not None:
+            raise reader.fault
+        if reader.closed is not None:
+            if reader.closed.code in ENDINGS:
                 return False
-            raise trio.BrokenResourceError(_said(messages.closed))
-        size, missing = self._read_size, messages.missing
+            raise trio.BrokenResourceError(_said(reader.closed))
+        size, missing = self._read_size, reader.missing
         if missing > LEAST_READ_SIZE:
             size = min(size + missing, LARGEST_READ)
         try:
@@ -176,14 +176,14 @@ class WebSocketTransport:
         if chunk:
             self._ready += self._feed(chunk)
         else:
-            messages.end()
+            reader.end()
         return True
 
     def _feed(self, chunk: bytes) -> list[bytes]:
-        messages = self._messages
-        ready = messages.feed(chunk)
+        reader = self._reader
+        ready = reader.feed(chunk)
         if len(chunk) >= self._read_size:
-            judged = len(ready) + JUDGED * messages.judged
+            judged = len(ready) + JUDGED * reader.judged
             self._read_size = next_read_size(self._read_size, len(chunk), judged, READ_SIZE)
         return ready
 
@@ -193,7 +193,7 @@ class WebSocketTransport:
         If another task writes, that task sends them, and a later ping's answer replaces an earlier one's (RFC 6455,
         5.5.3).
         """
-        replies = self._messages.replies
+        replies = self._reader.replies
         try:
             self._writing.acquire_nowait()
         except trio.WouldBlock:
@@ -228,7 +228,7 @@ class WebSocketTransport:
 
     async def _send_all(self, data: bytes) -> None:
         """Write as ``_write`` does, with the lock held, and include answers that come to wait meanwhile."""
-        replies = self._messages.replies
+        replies = self._reader.replies
         if self._torn:
             raise trio.BrokenResourceError("a write was cancelled before it was done")
         while data or replies:
@@ -260,7 +260,7 @@ async def open_websocket(
     """
     try:
         handshake, rest = await request_upgrade(stream, endpoint, handshake, headers)
-        yield WebSocketTransport(stream, _messages(limits, client=True), handshake, rest)
+        yield WebSocketTransport(stream, _reader(limits, client=True), handshake, rest)
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
@@ -276,14 +276,14 @@ async def accept_websocket(
     """
     try:
         handshake, rest = await grant_upgrade(stream, endpoint, handshake, origins)
-        yield WebSocketTransport(stream, _messages(limits, client=False), handshake, rest)
+        yield WebSocketTransport(stream, _reader(limits, client=False), handshake, rest)
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
 
 
-def _messages(limits: Limits, *, client: bool) -> Messages:
-    return Messages(client=client, max_message=limits.frame_size, max_tiny=limits.tiny_fragments)
+def _reader(limits: Limits, *, client: bool) -> MessageReader:
+    return MessageReader(client=client, max_message=limits.frame_size, max_tiny=limits.tiny_fragments)
 
 
 def _said(closed: CloseConnection) -> str:

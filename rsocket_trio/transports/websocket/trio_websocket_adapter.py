@@ -15,7 +15,7 @@ from rsocket_trio.transports.websocket.framing import ENDINGS, UNSUPPORTED_DATA,
 from rsocket_trio.transports.websocket.upgrade import as_text
 
 
-class GivenWebSocket:
+class TrioWebSocketAdapter:
     """Frames as binary messages of a ``trio_websocket.WebSocketConnection``.
 
     Its owner's nursery runs it, and its own ``max_message_size`` and ``message_queue_size`` hold. It costs several
@@ -65,9 +65,9 @@ class GivenWebSocket:
 
         A text message raises ``RemoteProtocolError``.
         """
-        messages, self._peeked = self._peeked, []
+        ready, self._peeked = self._peeked, []
         self._shown = 0
-        return messages or await self._take()
+        return ready or await self._take()
 
     async def finish(self, code: int = 1000) -> None:
         """Send a close frame and wait for the peer's; the code is 1003 if a text message was refused."""

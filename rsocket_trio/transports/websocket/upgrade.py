@@ -17,8 +17,8 @@ from wsproto.utilities import generate_accept_token
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused
-from rsocket_trio.transports.origins import Origins
-from rsocket_trio.transports.uris import Endpoint
+from rsocket_trio.transports.schemes import Endpoint
+from rsocket_trio.transports.websocket.origins import Origins
 
 SUBPROTOCOL = "rsocket"
 """Echoed to a client that offers it. Our client offers none: servers that echo nothing would make others fail."""

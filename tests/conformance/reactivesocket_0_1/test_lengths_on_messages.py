@@ -28,8 +28,8 @@ from rsocket_trio import (
 )
 from rsocket_trio.rsocket.dialects import ALL
 from rsocket_trio.transports.connect import open_transport
-from rsocket_trio.transports.lengths import LengthOnMessages
 from rsocket_trio.transports.memory import MemoryTransport, memory_pair
+from rsocket_trio.transports.websocket.length_prefix import LengthOnMessages
 
 clause = pytest.mark.clause
 NAME = "reactivesocket/0.1"

@@ -12,7 +12,7 @@ import pytest
 from rsocket_trio import Limits, Responder
 from rsocket_trio.server.processes.messages import Orders, check_workers, decode_run, encode_run, receive_orders
 from rsocket_trio.transports.listen import Inherited
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 
 
 async def run(*arguments: object, **terms: object) -> None:

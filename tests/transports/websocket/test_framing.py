@@ -15,7 +15,7 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, 
 
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.transports.websocket import framing as messages
-from rsocket_trio.transports.websocket.framing import BY_STRIDES, KEY, MOST_FRAMES, Messages, join, masked
+from rsocket_trio.transports.websocket.framing import BY_STRIDES, KEY, MOST_FRAMES, MessageReader, join, masked
 
 LARGE = 1 << 24
 TEXT, BINARY, CLOSE, PING, PONG, FIN = 1, 2, 8, 9, 10, 0x80
@@ -60,7 +60,7 @@ def heard(connection: Connection, chunks: list[bytes]) -> Iterator[Event]:
 
 
 def by_us(chunks: list[bytes], *, client: bool) -> Outcome:
-    ours = Messages(client=client, max_message=LARGE)
+    ours = MessageReader(client=client, max_message=LARGE)
     messages = [message for chunk in chunks for message in ours.feed(chunk)]
     refusal = None if ours.refusal is None else str(ours.refusal)
     return Outcome(messages, b"".join(ours.replies), refusal, None if ours.closed is None else ours.closed.code)
@@ -194,7 +194,7 @@ def test_a_mask_is_laid_on_byte_by_byte_and_taken_off_again(data: bytes, key: by
 @pytest.mark.parametrize("parts", [1, 2, 5])
 @pytest.mark.parametrize("client", [True, False])
 def test_a_message_may_be_as_large_as_the_limit_and_no_larger(client: bool, parts: int, extra: int) -> None:
-    ours = Messages(client=client, max_message=1000)
+    ours = MessageReader(client=client, max_message=1000)
     size = (1000 + extra) // parts
     bodies = [bytes(size)] * (parts - 1) + [bytes(1000 + extra - size * (parts - 1))]
     messages = []
@@ -219,7 +219,7 @@ def raw_header(first: int, length: int, *, client: bool, key: bytes = b"mask") -
     return start + (b"" if client else key)
 
 
-def closed_with(ours: Messages) -> int | None:
+def closed_with(ours: MessageReader) -> int | None:
     return None if ours.closed is None else int(ours.closed.code)
 
 
@@ -234,7 +234,7 @@ def test_a_message_that_is_announced_above_the_limit_is_refused_at_its_header(
 ) -> None:
     header = raw_header(first, length, client=client)
     for pieces in ([header], [header[place : place + 1] for place in range(len(header))]):
-        ours = Messages(client=client, max_message=1000)
+        ours = MessageReader(client=client, max_message=1000)
         for number, piece in enumerate(pieces, 1):
             assert closed_with(ours) is None, f"closed before byte {number}"
             assert ours.feed(piece) == []
@@ -249,7 +249,7 @@ def test_a_message_that_is_announced_above_the_limit_is_refused_at_its_header(
 
 @both
 def test_the_sum_of_fragments_is_refused_at_the_header_that_takes_it_above_the_limit(client: bool) -> None:
-    ours = Messages(client=client, max_message=1000)
+    ours = MessageReader(client=client, max_message=1000)
     ours.feed(raw_header(BINARY, 600, client=client) + bytes(600))
     ours.feed(raw_header(0, 399, client=client) + bytes(399))
     ours.feed(raw_header(FIN | PING, 2, client=client) + b"hi")
@@ -261,7 +261,7 @@ def test_the_sum_of_fragments_is_refused_at_the_header_that_takes_it_above_the_l
 
 @both
 def test_the_sum_of_fragments_may_be_the_limit(client: bool) -> None:
-    ours = Messages(client=client, max_message=1000)
+    ours = MessageReader(client=client, max_message=1000)
     ours.feed(raw_header(BINARY, 600, client=client, key=bytes(4)) + b"a" * 600)
 
     assert ours.feed(raw_header(FIN, 400, client=client, key=bytes(4)) + b"b" * 400) == [b"a" * 600 + b"b" * 400]
@@ -274,7 +274,7 @@ def test_what_else_is_wrong_with_a_header_is_said_first(client: bool) -> None:
         raw_header(FIN | BINARY, 5000, client=not client),  # masked where it must not be, or the other way round
         raw_header(0xC2, 5000, client=client),  # a reserved bit
     ):
-        ours = Messages(client=client, max_message=1000)
+        ours = MessageReader(client=client, max_message=1000)
         ours.feed(header)
         assert closed_with(ours) == 1002
 
@@ -282,7 +282,7 @@ def test_what_else_is_wrong_with_a_header_is_said_first(client: bool) -> None:
 @both
 @pytest.mark.parametrize("size", [0, 1, 31])
 def test_a_message_has_no_more_tiny_frames_than_there_may_be(size: int, client: bool) -> None:
-    ours = Messages(client=client, max_message=LARGE, max_tiny=1024)
+    ours = MessageReader(client=client, max_message=LARGE, max_tiny=1024)
     body = bytes(size)
     ours.feed(raw_header(BINARY, size, client=client) + body)
     for _ in range(1023):
@@ -296,7 +296,7 @@ def test_a_message_has_no_more_tiny_frames_than_there_may_be(size: int, client: 
 
 @both
 def test_the_last_frame_may_be_tiny_and_each_message_is_counted_by_itself(client: bool) -> None:
-    ours = Messages(client=client, max_message=LARGE, max_tiny=10)
+    ours = MessageReader(client=client, max_message=LARGE, max_tiny=10)
     for _ in range(5):
         ours.feed(raw_header(BINARY, 1, client=client, key=bytes(4)) + b"x")
         for _ in range(9):
@@ -308,7 +308,7 @@ def test_the_last_frame_may_be_tiny_and_each_message_is_counted_by_itself(client
 def test_a_message_has_no_more_frames_than_there_may_be(client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     assert MOST_FRAMES == 65536
     monkeypatch.setattr(messages, "MOST_FRAMES", 500)
-    ours = Messages(client=client, max_message=LARGE)
+    ours = MessageReader(client=client, max_message=LARGE)
     ours.feed(raw_header(BINARY, 32, client=client) + bytes(32))
     for _ in range(499):
         ours.feed(raw_header(0, 32, client=client) + bytes(32))
@@ -321,7 +321,7 @@ def test_a_message_has_no_more_frames_than_there_may_be(client: bool, monkeypatc
 
 @pytest.mark.parametrize(("size", "client"), [(256, True), (4096, True), (4096, False)])
 def test_the_largest_message_may_come_in_pieces(size: int, client: bool) -> None:
-    ours = Messages(client=client, max_message=LARGE)
+    ours = MessageReader(client=client, max_message=LARGE)
     piece = raw_header(0, size, client=client, key=bytes(4)) + bytes(size)
     ours.feed(raw_header(BINARY, size, client=client, key=bytes(4)) + bytes(size))
     for _ in range(LARGE // size - 2):
@@ -332,7 +332,7 @@ def test_the_largest_message_may_come_in_pieces(size: int, client: bool) -> None
 
 
 def test_a_length_that_was_announced_is_a_number_until_its_bytes_come() -> None:
-    ours = Messages(client=True, max_message=LARGE)
+    ours = MessageReader(client=True, max_message=LARGE)
 
     assert ours.feed(b"\x82\x7f" + (LARGE).to_bytes(8, "big") + b"x") == []
 
@@ -341,7 +341,7 @@ def test_a_length_that_was_announced_is_a_number_until_its_bytes_come() -> None:
 
 
 def test_half_a_header_half_a_message_and_half_of_the_fragments_are_mid_frame() -> None:
-    ours = Messages(client=True, max_message=LARGE)
+    ours = MessageReader(client=True, max_message=LARGE)
     seen = []
     for chunk in (b"\x82", b"\x03a", b"bc", b"\x02\x01a", b"\x80\x01b", b"\x89\x01", b"p"):
         ours.feed(chunk)
@@ -351,7 +351,7 @@ def test_half_a_header_half_a_message_and_half_of_the_fragments_are_mid_frame() 
 
 
 def test_messages_behind_a_text_are_dropped_and_pings_there_are_answered() -> None:
-    ours = Messages(client=True, max_message=LARGE)
+    ours = MessageReader(client=True, max_message=LARGE)
 
     assert ours.feed(b"\x82\x01a\x81\x02hi\x82\x01b\x89\x01p") == [b"a"]
 
@@ -361,7 +361,7 @@ def test_messages_behind_a_text_are_dropped_and_pings_there_are_answered() -> No
 
 
 def test_a_ping_between_fragments_makes_no_room_for_another_message() -> None:
-    ours = Messages(client=True, max_message=LARGE)
+    ours = MessageReader(client=True, max_message=LARGE)
 
     assert ours.feed(b"\x02\x01a\x89\x01p\x82\x01b") == []
 
@@ -371,7 +371,7 @@ def test_a_ping_between_fragments_makes_no_room_for_another_message() -> None:
 
 
 def test_a_goodbye_is_said_once_and_no_ping_is_answered_behind_it() -> None:
-    ours = Messages(client=False, max_message=LARGE)
+    ours = MessageReader(client=False, max_message=LARGE)
 
     assert ours.goodbye(1002) == b"\x88\x02\x03\xea"
     assert ours.goodbye(1000) == b""
@@ -387,7 +387,7 @@ def test_a_goodbye_is_said_once_and_no_ping_is_answered_behind_it() -> None:
 
 
 def test_the_peers_goodbye_is_answered_in_kind() -> None:
-    ours = Messages(client=True, max_message=LARGE)
+    ours = MessageReader(client=True, max_message=LARGE)
 
     ours.feed(b"\x88\x02\x03\xe9\x82\x01a")
 

@@ -10,8 +10,8 @@ from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.listen import Accepted, open_listeners
-from rsocket_trio.transports.uris import parse_uri
-from rsocket_trio.transports.websocket.framing import Messages, join
+from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.websocket.framing import MessageReader, join
 from rsocket_trio.transports.websocket.transport import WebSocketTransport
 from tests.transports.pairs import transport_pair
 from tests.transports.websocket.test_transport import URI, our_server, upgrade
@@ -49,11 +49,11 @@ class Line(trio.abc.Stream):
 
 
 def client_over(stream: trio.abc.Stream) -> WebSocketTransport:
-    return WebSocketTransport(stream, Messages(client=True, max_message=1 << 24), Handshake(), b"")
+    return WebSocketTransport(stream, MessageReader(client=True, max_message=1 << 24), Handshake(), b"")
 
 
 def server_over(stream: trio.abc.Stream) -> WebSocketTransport:
-    return WebSocketTransport(stream, Messages(client=False, max_message=1 << 24), Handshake(), b"")
+    return WebSocketTransport(stream, MessageReader(client=False, max_message=1 << 24), Handshake(), b"")
 
 
 async def test_one_send_is_one_write_whatever_the_number_of_frames() -> None:
@@ -71,7 +71,7 @@ async def test_every_message_of_a_client_has_a_mask_of_its_own() -> None:
 
     (write,) = line.writes
     assert len({write[start + 2 : start + 6] for start in range(0, len(write), 10)}) == 100
-    assert Messages(client=False, max_message=10).feed(write) == [bytes(4)] * 100
+    assert MessageReader(client=False, max_message=10).feed(write) == [bytes(4)] * 100
 
 
 async def test_nothing_is_read_before_it_is_asked_for_and_no_more_than_a_read() -> None:

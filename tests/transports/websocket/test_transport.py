@@ -24,7 +24,7 @@ from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.listen import Accepted, open_listeners
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 from tests.transports.pairs import receive_frames, transport_pair
 
 URI = "ws://127.0.0.1:0/rsocket"

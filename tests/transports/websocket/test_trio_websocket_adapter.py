@@ -33,7 +33,7 @@ from rsocket_trio import (
 from rsocket_trio.client.open import as_transport
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.uris import parse_uri
+from rsocket_trio.transports.schemes import parse_uri
 
 PATIENCE = 10
 

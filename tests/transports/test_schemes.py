@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+import errno
+import os
+from collections.abc import Iterator
 
-from rsocket_trio.transports.uris import Endpoint, parse_uri
+import pytest
+import trio
+from trio.testing import memory_stream_pair
+
+from rsocket_trio import ConnectionLost, Payload, Responder, current_connection, open_connection, serve
+from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.schemes import (
+    REGISTRY,
+    SPELLINGS,
+    Endpoint,
+    ListenOptions,
+    Scheme,
+    parse_name,
+    parse_uri,
+    register,
+)
 
 # fmt: off
 GOOD = [
@@ -105,3 +122,74 @@ def test_a_password_in_a_uri_is_refused_and_not_repeated() -> None:
 def test_the_scheme_says_what_goes_over_the_wire(uri: str, uses_tls: bool, is_websocket: bool) -> None:
     assert parse_uri(uri).uses_tls is uses_tls
     assert parse_uri(uri).is_websocket is is_websocket
+
+
+class PipeListener(trio.abc.Listener[trio.abc.Stream]):
+    """Accepts the ends of pairs of memory streams."""
+
+    def __init__(self) -> None:
+        self.arriving, self._arrived = trio.open_memory_channel[trio.abc.Stream](10)
+        self.accepted: list[trio.abc.Stream] = []
+
+    async def accept(self) -> trio.abc.Stream:
+        self.accepted.append(await self._arrived.receive())
+        return self.accepted[-1]
+
+    async def aclose(self) -> None:
+        self._arrived.close()
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.fixture
+def pipes() -> Iterator[dict[str, PipeListener]]:
+    """The listeners of a scheme that is registered for one test."""
+    bound: dict[str, PipeListener] = {}
+
+    async def dial(endpoint: Endpoint) -> trio.abc.Stream:
+        if endpoint.host not in bound:
+            raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
+        ours, theirs = memory_stream_pair()
+        await bound[endpoint.host].arriving.send(theirs)
+        return ours
+
+    async def listen(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, list[PipeListener]]:
+        bound[endpoint.host] = PipeListener()
+        return endpoint, [bound[endpoint.host]]
+
+    register(Scheme(name="pipe", parse=parse_name, write=lambda endpoint: endpoint.host, dial=dial, listen=listen))
+    yield bound
+    del REGISTRY["pipe"], SPELLINGS["pipe"]
+    parse_uri.cache_clear()
+
+
+async def test_a_new_transport_is_one_row(pipes: dict[str, PipeListener]) -> None:
+    responder = Responder()
+    handshakes: list[Handshake] = []
+
+    @responder.request_response("echo")
+    async def echo(payload: Payload) -> Payload:
+        handshakes.append(current_connection().handshake)
+        return Payload(payload.data)
+
+    async with trio.open_nursery() as nursery:
+        uris = await nursery.start(serve, responder, ["pipe://a", "tcp://127.0.0.1:0"])
+        assert uris[0] == "pipe://a"
+        async with open_connection("pipe://a") as connection:
+            assert await connection.request_response(b"over a pipe", route="echo") == Payload(b"over a pipe")
+        with pytest.raises(ConnectionLost, match=r"^pipe://b: connection refused$"):
+            async with open_connection("pipe://b"):
+                pass
+        with pytest.raises(ValueError, match="only ws and wss"):
+            async with open_connection("pipe://a", headers={"A": "b"}):
+                pass
+        nursery.cancel_scope.cancel()
+
+    assert [(each.transport, each.peer) for each in handshakes] == [("pipe", "pipe://a")]
+    for stream in pipes["a"].accepted:
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.send_all(b"x")
+
+
+def test_an_unknown_scheme_is_refused_with_those_that_are_known(pipes: object) -> None:
+    with pytest.raises(ValueError, match=r"unknown scheme 'pope', known are tcp, tls, tcp\+tls, .*memory, pipe$"):
+        parse_uri("pope://a")

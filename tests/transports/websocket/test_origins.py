@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from rsocket_trio import Responder, serve
-from rsocket_trio.transports.origins import OWN, parse_origins
+from rsocket_trio.transports.websocket.origins import OWN, parse_origins
 from tests.transports.websocket.test_transport import answer_to, upgrade
 
 

@@ -1,0 +1,276 @@
+"""The registry of transports: the scheme of a URI says how it is parsed, connected and listened on."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from typing import Any, Final, TypeAlias, cast
+
+import attrs
+import trio
+
+from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
+from rsocket_trio.transports.memory import connect_memory, listen_memory
+from rsocket_trio.transports.socket_stream import SocketStream
+from rsocket_trio.transports.sockets import bind_tcp, bind_unix, open_tcp, open_unix
+from rsocket_trio.values import value
+
+DEFAULT_BACKLOG = 1024
+"""Connections that the system completes before they are accepted. It cuts this down to its own maximum."""
+
+Carrier: TypeAlias = trio.abc.Stream | Transport
+"""The connection that a scheme gives: a stream of bytes, or a transport that moves whole frames already."""
+AnyListener: TypeAlias = trio.abc.Listener[Any]
+"""Accepts carriers."""
+
+
+@value
+class Endpoint:
+    """The transport and address of a URI. ``str()`` gives the URI back.
+
+    ``host`` is without brackets, and the name for ``memory``; ``port`` is 0 if there is none; ``path`` is that of
+    the socket for ``unix``, and path and query as they were written for ``ws`` and ``wss``.
+    """
+
+    scheme: str
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def row(self) -> Scheme:
+        """The registered scheme."""
+        return REGISTRY[self.scheme]
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether the bytes are encrypted."""
+        return self.row.uses_tls
+
+    @property
+    def is_websocket(self) -> bool:
+        """Whether frames are WebSocket messages."""
+        return self.row.is_websocket
+
+    @property
+    def authority(self) -> str:
+        """``host:port``, an IPv6 address in brackets, the scheme's own port left out."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.port and self.port == self.row.default_port:
+            return host
+        return f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.row.write(self)}"
+
+
+@attrs.frozen
+class ListenOptions:
+    """The options of listening. A scheme that has no use for one ignores it."""
+
+    unix_mode: int | None = None
+    """Permissions of the path of a Unix socket; ``None`` leaves them to the umask."""
+    backlog: int = DEFAULT_BACKLOG
+
+
+@attrs.frozen(kw_only=True)
+class Scheme:
+    """One transport: how its URIs are read and written, how it connects and listens, and what it can do."""
+
+    name: str
+    """The word before ``://``; other ``spellings`` mean the same."""
+    parse: Callable[[str, str, str], Endpoint]
+    """Returns the endpoint of a URI; gets the URI, the name, and what stands behind ``://``. Raises ``ValueError``."""
+    write: Callable[[Endpoint], str]
+    """Returns what stands behind ``://``."""
+    dial: Callable[[Endpoint], Awaitable[Carrier]]
+    """Connects. Raises ``OSError``."""
+    listen: Callable[[Endpoint, ListenOptions], Awaitable[tuple[Endpoint, Sequence[AnyListener]]]]
+    """Binds. Returns the endpoint that clients connect to, with the port that was bound, and the listeners.
+
+    Raises ``OSError``.
+    """
+    peer: Callable[[Endpoint, Any], str] = lambda endpoint, stream: str(endpoint)
+    """Returns the text of the peer's address, for the handshake of a stream."""
+    spellings: tuple[str, ...] = ()
+    default_port: int = 0
+    uses_tls: bool = False
+    is_websocket: bool = False
+    cuts: bool = False
+    """Whether ``Transport.cut`` closes its connections, so that the task that accepted one need not wait for that."""
+    is_local: bool = False
+    """Whether it ends at the border of the process, so that worker processes can't share its listeners."""
+
+    @property
+    def needs_handshake(self) -> bool:
+        """Whether TLS or HTTP comes before the first frame."""
+        return self.uses_tls or self.is_websocket
+
+    def handshake(self, endpoint: Endpoint, stream: trio.abc.Stream) -> Handshake:
+        """Return what is known of a peer before its first byte."""
+        return Handshake(transport=self.name, peer=self.peer(endpoint, stream))
+
+    def transport(self, endpoint: Endpoint, carrier: Carrier) -> Transport:
+        """Return a connection that needs no handshake as a transport."""
+        if isinstance(carrier, trio.abc.Stream):
+            return ByteStreamTransport(carrier, self.handshake(endpoint, carrier))
+        return carrier
+
+
+async def close_at_once(carrier: Carrier) -> None:
+    """Close a connection without waiting for its peer."""
+    await trio.aclose_forcefully(cast("trio.abc.AsyncResource", carrier))
+
+
+REGISTRY: Final[dict[str, Scheme]] = {}
+"""The schemes by their names."""
+SPELLINGS: Final[dict[str, str]] = {}
+"""The words that may stand before ``://``, and the name of each."""
+
+
+def register(scheme: Scheme) -> None:
+    """Add a transport: its URIs can be served and connected to from now on."""
+    REGISTRY[scheme.name] = scheme
+    SPELLINGS.update((word, scheme.name) for word in (scheme.name, *scheme.spellings))
+    parse_uri.cache_clear()
+
+
+@lru_cache(maxsize=256)
+def parse_uri(uri: str) -> Endpoint:
+    """Return the endpoint that a URI names.
+
+    ::
+
+        tcp://host:port     tls://host:port (also tcp+tls)     unix:///path
+        ws://host:port/path     wss://host:port/path     memory://name
+
+    Raise ``ValueError`` with the URI and its fault.
+    """
+    written, separator, rest = uri.partition("://")
+    name = SPELLINGS.get(written.lower())
+    if not separator:
+        raise ValueError(f"{uri!r}: not a URI like tcp://host:port")
+    if name is None:
+        raise ValueError(f"{uri!r}: unknown scheme {written!r}, known are {', '.join(SPELLINGS)}")
+    if " " in rest or not rest.isprintable():
+        raise ValueError(f"{uri!r}: has spaces or control characters")
+    return REGISTRY[name].parse(uri, name, rest)
+
+
+def parse_name(uri: str, scheme: str, rest: str) -> Endpoint:
+    """Return the endpoint of a URI whose rest is a name."""
+    if not rest or "/" in rest:
+        raise ValueError(f"{uri!r}: a name is needed, as in {scheme}://name")
+    return Endpoint(scheme, host=rest)
+
+
+def parse_path(uri: str, scheme: str, rest: str) -> Endpoint:
+    """Return the endpoint of a URI whose rest is an absolute path."""
+    if not rest.startswith("/") or rest.endswith("/"):
+        raise ValueError(f"{uri!r}: an absolute path is needed, as in {scheme}:///run/name.sock")
+    return Endpoint(scheme, path=rest)
+
+
+def parse_address(uri: str, scheme: str, rest: str) -> Endpoint:
+    """Return the endpoint of a URI whose rest is a host, a port, and for WebSocket a path."""
+    cut = min((rest.index(mark) for mark in "/?#" if mark in rest), default=len(rest))
+    authority, path = rest[:cut], rest[cut:]
+    if "#" in path:
+        raise ValueError(f"{uri!r}: a fragment (#) names nothing here")
+    row = REGISTRY[scheme]
+    if not row.is_websocket:
+        if path.strip("/"):
+            raise ValueError(f"{uri!r}: {scheme} has no path")
+        path = ""
+    elif path.startswith("?"):
+        path = "/" + path
+    if "@" in authority:
+        raise ValueError("a URI with '@' in its host: user names and passwords do not belong into it")
+    host, port = _split_authority(uri, authority)
+    if not port and row.default_port:
+        return Endpoint(scheme, host, row.default_port, path)
+    if not port:
+        raise ValueError(f"{uri!r}: the port is missing, as in {scheme}://host:7878")
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ValueError(f"{uri!r}: port {port!r} is not a number from 0 to 65535")
+    return Endpoint(scheme, host, int(port), path)
+
+
+def _split_authority(uri: str, authority: str) -> tuple[str, str]:
+    """Return host and port, still text; the port is empty if none was given."""
+    if authority.startswith("["):
+        host, bracket, after = authority[1:].partition("]")
+        if not bracket or (after and not after.startswith(":")):
+            raise ValueError(f"{uri!r}: an IPv6 address looks like [::1]:7878")
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError(f"{uri!r}: {host!r} is not an IPv6 address") from None
+        return host, after[1:]
+    host, _, port = authority.partition(":")
+    if ":" in port:
+        raise ValueError(f"{uri!r}: an IPv6 address needs brackets, as in [::1]:7878")
+    if not host:
+        raise ValueError(f"{uri!r}: the host is missing, 0.0.0.0 or [::] means every address")
+    return host, port
+
+
+def _dial_tcp(endpoint: Endpoint) -> Awaitable[Carrier]:
+    return open_tcp(endpoint.host, endpoint.port)
+
+
+async def _listen_tcp(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
+    listeners = await bind_tcp(endpoint.host, endpoint.port, options.backlog)
+    return attrs.evolve(endpoint, port=listeners[0].socket.getsockname()[1]), listeners
+
+
+def _write_address(endpoint: Endpoint) -> str:
+    return endpoint.authority + endpoint.path
+
+
+def _peer_of_socket(endpoint: Endpoint, stream: SocketStream) -> str:
+    return stream.peer
+
+
+async def _listen_unix(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
+    return endpoint, [bind_unix(endpoint.path, options.unix_mode, options.backlog)]
+
+
+async def _listen_memory(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
+    return endpoint, [listen_memory(endpoint.host)]
+
+
+TCP = Scheme(
+    name="tcp",
+    parse=parse_address,
+    write=_write_address,
+    dial=_dial_tcp,
+    listen=_listen_tcp,
+    peer=_peer_of_socket,
+    cuts=True,
+)
+TLS = attrs.evolve(TCP, name="tls", spellings=("tcp+tls",), uses_tls=True)
+UNIX = Scheme(
+    name="unix",
+    parse=parse_path,
+    write=lambda endpoint: endpoint.path,
+    dial=lambda endpoint: open_unix(endpoint.path),
+    listen=_listen_unix,
+    peer=lambda endpoint, stream: endpoint.path,
+    cuts=True,
+)
+WS = attrs.evolve(TCP, name="ws", default_port=80, is_websocket=True)
+WSS = attrs.evolve(WS, name="wss", default_port=443, uses_tls=True)
+MEMORY = Scheme(
+    name="memory",
+    parse=parse_name,
+    write=lambda endpoint: endpoint.host,
+    dial=lambda endpoint: connect_memory(endpoint.host),
+    listen=_listen_memory,
+    cuts=True,
+    is_local=True,
+)
+for _each in (TCP, TLS, UNIX, WS, WSS, MEMORY):
+    register(_each)
