@@ -1,16 +1,16 @@
-"""A peer made of bytes for the extension draft: the frames that it draws otherwise than 1.0, written by hand."""
+"""The frames that the extension draft draws otherwise than 1.0, written by hand from its document."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 import trio.testing
 
 from rsocket_trio import Responder, RSocketError, open_connection_over
-from tests.conformance.raw import EXT, METADATA_PUSH, SETUP, M, RawPeer, frame, sized, u32
+from tests.conformance.raw import EXT, SETUP, M, RawPeer, Wire, frame, sized, u32
 
 X, A, D, Y = 0x200, 0x080, 0x010, 0x008
 SETUP_OK = 0x0F
@@ -101,22 +101,14 @@ def request(
     return frame(kind, flags | (X if entries else 0), stream_id, body)
 
 
-class Wire(NamedTuple):
-    """What tests written once for several dialects have to know of this one."""
-
-    name: str = "rsocket/2.0-draft"
-    version: tuple[int, int] = (2, 0)
-    sized_push: bool = False
+class DraftWire(Wire):
+    """How the draft draws its frames: as 1.0 but for SETUP, as far as peers and scenes need them."""
 
     def setup(self, **fields: Any) -> bytes:
         return setup(keepalives(), **fields)
 
-    def push(self, metadata: bytes, stream_id: int = 0) -> bytes:
-        return frame(METADATA_PUSH, M, stream_id, metadata)
 
-
-RSX: Any = Wire()
-"""Stands in for the wires of 1.0 and 0.2."""
+RSX = DraftWire("rsocket/2.0-draft", (2, 0))
 
 
 @asynccontextmanager

@@ -1,54 +1,20 @@
-"""A peer made of bytes for the layouts with 32-bit lengths: frames of 0.0 and 0.1, as their documents draw them."""
+"""The frames of ReactiveSocket 0.0 and 0.1, written and read by hand as their documents draw them."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from functools import partial
-from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import pytest
-import trio
-import trio.testing
 
-from rsocket_trio import Connection, Responder, RSocketError, open_connection_over, serve_stream
-from tests.conformance.raw import OPAQUE, PATIENCE, settle, u32, u64
-
-__all__ = [
-    "OLD",
-    "RS00",
-    "RS01",
-    "Log",
-    "Old",
-    "Peer",
-    "bare_server",
-    "both",
-    "client",
-    "server",
-    "settle",
-    "u32",
-    "u64",
-]
+from tests.conformance.raw import APPLICATION_ERROR, OPAQUE, Log, Raw, u32, u64
 
 INVALID_SETUP, UNSUPPORTED_SETUP, REJECTED_SETUP = "INVALID_SETUP", "UNSUPPORTED_SETUP", "REJECTED_SETUP"
-CONNECTION_ERROR = 0x101
-APPLICATION_ERROR, REJECTED, CANCELED, INVALID = 0x201, 0x202, 0x203, 0x204
-
-
-class Raw(NamedTuple):
-    """One frame as it was on the wire."""
-
-    type: str
-    flags: str
-    stream_id: int | None
-    body: bytes
 
 
 @attrs.frozen(eq=False)
-class Old:
+class OldWire:
     """How one of the two documents draws its frames."""
 
     name: str
@@ -60,6 +26,9 @@ class Old:
     """Numbers of items."""
     first_ids: tuple[int, int]
     """The client's and the server's."""
+
+    length_size = 4
+    length_counts_itself = True
 
     def __str__(self) -> str:
         return self.name
@@ -199,12 +168,43 @@ class Old:
             fields = u32(round(seconds * 1e3)) + u32(requests)
         return self._with("LEASE", flags, 0, fields, b"", metadata)
 
+    def first_fragment(self, stream_id: int, data: bytes) -> bytes:
+        return self.ask(stream_id, data, "F")
+
+    def last_fragment(self, stream_id: int, data: bytes) -> bytes:
+        return self.ask(stream_id, data)
+
+    def channel_item(self, stream_id: int, data: bytes) -> bytes:
+        return self.channel(stream_id, None, data)
+
+    def last_item(self, stream_id: int, data: bytes = b"") -> bytes:
+        return self.item(stream_id, data, "C")
+
     def ext(self, number: int, body: bytes = b"", flags: str = "") -> bytes:
         return self.frame("EXT", flags, None, u32(number) + body)
 
+    # What peers see
+
+    def probe(self, stream_id: int, data: bytes) -> tuple[bytes, bytes]:
+        return self.ask(stream_id, data), self.last_item(stream_id, data)
+
+    def failure(self, got: Raw, code: int | str) -> tuple[bool, bytes]:
+        """An ERROR; on stream 0 of 0.0 a SETUP_ERROR. A stream's ERROR of 0.0 has no code."""
+        kind = "SETUP_ERROR" if self.has_version and not got.stream_id else "ERROR"
+        if (got.type, got.flags) != (kind, ""):
+            return False, b""
+        if kind == "ERROR" and self.has_version:
+            return True, got.body
+        number = self.codes[code] if isinstance(code, str) else code
+        return int.from_bytes(got.body[:4], "big") == number, got.body[4:]
+
+    def is_told(self, code: int | str) -> bool:
+        """0.1 says why a connection ends (RS01-IGN-02), 0.0 only why it refuses one (RS00-HDR-10)."""
+        return not self.has_version or isinstance(code, str)
+
 
 # RS00-TYP-01, RS00-HDR-08, RS00-SERR-03
-RS00 = Old(
+RS00 = OldWire(
     "reactivesocket/0.0",
     ">BBHQ",
     {
@@ -228,7 +228,7 @@ RS00 = Old(
     (2, 1),
 )
 # RS01-TYP-01, RS01-HDR-07, RS01-ERR-04
-RS01 = Old(
+RS01 = OldWire(
     "reactivesocket/0.1",
     ">HHI",
     {
@@ -255,179 +255,12 @@ RS01 = Old(
 OLD = (RS00, RS01)
 both = pytest.mark.parametrize("old", OLD, ids=str)
 
-PROBE = b"are you there?"
 
+class OldLog(Log):
+    """The same responder, of whose requests the data are noted; a channel that stays says so once more."""
 
-class Peer:
-    """The other end of a byte stream, which says what a test tells it to and hears everything."""
+    def noted(self, interaction: str, request: Any) -> tuple[object, ...]:
+        return interaction, request.data
 
-    def __init__(self, old: Old, stream: trio.abc.Stream, *, client: bool) -> None:
-        self.old = old
-        self.stream = stream
-        self._buffer = b""
-        self._probes = count(0x7F00 + old.first_ids[not client], 2)
-
-    async def send(self, *frames: bytes) -> None:
-        await self.stream.send_all(self.old.prefixed(*frames))
-
-    async def send_bytes(self, data: bytes) -> None:
-        await self.stream.send_all(data)
-
-    async def receive(self) -> Raw:
-        """The next frame."""
-        with trio.fail_after(PATIENCE):
-            await self._fill(4)
-            size = int.from_bytes(self._buffer[:4], "big")
-            await self._fill(size)
-        data, self._buffer = self._buffer[4:size], self._buffer[size:]
-        return self.old.parsed(data)
-
-    async def expect(self, *frames: bytes) -> None:
-        """Exactly these frames come next."""
-        for wanted in frames:
-            assert await self.receive() == self.old.parsed(wanted)
-
-    async def expect_error(self, stream_id: int, code: int | str) -> bytes:
-        """An ERROR comes next (SETUP_ERROR of 0.0 on stream 0); its text is returned."""
-        got = await self.receive()
-        kind = "SETUP_ERROR" if self.old.has_version and not stream_id else "ERROR"
-        assert (got.type, got.flags, got.stream_id) == (kind, "", stream_id), got
-        if kind == "ERROR" and self.old.has_version:
-            return got.body
-        assert int.from_bytes(got.body[:4], "big") == (self.old.codes[code] if isinstance(code, str) else code), got
-        return got.body[4:]
-
-    async def expect_end(self) -> None:
-        """Nothing more comes: the other side closed."""
-        with trio.fail_after(PATIENCE):
-            rest = self._buffer + bytes(await self.stream.receive_some())
-        assert rest == b""
-
-    async def expect_refusal(self, code: str) -> bytes:
-        """The SETUP is refused, then the transport is closed."""
-        text = await self.expect_error(0, code)
-        await self.expect_end()
-        return text
-
-    async def expect_failure(self) -> None:
-        """The connection is ended for a fault: 0.1 can say so (RS01-IGN-02), 0.0 only closes (RS00-HDR-10)."""
-        if not self.old.has_version:
-            await self.expect_error(0, CONNECTION_ERROR)
-        await self.expect_end()
-
-    async def expect_alive(self) -> None:
-        """Nothing was said, and a request is answered."""
-        stream_id = next(self._probes)
-        await self.send(self.old.ask(stream_id, PROBE))
-        await self.expect(self.old.item(stream_id, PROBE, "C"))
-
-    async def expect_silence(self, seconds: float = 0.5) -> None:
-        with trio.move_on_after(seconds) as scope:
-            got = await self.stream.receive_some()
-            raise AssertionError(f"{got!r} came")
-        assert scope.cancelled_caught
-        assert self._buffer == b""
-
-    async def _fill(self, size: int) -> None:
-        while len(self._buffer) < size:
-            chunk = await self.stream.receive_some()
-            assert chunk, f"the other side closed; {self._buffer!r} was left"
-            self._buffer += chunk
-
-
-@asynccontextmanager
-async def bare_server(old: Old, responder: Responder, **options: Any) -> AsyncIterator[Peer]:
-    """A client made of bytes, connected to a server that waits for its first frame."""
-    ours, theirs = trio.testing.memory_stream_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(serve_stream, responder, theirs, **{"dialects": [old.name], **options}))
-        try:
-            yield Peer(old, ours, client=True)
-        finally:
-            await trio.aclose_forcefully(ours)
-            nursery.cancel_scope.deadline = trio.current_time() + 60
-    assert not nursery.cancel_scope.cancelled_caught, "the server did not end"
-
-
-@asynccontextmanager
-async def server(old: Old, responder: Responder, flags: str = "", **options: Any) -> AsyncIterator[Peer]:
-    """The same, after the SETUP."""
-    async with bare_server(old, responder, **options) as peer:
-        await peer.send(old.setup(flags))
-        yield peer
-
-
-@asynccontextmanager
-async def client(
-    old: Old, responder: Responder | None = None, **options: Any
-) -> AsyncIterator[tuple[Connection, Peer]]:
-    """A server made of bytes that has read the SETUP, and the client's connection."""
-    ours, theirs = trio.testing.memory_stream_pair()
-    peer = Peer(old, ours, client=False)
-    options.setdefault("metadata_mime", OPAQUE.decode())
-    try:
-        async with open_connection_over(theirs, dialect=old.name, responder=responder, **options) as connection:
-            assert (await peer.receive()).type == "SETUP"
-            yield connection, peer
-    finally:
-        await trio.aclose_forcefully(ours)
-
-
-class Log:
-    """A responder of every interaction, and what its handlers saw; probes are answered and not written down."""
-
-    def __init__(self) -> None:
-        self.seen: list[object] = []
-        self.responder = responder = Responder()
-
-        @responder.request_response
-        async def echo(request: Any) -> Any:
-            if request.data == PROBE:
-                return PROBE
-            self.seen.append(("request", request.data))
-            if request.data == b"wait":
-                try:
-                    await trio.sleep_forever()
-                finally:
-                    self.seen.append("cancelled")
-            return request
-
-        @responder.request_stream
-        @responder.request_subscription
-        async def ticks(request: Any) -> AsyncIterator[bytes]:
-            self.seen.append(("stream", request.data))
-            number = 0
-            try:
-                while request.data != b"%d" % number:
-                    yield b"tick %d" % number
-                    number += 1
-            except BaseException:
-                self.seen.append("stopped")
-                raise
-
-        @responder.request_channel(initial_request_n=4)
-        async def talk(channel: Any) -> None:
-            self.seen.append(("channel", channel.request.data))
-            try:
-                async for item in channel:
-                    self.seen.append(("item", item.data))
-                    if item.data == b"leave":
-                        return
-                    if item.data == b"back":
-                        await channel.send(b"back")
-            except BaseException as error:
-                self.seen.append(type(error).__name__)
-                if isinstance(error, RSocketError):
-                    return
-                raise
-            self.seen.append("completed")
-            if channel.request.data == b"stay":
-                await channel.send(b"still here")
-
-        @responder.fire_and_forget
-        def note(request: Any) -> None:
-            self.seen.append(("note", request.data))
-
-        @responder.metadata_push
-        def pushed(metadata: bytes) -> None:
-            self.seen.append(("push", metadata))
+    async def stay(self, channel: Any) -> None:
+        await channel.send(b"still here")

@@ -1,13 +1,19 @@
-"""A peer made of bytes: frames written and read by hand from the documents, with nothing of the code under test."""
+"""A peer made of bytes for every dialect of RSocket, and the frames of 1.0 and 0.2.
+
+Frames are written and read by hand from the documents, with nothing of the code under test. The frames of the other
+dialects are in ``old_frames`` and ``draft_frames``.
+"""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any, NamedTuple, Protocol
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -33,16 +39,16 @@ OPAQUE = b"application/octet-stream"
 
 
 class Raw(NamedTuple):
-    """One frame as it was on the wire."""
+    """One frame as it was on the wire. Type and flags are numbers, or names where the dialect's drawing has names."""
 
-    type: int
-    flags: int
-    stream_id: int
+    type: Any
+    flags: Any
+    stream_id: Any
     body: bytes
 
     @property
     def error_code(self) -> int:
-        """The code of an ERROR."""
+        """The code of an ERROR of 1.0 or 0.2."""
         assert self.type == ERROR, f"no ERROR but {self}"
         return int.from_bytes(self.body[:4], "big")
 
@@ -155,13 +161,82 @@ def ext(ext_type: int, body: bytes = b"", *, flags: int = 0, stream_id: int = 0)
     return frame(EXT, flags, stream_id, u32(ext_type) + body)
 
 
-class Wire(NamedTuple):
-    """What tests written once for both dialects have to know of each."""
+class RawDialect(Protocol):
+    """How a dialect draws what every peer and every scene needs."""
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+
+    @property
+    def length_size(self) -> int:
+        """Bytes of the length before a frame on a byte stream."""
+
+    @property
+    def length_counts_itself(self) -> bool:
+        """Whether that length includes its own bytes."""
+
+    @property
+    def first_ids(self) -> tuple[int, int]:
+        """The first stream id of a client of ours and of a server of ours."""
+
+    def prefixed(self, *frames: bytes) -> bytes:
+        """Return these frames as they stand on a byte stream."""
+
+    def parsed(self, data: bytes) -> Raw:
+        """Return a frame without its length as it was on the wire."""
+
+    def probe(self, stream_id: int, data: bytes) -> tuple[bytes, bytes]:
+        """Return a frame that is always answered, and its answer."""
+
+    def failure(self, got: Raw, code: int | str) -> tuple[bool, bytes]:
+        """Return whether this is an error with this code, whatever its stream, and its text."""
+
+    def is_told(self, code: int | str) -> bool:
+        """Return whether an error of the connection is said before it closes."""
+
+    @property
+    def setup(self) -> Callable[..., bytes]:
+        """The function that draws a SETUP of these fields."""
+
+    def ask(self, stream_id: int, data: bytes = b"") -> bytes: ...
+
+    def first_fragment(self, stream_id: int, data: bytes) -> bytes:
+        """Return a request/response that is not whole yet."""
+
+    def last_fragment(self, stream_id: int, data: bytes) -> bytes:
+        """Return the rest of it."""
+
+    def stream(self, stream_id: int, n: int, data: bytes = b"") -> bytes: ...
+
+    def channel(self, stream_id: int, n: int, data: bytes = b"") -> bytes: ...
+
+    def channel_item(self, stream_id: int, data: bytes) -> bytes:
+        """Return an item of a channel's requester."""
+
+    def item(self, stream_id: int, data: bytes = b"") -> bytes:
+        """Return an item of a responder."""
+
+    def last_item(self, stream_id: int, data: bytes = b"") -> bytes:
+        """Return an item of a responder that completes its stream, too."""
+
+    def request_n(self, stream_id: int, n: int) -> bytes: ...
+
+
+@attrs.frozen
+class Wire:
+    """How RSocket 1.0 and ReactiveSocket 0.2 draw their frames; where they differ, the fields say how."""
 
     name: str
     version: tuple[int, int]
-    sized_push: bool
+    sized_push: bool = False
     """Metadata that stands alone has its length too (RS02-MD-04)."""
+
+    length_size = 3
+    length_counts_itself = False
+    first_ids = (1, 2)
+    prefixed = staticmethod(prefixed)
+    parsed = staticmethod(parsed)
 
     def setup(self, **fields: Any) -> bytes:
         return setup(self.version, **fields)
@@ -169,48 +244,93 @@ class Wire(NamedTuple):
     def push(self, metadata: bytes, stream_id: int = 0) -> bytes:
         return frame(METADATA_PUSH, M, stream_id, sized(metadata) if self.sized_push else metadata)
 
+    def probe(self, stream_id: int, data: bytes) -> tuple[bytes, bytes]:
+        return keepalive(data), keepalive(data, respond=False)
+
+    def failure(self, got: Raw, code: int | str) -> tuple[bool, bytes]:
+        return (got.error_code, got.flags) == (code, 0), got.body[4:]
+
+    def is_told(self, code: int | str) -> bool:
+        return True
+
+    def ask(self, stream_id: int, data: bytes = b"") -> bytes:
+        return ask(stream_id, data)
+
+    def first_fragment(self, stream_id: int, data: bytes) -> bytes:
+        return ask(stream_id, data, F)
+
+    def last_fragment(self, stream_id: int, data: bytes) -> bytes:
+        return payload(stream_id, data)
+
+    def stream(self, stream_id: int, n: int, data: bytes = b"") -> bytes:
+        return stream(stream_id, n, data)
+
+    def channel(self, stream_id: int, n: int, data: bytes = b"") -> bytes:
+        return channel(stream_id, n, data)
+
+    def channel_item(self, stream_id: int, data: bytes) -> bytes:
+        return payload(stream_id, data)
+
+    def item(self, stream_id: int, data: bytes = b"") -> bytes:
+        return payload(stream_id, data)
+
+    def last_item(self, stream_id: int, data: bytes = b"") -> bytes:
+        return payload(stream_id, data, N | C)
+
+    def request_n(self, stream_id: int, n: int) -> bytes:
+        return request_n(stream_id, n)
+
 
 RS10 = Wire("rsocket/1.0", (1, 0), sized_push=False)
 RS02 = Wire("reactivesocket/0.2", (0, 2), sized_push=True)
 both = pytest.mark.parametrize("wire", [RS10, RS02], ids=lambda wire: wire.name)
 
 
-class RawPeer:
-    """The other end of a byte stream, which says what a test tells it to and hears everything."""
+PROBE = b"are you there?"
+"""What a request says that is answered whatever the handlers do."""
 
-    def __init__(self, stream: trio.abc.Stream) -> None:
+
+class RawPeer:
+    """The other end of a byte stream: it sends what a test tells it to and hears everything."""
+
+    def __init__(self, stream: trio.abc.Stream, wire: RawDialect = RS10, *, client: bool = True) -> None:
         self.stream = stream
+        self.wire = wire
         self._buffer = b""
+        self._probes = count(0x7F00 + wire.first_ids[not client], 2)
 
     async def send(self, *frames: bytes) -> None:
-        await self.stream.send_all(prefixed(*frames))
+        await self.stream.send_all(self.wire.prefixed(*frames))
 
     async def send_bytes(self, data: bytes) -> None:
         await self.stream.send_all(data)
 
     async def receive(self) -> Raw:
-        """The next frame."""
+        """Return the next frame."""
+        head = self.wire.length_size
         with trio.fail_after(PATIENCE):
-            await self._fill(3)
-            size = int.from_bytes(self._buffer[:3], "big")
-            await self._fill(3 + size)
-        data, self._buffer = self._buffer[3 : 3 + size], self._buffer[3 + size :]
-        return parsed(data)
+            await self._fill(head)
+            size = int.from_bytes(self._buffer[:head], "big") + head * (not self.wire.length_counts_itself)
+            await self._fill(size)
+        data, self._buffer = self._buffer[head:size], self._buffer[size:]
+        return self.wire.parsed(data)
 
     async def expect(self, *frames: bytes) -> None:
         """Exactly these frames come next."""
         for wanted in frames:
-            assert await self.receive() == parsed(wanted)
+            assert await self.receive() == self.wire.parsed(wanted)
 
     async def expect_in_any_order(self, *frames: bytes) -> None:
         """Exactly these frames come next, of streams that do not wait for each other."""
-        assert sorted([await self.receive() for _ in frames]) == sorted(parsed(wanted) for wanted in frames)
+        assert sorted([await self.receive() for _ in frames]) == sorted(self.wire.parsed(wanted) for wanted in frames)
 
-    async def expect_error(self, stream_id: int, code: int) -> bytes:
-        """An ERROR comes next; its text is returned."""
+    async def expect_error(self, stream_id: int, code: int | str) -> bytes:
+        """An error comes next on this stream, with this code. Return its text."""
         got = await self.receive()
-        assert (got.stream_id, got.error_code, got.flags) == (stream_id, code, 0), got
-        return got.body[4:]
+        is_right, text = self.wire.failure(got, code)
+        assert is_right, got
+        assert got.stream_id == stream_id, got
+        return text
 
     async def expect_end(self) -> None:
         """Nothing more comes: the other side closed."""
@@ -218,18 +338,22 @@ class RawPeer:
             rest = self._buffer + bytes(await self.stream.receive_some())
         assert rest == b""
 
-    async def expect_failure(self, code: int) -> bytes:
-        """One ERROR on stream 0, then the transport is closed."""
-        text = await self.expect_error(0, code)
+    async def expect_failure(self, code: int | str = CONNECTION_ERROR) -> bytes:
+        """The connection is refused or ended for a fault: an error on stream 0 where the dialect has one, then the end.
+
+        Return the error's text.
+        """
+        text = await self.expect_error(0, code) if self.wire.is_told(code) else b""
         await self.expect_end()
         return text
 
-    async def expect_alive(self, data: bytes = b"are you there?") -> None:
-        """Nothing was said, and a KEEPALIVE is answered."""
-        await self.send(keepalive(data))
-        await self.expect(keepalive(data, respond=False))
+    async def expect_alive(self, data: bytes = PROBE) -> None:
+        """Nothing was said, and a KEEPALIVE is answered; a request, where the dialect's KEEPALIVE is not always."""
+        sent, answer = self.wire.probe(next(self._probes), data)
+        await self.send(sent)
+        await self.expect(answer)
 
-    async def expect_silence(self, seconds: float) -> None:
+    async def expect_silence(self, seconds: float = 0.5) -> None:
         with trio.move_on_after(seconds) as scope:
             got = await self.stream.receive_some()
             raise AssertionError(f"{got!r} came")
@@ -244,13 +368,19 @@ class RawPeer:
 
 
 @asynccontextmanager
-async def bare_server(wire: Wire, responder: Responder, **options: Any) -> AsyncIterator[RawPeer]:
-    """A client made of bytes, connected to a server that waits for its first frame."""
-    ours, theirs = trio.testing.memory_stream_pair()
+async def bare_server(
+    wire: RawDialect,
+    responder: Responder,
+    *,
+    pair: tuple[trio.abc.Stream, trio.abc.Stream] | None = None,
+    **options: Any,
+) -> AsyncIterator[RawPeer]:
+    """A client made of bytes, connected to a server that waits for its first frame. ``pair`` are their streams."""
+    ours, theirs = pair or trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(partial(serve_stream, responder, theirs, **{"dialects": [wire.name], **options}))
         try:
-            yield RawPeer(ours)
+            yield RawPeer(ours, wire)
         finally:
             await trio.aclose_forcefully(ours)
             nursery.cancel_scope.deadline = trio.current_time() + 60
@@ -258,36 +388,33 @@ async def bare_server(wire: Wire, responder: Responder, **options: Any) -> Async
 
 
 @asynccontextmanager
-async def server(wire: Wire, responder: Responder, **options: Any) -> AsyncIterator[RawPeer]:
-    """The same, after the SETUP."""
+async def server(
+    wire: RawDialect, responder: Responder, flags: int | str | None = None, **options: Any
+) -> AsyncIterator[RawPeer]:
+    """The same, after a SETUP with these flags."""
     async with bare_server(wire, responder, **options) as peer:
-        await peer.send(wire.setup())
+        await peer.send(wire.setup() if flags is None else wire.setup(flags=flags))
         yield peer
 
 
 @asynccontextmanager
 async def client(
-    wire: Wire, responder: Responder | None = None, **options: Any
+    wire: RawDialect, responder: Responder | None = None, **options: Any
 ) -> AsyncIterator[tuple[Connection, RawPeer]]:
     """A server made of bytes that has read the SETUP, and the client's connection."""
-    ours, theirs = trio.testing.memory_stream_pair()
-    peer = RawPeer(ours)
     options.setdefault("metadata_mime", OPAQUE.decode())
-    try:
-        async with open_connection_over(theirs, dialect=wire.name, responder=responder, **options) as connection:
-            assert (await peer.receive()).type == SETUP
-            yield connection, peer
-    finally:
-        await trio.aclose_forcefully(ours)
+    async with client_that_said(wire, responder, **options) as (connection, peer, said):
+        assert said.type in (SETUP, "SETUP")
+        yield connection, peer
 
 
 @asynccontextmanager
 async def client_that_said(
-    wire: Wire, responder: Responder | None = None, **options: Any
+    wire: RawDialect, responder: Responder | None = None, **options: Any
 ) -> AsyncIterator[tuple[Connection, RawPeer, Raw]]:
     """A client's connection, a server made of bytes, and the first frame that came, whatever it was."""
     ours, theirs = trio.testing.memory_stream_pair()
-    peer = RawPeer(ours)
+    peer = RawPeer(ours, wire, client=False)
     try:
         async with open_connection_over(theirs, dialect=wire.name, responder=responder, **options) as connection:
             yield connection, peer, await peer.receive()
@@ -296,24 +423,17 @@ async def client_that_said(
 
 
 @asynccontextmanager
-async def slow_server(wire: Wire, responder: Responder, **options: Any) -> AsyncIterator[RawPeer]:
+async def slow_server(wire: RawDialect, responder: Responder, **options: Any) -> AsyncIterator[RawPeer]:
     """A server each of whose writes waits until the client has read it."""
     to_server, server_reads = trio.testing.memory_stream_one_way_pair()
     server_writes, from_server = trio.testing.lockstep_stream_one_way_pair()
-    theirs = trio.StapledStream(server_writes, server_reads)
-    ours = trio.StapledStream(to_server, from_server)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(serve_stream, responder, theirs, dialects=[wire.name], **options))
-        try:
-            yield RawPeer(ours)
-        finally:
-            await trio.aclose_forcefully(ours)
-            nursery.cancel_scope.deadline = trio.current_time() + 60
-    assert not nursery.cancel_scope.cancelled_caught, "the server did not end"
+    pair = trio.StapledStream(to_server, from_server), trio.StapledStream(server_writes, server_reads)
+    async with bare_server(wire, responder, pair=pair, **options) as peer:
+        yield peer
 
 
 class Log:
-    """A responder of every interaction, and what its handlers saw."""
+    """A responder of every interaction, and what its handlers saw; probes are answered and not written down."""
 
     def __init__(self) -> None:
         self.seen: list[object] = []
@@ -321,7 +441,9 @@ class Log:
 
         @responder.request_response
         async def echo(request: Any) -> Any:
-            self.seen.append(("request", request.data, request.metadata))
+            if request.data == PROBE:
+                return PROBE
+            self.seen.append(self.noted("request", request))
             if request.data == b"wait":
                 try:
                     await trio.sleep_forever()
@@ -330,8 +452,9 @@ class Log:
             return request
 
         @responder.request_stream
+        @responder.request_subscription
         async def ticks(request: Any) -> AsyncIterator[bytes]:
-            self.seen.append(("stream", request.data, request.metadata))
+            self.seen.append(self.noted("stream", request))
             number = 0
             try:
                 while request.data != b"%d" % number:
@@ -358,15 +481,23 @@ class Log:
                 raise
             self.seen.append("completed")
             if channel.request.data == b"stay":
-                await trio.sleep_forever()
+                await self.stay(channel)
 
         @responder.fire_and_forget
         def note(request: Any) -> None:
-            self.seen.append(("note", request.data, request.metadata))
+            self.seen.append(self.noted("note", request))
 
         @responder.metadata_push
         def pushed(metadata: bytes) -> None:
             self.seen.append(("push", metadata))
+
+    def noted(self, interaction: str, request: Any) -> tuple[object, ...]:
+        """Return what is written down of a request."""
+        return interaction, request.data, request.metadata
+
+    async def stay(self, channel: Any) -> None:
+        """Go on in a channel whose requester completed."""
+        await trio.sleep_forever()
 
 
 async def settle() -> None:

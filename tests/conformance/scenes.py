@@ -1,4 +1,4 @@
-"""Where a connection stands when a row's frame arrives, and how to see that nothing there was harmed."""
+"""The states of a connection in which a row's frames arrive, each with a check that nothing there was harmed."""
 
 from __future__ import annotations
 
@@ -9,34 +9,17 @@ from typing import NamedTuple, TypeAlias
 import trio
 
 from rsocket_trio import ConnectionLost
-from tests.conformance.raw import (
-    CONNECTION_ERROR,
-    C,
-    F,
-    Log,
-    N,
-    RawPeer,
-    Wire,
-    ask,
-    bare_server,
-    channel,
-    client,
-    payload,
-    request_n,
-    server,
-    settle,
-    stream,
-)
+from tests.conformance.raw import CONNECTION_ERROR, Log, RawDialect, RawPeer, bare_server, client, server, settle
 
 Check: TypeAlias = Callable[[], Awaitable[None]]
-Scene: TypeAlias = Callable[[Wire], AbstractAsyncContextManager[tuple[RawPeer, Check]]]
+Scene: TypeAlias = Callable[[RawDialect], AbstractAsyncContextManager[tuple[RawPeer, Check]]]
 
 
 # At a server
 
 
 @asynccontextmanager
-async def first(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def first(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """Nothing was said."""
     log = Log()
 
@@ -48,7 +31,7 @@ async def first(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
 
 
 @asynccontextmanager
-async def served(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def served(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """SETUP was accepted, no stream is open."""
     log = Log()
 
@@ -61,7 +44,7 @@ async def served(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
 
 
 @asynccontextmanager
-async def waiting(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def waiting(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """A request/response of the client's is being handled."""
     log = Log()
 
@@ -70,59 +53,59 @@ async def waiting(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
         assert log.seen == [("request", b"wait", None)]
 
     async with server(wire, log.responder) as peer:
-        await peer.send(ask(1, b"wait"))
+        await peer.send(wire.ask(wire.first_ids[0], b"wait"))
         await settle()
         yield peer, unharmed
 
 
 @asynccontextmanager
-async def ticking(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def ticking(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """A stream of the client's is open and has no credit left."""
     log = Log()
     async with server(wire, log.responder) as peer:
-        await peer.send(stream(1, 1))
-        await peer.expect(payload(1, b"tick 0"))
+        await peer.send(wire.stream(wire.first_ids[0], 1))
+        await peer.expect(wire.item(wire.first_ids[0], b"tick 0"))
 
         async def unharmed() -> None:
-            await peer.send(request_n(1, 1))
-            await peer.expect(payload(1, b"tick 1"))
+            await peer.send(wire.request_n(wire.first_ids[0], 1))
+            await peer.expect(wire.item(wire.first_ids[0], b"tick 1"))
 
         yield peer, unharmed
 
 
 @asynccontextmanager
-async def talking(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def talking(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """A channel of the client's is open both ways."""
     log = Log()
     async with server(wire, log.responder) as peer:
-        await peer.send(channel(1, 9, b"hi"))
-        await peer.expect(request_n(1, 4))
+        await peer.send(wire.channel(wire.first_ids[0], 9, b"hi"))
+        await peer.expect(wire.request_n(wire.first_ids[0], 4))
 
         async def unharmed() -> None:
-            await peer.send(payload(1, b"back"))
-            await peer.expect(payload(1, b"back"))
+            await peer.send(wire.channel_item(wire.first_ids[0], b"back"))
+            await peer.expect(wire.item(wire.first_ids[0], b"back"))
             assert log.seen == [("channel", b"hi"), ("item", b"back")]
 
         yield peer, unharmed
 
 
 @asynccontextmanager
-async def halfway(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def halfway(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """The first fragment of a request came."""
     log = Log()
     async with server(wire, log.responder) as peer:
-        await peer.send(ask(1, b"one ", F))
+        await peer.send(wire.first_fragment(wire.first_ids[0], b"one "))
 
         async def unharmed() -> None:
-            await peer.send(payload(1, b"two"))
-            await peer.expect(payload(1, b"one two", N | C))
+            await peer.send(wire.last_fragment(wire.first_ids[0], b"two"))
+            await peer.expect(wire.last_item(wire.first_ids[0], b"one two"))
             assert log.seen == [("request", b"one two", None)]
 
         yield peer, unharmed
 
 
 @asynccontextmanager
-async def past(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def past(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """Stream 1 of the client's is over."""
     log = Log()
 
@@ -131,8 +114,8 @@ async def past(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
         assert log.seen == [("request", b"x", None)]
 
     async with server(wire, log.responder) as peer:
-        await peer.send(ask(1, b"x"))
-        await peer.expect(payload(1, b"x", N | C))
+        await peer.send(wire.ask(wire.first_ids[0], b"x"))
+        await peer.expect(wire.last_item(wire.first_ids[0], b"x"))
         yield peer, nothing_more
 
 
@@ -140,7 +123,7 @@ async def past(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
 
 
 @asynccontextmanager
-async def fresh(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def fresh(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """The client has sent its SETUP and heard nothing."""
     log = Log()
 
@@ -153,15 +136,15 @@ async def fresh(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
 
 
 @asynccontextmanager
-async def connected(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def connected(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """The client knows that it was accepted."""
     async with fresh(wire) as (peer, check):
-        await peer.expect_alive(b"accepted")
+        await peer.expect_alive()
         yield peer, check
 
 
 @asynccontextmanager
-async def asking(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def asking(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """A request/response of the client's waits for its answer."""
     answers: list[bytes] = []
     async with client(wire, Log().responder) as (connection, peer), trio.open_nursery() as nursery:
@@ -173,11 +156,11 @@ async def asking(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
                 answers.append(b"lost")
 
         nursery.start_soon(request)
-        await peer.expect(ask(1, b"q"))
+        await peer.expect(wire.ask(wire.first_ids[0], b"q"))
 
         async def unharmed() -> None:
             assert answers == []
-            await peer.send(payload(1, b"answer", N | C))
+            await peer.send(wire.last_item(wire.first_ids[0], b"answer"))
             await settle()
             assert answers == [b"answer"]
 
@@ -186,16 +169,16 @@ async def asking(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
 
 
 @asynccontextmanager
-async def streaming(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def streaming(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """A stream of the client's is open, with credit for two."""
     async with (
         client(wire, Log().responder) as (connection, peer),
         connection.request_stream(b"s", initial_request_n=2, refill=False) as items,
     ):
-        await peer.expect(stream(1, 2, b"s"))
+        await peer.expect(wire.stream(wire.first_ids[0], 2, b"s"))
 
         async def unharmed() -> None:
-            await peer.send(payload(1, b"item"))
+            await peer.send(wire.item(wire.first_ids[0], b"item"))
             with trio.fail_after(1):
                 assert (await anext(items)).data == b"item"
 
@@ -203,21 +186,21 @@ async def streaming(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
 
 
 @asynccontextmanager
-async def conversing(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
+async def conversing(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
     """A channel of the client's is open both ways, with credit for two each."""
     async with (
         client(wire, Log().responder) as (connection, peer),
         connection.request_channel(b"c", initial_request_n=2, refill=False) as talk,
     ):
-        await peer.expect(channel(1, 2, b"c"))
-        await peer.send(request_n(1, 2))
+        await peer.expect(wire.channel(wire.first_ids[0], 2, b"c"))
+        await peer.send(wire.request_n(wire.first_ids[0], 2))
 
         async def unharmed() -> None:
-            await peer.send(payload(1, b"item"))
+            await peer.send(wire.item(wire.first_ids[0], b"item"))
             with trio.fail_after(1):
                 assert (await anext(talk)).data == b"item"
                 await talk.send(b"ours")
-            await peer.expect(payload(1, b"ours"))
+            await peer.expect(wire.channel_item(wire.first_ids[0], b"ours"))
 
         yield peer, unharmed
 
@@ -226,42 +209,62 @@ async def conversing(wire: Wire) -> AsyncIterator[tuple[RawPeer, Check]]:
 
 
 class Reaction(NamedTuple):
-    """What a frame must lead to: these frames and a living connection, or an ERROR on stream 0 and the end."""
+    """What frames must lead to: these frames and a living connection, an error on stream 0 and the end, or the end."""
 
     name: str
     sent: tuple[bytes, ...] = ()
-    error: tuple[int, int] | None = None
+    refused: int | str | None = None
+    """The code of the error before the end. 0.0 has none for a connection that was accepted, and only closes."""
+    stream_error: tuple[int, int] | None = None
     ends: bool = False
     harmless: bool = False
 
 
 IGNORE = Reaction("IGNORE", harmless=True)
-CONN_ERR = Reaction("CONN_ERR", error=(0, CONNECTION_ERROR), ends=True)
+CONN_ERR = Reaction("CONN_ERR", refused=CONNECTION_ERROR)
 CLOSE = Reaction("CLOSE", ends=True)
 
 
-def setup_err(code: int) -> Reaction:
-    return Reaction("SETUP_ERR", error=(0, code), ends=True)
+def setup_err(code: int | str) -> Reaction:
+    return Reaction("SETUP_ERR", refused=code)
 
 
 def stream_err(stream_id: int, code: int) -> Reaction:
-    return Reaction("STREAM_ERR", error=(stream_id, code))
+    return Reaction("STREAM_ERR", stream_error=(stream_id, code))
 
 
 def sends(*frames: bytes) -> Reaction:
     return Reaction("DELIVER", sent=frames)
 
 
-async def react(scene: Scene, wire: Wire, frames: tuple[bytes, ...], reaction: Reaction) -> None:
-    """Play these frames in that scene, and hold what follows to the reaction."""
-    async with scene(wire) as (peer, check):
-        await peer.send(*frames)
-        if reaction.error is not None:
-            await peer.expect_error(*reaction.error)
+class Row(NamedTuple):
+    """Frames, where they arrive, what they lead to, and the clauses that say so."""
+
+    clauses: str
+    what: str
+    scene: Scene
+    frames: tuple[bytes, ...]
+    reaction: Reaction
+
+
+def row(clauses: str, what: str, scene: Scene, *frames: bytes, then: Reaction) -> Row:
+    return Row(clauses, what, scene, frames, then)
+
+
+async def react(wire: RawDialect, row: Row) -> None:
+    """Play a row's frames in its scene, and hold what follows to the reaction."""
+    reaction = row.reaction
+    async with row.scene(wire) as (peer, check):
+        await peer.send(*row.frames)
+        if reaction.refused is not None:
+            await peer.expect_failure(reaction.refused)
+            return
+        if reaction.stream_error is not None:
+            await peer.expect_error(*reaction.stream_error)
         await peer.expect(*reaction.sent)
         if reaction.ends:
             await peer.expect_end()
             return
-        await peer.expect_alive(b"probe")
+        await peer.expect_alive()
         if reaction.harmless:
             await check()

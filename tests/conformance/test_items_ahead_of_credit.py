@@ -49,12 +49,12 @@ def new(wire: raw.Wire) -> Spoken:
     )
 
 
-def old(wire: old_frames.Old) -> Spoken:
+def old(wire: old_frames.OldWire) -> Spoken:
     return Spoken(
         name=wire.name,
         first=2,
-        server=lambda responder: old_frames.server(wire, responder),
-        client=lambda: old_frames.client(wire, old_frames.Log().responder),
+        server=lambda responder: raw.server(wire, responder),
+        client=lambda: raw.client(wire, old_frames.OldLog().responder),
         channel=wire.channel,
         theirs=lambda stream, data: wire.channel(stream, None, data),
         item=wire.item,

@@ -48,7 +48,7 @@ def echo_that_asks() -> tuple[Responder, list[Connection]]:
 async def test_after_any_setup_of_0_1_an_odd_request_is_answered(
     autojump_clock: object, options: Any, version: tuple[int, int]
 ) -> None:
-    async with old_frames.bare_server(RS01, old_frames.Log().responder, **options) as peer:
+    async with raw.bare_server(RS01, old_frames.OldLog().responder, **options) as peer:
         await peer.send(RS01.setup(version=version))
         await peer.send_bytes(ODD_REQUEST_0_1)
         with trio.fail_after(1):
@@ -91,7 +91,7 @@ async def test_a_request_shows_the_parity_also_while_its_sender_is_not_let_in(
         await trio.sleep(1)
         assert await connection.request_response("who are you?") == Payload(b"me")
 
-    async with old_frames.bare_server(RS01, responder) as peer:
+    async with raw.bare_server(RS01, responder) as peer:
         await peer.send(RS01.setup(), RS01.ask(first, b"hello"))
         await peer.expect(RS01.ask(ours, b"who are you?"))
         await peer.send(RS01.item(ours, b"me", "C"))
@@ -116,9 +116,9 @@ async def test_a_first_request_of_any_kind_shows_the_parity(autojump_clock: obje
         "in fragments": [RS01.ask(first, b"a", "F")],
         "REJECTED": [RS01.sub(first, 1)],  # nobody serves it
     }
-    async with old_frames.server(RS01, responder) as peer, trio.open_nursery() as nursery:
+    async with raw.server(RS01, responder) as peer, trio.open_nursery() as nursery:
         await peer.send(*frames[asked])
-        await old_frames.settle()
+        await raw.settle()
         nursery.start_soon(connections[0].fire_and_forget, b"of the server's")
         while (got := await peer.receive()).type != "REQUEST_FNF":
             pass
@@ -132,7 +132,7 @@ async def test_a_first_request_of_any_kind_shows_the_parity(autojump_clock: obje
 async def test_a_server_of_0_1_takes_the_other_parity_for_its_own_requests(autojump_clock: object) -> None:
     for first, own in ((1, 2), (2, 1)):
         responder, connections = echo_that_asks()
-        async with old_frames.server(RS01, responder) as peer:
+        async with raw.server(RS01, responder) as peer:
             await peer.send(RS01.ask(first, b"x"))
             await peer.expect(RS01.item(first, b"x", "C"))
             for number in (own, own + 2):
@@ -167,8 +167,8 @@ async def test_a_server_that_asks_first_keeps_to_its_document(
     autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     responder, connections = echo_that_asks()
-    async with old_frames.server(RS01, responder) as peer:
-        await old_frames.settle()
+    async with raw.server(RS01, responder) as peer:
+        await raw.settle()
         await connections[0].fire_and_forget(b"y")
         await peer.expect(RS01.forget(1, b"y"))
         await peer.send(RS01.ask(3, b"odd"), RS01.ask(2, b"even"))
@@ -189,10 +189,10 @@ async def test_requests_that_are_ignored_are_logged_once_and_counted(
 ) -> None:
     caplog.set_level(logging.INFO, "rsocket_trio")
     responder, connections = echo_that_asks()
-    async with old_frames.server(RS01, responder) as peer:
+    async with raw.server(RS01, responder) as peer:
         await peer.send(RS01.ask(1, b"x"), *(RS01.ask(2 * number, b"lost") for number in range(5)))
         await peer.expect(RS01.item(1, b"x", "C"))
-        await old_frames.settle()
+        await raw.settle()
         (record,) = caplog.records
         assert record.levelno == logging.WARNING
         assert "a request on stream 0 is ignored: that is the connection" in record.getMessage()
@@ -219,13 +219,13 @@ async def test_a_request_that_is_ignored_is_logged_whatever_else_its_client_did_
     async def sit(channel: Any) -> None:
         await trio.sleep_forever()
 
-    async with old_frames.server(RS01, responder) as peer:
+    async with raw.server(RS01, responder) as peer:
         await peer.send(RS01.channel(1, 9))
         await peer.expect(RS01.request_n(1, 1))
         await peer.send(*(RS01.channel(1, None, b"x") for _ in range(3)))
         await peer.expect_error(1, 0x204)
         await peer.send(RS01.ask(2, b"lost"), RS01.ask(4, b"lost"))
-        await old_frames.settle()
+        await raw.settle()
         assert [record.getMessage().partition("a request on stream ")[2] for record in caplog.records] == [
             "",
             "2 is ignored: the peer's ids are odd; further ones are counted",
@@ -272,19 +272,19 @@ async def test_a_session_that_is_resumed_keeps_the_parity_that_it_learnt(autojum
 @clause("ALL-RCT-12", "RS01-SID-04", "QRK-04")
 async def test_the_quirk_of_clients_changes_nothing_on_a_server(autojump_clock: object) -> None:
     responder, connections = echo_that_asks()
-    async with old_frames.server(RS01, responder, quirks=["client_ids_odd"]) as peer:
-        await old_frames.settle()
+    async with raw.server(RS01, responder, quirks=["client_ids_odd"]) as peer:
+        await raw.settle()
         await connections[0].fire_and_forget(b"y")
         await peer.expect(RS01.forget(1, b"y"))
     for first in (1, 2):
-        async with old_frames.server(RS01, responder, quirks=["client_ids_odd"]) as peer:
+        async with raw.server(RS01, responder, quirks=["client_ids_odd"]) as peer:
             await peer.send(RS01.ask(first, b"x"))
             await peer.expect(RS01.item(first, b"x", "C"))
 
 
 @clause("RS01-SID-04", "QRK-04")
 async def test_a_client_can_use_odd_ids_and_takes_even_ones(autojump_clock: object) -> None:
-    async with old_frames.client(RS01, old_frames.Log().responder, quirks=["client_ids_odd"]) as (connection, peer):
+    async with raw.client(RS01, old_frames.OldLog().responder, quirks=["client_ids_odd"]) as (connection, peer):
         await connection.fire_and_forget(b"x")
         await peer.expect(RS01.forget(1, b"x"))
         await peer.send(RS01.ask(1, b"odd"), RS01.ask(2, b"even"))

@@ -106,7 +106,7 @@ async def test_at_a_client_with_nothing_open(
 
 async def test_in_0_1_too(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     served = Served(caplog)
-    async with old_frames.server(old_frames.RS01, served.responder) as peer:
+    async with raw.server(old_frames.RS01, served.responder) as peer:
         await settle()
         await peer.send(old_frames.RS01.error(0, CONNECTION_ERROR, b"Disposed"))
         await settle()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 
 from tests.conformance.draft_frames import (
@@ -54,17 +52,16 @@ from tests.conformance.raw import (
 )
 from tests.conformance.rsocket_1_0.test_malformed import AT_A_CLIENT as RS10_AT_A_CLIENT
 from tests.conformance.rsocket_1_0.test_malformed import AT_A_SERVER as RS10_AT_A_SERVER
-from tests.conformance.rsocket_1_0.test_malformed import Row as Row10
 from tests.conformance.scenes import (
     CONN_ERR,
     IGNORE,
-    Reaction,
-    Scene,
+    Row,
     connected,
     first,
     fresh,
     halfway,
     react,
+    row,
     sends,
     served,
     setup_err,
@@ -72,21 +69,6 @@ from tests.conformance.scenes import (
     streaming,
     ticking,
 )
-
-
-class Row(NamedTuple):
-    """A frame, where it arrives, and what it leads to."""
-
-    clauses: str
-    what: str
-    scene: Scene
-    frames: tuple[bytes, ...]
-    reaction: Reaction
-
-
-def row(clauses: str, what: str, scene: Scene, *frames: bytes, then: Reaction) -> Row:
-    return Row(clauses, what, scene, frames, then)
-
 
 UNKNOWN = entry(0x55)
 SKIPPED = entry(0x55, b"whatever", ignore=True)
@@ -221,7 +203,7 @@ AT_A_CLIENT = [
 MARKED_OTHERWISE = (SETUP, REQUEST_RESPONSE, REQUEST_FNF, REQUEST_STREAM, REQUEST_CHANNEL, PAYLOAD)
 
 
-def named(one: Row | Row10) -> str:
+def named(one: Row | Row) -> str:
     return f"{one.scene.__name__}-{one.what}"
 
 
@@ -239,23 +221,23 @@ SAME_AS_1_0 = [one for one in RS10_AT_A_SERVER + RS10_AT_A_CLIENT if not any(map
 
 @pytest.mark.parametrize("one", marked(FIRST_FRAMES))
 async def test_a_server_answers_its_first_frame(one: Row, autojump_clock: object) -> None:
-    await react(one.scene, RSX, one.frames, one.reaction)
+    await react(RSX, one)
 
 
 @pytest.mark.parametrize("one", marked(AT_A_SERVER))
 async def test_a_server_takes_it_as_the_clause_says(one: Row, autojump_clock: object) -> None:
-    await react(one.scene, RSX, one.frames, one.reaction)
+    await react(RSX, one)
 
 
 @pytest.mark.parametrize("one", marked(AT_A_CLIENT))
 async def test_a_client_takes_it_as_the_clause_says(one: Row, autojump_clock: object) -> None:
-    await react(one.scene, RSX, one.frames, one.reaction)
+    await react(RSX, one)
 
 
 @pytest.mark.clause("RSX-GEN-02", "RSX-GAP-01", "RSX-OTH-01")
 @pytest.mark.parametrize("one", SAME_AS_1_0, ids=named)
-async def test_everything_else_is_as_in_1_0(one: Row10, autojump_clock: object) -> None:
-    await react(one.scene, RSX, one.frames, one.reaction)
+async def test_everything_else_is_as_in_1_0(one: Row, autojump_clock: object) -> None:
+    await react(RSX, one)
 
 
 @pytest.mark.clause("RSX-TLV-07", "RSX-GAP-18")

@@ -28,24 +28,14 @@ from rsocket_trio import (
     serve_stream,
 )
 from rsocket_trio.transports.memory import memory_pair
-from tests.conformance.old_frames import (
-    INVALID_SETUP,
-    REJECTED_SETUP,
-    RS00,
-    UNSUPPORTED_SETUP,
-    Log,
-    bare_server,
-    client,
-    server,
-    settle,
-    u32,
-)
+from tests.conformance.old_frames import INVALID_SETUP, REJECTED_SETUP, RS00, UNSUPPORTED_SETUP, OldLog
+from tests.conformance.raw import bare_server, client, server, settle, u32
 
 clause = pytest.mark.clause
 W = RS00
 
 
-def leasing(log: Log, *leases: Lease, every: float = 1) -> Responder:
+def leasing(log: OldLog, *leases: Lease, every: float = 1) -> Responder:
     @log.responder.lease
     async def policy(setup: object) -> AsyncIterator[Lease]:
         for one in leases:
@@ -74,7 +64,7 @@ async def test_a_client_says_setup_first_and_at_once(autojump_clock: object) -> 
 @clause("RS00-SETUP-07", "RS00-CON-02", "RS00-SETUP-02", "RS00-CON-09")
 async def test_the_application_sees_the_setup_as_it_was_sent(autojump_clock: object) -> None:
     seen: list[Any] = []
-    log = Log()
+    log = OldLog()
     leasing(log, Lease(5, 5))
 
     @log.responder.setup
@@ -99,7 +89,7 @@ async def test_the_application_sees_the_setup_as_it_was_sent(autojump_clock: obj
 async def test_a_setup_that_the_application_refuses_is_answered_and_closed(
     autojump_clock: object, error: Any, code: str
 ) -> None:
-    log = Log()
+    log = OldLog()
 
     @log.responder.setup
     async def gate(setup: object, connection: object) -> None:
@@ -108,7 +98,7 @@ async def test_a_setup_that_the_application_refuses_is_answered_and_closed(
 
     async with bare_server(W, log.responder) as peer:
         await peer.send(W.setup(), W.forget(2, b"x"), W.push(b"x"))
-        assert await peer.expect_refusal(code) == b"not you"
+        assert await peer.expect_failure(code) == b"not you"
     assert log.seen == []
 
 
@@ -139,7 +129,7 @@ async def test_a_client_that_is_refused_hears_why(
 @clause("RS00-CON-08")
 @pytest.mark.parametrize("sign", [W.ask(1, b"wait"), W.item(2, b"x", "C"), W.lease(1, 1), W.error(2)])
 async def test_what_shows_acceptance_takes_the_refusal_its_meaning(autojump_clock: object, sign: bytes) -> None:
-    async with client(W, Log().responder, lease=True) as (connection, peer):
+    async with client(W, OldLog().responder, lease=True) as (connection, peer):
         await peer.send(sign, W.refusal(REJECTED_SETUP))
         await peer.expect_alive()
         assert connection.status == "open"
@@ -147,13 +137,13 @@ async def test_what_shows_acceptance_takes_the_refusal_its_meaning(autojump_cloc
 
 @clause("RS00-CON-01", "RS00-CON-10")
 async def test_a_server_says_nothing_before_setup(autojump_clock: object) -> None:
-    async with bare_server(W, Log().responder) as peer:
+    async with bare_server(W, OldLog().responder) as peer:
         await peer.expect_silence(5)
 
 
 @clause("RS00-SID-04")
 async def test_while_the_setup_is_considered_only_answers_get_through(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     answers: list[bytes] = []
 
     @log.responder.setup
@@ -177,7 +167,7 @@ async def test_while_the_setup_is_considered_only_answers_get_through(autojump_c
 
 @clause("RS00-HDR-01", "RS00-HDR-03")
 async def test_frames_may_arrive_byte_by_byte(autojump_clock: object) -> None:
-    async with bare_server(W, Log().responder) as peer:
+    async with bare_server(W, OldLog().responder) as peer:
         for byte in W.prefixed(W.setup(), W.ask(2, b"x")):
             await peer.send_bytes(bytes([byte]))
         await peer.expect(W.item(2, b"x", "C"))
@@ -186,13 +176,13 @@ async def test_frames_may_arrive_byte_by_byte(autojump_clock: object) -> None:
 @clause("RS00-HDR-13", "ALL-RCT-05")
 @pytest.mark.parametrize("length", [0, 3, 4, 11, 16 * 2**20 + 4, 2**31 - 1, 2**31 + 16])
 async def test_a_length_that_cannot_be_ends_the_connection(autojump_clock: object, length: int) -> None:
-    async with server(W, Log().responder) as peer:
+    async with server(W, OldLog().responder) as peer:
         await peer.expect_alive()
         await peer.send_bytes(u32(length))
         await peer.expect_end()
-    async with bare_server(W, Log().responder) as peer:
+    async with bare_server(W, OldLog().responder) as peer:
         await peer.send_bytes(u32(length))
-        await peer.expect_refusal(INVALID_SETUP)
+        await peer.expect_failure(INVALID_SETUP)
     async with client(W) as (_, peer):
         await peer.send_bytes(u32(length))
         await peer.expect_end()
@@ -202,7 +192,7 @@ async def test_a_length_that_cannot_be_ends_the_connection(autojump_clock: objec
 async def test_a_message_is_a_frame_without_its_length(autojump_clock: object) -> None:
     ours, theirs = memory_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(serve_stream, Log().responder, theirs, dialects=[W.name]))
+        nursery.start_soon(partial(serve_stream, OldLog().responder, theirs, dialects=[W.name]))
         await ours.send([W.setup(), W.ask(2, b"x")])
         assert list(await ours.receive()) == [W.item(2, b"x", "C")]
         await ours.send([W.frame(0x04)])
@@ -217,7 +207,7 @@ async def test_a_message_is_a_frame_without_its_length(autojump_clock: object) -
 async def test_with_leases_the_setup_allows_the_server_to_ask_until_a_lease_restricts_it(
     autojump_clock: object,
 ) -> None:
-    log = Log()
+    log = OldLog()
     leasing(log, Lease(100, 100))
     replies: list[bytes] = []
 
@@ -248,7 +238,7 @@ async def test_with_leases_the_setup_allows_the_server_to_ask_until_a_lease_rest
 async def test_a_client_with_leases_sends_none_but_its_policys(autojump_clock: object) -> None:
     async with client(W, lease=True) as (_, peer):
         await peer.expect_silence(5)
-    log = Log()
+    log = OldLog()
     leasing(log, Lease(1, 2), every=100)
     async with client(W, log.responder, lease=True) as (_, peer):
         await peer.expect(W.lease(2, 1))
@@ -263,7 +253,7 @@ async def test_a_client_with_leases_sends_none_but_its_policys(autojump_clock: o
 
 @clause("RS00-CON-05", "RS00-LEASE-02", "RS00-LEASE-05", "RS00-LEASE-03", "RS00-LEASE-04")
 async def test_a_server_that_accepts_leases_sends_one_and_holds_the_client_to_it(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     leasing(log, Lease(1, 1.5), Lease(1, 0.5), every=2)
     async with server(W, log.responder, "L") as peer:
         await peer.expect(W.lease(1.5, 1))
@@ -280,7 +270,7 @@ async def test_a_server_that_accepts_leases_sends_one_and_holds_the_client_to_it
 
 @clause("RS00-LEASE-05")
 async def test_before_the_first_lease_nothing_is_served(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
 
     @log.responder.lease
     async def policy(setup: object) -> AsyncIterator[Lease]:
@@ -333,7 +323,7 @@ async def test_a_client_with_leases_waits_and_counts_nanoseconds(autojump_clock:
 
 @clause("RS00-MP-02", "RS00-MD-04")
 async def test_metadata_is_pushed_for_the_connection_both_ways(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder) as peer:
         await peer.send(W.push(b"one"), W.push(b"", kind=7))
         await peer.expect_alive()
@@ -455,7 +445,7 @@ async def test_metadata_pushed_amid_the_fragments_of_an_answer_harms_nothing(aut
 
 
 async def test_what_the_draft_lacks_is_refused_before_a_byte_is_sent(autojump_clock: object) -> None:
-    async with client(W, Log().responder) as (connection, peer):
+    async with client(W, OldLog().responder) as (connection, peer):
         with pytest.raises(Unsupported):
             await connection.ping()
         with pytest.raises(Unsupported):
@@ -471,7 +461,7 @@ async def test_what_the_draft_lacks_is_refused_before_a_byte_is_sent(autojump_cl
 @pytest.mark.parametrize("flags", ["", "I", "M"])
 async def test_an_extension_that_is_known_is_handed_over_as_it_is(autojump_clock: object, flags: str) -> None:
     seen: list[object] = []
-    log = Log()
+    log = OldLog()
 
     @log.responder.extension(0x4AFEBABE)
     def known(stream_id: int, body: bytes) -> None:
@@ -490,7 +480,7 @@ async def test_an_idle_connection_stays_and_half_a_frame_is_closed(
     autojump_clock: object, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    async with server(W, Log().responder) as peer:
+    async with server(W, OldLog().responder) as peer:
         await trio.sleep(80_000)
         await peer.expect_alive()
         await trio.sleep(1000)
@@ -503,7 +493,7 @@ async def test_an_idle_connection_stays_and_half_a_frame_is_closed(
 
 
 async def test_frames_that_come_slowly_but_come_are_no_stall(autojump_clock: object) -> None:
-    async with server(W, Log().responder) as peer:
+    async with server(W, OldLog().responder) as peer:
         for number in range(2, 10, 2):
             frame = W.prefixed(W.ask(number, b"x"))
             await peer.send_bytes(frame[:10])

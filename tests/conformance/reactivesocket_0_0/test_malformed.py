@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.old_frames import INVALID_SETUP, REJECTED_SETUP, RS00, UNSUPPORTED_SETUP, u32, u64
-from tests.conformance.scenes32 import (
+from tests.conformance.old_frames import INVALID_SETUP, REJECTED_SETUP, RS00, UNSUPPORTED_SETUP
+from tests.conformance.raw import u32, u64
+from tests.conformance.scenes import (
     CLOSE,
-    FAILS,
+    CONN_ERR,
     IGNORE,
     Row,
     asking,
@@ -77,29 +78,29 @@ FIRST_FRAMES = [
 
 AT_A_SERVER = [
     # Not understood
-    row("RS00-HDR-10", "an unknown type", served, W.frame(0x04), then=FAILS),
-    row("RS00-HDR-10", "a channel of 0.1", served, W.frame(0x08, "", 2, b"x"), then=FAILS),
-    row("RS00-HDR-10", "type 0", served, W.frame(0), then=FAILS),
-    row("RS00-HDR-10", "an unknown type on a stream", ticking, W.frame(0x22, "", 2), then=FAILS),
+    row("RS00-HDR-10", "an unknown type", served, W.frame(0x04), then=CONN_ERR),
+    row("RS00-HDR-10", "a channel of 0.1", served, W.frame(0x08, "", 2, b"x"), then=CONN_ERR),
+    row("RS00-HDR-10", "type 0", served, W.frame(0), then=CONN_ERR),
+    row("RS00-HDR-10", "an unknown type on a stream", ticking, W.frame(0x22, "", 2), then=CONN_ERR),
     row("RS00-HDR-09", "an unknown type with I", served, W.frame(0x04, "I"), then=IGNORE),
     row("RS00-HDR-09", "an unknown type with I on a stream", ticking, W.frame(0xFFFE, "I", 2, b"x"), then=IGNORE),
-    row("RS00-HDR-12", "CANCEL of version 1", waiting, W.frame("CANCEL", "", 2, version=1), then=FAILS),
+    row("RS00-HDR-12", "CANCEL of version 1", waiting, W.frame("CANCEL", "", 2, version=1), then=CONN_ERR),
     row("RS00-HDR-12", "CANCEL of version 1 with I", waiting, W.frame("CANCEL", "I", 2, version=1), then=IGNORE),
-    row("RS00-EXT-03", "an EXT that nobody knows", served, W.ext(7, b"body"), then=FAILS),
+    row("RS00-EXT-03", "an EXT that nobody knows", served, W.ext(7, b"body"), then=CONN_ERR),
     row("RS00-EXT-03", "an EXT that nobody knows, with I", served, W.ext(7, b"body", "I"), then=IGNORE),
     row("RS00-EXT-02 RS00-EXT-03", "the smallest EXT, with I", ticking, W.ext(TOP & 0xFFFFFFFF, b"", "I"), then=IGNORE),
     row("RS00-EXT-03", "EXT with M and no metadata, with I", served, W.ext(7, b"", "IM"), then=IGNORE),
-    row("RS00-HDR-10", "REQUEST_N with a number of 32 bits", ticking, W.frame("REQUEST_N", "", 2, u32(1)), then=FAILS),
+    row("RS00-HDR-10", "REQUEST_N with a number of 32 bits", ticking, W.frame("REQUEST_N", "", 2, u32(1)), then=CONN_ERR),
     row("RS00-HDR-09", "the same with I", ticking, W.frame("REQUEST_N", "I", 2, u32(1)), then=IGNORE),
     row("RS00-HDR-10", "REQUEST_STREAM with half a number", served,
-        W.frame("REQUEST_STREAM", "", 2, bytes(7)), then=FAILS),
-    row("RS00-HDR-10", "LEASE without its number", served, W.frame("LEASE", "", 0, u64(1)), then=FAILS),
-    row("RS00-HDR-10", "SETUP_ERROR without its code", served, W.frame("SETUP_ERROR", "", 0, b"\0\0\1"), then=FAILS),
-    row("RS00-HDR-13", "a frame without a whole header", served, W.cancel(2)[:11], then=FAILS),
-    row("RS00-HDR-13", "a frame of eight bytes", served, W.cancel(2)[:8], then=FAILS),
-    row("RS00-HDR-13", "a frame of four bytes", served, W.cancel(2)[:4], then=FAILS),
-    row("RS00-HDR-13", "EXT without its type", served, W.ext(1, b"", "I")[:7], then=FAILS),
-    row("RS00-HDR-13", "an empty frame", served, b"", then=FAILS),
+        W.frame("REQUEST_STREAM", "", 2, bytes(7)), then=CONN_ERR),
+    row("RS00-HDR-10", "LEASE without its number", served, W.frame("LEASE", "", 0, u64(1)), then=CONN_ERR),
+    row("RS00-HDR-10", "SETUP_ERROR without its code", served, W.frame("SETUP_ERROR", "", 0, b"\0\0\1"), then=CONN_ERR),
+    row("RS00-HDR-13", "a frame without a whole header", served, W.cancel(2)[:11], then=CONN_ERR),
+    row("RS00-HDR-13", "a frame of eight bytes", served, W.cancel(2)[:8], then=CONN_ERR),
+    row("RS00-HDR-13", "a frame of four bytes", served, W.cancel(2)[:4], then=CONN_ERR),
+    row("RS00-HDR-13", "EXT without its type", served, W.ext(1, b"", "I")[:7], then=CONN_ERR),
+    row("RS00-HDR-13", "an empty frame", served, b"", then=CONN_ERR),
     # Metadata that does not fit
     row("RS00-MD-08", "a request whose metadata goes beyond it", served,
         W.frame("REQUEST_RESPONSE", "M", 2, u32(9) + b"meta"), then=IGNORE),
@@ -176,9 +177,9 @@ AT_A_SERVER = [
 AT_A_CLIENT = [
     row("RS00-CON-11", "SETUP", fresh, W.setup(), then=IGNORE),
     row("RS00-CON-11", "SETUP on a stream of the client's", asking, W.setup(stream_id=2), then=IGNORE),
-    row("RS00-HDR-10", "an unknown type", fresh, W.frame(0x04), then=FAILS),
+    row("RS00-HDR-10", "an unknown type", fresh, W.frame(0x04), then=CONN_ERR),
     row("RS00-HDR-09", "an unknown type with I", asking, W.frame(0x04, "I"), then=IGNORE),
-    row("RS00-HDR-12", "RESPONSE of version 1", asking, W.frame("RESPONSE", "C", 2, version=1), then=FAILS),
+    row("RS00-HDR-12", "RESPONSE of version 1", asking, W.frame("RESPONSE", "C", 2, version=1), then=CONN_ERR),
     row("RS00-CON-11", "INVALID_SETUP after acceptance", connected, W.refusal(INVALID_SETUP), then=IGNORE),
     row("RS00-CON-11", "REJECTED_SETUP after acceptance", connected, W.refusal(REJECTED_SETUP), then=IGNORE),
     row("RS00-CON-11", "SETUP_ERROR of any code after acceptance", connected, W.refusal(0x7777), then=IGNORE),

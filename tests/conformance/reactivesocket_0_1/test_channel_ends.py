@@ -10,15 +10,8 @@ from rsocket_trio import Payload
 from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_1
-from tests.conformance.old_frames import (
-    CONNECTION_ERROR,
-    RS01,
-    Log,
-    client,
-    server,
-    settle,
-    u32,
-)
+from tests.conformance.old_frames import RS01, OldLog
+from tests.conformance.raw import CONNECTION_ERROR, client, server, settle, u32
 from tests.rsocket.pairs import SessionPair
 
 clause = pytest.mark.clause
@@ -32,7 +25,7 @@ COMPLETED_BY_JAVA_0_5_2 = bytes.fromhex("0000000c 000b 1000 00000016")
 @clause("RS01-CH-01", "RS01-RSP-03", "QRK-07", "QRK-16")
 @pytest.mark.parametrize("end", [COMPLETED_BY_JAVA_0_2_2, COMPLETED_BY_JAVA_0_5_2], ids=["0.2.2", "0.5.2"])
 async def test_a_java_client_completes_its_half_without_an_item(autojump_clock: object, end: bytes) -> None:
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder) as peer:
         await peer.send(W.channel(0x16, 9, b"stay"))
         await peer.expect(W.request_n(0x16, 4))
@@ -48,7 +41,7 @@ async def test_a_java_client_completes_its_half_without_an_item(autojump_clock: 
 async def test_a_server_that_opened_a_channel_may_complete_its_half_the_same_way(
     autojump_clock: object, end: str
 ) -> None:
-    log = Log()
+    log = OldLog()
     async with client(W, log.responder) as (_, peer):
         await peer.send(W.channel(1, 9, b"stay"))
         await peer.expect(W.request_n(1, 4))
@@ -73,14 +66,14 @@ async def test_four_zero_bytes_are_an_item_wherever_they_can_be_one(autojump_clo
             [opened, ("item", b"ab" + zeros), "completed"],
         ),
     ):
-        log = Log()
+        log = OldLog()
         async with server(W, log.responder) as peer:
             await peer.send(W.channel(2, 9, b"stay"))
             await peer.expect(W.request_n(2, 4))
             await peer.send(*frames)
             await settle()
             assert log.seen == seen
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder) as peer:
         await peer.send(W.channel(2, None, zeros, "C"))  # what opens a channel
         await settle()
@@ -115,7 +108,7 @@ def test_a_last_item_that_would_read_as_none_goes_before_its_completion(item: by
     ],
 )
 async def test_only_an_empty_response_ends_a_requesters_half(autojump_clock: object, frame: bytes) -> None:
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder) as peer:
         await peer.send(W.channel(2, 9, b"hi"))
         await peer.expect(W.request_n(2, 4))
@@ -126,7 +119,7 @@ async def test_only_an_empty_response_ends_a_requesters_half(autojump_clock: obj
 
 @clause("RS01-FRAG-04", "RS01-UNX-12", "QRK-16")
 async def test_an_empty_response_amid_a_payload_or_on_anything_but_a_channel_is_ignored(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder) as peer:
         await peer.send(W.channel(2, 9, b"h", "F"), W.done(2), W.channel(2, None, b"i"))
         await peer.expect(W.request_n(2, 4))
@@ -159,7 +152,7 @@ async def test_an_empty_response_amid_a_payload_or_on_anything_but_a_channel_is_
 async def test_with_the_slot_a_short_body_has_none_and_ends_no_connection(
     autojump_clock: object, flags: str, body: bytes, seen: list[Any]
 ) -> None:
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder, quirks=["channel_slot"]) as peer:
         await peer.send(W.channel(2, 9, b"stay"))
         await peer.expect(W.request_n(2, 4))
@@ -173,7 +166,7 @@ async def test_with_the_slot_a_short_body_has_none_and_ends_no_connection(
 
 @clause("RS01-IGN-02", "QRK-07")
 async def test_without_the_quirk_a_number_that_is_announced_must_be_there(autojump_clock: object) -> None:
-    async with server(W, Log().responder) as peer:
+    async with server(W, OldLog().responder) as peer:
         await peer.send(W.channel(2, 9, b"stay"))
         await peer.expect(W.request_n(2, 4))
         await peer.send(W.frame("REQUEST_CHANNEL", "N", 2, b"abc"))

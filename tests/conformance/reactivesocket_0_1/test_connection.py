@@ -25,27 +25,15 @@ from rsocket_trio import (
     serve_stream,
 )
 from rsocket_trio.transports.memory import memory_pair
-from tests.conformance.old_frames import (
-    CONNECTION_ERROR,
-    INVALID_SETUP,
-    REJECTED,
-    REJECTED_SETUP,
-    RS01,
-    UNSUPPORTED_SETUP,
-    Log,
-    bare_server,
-    client,
-    server,
-    settle,
-    u32,
-)
+from tests.conformance.old_frames import INVALID_SETUP, REJECTED_SETUP, RS01, UNSUPPORTED_SETUP, OldLog
+from tests.conformance.raw import CONNECTION_ERROR, REJECTED, bare_server, client, server, settle, u32
 
 clause = pytest.mark.clause
 W = RS01
 UNLIMITED = W.lease((2**31 - 1) / 1000, 2**31 - 1)
 
 
-def leasing(log: Log, *leases: Lease, every: float = 1, after: float = 0) -> Responder:
+def leasing(log: OldLog, *leases: Lease, every: float = 1, after: float = 0) -> Responder:
     @log.responder.lease
     async def policy(setup: object) -> AsyncIterator[Lease]:
         await trio.sleep(after)
@@ -80,7 +68,7 @@ async def test_a_client_says_setup_first_and_at_once(autojump_clock: object) -> 
 @clause("RS01-CON-09", "RS01-SETUP-02", "RS01-SETUP-05", "RS01-SETUP-09", "RS01-SETUP-11")
 async def test_the_application_sees_the_setup_as_it_was_sent_and_may_refuse(autojump_clock: object) -> None:
     seen: list[Any] = []
-    log = Log()
+    log = OldLog()
 
     @log.responder.setup
     def gate(setup: Any, connection: object) -> None:
@@ -92,7 +80,7 @@ async def test_the_application_sees_the_setup_as_it_was_sent_and_may_refuse(auto
         await peer.send(
             W.setup("SI", keepalive=0, lifetime=5000, metadata_mime=b"m\xff\0", data_mime=b"", metadata=b"", data=b"d")
         )
-        assert await peer.expect_refusal(UNSUPPORTED_SETUP) == b"nothing of this is known here"
+        assert await peer.expect_failure(UNSUPPORTED_SETUP) == b"nothing of this is known here"
     (setup,) = seen
     assert (setup.payload, setup.metadata_mime, setup.data_mime) == (Payload(b"d", b""), "m\xff", "")
     assert (setup.keepalive_interval, setup.max_lifetime, setup.lease) == (0, 5, False)
@@ -107,7 +95,7 @@ async def test_the_application_sees_the_setup_as_it_was_sent_and_may_refuse(auto
 async def test_a_setup_that_the_application_refuses_is_answered_and_closed(
     autojump_clock: object, error: Any, code: str, flags: str
 ) -> None:
-    log = Log()
+    log = OldLog()
     leasing(log, Lease(1, 1))
 
     @log.responder.setup
@@ -118,7 +106,7 @@ async def test_a_setup_that_the_application_refuses_is_answered_and_closed(
     async with bare_server(W, log.responder) as peer:
         await peer.send(W.setup(flags), W.forget(2, b"x"), W.push(b"x"), W.keepalive(b"x"))
         await peer.expect(W.keepalive(b"x", ""))
-        assert await peer.expect_refusal(code) == b"not you"
+        assert await peer.expect_failure(code) == b"not you"
     assert log.seen == []
 
 
@@ -131,7 +119,7 @@ async def test_a_setup_that_the_application_refuses_is_answered_and_closed(
 async def test_a_client_that_is_refused_hears_why(
     autojump_clock: object, code: int, error: type[RSocketError], lease: bool, before: bytes
 ) -> None:
-    async with client(W, Log().responder, lease=lease) as (connection, peer):
+    async with client(W, OldLog().responder, lease=lease) as (connection, peer):
         if lease:
             await peer.expect(UNLIMITED)
         await peer.send(*filter(None, [before, W.error(0, code, b"no\0")]))
@@ -146,7 +134,7 @@ async def test_a_client_that_is_refused_hears_why(
 @clause("RS01-CON-14", "RS01-UNX-16")
 @pytest.mark.parametrize("sign", [W.ask(1, b"wait"), W.item(2, b"x", "C"), W.lease(1, 1), W.error(2)])
 async def test_what_shows_acceptance_takes_the_refusal_its_meaning(autojump_clock: object, sign: bytes) -> None:
-    async with client(W, Log().responder, lease=True) as (connection, peer):
+    async with client(W, OldLog().responder, lease=True) as (connection, peer):
         await peer.expect(UNLIMITED)
         await peer.send(sign, W.error(0, 3))
         await peer.expect_alive()
@@ -155,13 +143,13 @@ async def test_what_shows_acceptance_takes_the_refusal_its_meaning(autojump_cloc
 
 @clause("RS01-CON-16", "RS01-CON-02")
 async def test_a_server_says_nothing_before_setup(autojump_clock: object) -> None:
-    async with bare_server(W, Log().responder) as peer:
+    async with bare_server(W, OldLog().responder) as peer:
         await peer.expect_silence(5)
 
 
 @clause("RS01-TRN-02")
 async def test_after_the_error_that_ends_a_connection_nothing_has_effect(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder) as peer:
         await peer.send(W.frame(0x0E), W.forget(2, b"late"), W.ask(4, b"late"))
         await peer.expect_failure()
@@ -184,7 +172,7 @@ async def test_a_connection_error_fails_what_is_open_without_an_answer(autojump_
         await peer.send(W.error(0, CONNECTION_ERROR, b"bye"))
         await peer.expect_end()
     assert "bye" in str(got[0])
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder) as peer:
         await peer.send(W.ask(2, b"wait"))
         await settle()
@@ -198,7 +186,7 @@ async def test_a_connection_error_fails_what_is_open_without_an_answer(autojump_
 
 @clause("RS01-HDR-02", "RS01-HDR-03")
 async def test_frames_may_arrive_byte_by_byte(autojump_clock: object) -> None:
-    async with bare_server(W, Log().responder) as peer:
+    async with bare_server(W, OldLog().responder) as peer:
         for byte in W.prefixed(W.setup(), W.ask(2, b"x")):
             await peer.send_bytes(bytes([byte]))
         await peer.expect(W.item(2, b"x", "C"))
@@ -207,13 +195,13 @@ async def test_frames_may_arrive_byte_by_byte(autojump_clock: object) -> None:
 @clause("RS01-HDR-03", "ALL-RCT-05")
 @pytest.mark.parametrize("length", [0, 3, 4, 11, 16 * 2**20 + 4, 2**31 - 1, 2**31 + 16])
 async def test_a_length_that_cannot_be_ends_the_connection(autojump_clock: object, length: int) -> None:
-    async with server(W, Log().responder) as peer:
+    async with server(W, OldLog().responder) as peer:
         await peer.expect_alive()
         await peer.send_bytes(u32(length))
         await peer.expect_failure()
-    async with bare_server(W, Log().responder) as peer:
+    async with bare_server(W, OldLog().responder) as peer:
         await peer.send_bytes(u32(length))
-        await peer.expect_refusal(INVALID_SETUP)
+        await peer.expect_failure(INVALID_SETUP)
     async with client(W) as (_, peer):
         await peer.send_bytes(u32(length))
         await peer.expect_failure()
@@ -223,7 +211,7 @@ async def test_a_length_that_cannot_be_ends_the_connection(autojump_clock: objec
 async def test_a_message_is_a_frame_without_its_length(autojump_clock: object) -> None:
     ours, theirs = memory_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(serve_stream, Log().responder, theirs, dialects=[W.name]))
+        nursery.start_soon(partial(serve_stream, OldLog().responder, theirs, dialects=[W.name]))
         broken = W.frame("REQUEST_FNF", "M", 4, u32(5))
         await ours.send([W.setup(), broken, W.ask(2, b"x")])
         assert list(await ours.receive()) == [W.item(2, b"x", "C")]
@@ -263,7 +251,7 @@ async def test_a_server_sends_keepalive_only_when_its_application_asks(autojump_
 @clause("RS01-KA-05", "RS01-KA-06")
 @pytest.mark.parametrize("size", [0, 1, 4096])
 async def test_keepalive_is_answered_with_its_data_by_both_roles(autojump_clock: object, size: int) -> None:
-    async with server(W, Log().responder) as peer:
+    async with server(W, OldLog().responder) as peer:
         await peer.send(W.keepalive(b"x" * size), W.keepalive(b"y" * size))
         await peer.expect(W.keepalive(b"x" * size, ""), W.keepalive(b"y" * size, ""))
     async with client(W) as (_, peer):
@@ -273,7 +261,7 @@ async def test_keepalive_is_answered_with_its_data_by_both_roles(autojump_clock:
 
 @clause("RS01-UNX-02", "RS01-KA-09", "RS01-SETUP-08")
 async def test_a_server_takes_a_client_for_dead_after_its_lifetime(autojump_clock: object) -> None:
-    async with bare_server(W, Log().responder) as peer:
+    async with bare_server(W, OldLog().responder) as peer:
         await peer.send(W.setup(lifetime=3000))
         for _ in range(5):
             await trio.sleep(2.9)
@@ -288,7 +276,7 @@ async def test_a_server_takes_a_client_for_dead_after_its_lifetime(autojump_cloc
 
 @clause("RS01-SETUP-09", "RS01-UNX-02")
 async def test_a_lifetime_of_0_means_no_death_by_silence_but_half_a_frame_stalls(autojump_clock: object) -> None:
-    async with bare_server(W, Log().responder) as peer:
+    async with bare_server(W, OldLog().responder) as peer:
         await peer.send(W.setup(keepalive=0, lifetime=0))
         await trio.sleep(80_000)
         await peer.expect_alive()
@@ -304,7 +292,7 @@ async def test_a_lifetime_of_0_means_no_death_by_silence_but_half_a_frame_stalls
 
 @clause("RS01-CON-13", "RS01-CON-05", "RS01-CON-15", "RS01-LEASE-02", "RS01-UNX-05", "RS01-CON-18")
 async def test_a_client_with_leases_grants_one_after_setup_and_waits_for_one(autojump_clock: object) -> None:
-    async with client(W, Log().responder, lease=True, keepalive=Keepalive(10, 100_000)) as (connection, peer):
+    async with client(W, OldLog().responder, lease=True, keepalive=Keepalive(10, 100_000)) as (connection, peer):
         await peer.expect(UNLIMITED)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.fire_and_forget, b"x")
@@ -326,7 +314,7 @@ async def test_a_client_with_leases_that_serves_nothing_grants_none(autojump_clo
 
 @clause("RS01-CON-13")
 async def test_a_clients_own_policy_grants_its_leases(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     leasing(log, Lease(1, 2), every=100)
     async with client(W, log.responder, lease=True) as (_, peer):
         await peer.expect(W.lease(2, 1))
@@ -338,7 +326,7 @@ async def test_a_clients_own_policy_grants_its_leases(autojump_clock: object) ->
 
 @clause("RS01-CON-06", "RS01-LS-01", "RS01-LS-02", "RS01-LS-03", "RS01-ERR-09", "RS01-LEASE-06", "RS01-LEASE-02")
 async def test_a_server_that_accepts_leases_holds_the_client_to_them(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     leasing(log, Lease(4, 1), Lease(0, 1), Lease(1, 0), every=2, after=1)
     async with server(W, log.responder, "L") as peer:
         await peer.send(W.ask(2, b"early"))
@@ -392,7 +380,7 @@ async def test_the_last_lease_replaces_all_former_ones(autojump_clock: object) -
 
 @clause("RS01-CON-12", "RS01-CON-18", "RS01-CON-15")
 async def test_with_leases_a_server_waits_for_one_too(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     leasing(log, Lease(9, 9))
 
     @log.responder.request_subscription("back")
@@ -413,7 +401,7 @@ async def test_with_leases_a_server_waits_for_one_too(autojump_clock: object) ->
 @clause("RS01-CON-18", "RS01-CON-07", "RS01-CON-04")
 @pytest.mark.parametrize("who", ["client", "server"])
 async def test_without_leases_either_side_asks_first(autojump_clock: object, who: str) -> None:
-    log = Log()
+    log = OldLog()
     replies: list[bytes] = []
 
     @log.responder.setup
@@ -438,7 +426,7 @@ async def test_without_leases_either_side_asks_first(autojump_clock: object, who
 
 @clause("RS01-GEN-04", "RS01-MP-01")
 async def test_metadata_is_pushed_for_the_connection_both_ways(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder) as peer:
         await peer.send(W.push(b"one"), W.push(b""))
         await peer.expect_alive()
@@ -452,7 +440,7 @@ async def test_metadata_is_pushed_for_the_connection_both_ways(autojump_clock: o
 @pytest.mark.parametrize("flags", ["", "I", "M"])
 async def test_an_extension_that_is_known_is_handed_over_as_it_is(autojump_clock: object, flags: str) -> None:
     seen: list[object] = []
-    log = Log()
+    log = OldLog()
 
     @log.responder.extension(0x4AFEBABE)
     def known(stream_id: int, body: bytes) -> None:

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conformance.old_frames import (
-    APPLICATION_ERROR,
-    CANCELED,
-    CONNECTION_ERROR,
-    INVALID,
-    INVALID_SETUP,
-    REJECTED_SETUP,
-    RS01,
-    UNSUPPORTED_SETUP,
-    u32,
-)
-from tests.conformance.scenes32 import (
+from tests.conformance.old_frames import INVALID_SETUP, REJECTED_SETUP, RS01, UNSUPPORTED_SETUP
+from tests.conformance.raw import APPLICATION_ERROR, CANCELED, CONNECTION_ERROR, INVALID, u32
+from tests.conformance.scenes import (
     CLOSE,
-    FAILS,
+    CONN_ERR,
     IGNORE,
     Row,
     asking,
@@ -96,22 +87,22 @@ FIRST_FRAMES = [
 
 AT_A_SERVER = [
     # Not understood
-    row("RS01-IGN-01 RS01-IGN-02", "an unknown type", served, W.frame(0x0E), then=FAILS),
-    row("RS01-IGN-02", "type 0", served, W.frame(0), then=FAILS),
-    row("RS01-IGN-02", "an unknown type on a stream", ticking, W.frame(0x22, "", 2), then=FAILS),
+    row("RS01-IGN-01 RS01-IGN-02", "an unknown type", served, W.frame(0x0E), then=CONN_ERR),
+    row("RS01-IGN-02", "type 0", served, W.frame(0), then=CONN_ERR),
+    row("RS01-IGN-02", "an unknown type on a stream", ticking, W.frame(0x22, "", 2), then=CONN_ERR),
     row("RS01-IGN-03", "an unknown type with I", served, W.frame(0x0E, "I"), then=IGNORE),
     row("RS01-IGN-03", "an unknown type with I on a stream", ticking, W.frame(0xFFFE, "I", 2, b"body"), then=IGNORE),
-    row("RS01-IGN-02", "an EXT that nobody knows", served, W.ext(7, b"body"), then=FAILS),
+    row("RS01-IGN-02", "an EXT that nobody knows", served, W.ext(7, b"body"), then=CONN_ERR),
     row("RS01-IGN-03", "an EXT that nobody knows, with I", served, W.ext(7, b"body", "I"), then=IGNORE),
-    row("RS01-IGN-02", "REQUEST_N without its number", ticking, W.frame("REQUEST_N", "", 2, b"\0\0\1"), then=FAILS),
+    row("RS01-IGN-02", "REQUEST_N without its number", ticking, W.frame("REQUEST_N", "", 2, b"\0\0\1"), then=CONN_ERR),
     row("RS01-IGN-03", "REQUEST_N without its number, with I", ticking,
         W.frame("REQUEST_N", "I", 2, b"\0\0\1"), then=IGNORE),
     row("RS01-IGN-02", "REQUEST_STREAM without its number", served,
-        W.frame("REQUEST_STREAM", "", 2, b"\0\0"), then=FAILS),
+        W.frame("REQUEST_STREAM", "", 2, b"\0\0"), then=CONN_ERR),
     row("RS01-IGN-02", "REQUEST_CHANNEL with N and no number", served,
-        W.frame("REQUEST_CHANNEL", "N", 2, b"\0"), then=FAILS),
-    row("RS01-IGN-02", "ERROR without its code", ticking, W.frame("ERROR", "", 2, b"\0\0\2"), then=FAILS),
-    row("RS01-IGN-02", "LEASE without its fields", served, W.frame("LEASE", "", 0, bytes(7)), then=FAILS),
+        W.frame("REQUEST_CHANNEL", "N", 2, b"\0"), then=CONN_ERR),
+    row("RS01-IGN-02", "ERROR without its code", ticking, W.frame("ERROR", "", 2, b"\0\0\2"), then=CONN_ERR),
+    row("RS01-IGN-02", "LEASE without its fields", served, W.frame("LEASE", "", 0, bytes(7)), then=CONN_ERR),
     # Metadata that does not fit
     row("RS01-MD-05 RS01-MD-06", "a request whose metadata goes beyond it", served,
         W.frame("REQUEST_RESPONSE", "M", 2, u32(9) + b"meta"), then=IGNORE),
@@ -202,7 +193,7 @@ AT_A_SERVER = [
 AT_A_CLIENT = [
     row("RS01-UNX-17", "SETUP", fresh, W.setup(), then=IGNORE),
     row("RS01-UNX-17", "SETUP on a stream of the client's", asking, W.setup(stream_id=2), then=IGNORE),
-    row("RS01-IGN-02", "an unknown type", fresh, W.frame(0x0E), then=FAILS),
+    row("RS01-IGN-02", "an unknown type", fresh, W.frame(0x0E), then=CONN_ERR),
     row("RS01-IGN-03", "an unknown type with I", asking, W.frame(0x0E, "I"), then=IGNORE),
     row("RS01-UNX-16", "INVALID_SETUP after acceptance", connected, W.error(0, 0x1), then=IGNORE),
     row("RS01-UNX-16", "REJECTED_SETUP after acceptance", connected, W.error(0, 0x3), then=IGNORE),
@@ -224,7 +215,7 @@ AT_A_CLIENT = [
         then=IGNORE),
     row("RS01-MD-05", "ERROR with metadata beyond it", streaming,
         W.frame("ERROR", "M", 2, u32(APPLICATION_ERROR) + u32(6) + b"x"), then=IGNORE),
-    row("RS01-IGN-02", "ERROR without its code", streaming, W.frame("ERROR", "", 2, b"\0"), then=FAILS),
+    row("RS01-IGN-02", "ERROR without its code", streaming, W.frame("ERROR", "", 2, b"\0"), then=CONN_ERR),
     row("ALL-RCT-10", "two items more than were granted", streaming,
         *(W.item(2, b"%d" % n) for n in range(4)), then=sends(W.cancel(2))),
     row("RS01-FRAG-03", "metadata behind data", streaming,

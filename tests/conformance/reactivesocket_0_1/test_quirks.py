@@ -9,16 +9,8 @@ import trio
 
 from rsocket_trio import Connection, Lease, Limits, Payload, Responder, open_connection_over, serve_stream
 from rsocket_trio.rsocket.dialects import ALL
-from tests.conformance.old_frames import (
-    RS01,
-    UNSUPPORTED_SETUP,
-    Log,
-    Peer,
-    bare_server,
-    client,
-    server,
-    settle,
-)
+from tests.conformance.old_frames import RS01, UNSUPPORTED_SETUP, OldLog
+from tests.conformance.raw import RawPeer, bare_server, client, server, settle
 
 clause = pytest.mark.clause
 W = RS01
@@ -31,7 +23,7 @@ WIDER = {"dialects": ALL}
 async def test_a_client_that_announces_its_neighbours_version_is_served(
     autojump_clock: object, version: tuple[int, int], options: Any
 ) -> None:
-    async with bare_server(W, Log().responder, **options) as peer:
+    async with bare_server(W, OldLog().responder, **options) as peer:
         await peer.send(W.setup(version=version), W.ask(2, b"x"))
         await peer.expect(W.item(2, b"x", "C"))
 
@@ -56,14 +48,14 @@ async def test_an_id_can_be_used_again_once_its_request_was_too_large(autojump_c
 async def test_a_client_can_say_version_0_0(autojump_clock: object) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     async with open_connection_over(theirs, dialect=W.name, quirks=("version_0_0",)):
-        got = await Peer(W, ours, client=False).receive()
+        got = await RawPeer(ours, W, client=False).receive()
         assert got.body[:4] == bytes(4)
     await trio.aclose_forcefully(ours)
 
 
 @clause("RS01-SETUP-03", "QRK-06")
 async def test_the_lease_flag_can_be_read_one_byte_too_low(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
 
     @log.responder.lease
     async def policy(setup: Any) -> Any:
@@ -76,9 +68,9 @@ async def test_the_lease_flag_can_be_read_one_byte_too_low(autojump_clock: objec
     async with bare_server(W, log.responder) as peer:
         await peer.send(W.frame("SETUP", 0x0020, 0, body))
         await peer.expect_alive()
-    async with bare_server(W, Log().responder, quirks=["low_setup_flags"]) as peer:
+    async with bare_server(W, OldLog().responder, quirks=["low_setup_flags"]) as peer:
         await peer.send(W.frame("SETUP", 0x0020, 0, body))
-        await peer.expect_refusal(UNSUPPORTED_SETUP)
+        await peer.expect_failure(UNSUPPORTED_SETUP)
 
 
 @clause("RS01-CH-01", "RS01-CH-02", "QRK-07")
@@ -86,7 +78,7 @@ async def test_a_channel_can_have_its_number_always(autojump_clock: object) -> N
     def slotted(n: int, data: bytes, flags: str = "") -> bytes:
         return W.frame("REQUEST_CHANNEL", flags, 2, W.n(n) + data)
 
-    async with server(W, Log().responder, quirks=["channel_slot"]) as peer:
+    async with server(W, OldLog().responder, quirks=["channel_slot"]) as peer:
         await peer.send(slotted(1, b"hi"))
         await peer.expect(W.request_n(2, 4))
         await peer.send(slotted(0, b"back"))
@@ -145,7 +137,7 @@ async def test_a_request_with_a_number_says_so_by_the_flag_that_go_needs(autojum
 @clause("RS01-HDR-08", "RS01-STR-01", "RS01-SUB-01", "QRK-15")
 @pytest.mark.parametrize("flags", [0x0000, 0x0800])
 async def test_a_request_with_a_number_needs_no_flag_here(autojump_clock: object, flags: int) -> None:
-    async with server(W, Log().responder) as peer:
+    async with server(W, OldLog().responder) as peer:
         await peer.send(W.frame("REQUEST_STREAM", flags, 2, W.n(1) + b"5"))
         await peer.expect(W.item(2, b"tick 0"))
         await peer.send(W.frame("REQUEST_SUB", flags, 4, W.n(1) + b"5"))
@@ -168,7 +160,7 @@ async def test_a_client_can_say_lease_and_strict_where_java_reads_them_too(
     for quirks, written in (((), int(flags, 16) & 0xFF00), (("low_setup_flags", "version_0_0"), int(flags, 16))):
         ours, theirs = trio.testing.memory_stream_pair()
         async with open_connection_over(theirs, dialect=W.name, quirks=quirks, **options):
-            setup = await raw_bytes(Peer(W, ours, client=False))
+            setup = await raw_bytes(RawPeer(ours, W, client=False))
             assert setup[4:8] == bytes.fromhex("0001") + written.to_bytes(2, "big")
             assert setup[12:16] == (bytes(4) if quirks else bytes.fromhex("00000001"))
         await trio.aclose_forcefully(ours)
@@ -177,7 +169,7 @@ async def test_a_client_can_say_lease_and_strict_where_java_reads_them_too(
 @clause("RS01-UNX-13", "RS01-MP-01", "QRK-17")
 @pytest.mark.parametrize("stream_id", [0, 2, 3, 2**32 - 1])
 async def test_metadata_pushed_with_any_stream_id_is_taken_by_name(autojump_clock: object, stream_id: int) -> None:
-    log = Log()
+    log = OldLog()
     async with server(W, log.responder, quirks=["metadata_push_on_streams"]) as peer:
         await peer.send(W.push(b"one", stream_id))
         await peer.expect_alive()
@@ -212,7 +204,7 @@ async def test_metadata_that_is_pushed_in_vain_is_logged_once_and_counted(
     assert text in record.getMessage()
 
 
-async def raw_bytes(peer: Peer) -> bytes:
+async def raw_bytes(peer: RawPeer) -> bytes:
     """One frame as it came, its length included."""
     with trio.fail_after(1):
         data = bytes(await peer.stream.receive_some(4))

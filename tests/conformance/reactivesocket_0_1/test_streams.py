@@ -18,22 +18,8 @@ from rsocket_trio import (
     Responder,
     current_connection,
 )
-from tests.conformance.old_frames import (
-    APPLICATION_ERROR,
-    CANCELED,
-    INVALID,
-    OLD,
-    REJECTED,
-    RS00,
-    RS01,
-    Log,
-    Old,
-    Peer,
-    both,
-    client,
-    server,
-    settle,
-)
+from tests.conformance.old_frames import OLD, RS00, RS01, OldLog, OldWire, both
+from tests.conformance.raw import APPLICATION_ERROR, CANCELED, INVALID, REJECTED, RawPeer, client, server, settle
 
 clause = pytest.mark.clause
 
@@ -51,8 +37,8 @@ async def asked(connection: Any, data: bytes, into: list[object]) -> None:
 
 @both
 @clause("RS00-SEQ-01", "RS00-SEQ-02", "RS01-SEQ-01", "RS01-SEQ-03", "RS01-CON-04", "RS00-CON-03", "RS01-FLOW-02")
-async def test_a_request_is_answered_once_and_its_id_is_free_again(autojump_clock: object, old: Old) -> None:
-    async with server(old, Log().responder) as peer:
+async def test_a_request_is_answered_once_and_its_id_is_free_again(autojump_clock: object, old: OldWire) -> None:
+    async with server(old, OldLog().responder) as peer:
         for word in (b"one", b"two"):
             await peer.send(old.ask(2, word, metadata=b"meta"))
             got = await peer.receive()
@@ -61,8 +47,8 @@ async def test_a_request_is_answered_once_and_its_id_is_free_again(autojump_cloc
 
 @both
 @clause("RS00-SEQ-02", "RS01-SEQ-02", "RS01-SEQ-03")
-async def test_after_cancel_no_answer_comes_and_the_handler_stops(autojump_clock: object, old: Old) -> None:
-    log = Log()
+async def test_after_cancel_no_answer_comes_and_the_handler_stops(autojump_clock: object, old: OldWire) -> None:
+    log = OldLog()
     async with server(old, log.responder) as peer:
         await peer.send(old.ask(2, b"wait"))
         await settle()
@@ -73,7 +59,9 @@ async def test_after_cancel_no_answer_comes_and_the_handler_stops(autojump_clock
 
 @both
 @clause("RS00-SEQ-03", "RS01-SEQ-03", "RS00-ERR-02", "RS01-ERR-03")
-async def test_a_requester_ends_with_the_answer_the_error_or_its_own_cancel(autojump_clock: object, old: Old) -> None:
+async def test_a_requester_ends_with_the_answer_the_error_or_its_own_cancel(
+    autojump_clock: object, old: OldWire
+) -> None:
     got: list[object] = []
     async with client(old) as (connection, peer), trio.open_nursery() as nursery:
         nursery.start_soon(asked, connection, b"a", got)
@@ -98,7 +86,7 @@ async def test_a_requester_ends_with_the_answer_the_error_or_its_own_cancel(auto
 
 @both
 @clause("RS00-SEQ-11", "RS01-UNX-06")
-async def test_an_answer_that_does_not_complete_completes_all_the_same(autojump_clock: object, old: Old) -> None:
+async def test_an_answer_that_does_not_complete_completes_all_the_same(autojump_clock: object, old: OldWire) -> None:
     got: list[object] = []
     async with client(old) as (connection, peer), trio.open_nursery() as nursery:
         nursery.start_soon(asked, connection, b"q", got)
@@ -111,7 +99,7 @@ async def test_an_answer_that_does_not_complete_completes_all_the_same(autojump_
 @both
 @clause("RS00-RSP-03", "RS01-RSP-03")
 @pytest.mark.parametrize("flags", ["C", ""])
-async def test_an_empty_answer_is_one_empty_item(autojump_clock: object, old: Old, flags: str) -> None:
+async def test_an_empty_answer_is_one_empty_item(autojump_clock: object, old: OldWire, flags: str) -> None:
     got: list[object] = []
     async with client(old) as (connection, peer), trio.open_nursery() as nursery:
         nursery.start_soon(asked, connection, b"q", got)
@@ -123,8 +111,8 @@ async def test_an_empty_answer_is_one_empty_item(autojump_clock: object, old: Ol
 
 @both
 @clause("RS00-RSP-03", "RS01-RSP-03")
-async def test_a_handler_that_answers_with_nothing_sends_one_frame(autojump_clock: object, old: Old) -> None:
-    async with server(old, Log().responder) as peer:
+async def test_a_handler_that_answers_with_nothing_sends_one_frame(autojump_clock: object, old: OldWire) -> None:
+    async with server(old, OldLog().responder) as peer:
         await peer.send(old.ask(2))
         await peer.expect(old.item(2, b"", "C"))
         await peer.expect_alive()
@@ -135,8 +123,8 @@ async def test_a_handler_that_answers_with_nothing_sends_one_frame(autojump_cloc
 
 @both
 @clause("RS00-SEQ-04", "RS01-SEQ-04")
-async def test_fire_and_forget_is_never_answered(autojump_clock: object, old: Old) -> None:
-    log = Log()
+async def test_fire_and_forget_is_never_answered(autojump_clock: object, old: OldWire) -> None:
+    log = OldLog()
     async with server(old, log.responder) as peer:
         await peer.send(old.forget(2, b"one"), old.forget(2, b"two"), old.request_n(2, 1), old.cancel(2))
         await peer.expect_alive()
@@ -145,7 +133,7 @@ async def test_fire_and_forget_is_never_answered(autojump_clock: object, old: Ol
 
 @both
 @clause("RS00-SEQ-04", "RS01-SEQ-04", "RS00-SEQ-05", "RS01-SEQ-05")
-async def test_fire_and_forget_that_nobody_handles_is_not_answered_either(autojump_clock: object, old: Old) -> None:
+async def test_fire_and_forget_that_nobody_handles_is_not_answered_either(autojump_clock: object, old: OldWire) -> None:
     responder = Responder()
 
     @responder.request_response
@@ -159,8 +147,8 @@ async def test_fire_and_forget_that_nobody_handles_is_not_answered_either(autoju
 
 @both
 @clause("RS00-SEQ-04", "RS01-SEQ-04")
-async def test_a_client_forgets_at_once(autojump_clock: object, old: Old) -> None:
-    async with client(old, Log().responder) as (connection, peer):
+async def test_a_client_forgets_at_once(autojump_clock: object, old: OldWire) -> None:
+    async with client(old, OldLog().responder) as (connection, peer):
         await connection.fire_and_forget(b"x")
         await peer.expect(old.forget(2, b"x"))
         await peer.send(old.item(2, b"what?", "C"), old.error(2))
@@ -173,8 +161,8 @@ async def test_a_client_forgets_at_once(autojump_clock: object, old: Old) -> Non
 @both
 @pytest.mark.parametrize("kind", ["stream", "sub"])
 @clause("RS00-SEQ-06", "RS00-SEQ-13", "RS00-SEQ-07", "RS01-SEQ-06", "RS01-SEQ-08", "RS01-FLOW-01")
-async def test_items_never_exceed_the_credit(autojump_clock: object, old: Old, kind: str) -> None:
-    async with server(old, Log().responder) as peer:
+async def test_items_never_exceed_the_credit(autojump_clock: object, old: OldWire, kind: str) -> None:
+    async with server(old, OldLog().responder) as peer:
         await peer.send(getattr(old, kind)(2, 3))
         await peer.expect(*(old.item(2, b"tick %d" % n) for n in range(3)))
         await peer.expect_silence()
@@ -187,8 +175,8 @@ async def test_items_never_exceed_the_credit(autojump_clock: object, old: Old, k
 
 @both
 @clause("RS00-SEQ-06", "RS00-SEQ-08", "RS01-SEQ-06", "RS00-RSP-02", "RS01-RSP-02", "RS00-RSP-03", "RS01-RSP-03")
-async def test_a_stream_that_ends_completes_without_an_item(autojump_clock: object, old: Old) -> None:
-    async with server(old, Log().responder) as peer:
+async def test_a_stream_that_ends_completes_without_an_item(autojump_clock: object, old: OldWire) -> None:
+    async with server(old, OldLog().responder) as peer:
         await peer.send(old.stream(2, 5, b"2"))
         await peer.expect(old.item(2, b"tick 0"), old.item(2, b"tick 1"), old.done(2))
         await peer.send(old.cancel(2), old.request_n(2, 1))
@@ -197,7 +185,7 @@ async def test_a_stream_that_ends_completes_without_an_item(autojump_clock: obje
 
 @both
 @clause("RS00-SEQ-08", "RS01-SEQ-06", "RS00-SEQ-12", "RS01-SEQ-14")
-async def test_a_stream_that_fails_says_so_and_is_over(autojump_clock: object, old: Old) -> None:
+async def test_a_stream_that_fails_says_so_and_is_over(autojump_clock: object, old: OldWire) -> None:
     responder = Responder()
 
     @responder.request_stream
@@ -219,8 +207,8 @@ async def test_a_stream_that_fails_says_so_and_is_over(autojump_clock: object, o
 
 @both
 @clause("RS00-SEQ-09", "RS01-SEQ-07")
-async def test_a_subscription_that_returns_ends_with_an_error(autojump_clock: object, old: Old) -> None:
-    async with server(old, Log().responder) as peer:
+async def test_a_subscription_that_returns_ends_with_an_error(autojump_clock: object, old: OldWire) -> None:
+    async with server(old, OldLog().responder) as peer:
         await peer.send(old.sub(2, 5, b"1"))
         await peer.expect(old.item(2, b"tick 0"))
         assert await peer.expect_error(2, APPLICATION_ERROR) == b"subscription ended"
@@ -228,7 +216,7 @@ async def test_a_subscription_that_returns_ends_with_an_error(autojump_clock: ob
 
 @both
 @clause("RS00-SEQ-10", "RS01-SEQ-07")
-async def test_a_subscription_that_is_completed_is_over_all_the_same(autojump_clock: object, old: Old) -> None:
+async def test_a_subscription_that_is_completed_is_over_all_the_same(autojump_clock: object, old: OldWire) -> None:
     async with client(old) as (connection, peer):
         async with connection.request_subscription(b"s", initial_request_n=9) as items:
             await peer.expect(old.sub(2, 9, b"s"))
@@ -240,7 +228,7 @@ async def test_a_subscription_that_is_completed_is_over_all_the_same(autojump_cl
 @both
 @clause("RS00-RSP-02", "RS01-RSP-02", "RS00-RSP-03", "RS01-RSP-03", "RS00-SEQ-08", "RS01-SEQ-06")
 @pytest.mark.parametrize("last", ["done", "with metadata", "with data", "empty then done"])
-async def test_what_the_last_response_of_a_stream_carries(autojump_clock: object, old: Old, last: str) -> None:
+async def test_what_the_last_response_of_a_stream_carries(autojump_clock: object, old: OldWire, last: str) -> None:
     ends = {
         "done": [old.done(2)],
         "with metadata": [old.item(2, b"", "C", b"")],
@@ -264,9 +252,9 @@ async def test_what_the_last_response_of_a_stream_carries(autojump_clock: object
 @both
 @clause("RS00-SEQ-08", "RS01-SEQ-06", "ALL-RCT-14")
 async def test_a_client_that_leaves_a_stream_cancels_it_and_ignores_what_is_late(
-    autojump_clock: object, old: Old
+    autojump_clock: object, old: OldWire
 ) -> None:
-    async with client(old, Log().responder) as (connection, peer):
+    async with client(old, OldLog().responder) as (connection, peer):
         async with connection.request_stream(b"s", initial_request_n=2, refill=False) as items:
             await peer.expect(old.stream(2, 2, b"s"))
             await peer.send(old.item(2, b"one"))
@@ -280,17 +268,17 @@ async def test_a_client_that_leaves_a_stream_cancels_it_and_ignores_what_is_late
 
 @both
 @clause("ALL-RCT-09", "RS00-RQN-02")
-async def test_the_largest_grants_add_up(autojump_clock: object, old: Old) -> None:
+async def test_the_largest_grants_add_up(autojump_clock: object, old: OldWire) -> None:
     largest = 2**63 if old is RS00 else 2**32 - 1
-    async with server(old, Log().responder) as peer:
+    async with server(old, OldLog().responder) as peer:
         await peer.send(old.stream(2, 0, b"3"), old.request_n(2, largest), old.request_n(2, largest))
         await peer.expect(*(old.item(2, b"tick %d" % n) for n in range(3)), old.done(2))
 
 
 @both
 @clause("RS01-UNX-04")
-async def test_a_stream_without_credit_may_stand_for_a_day(autojump_clock: object, old: Old) -> None:
-    async with server(old, Log().responder) as peer:
+async def test_a_stream_without_credit_may_stand_for_a_day(autojump_clock: object, old: OldWire) -> None:
+    async with server(old, OldLog().responder) as peer:
         await peer.send(old.stream(2, 1))
         await peer.expect(old.item(2, b"tick 0"))
         for _ in range(24 * 60):
@@ -303,7 +291,7 @@ async def test_a_stream_without_credit_may_stand_for_a_day(autojump_clock: objec
 
 @both
 @clause("ALL-RCT-13", "RS01-ERR-02")
-async def test_error_text_that_is_no_utf_8_is_handed_over(autojump_clock: object, old: Old) -> None:
+async def test_error_text_that_is_no_utf_8_is_handed_over(autojump_clock: object, old: OldWire) -> None:
     got: list[Any] = []
     async with client(old) as (connection, peer), trio.open_nursery() as nursery:
         nursery.start_soon(asked, connection, b"q", got)
@@ -327,7 +315,7 @@ async def test_codes_that_the_table_does_not_have_pass_through(autojump_clock: o
 
 @clause("RS01-ERR-07")
 async def test_a_rejected_request_reached_no_handler(autojump_clock: object) -> None:
-    log = Log()
+    log = OldLog()
     async with server(RS01, log.responder, limits=Limits(streams=1)) as peer:
         await peer.send(RS01.ask(2, b"wait"), RS01.ask(4, b"x"))
         await peer.expect_error(4, REJECTED)
@@ -346,7 +334,7 @@ async def test_a_rejected_request_reached_no_handler(autojump_clock: object) -> 
 
 @both
 @clause("RS00-GEN-01", "RS01-GEN-03", "RS01-CON-07", "RS01-SID-04", "RS00-SID-05", "RS00-SID-01", "RS01-SID-01")
-async def test_both_sides_ask_each_in_its_own_ids(autojump_clock: object, old: Old) -> None:
+async def test_both_sides_ask_each_in_its_own_ids(autojump_clock: object, old: OldWire) -> None:
     responder = Responder()
 
     @responder.request_response
@@ -368,7 +356,7 @@ async def test_both_sides_ask_each_in_its_own_ids(autojump_clock: object, old: O
 @clause("RS00-SID-04", "RS00-SID-03", "RS00-MP-04")
 async def test_one_id_is_open_in_both_directions_at_once(autojump_clock: object) -> None:
     old = RS00
-    responder = Log().responder
+    responder = OldLog().responder
     async with client(old, responder) as (connection, peer):
         async with connection.request_stream(b"s", initial_request_n=9, pushes=True) as items:
             await peer.expect(old.stream(2, 9, b"s"))
@@ -390,7 +378,7 @@ async def test_one_id_is_open_in_both_directions_at_once(autojump_clock: object)
 
 @both
 @clause("RS00-SID-03", "RS01-SID-03", "RS01-SID-05", "RS01-SID-06", "RS00-SID-02", "RS01-SID-02")
-def test_ids_are_taken_in_turn_skip_live_ones_and_wrap(old: Old) -> None:
+def test_ids_are_taken_in_turn_skip_live_ones_and_wrap(old: OldWire) -> None:
     from rsocket_trio.mux.stream_state import Interaction
     from rsocket_trio.rsocket.dialects import dialect_named
     from rsocket_trio.rsocket.stream_table import StreamTable
@@ -410,8 +398,8 @@ def test_ids_are_taken_in_turn_skip_live_ones_and_wrap(old: Old) -> None:
 
 @both
 @clause("RS01-SID-06", "RS00-SID-01")
-async def test_any_id_of_the_peers_is_taken_in_any_order(autojump_clock: object, old: Old) -> None:
-    async with server(old, Log().responder) as peer:
+async def test_any_id_of_the_peers_is_taken_in_any_order(autojump_clock: object, old: OldWire) -> None:
+    async with server(old, OldLog().responder) as peer:
         for stream_id in (2**32 - 2, 8, 2**31, 2, 8):
             await peer.send(old.ask(stream_id, b"x"))
             await peer.expect(old.item(stream_id, b"x", "C"))
@@ -423,7 +411,7 @@ async def test_any_id_of_the_peers_is_taken_in_any_order(autojump_clock: object,
 @both
 @clause("RS00-FRAG-01", "RS00-FRAG-02", "RS01-FRAG-01", "RS01-FRAG-03", "RS00-RSP-04", "RS01-UNX-07", "RS00-MD-04")
 @pytest.mark.parametrize("last", ["", "C", "CF"])
-async def test_fragments_of_a_response_are_joined(autojump_clock: object, old: Old, last: str) -> None:
+async def test_fragments_of_a_response_are_joined(autojump_clock: object, old: OldWire, last: str) -> None:
     got: list[Any] = []
     async with client(old) as (connection, peer), trio.open_nursery() as nursery:
         nursery.start_soon(asked, connection, b"q", got)
@@ -441,7 +429,7 @@ async def test_fragments_of_a_response_are_joined(autojump_clock: object, old: O
 
 @both
 @clause("RS00-FRAG-01", "RS00-FRAG-02", "RS01-FRAG-01", "RS01-FRAG-03")
-async def test_a_large_answer_leaves_in_fragments_metadata_first(autojump_clock: object, old: Old) -> None:
+async def test_a_large_answer_leaves_in_fragments_metadata_first(autojump_clock: object, old: OldWire) -> None:
     reply = Payload(b"d" * 100, b"m" * 100, metadata_type=7 if old is RS00 else 0)
     responder = Responder()
 
@@ -489,7 +477,7 @@ async def test_a_request_of_0_0_travels_whole_or_is_refused_here(autojump_clock:
 @clause("RS01-FRAG-01", "RS01-FRAG-02")
 @pytest.mark.parametrize("kind", ["ask", "forget", "stream", "sub", "channel"])
 async def test_fragments_of_a_request_repeat_its_type(autojump_clock: object, kind: str) -> None:
-    old, log = RS01, Log()
+    old, log = RS01, OldLog()
     async with server(old, log.responder) as peer:
         pieces = [(b"1", "F"), (b"0", "F"), (b"0", "")]
         if kind in ("ask", "forget"):
@@ -536,7 +524,7 @@ async def test_a_large_request_leaves_in_fragments_of_its_type(autojump_clock: o
 async def test_what_is_too_large_in_fragments_ends_its_stream_and_the_rest_opens_nothing(
     autojump_clock: object,
 ) -> None:
-    old, log = RS01, Log()
+    old, log = RS01, OldLog()
     async with server(old, log.responder, limits=Limits(payload_size=300)) as peer:
         await peer.send(*(old.ask(2, b"x" * 99, "F") for _ in range(4)))
         await peer.expect_error(2, INVALID)
@@ -550,7 +538,7 @@ async def test_what_is_too_large_in_fragments_ends_its_stream_and_the_rest_opens
 
 @both
 @clause("RS01-FRAG-05")
-async def test_an_answer_too_large_in_fragments_is_cancelled(autojump_clock: object, old: Old) -> None:
+async def test_an_answer_too_large_in_fragments_is_cancelled(autojump_clock: object, old: OldWire) -> None:
     got: list[Any] = []
     async with client(old, limits=Limits(payload_size=300)) as (connection, peer), trio.open_nursery() as nursery:
         nursery.start_soon(asked, connection, b"q", got)
@@ -562,7 +550,7 @@ async def test_an_answer_too_large_in_fragments_is_cancelled(autojump_clock: obj
 
 @clause("RS01-FRAG-02", "RS01-ERR-07", "ALL-RCT-14")
 async def test_the_rest_of_a_refused_request_is_refused_with_it(autojump_clock: object) -> None:
-    old, log = RS01, Log()
+    old, log = RS01, OldLog()
     async with server(old, log.responder, limits=Limits(streams=1)) as peer:
         await peer.send(old.ask(2, b"wait"), old.ask(4, b"one", "F"))
         await peer.expect_error(4, REJECTED)
@@ -573,7 +561,7 @@ async def test_the_rest_of_a_refused_request_is_refused_with_it(autojump_clock: 
 
 @clause("RS01-FRAG-01", "RS01-SEQ-09")
 async def test_a_channels_item_in_fragments_uses_one_credit(autojump_clock: object) -> None:
-    old, log = RS01, Log()
+    old, log = RS01, OldLog()
     async with server(old, log.responder) as peer:
         await peer.send(old.channel(2, 9, b"hi"))
         await peer.expect(old.request_n(2, 4))
@@ -591,7 +579,7 @@ async def test_a_channels_item_in_fragments_uses_one_credit(autojump_clock: obje
 
 @clause("RS01-SEQ-09", "RS01-SEQ-10", "RS01-FLOW-02", "RS01-CH-02", "RS01-SEQ-08")
 async def test_a_channel_is_answered_with_credit_and_its_items_are_its_requests(autojump_clock: object) -> None:
-    old, log = RS01, Log()
+    old, log = RS01, OldLog()
     async with server(old, log.responder) as peer:
         await peer.send(old.channel(2, 0, b"hi"))
         await peer.expect(old.request_n(2, 4))
@@ -607,7 +595,7 @@ async def test_a_channel_is_answered_with_credit_and_its_items_are_its_requests(
 @clause("RS01-CH-02")
 async def test_a_channel_without_a_number_opens_without_credit(autojump_clock: object) -> None:
     old = RS01
-    async with server(old, Log().responder) as peer:
+    async with server(old, OldLog().responder) as peer:
         await peer.send(old.channel(2, None, b"hi"))
         await peer.expect(old.request_n(2, 4))
         await peer.send(old.channel(2, None, b"back"))
@@ -618,7 +606,7 @@ async def test_a_channel_without_a_number_opens_without_credit(autojump_clock: o
 
 @clause("RS01-SEQ-12", "RS01-RSP-03", "RS01-SEQ-11")
 async def test_a_requesters_completion_ends_its_own_half_only(autojump_clock: object) -> None:
-    old, log = RS01, Log()
+    old, log = RS01, OldLog()
     async with server(old, log.responder) as peer:
         await peer.send(old.channel(2, 9, b"stay"))
         await peer.expect(old.request_n(2, 4))
@@ -634,7 +622,7 @@ async def test_a_requesters_completion_ends_its_own_half_only(autojump_clock: ob
 
 @clause("RS01-SEQ-12", "ALL-RCT-14")
 async def test_a_responders_completion_ends_both_halves_and_what_is_late_opens_nothing(autojump_clock: object) -> None:
-    old, log = RS01, Log()
+    old, log = RS01, OldLog()
     async with server(old, log.responder) as peer:
         await peer.send(old.channel(2, 9, b"hi"))
         await peer.expect(old.request_n(2, 4))
@@ -654,7 +642,7 @@ async def test_a_responders_completion_ends_both_halves_and_what_is_late_opens_n
 @clause("RS01-SEQ-12", "RS01-SEQ-13")
 @pytest.mark.parametrize("end", ["cancel", "error"])
 async def test_a_requesters_cancel_or_error_ends_a_channel(autojump_clock: object, end: str) -> None:
-    old, log = RS01, Log()
+    old, log = RS01, OldLog()
     async with server(old, log.responder) as peer:
         await peer.send(old.channel(2, 9, b"hi"))
         await peer.expect(old.request_n(2, 4))
@@ -689,7 +677,7 @@ async def test_a_clients_channel_sends_requests_within_its_credit(autojump_clock
 @clause("RS01-SEQ-12")
 async def test_a_clients_channel_that_is_completed_can_send_no_more(autojump_clock: object) -> None:
     old = RS01
-    async with client(old, Log().responder) as (connection, peer):
+    async with client(old, OldLog().responder) as (connection, peer):
         async with connection.request_channel(b"c") as channel:
             await peer.expect(old.channel(2, 256, b"c"))
             await peer.send(old.request_n(2, 5), old.done(2))
@@ -702,7 +690,7 @@ async def test_a_clients_channel_that_is_completed_can_send_no_more(autojump_clo
 @clause("RS01-SEQ-13")
 async def test_a_client_whose_half_fails_cancels(autojump_clock: object) -> None:
     old = RS01
-    async with client(old, Log().responder) as (connection, peer):
+    async with client(old, OldLog().responder) as (connection, peer):
 
         async def fail() -> None:
             async with connection.request_channel(b"c"):
@@ -717,7 +705,7 @@ async def test_a_client_whose_half_fails_cancels(autojump_clock: object) -> None
 
 @clause("ALL-RCT-10")
 async def test_a_channels_handler_hears_that_its_requester_sent_too_much(autojump_clock: object) -> None:
-    old, log = RS01, Log()
+    old, log = RS01, OldLog()
     async with server(old, log.responder) as peer:
         await peer.send(old.channel(2, 9, b"hi"), *(old.channel(2, None, b"x") for _ in range(3)))
         await peer.expect_error(2, INVALID)
@@ -728,13 +716,13 @@ async def test_a_channels_handler_hears_that_its_requester_sent_too_much(autojum
 
 @pytest.mark.parametrize("old", OLD, ids=str)
 @clause("RS01-UNX-01", "RS00-UNX-01")
-async def test_late_frames_leave_nothing_behind(autojump_clock: object, old: Old) -> None:
-    async with client(old, Log().responder) as (connection, peer):
+async def test_late_frames_leave_nothing_behind(autojump_clock: object, old: OldWire) -> None:
+    async with client(old, OldLog().responder) as (connection, peer):
         await late(connection, peer, old)
         assert connection.status == "open"
 
 
-async def late(connection: Any, peer: Peer, old: Old) -> None:
+async def late(connection: Any, peer: RawPeer, old: OldWire) -> None:
     for number in range(2, 42, 2):
         with trio.move_on_after(0.1):
             await connection.request_response(b"x")

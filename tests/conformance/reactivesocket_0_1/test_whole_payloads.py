@@ -12,8 +12,8 @@ import trio.testing
 
 from rsocket_trio import Payload, Responder, connect_forever, open_connection, open_connection_over, serve, serve_stream
 from rsocket_trio.rsocket.dialects import ALL
-from tests.conformance.old_frames import RS01, Peer, bare_server, client
-from tests.conformance.raw import RS02, RawPeer
+from tests.conformance.old_frames import RS01
+from tests.conformance.raw import RS02, RawPeer, bare_server, client
 from tests.conformance.raw import settle as settled
 
 clause = pytest.mark.clause
@@ -41,7 +41,7 @@ def answering(size: int, metadata: bytes | None = None) -> Responder:
     return responder
 
 
-async def sizes(peer: Peer, number: int) -> list[tuple[str, int]]:
+async def sizes(peer: RawPeer, number: int) -> list[tuple[str, int]]:
     """Flags and body of the next frames."""
     frames = [await peer.receive() for _ in range(number)]
     return [(frame.flags, len(frame.body)) for frame in frames]

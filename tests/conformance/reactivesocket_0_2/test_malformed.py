@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 
 from tests.conformance.raw import (
@@ -55,10 +53,10 @@ from tests.conformance.raw import (
     u64,
 )
 from tests.conformance.scenes import (
+    CLOSE,
     CONN_ERR,
     IGNORE,
-    Reaction,
-    Scene,
+    Row,
     asking,
     connected,
     conversing,
@@ -67,6 +65,7 @@ from tests.conformance.scenes import (
     halfway,
     past,
     react,
+    row,
     sends,
     served,
     setup_err,
@@ -78,22 +77,10 @@ from tests.conformance.scenes import (
 )
 
 INVALID_SETUP_ERR = setup_err(INVALID_SETUP)
-ENDED_BY_PEER = CONN_ERR._replace(error=None)
+ENDED_BY_PEER = CLOSE
 TOP = 0x80000000
 OURS = (0, 2)
 GOOD_SETUP = setup(OURS)
-
-
-class Row(NamedTuple):
-    clauses: str
-    what: str
-    scene: Scene
-    frames: tuple[bytes, ...]
-    reaction: Reaction
-
-
-def row(clauses: str, what: str, scene: Scene, *frames: bytes, then: Reaction) -> Row:
-    return Row(clauses, what, scene, frames, then)
 
 
 # fmt: off
@@ -226,17 +213,17 @@ def marked(rows: list[Row]) -> list[object]:
 
 @pytest.mark.parametrize("one", marked(FIRST_FRAMES))
 async def test_a_server_answers_its_first_frame(one: Row, autojump_clock: object) -> None:
-    await react(one.scene, RS02, one.frames, one.reaction)
+    await react(RS02, one)
 
 
 @pytest.mark.parametrize("one", marked(AT_A_SERVER))
 async def test_a_server_takes_it_as_the_clause_says(one: Row, autojump_clock: object) -> None:
-    await react(one.scene, RS02, one.frames, one.reaction)
+    await react(RS02, one)
 
 
 @pytest.mark.parametrize("one", marked(AT_A_CLIENT))
 async def test_a_client_takes_it_as_the_clause_says(one: Row, autojump_clock: object) -> None:
-    await react(one.scene, RS02, one.frames, one.reaction)
+    await react(RS02, one)
 
 
 @pytest.mark.clause("ALL-RCT-05")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import pytest
 
 from tests.conformance.raw import (
@@ -58,10 +56,10 @@ from tests.conformance.raw import (
     u64,
 )
 from tests.conformance.scenes import (
+    CLOSE,
     CONN_ERR,
     IGNORE,
-    Reaction,
-    Scene,
+    Row,
     asking,
     connected,
     conversing,
@@ -70,6 +68,7 @@ from tests.conformance.scenes import (
     halfway,
     past,
     react,
+    row,
     sends,
     served,
     setup_err,
@@ -84,18 +83,6 @@ INVALID_SETUP_ERR = setup_err(INVALID_SETUP)
 TOP = 0x80000000
 GOOD_SETUP = setup()
 EMPTY_SETUP_FIELDS = bytes.fromhex("0001 0000 00004e20 00015f90")
-
-
-class Row(NamedTuple):
-    clauses: str
-    what: str
-    scene: Scene
-    frames: tuple[bytes, ...]
-    reaction: Reaction
-
-
-def row(clauses: str, what: str, scene: Scene, *frames: bytes, then: Reaction) -> Row:
-    return Row(clauses, what, scene, frames, then)
 
 
 # fmt: off
@@ -246,11 +233,11 @@ AT_A_SERVER = [
     row("RS10-EXT-02", "EXT of type 0", served, ext(0), then=CONN_ERR),
     row("RS10-EXT-02", "EXT of an unknown type on a stream, with I", ticking, ext(5, b"x", flags=I, stream_id=1), then=IGNORE),
     row("RS10-EXT-02", "EXT of an unknown type on a stream", ticking, ext(5, b"x", stream_id=1), then=CONN_ERR),
-    row("RS10-ERR-06", "ERROR with an unknown code on stream 0", ticking, error(0, 0xFFFFFFFE), then=CONN_ERR._replace(error=None)),
-    row("RS10-ERR-06", "ERROR with a stream's code on stream 0", served, error(0, APPLICATION_ERROR), then=CONN_ERR._replace(error=None)),
-    row("RS10-ERR-06", "ERROR of code 0 on stream 0", served, error(0, 0), then=CONN_ERR._replace(error=None)),
-    row("RS10-ERR-08", "CONNECTION_ERROR", ticking, error(0, CONNECTION_ERROR, b"x"), then=CONN_ERR._replace(error=None)),
-    row("RS10-ERR-09", "CONNECTION_CLOSE with no stream open", served, error(0, CONNECTION_CLOSE), then=CONN_ERR._replace(error=None)),
+    row("RS10-ERR-06", "ERROR with an unknown code on stream 0", ticking, error(0, 0xFFFFFFFE), then=CLOSE),
+    row("RS10-ERR-06", "ERROR with a stream's code on stream 0", served, error(0, APPLICATION_ERROR), then=CLOSE),
+    row("RS10-ERR-06", "ERROR of code 0 on stream 0", served, error(0, 0), then=CLOSE),
+    row("RS10-ERR-08", "CONNECTION_ERROR", ticking, error(0, CONNECTION_ERROR, b"x"), then=CLOSE),
+    row("RS10-ERR-09", "CONNECTION_CLOSE with no stream open", served, error(0, CONNECTION_CLOSE), then=CLOSE),
     row("RS10-CAN-01", "bytes after CANCEL", waiting, frame(CANCEL, M, 1, b"\xff\xff"), then=sends()),
     row("RS10-UNX-08", "KEEPALIVE with all spare flags", served, keepalive(b"d", flags=0x37F), then=sends(keepalive(b"d", respond=False))),
     row("RS10-UNX-08", "REQUEST_N with all flags", ticking, frame(REQUEST_N, 0x3FF, 1, u32(1)), then=sends(payload(1, b"tick 1"))),
@@ -304,9 +291,9 @@ AT_A_CLIENT = [
     row("RS10-N-01", "REQUEST_STREAM for 0 items", connected, stream(2, 0), then=stream_err(2, INVALID)),
     row("RS10-EXT-02", "EXT of an unknown type", asking, ext(5, b"x"), then=CONN_ERR),
     row("RS10-EXT-02", "EXT of an unknown type with I", asking, ext(5, b"x", flags=I), then=IGNORE),
-    row("RS10-ERR-08", "CONNECTION_ERROR", connected, error(0, CONNECTION_ERROR), then=CONN_ERR._replace(error=None)),
-    row("RS10-ERR-06", "ERROR with a stream's code on stream 0", connected, error(0, REJECTED_SETUP + 0x200), then=CONN_ERR._replace(error=None)),
-    row("RS10-ERR-09", "CONNECTION_CLOSE with no stream open", connected, error(0, CONNECTION_CLOSE), then=CONN_ERR._replace(error=None)),
+    row("RS10-ERR-08", "CONNECTION_ERROR", connected, error(0, CONNECTION_ERROR), then=CLOSE),
+    row("RS10-ERR-06", "ERROR with a stream's code on stream 0", connected, error(0, REJECTED_SETUP + 0x200), then=CLOSE),
+    row("RS10-ERR-09", "CONNECTION_CLOSE with no stream open", connected, error(0, CONNECTION_CLOSE), then=CLOSE),
 ]
 # fmt: on
 
@@ -321,17 +308,17 @@ def marked(rows: list[Row]) -> list[object]:
 
 @pytest.mark.parametrize("one", marked(FIRST_FRAMES))
 async def test_a_server_answers_its_first_frame(one: Row, autojump_clock: object) -> None:
-    await react(one.scene, RS10, one.frames, one.reaction)
+    await react(RS10, one)
 
 
 @pytest.mark.parametrize("one", marked(AT_A_SERVER))
 async def test_a_server_takes_it_as_the_clause_says(one: Row, autojump_clock: object) -> None:
-    await react(one.scene, RS10, one.frames, one.reaction)
+    await react(RS10, one)
 
 
 @pytest.mark.parametrize("one", marked(AT_A_CLIENT))
 async def test_a_client_takes_it_as_the_clause_says(one: Row, autojump_clock: object) -> None:
-    await react(one.scene, RS10, one.frames, one.reaction)
+    await react(RS10, one)
 
 
 FRAMING = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from tests.conformance.raw import (
@@ -57,7 +58,7 @@ async def test_a_resume_of_another_version_than_the_sessions_is_refused(
         peer = await begin(harbour, wire)
         await peer.expect_alive()
         await cut(peer)
-        await expect_refused(harbour, resume(wire._replace(version=version)))
+        await expect_refused(harbour, resume(attrs.evolve(wire, version=version)))
 
 
 @both
@@ -84,7 +85,7 @@ async def test_a_resume_whose_version_is_swapped_is_understood(autojump_clock: o
         await peer.expect_alive()
         await cut(peer)
         peer = await harbour.peer()
-        await peer.send(resume(RS10._replace(version=(0, 1))))
+        await peer.send(resume(attrs.evolve(RS10, version=(0, 1))))
         await peer.expect(resume_ok(0))
         await peer.expect_alive()
 

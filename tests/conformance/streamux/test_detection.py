@@ -265,13 +265,13 @@ async def test_peers_of_all_kinds_are_served_on_one_port_at_once() -> None:
 
             muxes = [RawMux(await dial(), mux) for mux in (SMALL, WIDE, Mux(0, 6))]
             others = [(wire, raw.RawPeer(await dial())) for wire in (raw.RS10, raw.RS02)]
-            olds = [old_frames.Peer(old, await dial(), client=True) for old in old_frames.OLD]
+            olds = [raw.RawPeer(await dial(), old, client=True) for old in old_frames.OLD]
             for peer in muxes:
                 await peer.send(peer.mux.says)
             for wire, rsocket in others:
                 await rsocket.send(wire.setup())
             for old in olds:
-                await old.send(old.old.setup())
+                await old.send(old.wire.setup())
             for peer in muxes:
                 await peer.expect(SERVER_SAYS)
                 await peer.expect_alive()

@@ -27,23 +27,23 @@ MOST = 2**31 - 1
 class Old(NamedTuple):
     """0.0 or 0.1, as these attacks speak it."""
 
-    old: old_frames.Old
+    old: old_frames.OldWire
     first: int = 2
 
     def __str__(self) -> str:
         return self.old.name
 
     def log(self) -> Any:
-        return old_frames.Log()
+        return old_frames.OldLog()
 
     def server(self, responder: Responder, **options: Any) -> AbstractAsyncContextManager[Any]:
-        return old_frames.server(self.old, responder, **options)
+        return raw.server(self.old, responder, **options)
 
     def bare_server(self, responder: Responder, **options: Any) -> AbstractAsyncContextManager[Any]:
-        return old_frames.bare_server(self.old, responder, **options)
+        return raw.bare_server(self.old, responder, **options)
 
     def client(self, **options: Any) -> AbstractAsyncContextManager[tuple[Connection, Any]]:
-        return old_frames.client(self.old, **options)
+        return raw.client(self.old, **options)
 
     def setup(self, **fields: Any) -> bytes:
         return self.old.setup(**fields)
@@ -73,13 +73,13 @@ class Old(NamedTuple):
         await peer.expect_alive()
 
     async def expect_rejected(self, peer: Any, stream_id: int) -> None:
-        await peer.expect_error(stream_id, old_frames.REJECTED)
+        await peer.expect_error(stream_id, raw.REJECTED)
 
     async def expect_failure(self, peer: Any) -> None:
         await peer.expect_failure()
 
     async def expect_invalid_setup(self, peer: Any) -> None:
-        await peer.expect_refusal(old_frames.INVALID_SETUP)
+        await peer.expect_failure(old_frames.INVALID_SETUP)
 
 
 class Draft(NamedTuple):
