@@ -41,7 +41,7 @@ def in_spark(directory: str) -> dict[str, Any]:
     """Every table, from the start of the session on."""
     begun = time.perf_counter()
     from rsocket_trio.analytics.answers import answers
-    from rsocket_trio.analytics.sessions import local_session
+    from rsocket_trio.analytics.local_spark import local_session
 
     tables, sums = {}, {}
     size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet"))

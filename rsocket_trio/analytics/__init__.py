@@ -7,10 +7,9 @@ capture that fits on one machine. Needs the extra ``spark``.
 
 from __future__ import annotations
 
-from rsocket_trio.analytics.files import Unreadable
+from rsocket_trio.analytics.capture_tables import CaptureTables, Unreadable, name_frames, read_capture, table_schema
 from rsocket_trio.analytics.pairing import connections_of, pair, pair_stream, route_names
-from rsocket_trio.analytics.reading import CaptureTables, name_frames, read_capture, table_schema
-from rsocket_trio.analytics.requests import (
+from rsocket_trio.analytics.request_tables import (
     cancellations,
     client_server,
     client_server_streams,
@@ -24,7 +23,7 @@ from rsocket_trio.analytics.requests import (
     stalled_streams,
     starved,
 )
-from rsocket_trio.analytics.traffic import (
+from rsocket_trio.analytics.traffic_tables import (
     bytes_after_cancel,
     cancelled_streams,
     capture_health,

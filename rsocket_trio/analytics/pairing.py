@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from rsocket_trio.analytics.dialect import NUMBER_OF_TYPE, ask
-from rsocket_trio.analytics.query import Query
+from rsocket_trio.analytics.sql import NUMBER_OF_TYPE, SPARK_TYPES, Query, ask
 from rsocket_trio.capture.schema import RTT_BUCKETS, TABLES
 from rsocket_trio.errors import Rejected
 
@@ -33,8 +32,8 @@ ERROR: Final = NUMBER_OF_TYPE["ERROR"]
 
 STREAM_KEY: Final = "capture_id, host, conn_id, session_id, side, stream_id"
 
-# Each frame of a stream, and what it is: the clients' streams are the odd ones, so the side and the direction tell its
-# sender. A payload counts on its last fragment.
+# The frames of all streams, each with its role. The clients' streams are the odd ones, so the side and the direction
+# give its sender. A payload counts on its last fragment.
 MARKED: Final = f"""
     SELECT {STREAM_KEY}, seq, ts, mono_ns, frame_bytes, route_id, frame_type, request_n, asks, inward, is_whole,
            asks AND frame_type BETWEEN {RESPONSE} AND {CHANNEL} AS opens,
@@ -275,8 +274,6 @@ def connections_of(frames: DataFrame) -> DataFrame:
         "drop_count": "CAST(sum(drop_count) AS BIGINT)",
         "close_reason": "'unknown'",
     }
-    from rsocket_trio.analytics.reading import SPARK_TYPES
-
     chosen = [
         f"{known.get(column.name, f'CAST(NULL AS {SPARK_TYPES[column.type]})') or column.name} AS {column.name}"
         for column in TABLES["connections"]

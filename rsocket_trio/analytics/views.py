@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rsocket_trio.analytics import requests, traffic
-from rsocket_trio.analytics.dialect import DEFAULT_DIALECT, DUCKDB_MACROS, for_duckdb, for_spark, frame_names
-from rsocket_trio.analytics.files import Files, capture_files
-from rsocket_trio.analytics.query import Query
-from rsocket_trio.analytics.reading import read_capture
+from rsocket_trio.analytics import request_tables, traffic_tables
+from rsocket_trio.analytics.capture_tables import Files, capture_files, read_capture
+from rsocket_trio.analytics.sql import (
+    DEFAULT_DIALECT,
+    DUCKDB_MACROS,
+    DUCKDB_TYPES,
+    Query,
+    for_duckdb,
+    for_spark,
+    frame_names,
+)
 from rsocket_trio.capture.schema import BINARY, TABLES
 
 if TYPE_CHECKING:
@@ -17,31 +23,39 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 QUERIES: Final[tuple[Query, ...]] = (
-    *(requests.ROUTES, requests.LATENCY_HISTOGRAM, requests.RED, requests.ROUTE_LATENCY, requests.LATENCY_HEATMAP),
-    *(requests.CREDIT_STALLS, requests.STALLED_STREAMS, traffic.CONNECTION_SECONDS, requests.STARVED),
-    *(requests.CANCELLATIONS, traffic.CANCELLED_STREAMS, traffic.BYTES_AFTER_CANCEL, requests.LEASES),
-    *(traffic.ERROR_MINUTES, traffic.ERRORS),
-    *(traffic.CONNECTION_TIMELINE, traffic.FAN_IN, traffic.FRAME_SIZES, traffic.FRAGMENTATION, traffic.STREAM_RATE),
-    *(requests.CLIENT_SERVER_STREAMS, requests.CLIENT_SERVER, traffic.CAPTURE_HEALTH),
+    *(
+        request_tables.ROUTES,
+        request_tables.LATENCY_HISTOGRAM,
+        request_tables.RED,
+        request_tables.ROUTE_LATENCY,
+        request_tables.LATENCY_HEATMAP,
+    ),
+    *(
+        request_tables.CREDIT_STALLS,
+        request_tables.STALLED_STREAMS,
+        traffic_tables.CONNECTION_SECONDS,
+        request_tables.STARVED,
+    ),
+    *(
+        request_tables.CANCELLATIONS,
+        traffic_tables.CANCELLED_STREAMS,
+        traffic_tables.BYTES_AFTER_CANCEL,
+        request_tables.LEASES,
+    ),
+    *(traffic_tables.ERROR_MINUTES, traffic_tables.ERRORS),
+    *(
+        traffic_tables.CONNECTION_TIMELINE,
+        traffic_tables.FAN_IN,
+        traffic_tables.FRAME_SIZES,
+        traffic_tables.FRAGMENTATION,
+        traffic_tables.STREAM_RATE,
+    ),
+    *(request_tables.CLIENT_SERVER_STREAMS, request_tables.CLIENT_SERVER, traffic_tables.CAPTURE_HEALTH),
 )
 """All derived tables, each after the tables that it reads."""
 INPUTS: Final = {"requesters": "interactions", "responders": "interactions"}
 """Without a second capture, requesters and responders of one directory are joined with each other."""
 VIEWS: Final = (*TABLES, *(query.name for query in QUERIES))
-
-
-DUCKDB_TYPES: Final = {
-    "string": "VARCHAR",
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INTEGER",
-    "int64": "BIGINT",
-    "bool": "BOOLEAN",
-    "binary": "VARCHAR",
-    "timestamp": "TIMESTAMPTZ",
-    "list<int64>": "BIGINT[]",
-}
-"""Types of columns in JSON lines, where bytes are hex."""
 
 
 def create_views(

@@ -1,4 +1,4 @@
-"""Captures: what passes over connections, as rows in files, for analysis later. No payload is kept."""
+"""Captures: the frames of connections as rows in files, for analysis later. No payload is kept."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Self
 from rsocket_trio.capture.buffer import Buffer, Recorded
 from rsocket_trio.capture.rows import Origin
 from rsocket_trio.capture.tracker import Tracker
-from rsocket_trio.capture.worker import Worker
+from rsocket_trio.capture.writer_thread import WriterThread
 from rsocket_trio.capture.writers import FORMATS, TableWriter, need_pyarrow
 from rsocket_trio.mux.recording import Facts, Recorder
 
 __all__ = ["Capture"]
 
 CLOSING = 5.0
-"""Seconds that what is left gets to be written at the end."""
+"""Seconds for writing the rest at the end."""
 
 
 class Capture:
@@ -64,7 +64,7 @@ class Capture:
             need_pyarrow()
         self.directory = Path(directory)
         self.capture_id = secrets.token_hex(16)
-        """Names this run, in every row."""
+        """The name of this run, in every row."""
         _check(self.directory, self.capture_id)
         origin = Origin(self.capture_id, host or socket.gethostname(), time.time_ns() // 1000, time.monotonic_ns())
         self._writers = {
@@ -73,7 +73,7 @@ class Capture:
         }
         self._buffer = Buffer(buffer_frames, buffer_bytes, self._wake)
         tracker = Tracker(origin, _new_id)
-        self._worker = Worker(str(self.directory), self._buffer, tracker, self._writers)
+        self._worker = WriterThread(str(self.directory), self._buffer, tracker, self._writers)
         self._closed = False
         self._worker.start()
 

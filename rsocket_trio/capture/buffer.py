@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from rsocket_trio.capture.connections import Kept
+from rsocket_trio.capture.connection_decoder import Kept
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.recording import Facts
 
@@ -51,7 +51,7 @@ class Buffer:
         self.dropped = 0
         """Frames for which there was no room."""
         self.is_shut = False
-        """Whether new entries are refused: the capture is over, or has failed."""
+        """True if new entries are refused: the capture is over, or has failed."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -76,7 +76,7 @@ class Buffer:
         if waiting + number >= self._half[0] or held + size >= self._half[1]:
             self._wake()
 
-    def tell(self, source: Recorded, kind: int, text: str = "") -> None:
+    def notify(self, source: Recorded, kind: int, text: str = "") -> None:
         """Append an event of a connection; drop the start of a connection if the buffer is full."""
         if self.is_shut or source.is_lost:
             return
@@ -107,8 +107,8 @@ class Recorded:
         self.facts = facts
         self.dropped = 0
         self.is_lost = False
-        """Whether the capture does not know the connection, because the buffer was full at its start."""
-        buffer.tell(self, OPENED)
+        """True if the capture does not know the connection, because the buffer was full at its start."""
+        buffer.notify(self, OPENED)
 
     def received(self, frames: Sequence[bytes]) -> None:
         """Record received frames; in Streamux, received bytes."""
@@ -131,8 +131,8 @@ class Recorded:
 
     def closed(self, reason: str) -> None:
         """Record that the transport is closed or lost."""
-        self._buffer.tell(self, CLOSED, reason)
+        self._buffer.notify(self, CLOSED, reason)
 
     def over(self, reason: str) -> None:
         """Record the end of the session that began on this connection."""
-        self._buffer.tell(self, OVER, reason)
+        self._buffer.notify(self, OVER, reason)

@@ -1,7 +1,9 @@
-"""The footer of a Parquet file, made to fit the first of its row groups: what follows them was not written.
+"""Shortens the footer of a Parquet file to its first row groups, for a file whose last ones found no room.
 
 A footer is a struct in Thrift's compact protocol. Its fields are copied as they are, but two: the number of rows, and
-the list of row groups (``FileMetaData`` in parquet.thrift, fields 3 and 4).
+the list of row groups (``FileMetaData`` in parquet.thrift, fields 3 and 4). pyarrow cannot do it: it shows row groups
+and joins whole footers, but neither takes row groups out of a footer nor writes another number of rows. A footer for
+each row group, joined at the end, would need a writer and a complete file for each, with the rows still in memory.
 """
 
 from __future__ import annotations
@@ -15,11 +17,11 @@ TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range
 VARINTS: Final = frozenset({I16, I32, I64})
 STOP: Final = 0
 LONG: Final = 15
-"""The size in a list's header that says that the size follows it."""
+"""The size in a list's header that stands for a size behind the header."""
 
 
 def shortened(footer: bytes, groups: int, rows: int) -> bytes:
-    """Return the footer of the same file with its first row groups only, which have so many rows."""
+    """Return the footer of the file with its first ``groups`` row groups only, of ``rows`` rows."""
     made = bytearray()
     offset = field = copied = 0
     while footer[offset] != STOP:
@@ -36,7 +38,7 @@ def shortened(footer: bytes, groups: int, rows: int) -> bytes:
 
 
 def _groups(footer: bytes, offset: int, groups: int) -> bytes:
-    """Return the first of the list's structs, as a list."""
+    """Return a list of the first ``groups`` structs of the list at an offset."""
     _, kind, begin = _list(footer, offset)
     end = begin
     for _ in range(groups):
@@ -46,9 +48,9 @@ def _groups(footer: bytes, offset: int, groups: int) -> bytes:
 
 
 def _skip(data: bytes, offset: int, kind: int) -> int:
-    """Return where a value of this kind ends."""
+    """Return the offset of the end of a value."""
     if kind in (TRUE, FALSE):
-        return offset  # its header said it all
+        return offset  # the value is in the header
     if kind in VARINTS:
         return _varint(data, offset)[1]
     if kind == BYTE:
@@ -72,7 +74,10 @@ def _skip(data: bytes, offset: int, kind: int) -> int:
 
 
 def _field(data: bytes, offset: int, before: int) -> tuple[int, int, int]:
-    """Return a field's number, behind that of the field before it; its kind; and where its value begins."""
+    """Return the number of a field, its kind and the offset of its value.
+
+    ``before`` is the number of the last field.
+    """
     head = data[offset]
     if head >> 4:
         return before + (head >> 4), head & 0x0F, offset + 1
@@ -81,7 +86,7 @@ def _field(data: bytes, offset: int, before: int) -> tuple[int, int, int]:
 
 
 def _list(data: bytes, offset: int) -> tuple[int, int, int]:
-    """Return how many values a list has, of which kind, and where they begin."""
+    """Return the number of values of a list, their kind and the offset of the first."""
     size, kind = data[offset] >> 4, data[offset] & 0x0F
     offset += 1
     if size == LONG:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, Entry, Recorded
-from rsocket_trio.capture.chunks import StreamuxTrack
-from rsocket_trio.capture.connections import Track
-from rsocket_trio.capture.family import FamilyTrack
+from rsocket_trio.capture.connection_decoder import ConnectionDecoder, Sessions
 from rsocket_trio.capture.rows import Origin, Row, Rows
-from rsocket_trio.capture.sessions import Sessions
+from rsocket_trio.capture.rsocket_decoder import RSocketDecoder
+from rsocket_trio.capture.streamux_decoder import StreamuxDecoder
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.rsocket.dialects import DIALECTS
 
@@ -21,12 +20,12 @@ class Tracker:
         self._origin = origin
         self._new_id = new_id
         self._rows = Rows()
-        self._tracks: dict[Recorded, Track] = {}
+        self._decoders: dict[Recorded, ConnectionDecoder] = {}
         self._sessions: Sessions = {}
 
     def __len__(self) -> int:
         """Return the number of connections that are tracked."""
-        return len(self._tracks)
+        return len(self._decoders)
 
     def take(self) -> dict[str, list[Row]]:
         """Remove and return the rows so far, by table."""
@@ -41,44 +40,44 @@ class Tracker:
         """Handle one entry of the buffer."""
         source, kind, now, frames, _, dropped, text = entry
         if kind == OPENED:
-            self._tracks[source] = self._track(source.facts, now)
+            self._decoders[source] = self._decoder_for(source.facts, now)
             return
-        track = self._tracks.get(source)
-        if track is None:
+        decoder = self._decoders.get(source)
+        if decoder is None:
             return
         if kind == CLOSED:
-            track.drop(dropped)
-            track.closed(now, text)
+            decoder.drop(dropped)
+            decoder.closed(now, text)
         elif kind == OVER:
-            track.drop(dropped)
-            self._over(track, now, text)
+            decoder.drop(dropped)
+            self._over(decoder, now, text)
         else:
-            track.frames(now, kind == RECEIVED, frames, dropped)
+            decoder.frames(now, kind == RECEIVED, frames, dropped)
             return
-        if track.is_done:
-            self._tracks.pop(source, None)
+        if decoder.is_done:
+            self._decoders.pop(source, None)
 
     def finish(self, now: int, reason: str) -> None:
         """End the capture: end all connections and sessions that it tracks."""
-        for source, track in self._tracks.items():
-            track.drop(source.dropped)
-            track.give_up(now, reason)
-        self._tracks.clear()
+        for source, decoder in self._decoders.items():
+            decoder.drop(source.dropped)
+            decoder.give_up(now, reason)
+        self._decoders.clear()
         self._sessions.clear()
 
-    def _track(self, facts: Facts, now: int) -> Track:
+    def _decoder_for(self, facts: Facts, now: int) -> ConnectionDecoder:
         conn_id = self._new_id()
         if facts.dialect in DIALECTS:
-            return FamilyTrack(self._origin, self._rows, facts, conn_id, now, self._sessions)
-        return StreamuxTrack(self._origin, self._rows, facts, conn_id, now)
+            return RSocketDecoder(self._origin, self._rows, facts, conn_id, now, self._sessions)
+        return StreamuxDecoder(self._origin, self._rows, facts, conn_id, now)
 
-    def _over(self, track: Track, now: int, reason: str) -> None:
-        track.over(now, reason)
-        session = track.session
+    def _over(self, decoder: ConnectionDecoder, now: int, reason: str) -> None:
+        decoder.over(now, reason)
+        session = decoder.session
         name = session.side, session.id
         if self._sessions.get(name) is session and session.is_over:
             del self._sessions[name]
         if session.resumes:
-            done = [source for source, other in self._tracks.items() if other.session is session and other.is_done]
+            done = [source for source, other in self._decoders.items() if other.session is session and other.is_done]
             for source in done:
-                del self._tracks[source]
+                del self._decoders[source]

@@ -177,7 +177,7 @@ class _Sink:
         self.size = 0
         self.held = bytearray()
         self.holds = False
-        """Whether further bytes are held instead of written."""
+        """True if further bytes are held instead of written."""
         self.error: OSError | None = None
 
     def write(self, data: bytes) -> int:

@@ -118,7 +118,7 @@ def command(ctx: click.Context, /, **said: Any) -> None:
 def make_load(said: dict[str, Any]) -> int:
     """Do it. Returns the exit code. Raises ``Failure`` and ``ValueError``; what is wrong shows before Spark starts."""
     try:
-        from rsocket_trio.analytics.sessions import local_session
+        from rsocket_trio.analytics.local_spark import local_session
         from rsocket_trio.loadgen.plan import Plan
         from rsocket_trio.loadgen.running import LoadError, SlotsError, check_slots, run_plan
         from rsocket_trio.loadgen.table import table

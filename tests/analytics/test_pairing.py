@@ -12,8 +12,8 @@ import trio
 
 from rsocket_trio import Responder, open_connection, serve
 from rsocket_trio.analytics import connections_of, pair, read_capture
-from rsocket_trio.analytics.dialect import for_duckdb
 from rsocket_trio.analytics.pairing import PAIR
+from rsocket_trio.analytics.sql import for_duckdb
 from rsocket_trio.analytics.synthetic import write_capture
 from rsocket_trio.analytics.views import create_duckdb_views
 from rsocket_trio.capture import Capture

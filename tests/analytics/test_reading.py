@@ -12,7 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from rsocket_trio.analytics import Unreadable, name_frames, read_capture, table_schema
-from rsocket_trio.analytics.files import capture_files
+from rsocket_trio.analytics.capture_tables import capture_files
 from rsocket_trio.capture.schema import TABLES
 from tests.analytics.handwritten import CONNECTIONS, FRAMES, INTERACTIONS, TABLES_BY_HAND
 from tests.analytics.writing import connection, frame, write_jsonl, write_parquet

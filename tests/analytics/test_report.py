@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from rsocket_trio.analytics.answers import ASKED, Answer
-from rsocket_trio.analytics.charts import charts, duration, label
-from rsocket_trio.analytics.report import as_script, cell, render
+from rsocket_trio.analytics.report import as_script, cell, charts, duration, label, render
 from rsocket_trio.cli.exit_codes import Failure
 from tests.analytics.browser import look_at, require_browser
 from tests.analytics.handwritten import FRAMES, HOSTILE, TABLES_BY_HAND

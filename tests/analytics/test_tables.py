@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from rsocket_trio.analytics.answers import ASKED, Answer
-from rsocket_trio.analytics.reading import CaptureTables, read_capture
+from rsocket_trio.analytics.capture_tables import CaptureTables, read_capture
 from rsocket_trio.analytics.views import VIEWS, create_duckdb_views, create_views
 from tests.analytics.handwritten import HOSTILE
 

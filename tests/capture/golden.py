@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, SENT, Buffer, Entry, Recorded
-from rsocket_trio.capture.connections import Kept
+from rsocket_trio.capture.connection_decoder import Kept
 from rsocket_trio.capture.rows import Origin, Row
 from rsocket_trio.capture.tracker import Tracker
 from rsocket_trio.capture.writers import FORMATS, TableWriter

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from rsocket_trio.capture.buffer import CLOSED, OVER, RECEIVED, SENT, Buffer, Entry, Recorded
-from rsocket_trio.capture.connections import Kept
+from rsocket_trio.capture.connection_decoder import Kept
 from rsocket_trio.capture.rows import Origin, Row
 from rsocket_trio.capture.schema import TABLES
 from rsocket_trio.capture.tracker import Tracker

@@ -165,7 +165,7 @@ def today() -> set[str]:
 def test_a_fault_of_the_reader_ends_the_capture_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rsocket_trio.capture.tracker.FamilyTrack", None)
+    monkeypatch.setattr("rsocket_trio.capture.tracker.RSocketDecoder", None)
     with Capture(tmp_path, format="jsonl") as capture:
         converse(capture)
         assert not capture.flush()

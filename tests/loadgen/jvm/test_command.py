@@ -36,7 +36,7 @@ def load(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Cap
     def this_session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
         yield spark
 
-    monkeypatch.setattr("rsocket_trio.analytics.sessions.local_session", this_session)
+    monkeypatch.setattr("rsocket_trio.analytics.local_spark.local_session", this_session)
 
     def made(*arguments: str) -> tuple[int, str, str]:
         capfd.readouterr()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rsocket_trio.analytics.query import PER_OCTAVE, PER_OCTAVE_SHOWN, Query, bucket_of, percentile
+from rsocket_trio.analytics.sql import PER_OCTAVE, PER_OCTAVE_SHOWN, Query, bucket_of, percentile
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

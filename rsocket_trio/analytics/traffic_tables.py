@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from rsocket_trio.analytics.query import Query
-from rsocket_trio.analytics.requests import TOP
+from rsocket_trio.analytics.request_tables import TOP
+from rsocket_trio.analytics.sql import Query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""Translates one SQL text for Spark and for DuckDB, and names frame types and error codes in SQL.
+"""A table as a query in SQL for Spark and for DuckDB: ``Query``, the translation of its text, types and names.
 
 A query names its input tables in braces, ``{frames}``, and marks the expressions that differ with a dollar sign:
 
@@ -15,6 +15,8 @@ import string
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from rsocket_trio.capture.schema import as_int8, as_int32, type_names
 from rsocket_trio.errors import CONNECTION_CLOSE, CONNECTION_ERROR, SETUP_ERRORS, STREAM_ERRORS
 
@@ -24,6 +26,31 @@ if TYPE_CHECKING:
 DEFAULT_DIALECT: Final = "rsocket/1.0"
 TIMES: Final = ("ts", "t_start", "t_end")
 LENGTHS: Final = ("second", "minute")
+
+SPARK_TYPES: Final = {
+    "string": "string",
+    "int8": "tinyint",
+    "int16": "smallint",
+    "int32": "int",
+    "int64": "bigint",
+    "bool": "boolean",
+    "binary": "binary",
+    "timestamp": "timestamp",
+    "list<int64>": "array<bigint>",
+}
+"""Types of columns in Spark, by those of the schema."""
+DUCKDB_TYPES: Final = {
+    "string": "VARCHAR",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "bool": "BOOLEAN",
+    "binary": "VARCHAR",
+    "timestamp": "TIMESTAMPTZ",
+    "list<int64>": "BIGINT[]",
+}
+"""Types of columns in JSON lines, where bytes are hex."""
 
 DUCKDB_MACROS: Final = (
     "CREATE OR REPLACE MACRO unix_micros(t) AS epoch_us(t)",
@@ -102,3 +129,35 @@ def _said(sql: str, div: str, *, windows: bool = False) -> str:
 
 NUMBER_OF_TYPE: Final = {name: as_int8(number) for number, name in type_names(DEFAULT_DIALECT).items()}
 """The numbers of ``rsocket/1.0``, by name."""
+
+
+@attrs.frozen
+class Query:
+    """One table that is derived from others. ``streams``: whether Spark can keep it up to date over a stream."""
+
+    name: str
+    reads: tuple[str, ...]
+    sql: str
+    streams: bool = False
+
+    def __call__(self, *inputs: DataFrame) -> DataFrame:
+        """Return the table, derived from these inputs in the order of ``reads``."""
+        return ask(self.sql, **dict(zip(self.reads, inputs, strict=True)))
+
+
+def percentile(per_mille: int, *, where: str, bucket: str = "bucket") -> str:
+    """Return SQL for the middle, in us, of the bucket where the running sum ``upto`` reaches a share of ``total``."""
+    reached = f"({where}) AND upto * 1000 >= total * {per_mille}"
+    return f"CAST(round(pow(2, (min(CASE WHEN {reached} THEN {bucket} END) + 0.5) / {PER_OCTAVE})) AS BIGINT)"
+
+
+PER_OCTAVE = 16
+"""Buckets of a histogram between a latency and its double: 4.4 % wide each, so a percentile is right within 2.2 %."""
+PER_OCTAVE_SHOWN = 4
+"""Buckets for each doubling in the heatmap: 19 % wide each."""
+
+
+def bucket_of(column: str) -> str:
+    """Return SQL for the histogram bucket of a duration in us. A duration below 1 us counts as 1 us."""
+    # log2 of an engine may miss a whole number by the last bit: 8 us would fall into the bucket below.
+    return f"CAST(floor(log2(greatest({column}, 1)) * {PER_OCTAVE} + 1e-9) AS INT)"

@@ -1,10 +1,11 @@
-"""Tracks a captured Streamux connection: cuts its bytes into chunks and assigns them to requests."""
+"""Decodes a captured Streamux connection: cuts its bytes into chunks and assigns them to requests."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from rsocket_trio.capture.connections import Kept, Track
+from rsocket_trio.capture.captured_stream import CapturedStream
+from rsocket_trio.capture.connection_decoder import ConnectionDecoder, Kept
 from rsocket_trio.capture.rows import Origin, Rows, Seen
 from rsocket_trio.capture.schema import (
     CANCEL,
@@ -17,7 +18,6 @@ from rsocket_trio.capture.schema import (
     STREAMUX_CANCEL,
     STREAMUX_CANCEL_ACK,
 )
-from rsocket_trio.capture.streams import StreamTrack
 from rsocket_trio.errors import NegotiationFailed, RemoteProtocolError
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import Interaction
@@ -29,12 +29,12 @@ ANSWER: Final = Interaction.REQUEST_RESPONSE
 """One request message and one response message: the wire does not show whether they are handled in pieces."""
 
 
-def stream_id(request_id: int, *, clients: bool) -> int:
+def stream_id_of(request_id: int, *, clients: bool) -> int:
     """Return the stream id of a request: odd for requests of the client, even for those of the server, never 0."""
     return 2 * request_id + (1 if clients else 2)
 
 
-class StreamuxTrack(Track):
+class StreamuxDecoder(ConnectionDecoder):
     """A connection of Streamux. Received bytes are cut into chunks here, so a drop makes the rest unreadable."""
 
     def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int) -> None:
@@ -84,7 +84,7 @@ class StreamuxTrack(Track):
     def _lose(self) -> None:
         """Count a read as one dropped frame, once the chunks of its direction cannot be cut any more."""
         self.drops += 1
-        self._untold_drops += 1
+        self._unreported_drops += 1
         self.session.drops += 1
 
     def _unread(self, inward: bool, size: int) -> None:
@@ -141,61 +141,61 @@ class StreamuxTrack(Track):
         ours = inward == response
         by_client = ours == (self.facts.side == "client")
         seen = Seen()
-        seen.stream_id = stream = stream_id(request_id, clients=by_client)
+        seen.stream_id = stream_id = stream_id_of(request_id, clients=by_client)
         seen.flags = bits
         seen.data_bytes = length
-        track = self.session.streams.get(stream)
+        stream = self.session.streams.get(stream_id)
         if length:
             seen.frame_type = CHUNK
-            if track is None and not response:
-                track = self._begin(stream, ours)
-            self._message(track, inward, size, bits, seen)
+            if stream is None and not response:
+                stream = self._begin(stream_id, ours)
+            self._message(stream, inward, size, bits, seen)
         elif bits == RESPONSE:
             seen.frame_type = STREAMUX_CANCEL_ACK
         elif not bits:
             seen.frame_type = STREAMUX_CANCEL
-            if track is not None:
-                track.half(by_requester=True).size += size
-                self.session.end(track, now, CANCEL)
-        elif track is None:
-            self._ping(inward, stream, response, seen)
+            if stream is not None:
+                stream.half(by_requester=True).size += size
+                self.session.end(stream, now, CANCEL)
+        elif stream is None:
+            self._ping(inward, stream_id, response, seen)
         else:
             seen.frame_type = END
-            self._message(track, inward, size, bits, seen)
+            self._message(stream, inward, size, bits, seen)
         self._row(now, inward, size, seen)
 
-    def _begin(self, stream: int, ours: bool) -> StreamTrack:
-        track = StreamTrack(stream, ANSWER, self._now, self.conn_id, self.session.drops, ours)
+    def _begin(self, stream_id: int, ours: bool) -> CapturedStream:
+        stream = CapturedStream(stream_id, ANSWER, self._now, self.conn_id, self.session.drops, ours)
         self._streams += 1
-        self.session.begin(track, self._now)
-        return track
+        self.session.begin(stream, self._now)
+        return stream
 
-    def _message(self, track: StreamTrack | None, inward: bool, size: int, bits: int, seen: Seen) -> None:
+    def _message(self, stream: CapturedStream | None, inward: bool, size: int, bits: int, seen: Seen) -> None:
         """Handle a chunk of a request or of a response."""
         seen.fragments = 0
-        if track is None:
+        if stream is None:
             return
-        by_requester = track.ours != inward
-        half = track.half(by_requester)
+        by_requester = stream.ours != inward
+        half = stream.half(by_requester)
         half.size += size
         half.pieces += 1
-        if not by_requester and track.first is None:
-            track.first = self._now
+        if not by_requester and stream.first is None:
+            stream.first = self._now
         if bits & TERMINATION:
             seen.fragments = min(half.pieces, 2**15 - 1)
             half.pieces = 0
-            track.item(self._now, by_requester=by_requester)
+            stream.item(self._now, by_requester=by_requester)
             if not by_requester:
-                self.session.end(track, self._now, COMPLETE)
+                self.session.end(stream, self._now, COMPLETE)
 
-    def _ping(self, inward: bool, stream: int, response: bool, seen: Seen) -> None:
+    def _ping(self, inward: bool, stream_id: int, response: bool, seen: Seen) -> None:
         if not response:
             seen.frame_type = PING
-            self._pinged.add(stream)
+            self._pinged.add(stream_id)
             self._beat(self._now, inward, asks=True)
-        elif stream in self._pinged:
+        elif stream_id in self._pinged:
             seen.frame_type = PING_ACK
-            self._pinged.discard(stream)
+            self._pinged.discard(stream_id)
             self._beat(self._now, inward, asks=False)
         else:
             seen.frame_type = END

@@ -1,4 +1,4 @@
-"""Tracks one captured stream: its payloads, credit and stalls, and at its end its row of ``interactions``."""
+"""One captured stream: its payloads, credit and stalls, and at its end its row of ``interactions``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ HAS_CREDIT: Final = frozenset(
 
 
 class Half:
-    """One direction of a stream. ``credit`` is what its sender may still send, ``None`` without flow control."""
+    """One direction of a stream.
+
+    ``credit`` is the number of items that its sender may still send, ``None`` without flow control.
+    """
 
     __slots__ = ("credit", "has_item", "payloads", "pieces", "size")
 
@@ -30,7 +33,7 @@ class Half:
         self.size = 0
 
 
-class StreamTrack:
+class CapturedStream:
     """The state of one stream from its first frame on. Times are readings of the capture's clock, in ns."""
 
     __slots__ = (

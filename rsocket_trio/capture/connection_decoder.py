@@ -1,25 +1,131 @@
-"""Tracks one captured transport connection: its counters, its row, and the row of each of its frames."""
+"""One captured transport connection and its session: counters, streams, and the rows of both and of each frame."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from rsocket_trio.capture.rows import Origin, Rows, Seen
-from rsocket_trio.capture.schema import RTT_BUCKETS
-from rsocket_trio.capture.sessions import SessionTrack
+from rsocket_trio.capture.captured_stream import CapturedStream
+from rsocket_trio.capture.rows import REMEMBERED, Origin, Rows, Seen
+from rsocket_trio.capture.schema import CONN_LOST, RTT_BUCKETS, UNKNOWN
 from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.stream_state import BOTH
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.extensions.payloads import AT_STREAM, Resumable
+from rsocket_trio.rsocket.extensions.terms import content_at
+from rsocket_trio.rsocket.resume_positions import is_tracked
+
+MOST_STREAMS = 1_000_000
+"""Open streams of a session that are followed; beyond it the oldest end as ``unknown``."""
+
+
+class CapturedSession:
+    """The streams of one session, over one or several transports.
+
+    ``founder`` is the connection on which it began, ``current`` its present connection, ``drops`` the number of its
+    frames that were dropped so far, ``resumes`` the number of its resumptions. ``sent`` is its position in bytes, as
+    resumption counts it.
+    """
+
+    def __init__(self, origin: Origin, rows: Rows, founder: ConnectionDecoder) -> None:
+        self.id = founder.conn_id
+        self.founder = founder
+        self.current = founder
+        self.side = founder.facts.side
+        self.streams: dict[int, CapturedStream] = {}
+        self.drops = 0
+        self.resumes = 0
+        self.sent = 0
+        self.to_repeat = 0
+        self.is_over = False
+        self._origin = origin
+        self._rows = rows
+        self._ended: dict[int, int] = {}
+        self._unmarked: dict[int, None] = {}
+
+    # Streams
+
+    def begin(self, stream: CapturedStream, now: int) -> None:
+        """Add a stream. An open stream with the same id ends as ``unknown``: its end was not seen."""
+        former = self.streams.get(stream.id)
+        if former is not None:
+            self.end(former, now, UNKNOWN)
+        elif len(self.streams) >= MOST_STREAMS:
+            self.end(next(iter(self.streams.values())), now, UNKNOWN)
+        self._ended.pop(stream.id, None)
+        self.streams[stream.id] = stream
+
+    def end(self, stream: CapturedStream, now: int, outcome: str, code: int | None = None) -> None:
+        """End a stream and append its row. Its route is remembered for late frames."""
+        stream.close(now, BOTH)
+        self.streams.pop(stream.id, None)
+        if stream.route_id is not None:
+            if len(self._ended) >= REMEMBERED:
+                del self._ended[next(iter(self._ended))]
+            self._ended[stream.id] = stream.route_id
+        self._rows.interactions.append(stream.row(self._origin, self.id, self.side, now, outcome, code))
+
+    def late_route(self, stream_id: int) -> int | None:
+        """Return the route id of a stream that has ended, or ``None``."""
+        return self._ended.get(stream_id)
+
+    # Transports
+
+    def go_on(self, decoder: ConnectionDecoder, position: int | None, now: int) -> None:
+        """Continue on another transport; frames from ``position`` on, which the peer lacks, are sent again."""
+        self.current = decoder
+        self.resumes += 1
+        self.to_repeat = max(0, self.sent - position) if position is not None and not self.drops else 0
+        if decoder.dialect is not None and decoder.dialect.entries:
+            for stream in [stream for stream in self._open() if stream.id in self._unmarked]:
+                self.end(stream, now, CONN_LOST)
+
+    def repeats(self, data: bytes, size: int) -> bool:
+        """Count a sent frame. Return whether it was sent before, on a transport that was lost."""
+        if not is_tracked(data) or int.from_bytes(data[:4], "big") in self._unmarked:
+            return False
+        if self.to_repeat > 0:
+            self.to_repeat -= size
+            return True
+        self.sent += size
+        return False
+
+    def mark(self, dialect: Dialect, stream_id: int, entries: tuple[Entry, ...]) -> None:
+        """Record whether a request marks its stream as resumable, in the extension draft."""
+        if not dialect.entries:
+            return
+        self._unmarked.pop(stream_id, None)
+        mark = content_at(AT_STREAM, entries, Resumable)
+        if not (isinstance(mark, Resumable) and mark.resumable):
+            if len(self._unmarked) >= REMEMBERED:
+                del self._unmarked[next(iter(self._unmarked))]
+            self._unmarked[stream_id] = None
+
+    def finish(self, now: int) -> None:
+        """End the session: open streams end as ``conn_lost``, or as ``unknown`` if frames were dropped meanwhile."""
+        self.is_over = True
+        for stream in self._open():
+            self.end(stream, now, UNKNOWN if self.drops > stream.drops else CONN_LOST)
+
+    def _open(self) -> Iterator[CapturedStream]:
+        return iter(list(self.streams.values()))
+
+
+Sessions: TypeAlias = dict[tuple[str, str], CapturedSession]
+"""Sessions that may be resumed, by side and id: one capture may see both ends of a session."""
+
 
 Kept: TypeAlias = bytes | tuple[bytes, int]
 """A frame as it was kept: whole, or everything before its data and how many bytes of data follow."""
 MOST_PINGS = 1024
 """Keepalives that await an answer; older ones have no round-trip time."""
 LONGEST = 2**31 - 1
+"""The largest value of an unsigned number on the wire that a column of 32 bits holds."""
 
 
-class LeaseTrack:
+class LeaseCounter:
     """Counts the requests that the leases of one direction granted, and those used and expired."""
 
     __slots__ = ("expired", "expires", "granted", "grants", "left", "used")
@@ -48,7 +154,7 @@ class LeaseTrack:
             self.left = 0
 
 
-class Track:
+class ConnectionDecoder:
     """The state of one captured transport connection. Subclasses read the frames of their protocol."""
 
     dialect: Dialect | None = None
@@ -56,27 +162,27 @@ class Track:
     def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int) -> None:
         self.facts = facts
         self.conn_id = conn_id
-        self.session = SessionTrack(origin, rows, self)
+        self.session = CapturedSession(origin, rows, self)
         self.is_resuming = False
-        """Whether it began with a request to resume a session."""
+        """True if it began with a request to resume a session."""
         self.is_orphan = False
-        """Whether it resumes a session whose start was not captured, so that no other connection reports its end."""
+        """True if it resumes a session whose start was not captured, so that no other connection reports its end."""
         self.resumes = 0
-        """How often its session had been resumed, this time included."""
+        """The number of resumptions of its session, this one included."""
         self.drops = 0
         self._origin = origin
         self._rows = rows
         self._since = now
         self._until = now
         self._reason: str | None = None
-        self._told = False
+        self._written = False
         self._seq = 0
-        self._untold_drops = 0
+        self._unreported_drops = 0
         self._counts = {True: [0, 0], False: [0, 0]}
         self._streams = 0
         self._pings: dict[bool, deque[int]] = {True: deque(maxlen=MOST_PINGS), False: deque(maxlen=MOST_PINGS)}
         self._rtt = [0] * RTT_BUCKETS
-        self._leases = {True: LeaseTrack(), False: LeaseTrack()}
+        self._leases = {True: LeaseCounter(), False: LeaseCounter()}
         self._setup: tuple[str | None, str | None, int | None, int | None, bool | None, bool | None]
         self._setup = (None, None, None, None, None, None)
 
@@ -91,7 +197,7 @@ class Track:
         """Count frames that were not kept."""
         if dropped:
             self.drops += dropped
-            self._untold_drops += dropped
+            self._unreported_drops += dropped
             self.session.drops += dropped
             self._after_drop()
 
@@ -102,7 +208,7 @@ class Track:
         if self.is_resuming or self.is_orphan:
             self.session.finish(now)
         if self.session.current is not self or self.session.is_over:
-            self.tell()
+            self.write_row()
 
     def over(self, now: int, reason: str) -> None:
         """Handle the end of the session that began on this connection."""
@@ -111,12 +217,12 @@ class Track:
             return
         last = session.current
         session.finish(now)
-        for track in {self, last}:
-            if track._reason is None:
-                track._until, track._reason = now, reason
-            elif track is last:
-                track._reason = reason
-            track.tell()
+        for decoder in {self, last}:
+            if decoder._reason is None:
+                decoder._until, decoder._reason = now, reason
+            elif decoder is last:
+                decoder._reason = reason
+            decoder.write_row()
 
     def give_up(self, now: int, reason: str) -> None:
         """Write the row of a connection that outlives the capture."""
@@ -124,13 +230,13 @@ class Track:
             self.session.finish(now)
         if self._reason is None:
             self._until, self._reason = now, reason
-        self.tell()
+        self.write_row()
 
     @property
     def is_done(self) -> bool:
         """Return whether its row is written and its recorder has no session end left to report for another
         connection."""
-        return self._told and (self.session.founder is not self or self.session.is_over)
+        return self._written and (self.session.founder is not self or self.session.is_over)
 
     @property
     def is_closed(self) -> bool:
@@ -153,9 +259,9 @@ class Track:
     def _row(self, now: int, inward: bool, size: int, seen: Seen) -> None:
         """Append the row of one frame."""
         origin, facts = self._origin, self.facts
-        seq, dropped = self._seq, self._untold_drops
+        seq, dropped = self._seq, self._unreported_drops
         self._seq += 1
-        self._untold_drops = 0
+        self._unreported_drops = 0
         self._rows.frames.append(
             (
                 *(origin.capture_id, origin.host, self.conn_id, self.session.id, seq, origin.micros(now), now),
@@ -173,11 +279,11 @@ class Track:
             micros = (now - self._pings[not inward].popleft()) // 1000
             self._rtt[min(micros.bit_length(), RTT_BUCKETS - 1)] += 1
 
-    def tell(self) -> None:
+    def write_row(self) -> None:
         """Write the connection's row, once."""
-        if self._told:
+        if self._written:
             return
-        self._told = True
+        self._written = True
         origin, facts = self._origin, self.facts
         leases = tuple(self._leases.values())
         for lease in leases:
@@ -197,4 +303,4 @@ class Track:
         )
 
 
-TrackClass: TypeAlias = Callable[[Origin, Rows, Facts, str, int], Track]
+DecoderClass: TypeAlias = Callable[[Origin, Rows, Facts, str, int], ConnectionDecoder]

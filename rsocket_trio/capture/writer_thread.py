@@ -1,4 +1,4 @@
-"""The thread of a capture: it reads what was seen, at leisure, and writes rows. No connection ever waits for it."""
+"""The thread of a capture: it decodes the buffered frames and writes rows. No connection ever waits for it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rsocket_trio.capture.writers import GROUP, TableWriter
 logger = logging.getLogger("rsocket_trio")
 
 PAUSE: Final = 0.05
-"""Seconds between two looks into the buffer; it calls earlier when it is half full."""
+"""Seconds between two looks into the buffer, which wakes the thread earlier when it is half full."""
 SLICE: Final = 32
-"""Frames after which the thread lets go of the interpreter: the connections' thread would wait for it otherwise."""
+"""Frames after which the thread releases the interpreter, so that the connections' thread need not wait for it."""
 BREATH: Final = 0.0001
-"""Seconds for which it does."""
+"""Seconds for which it does so."""
 LAST_PART: Final = 0.2
-"""Part of the time for closing that completing the files gets when the rest was not enough to read what is left."""
+"""Share of the closing time that is kept for completing the files if decoding the rest takes longer."""
 
 
-class Worker:
+class WriterThread:
     """Moves entries from the buffer through the tracker into files, until it is stopped or fails."""
 
     def __init__(self, name: str, buffer: Buffer, tracker: Tracker, writers: Mapping[str, TableWriter]) -> None:
@@ -52,12 +52,12 @@ class Worker:
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the thread look at once."""
+        """Have the thread look into the buffer at once."""
         if not self._wake.is_set():
             self._wake.set()
 
     def flush(self, timeout: float) -> bool:
-        """Have all that was seen so far written into whole files. Whether that was done in time, and well."""
+        """Have all frames so far written into whole files. Return whether that was done within ``timeout`` seconds."""
         done = threading.Event()
         self._flushes.append(done)
         self.wake()
@@ -66,8 +66,8 @@ class Worker:
         return done.wait(timeout) and self.error is None
 
     def stop(self, timeout: float) -> None:
-        """Let the thread write what is left, and end. It is left alone when that takes longer."""
-        # First, so that connections that go on do not add to what is left.
+        """Let the thread write the rest and end; after ``timeout`` seconds record a failure and leave it."""
+        # First, so that connections that go on add nothing more.
         self._buffer.is_shut = True
         self._stopping = True
         self.wake()
@@ -90,10 +90,10 @@ class Worker:
             self._hand_over()
             self._complete()
         except Exception as error:
-            # Whatever it is, it must not reach a connection.
+            # No failure of the capture may reach a connection.
             self._fail(error)
             for writer in self._writers.values():
-                # A full disk, mostly: what was written stays, and of the rest what fits.
+                # Mostly a full disk: complete the files with the rows that fit.
                 writer.save()
         finally:
             for done in self._flushes:
@@ -102,11 +102,11 @@ class Worker:
     def _once(self) -> None:
         wanted = len(self._flushes)
         seen = 0
-        # What comes meanwhile is for the next time: it may come faster than it is read.
+        # Entries that arrive meanwhile wait for the next turn: they may come faster than they are decoded.
         for _ in range(len(self._buffer)):
             entry = self._buffer.take()
             if entry is None:
-                break  # given up from outside
+                break  # a failure in another thread has emptied the buffer
             if len(entry.frames) <= SLICE:
                 self._tracker.see(entry)
             else:
@@ -142,7 +142,7 @@ class Worker:
             writer.complete()
 
     def _fail(self, error: Exception) -> None:
-        """Nothing more is recorded. One line tells; what was not written counts as dropped."""
+        """Record nothing more: log one line, and count the frames that were not written as dropped."""
         if self.error is not None:
             return
         self.error = error

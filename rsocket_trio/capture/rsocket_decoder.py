@@ -1,0 +1,388 @@
+"""Decodes a captured RSocket connection: reads its frames with the codec of its dialect and fills their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from rsocket_trio.capture.captured_stream import LONGEST_METADATA, REQUESTER, RESPONDER, CapturedStream
+from rsocket_trio.capture.connection_decoder import LONGEST, ConnectionDecoder, Kept, Sessions
+from rsocket_trio.capture.rows import Origin, Rows, Seen, readable_route, session_id, trace_of
+from rsocket_trio.capture.schema import (
+    CANCEL,
+    COMPLETE,
+    ERROR,
+    ERROR_TEXT,
+    LEASE_DENIED,
+    REJECTED,
+    as_int8,
+    as_int16,
+    as_int32,
+)
+from rsocket_trio.errors import Rejected, RemoteProtocolError
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, mime_name
+from rsocket_trio.mux.recording import Facts
+from rsocket_trio.mux.stream_state import BOTH, Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialects import dialect_named
+from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, Beat, Permits, ResumeGrant, ResumePosition
+from rsocket_trio.rsocket.extensions.terms import content_at, cost_of
+from rsocket_trio.rsocket.frames import (
+    CancelFrame,
+    ErrorFrame,
+    ExtFrame,
+    Frame,
+    KeepaliveFrame,
+    LeaseFrame,
+    MetadataPushFrame,
+    PayloadFrame,
+    RequestFrame,
+    RequestNFrame,
+    ResumeFrame,
+    ResumeOkFrame,
+    SetupFrame,
+    SetupOkFrame,
+)
+from rsocket_trio.rsocket.resume_positions import resume_request
+from rsocket_trio.rsocket.setup import stated
+
+
+class Size:
+    """The size of a frame: ``all`` its bytes, the bytes ``beyond`` the kept part, and whether it was sent before."""
+
+    __slots__ = ("all", "beyond", "repeated")
+
+    def __init__(self, size: int, beyond: int, repeated: bool) -> None:
+        self.all = size
+        self.beyond = beyond
+        self.repeated = repeated
+
+
+def measure(seen: Seen, payload: Payload, beyond: int) -> None:
+    """Set the sizes of data and metadata of a frame."""
+    seen.data_bytes = len(payload.data) + beyond
+    seen.metadata_bytes = None if payload.metadata is None else len(payload.metadata)
+
+
+NS_PER_MS = 1_000_000
+"""Nanoseconds in a millisecond."""
+
+
+class RSocketDecoder(ConnectionDecoder):
+    """A captured connection of one of the five dialects."""
+
+    def __init__(self, origin: Origin, rows: Rows, facts: Facts, conn_id: str, now: int, sessions: Sessions) -> None:
+        super().__init__(origin, rows, facts, conn_id, now)
+        self.dialect = self._dialect = dialect_named(facts.dialect)
+        self._metadata_mime: str | int = COMPOSITE_METADATA
+        self._leased = False
+        self._token: str | None = None
+        """The id of a session that may be resumed."""
+        self._sessions = sessions
+        self._position: int | None = None
+        """The position up to which the peer has received, as its resume request states."""
+
+    def _take(self, now: int, inward: bool, frame: Kept) -> None:
+        data, beyond = (frame, 0) if isinstance(frame, bytes) else frame
+        size = len(data) + beyond
+        self._count(inward, size)
+        seen = Seen()
+        codec = self._dialect.codec
+        header = codec.header(data)
+        if header is not None:
+            seen.frame_type, seen.flags = as_int8(header.number), as_int16(header.flags)
+            seen.stream_id = header.stream_id & LONGEST
+        try:
+            decoded = codec.decode(data)
+        except RemoteProtocolError:
+            self._row(now, inward, size, seen)
+            return
+        seen.stream_id = decoded.stream_id & LONGEST
+        self._look_at_begin(decoded, data, inward)
+        repeated = self._token is not None and not inward and self.session.repeats(data, size)
+        stream = self.session.streams.get(decoded.stream_id)
+        if repeated and stream is not None:
+            stream.retries += 1
+        read = READERS.get(type(decoded))
+        if read is not None:
+            read(self, now, inward, decoded, seen, stream, Size(size, beyond, repeated))
+        if seen.route_id is None and decoded.stream_id:
+            seen.route_id = stream.route_id if stream is not None else self.session.late_route(decoded.stream_id)
+        self._row(now, inward, size, seen)
+
+    def _look_at_begin(self, frame: Frame, data: bytes, inward: bool) -> None:
+        """Read the session id from the first frame of a new or a resumed session."""
+        kind = type(frame)
+        if self._seq or (kind is not SetupFrame and kind is not ResumeFrame):
+            return
+        back = resume_request(self._dialect, data)
+        if back is not None:
+            self.is_resuming = True
+            self._token = self.session.id = session_id(back.token)
+            if inward:
+                self._position = back.last_received_server_position
+        elif isinstance(frame, SetupFrame):
+            token = stated(self._dialect, frame).resume_token
+            if token is not None:
+                self._token = self.session.id = session_id(token)
+                self._sessions[self.facts.side, self._token] = self.session
+
+    def _go_on(self, now: int, position: int | None) -> None:
+        """Attach the connection to its session: the server has accepted the resumption."""
+        if not self.is_resuming or self._token is None:
+            return
+        former = self._sessions.get((self.facts.side, self._token))
+        if former is None or former.is_over:
+            # The start of the session was not captured, or is forgotten.
+            self._sessions[self.facts.side, self._token] = self.session
+            self.session.resumes += 1
+            self.is_orphan = True
+            self.resumes = 1
+        else:
+            self._metadata_mime, self._leased = _terms_of(former.founder)
+            replaced, self.session = former.current, former
+            former.drops += self.drops
+            former.go_on(self, position if self.facts.side == "client" else self._position, now)
+            self.resumes = former.resumes
+            if replaced.is_closed:
+                replaced.write_row()
+        self.is_resuming = False
+
+    # One method for each kind of frame
+
+    def _read_setup(
+        self, now: int, inward: bool, frame: SetupFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        measure(seen, frame.payload, size.beyond)
+        frame = stated(self._dialect, frame)
+        self._metadata_mime = mime_name(frame.metadata_mime)
+        self._leased = frame.lease
+        self._setup = (
+            *(str(self._metadata_mime), str(mime_name(frame.data_mime))),
+            *(round(frame.keepalive_interval * 1000), round(frame.max_lifetime * 1000)),
+            *(frame.lease, frame.resume_token is not None),
+        )
+
+    def _read_setup_ok(
+        self, now: int, inward: bool, frame: SetupOkFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        measure(seen, frame.payload, size.beyond)
+        grant = content_at(AT_OK, frame.extensions, ResumeGrant)
+        if isinstance(grant, ResumeGrant):
+            seen.resume_pos = grant.last_received_client_position
+            self._go_on(now, grant.last_received_client_position)
+
+    def _read_resume(
+        self, now: int, inward: bool, frame: ResumeFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        seen.resume_pos = frame.last_received_server_position
+
+    def _read_resume_ok(
+        self, now: int, inward: bool, frame: ResumeOkFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        seen.resume_pos = frame.last_received_client_position
+        self._go_on(now, frame.last_received_client_position)
+
+    def _read_keepalive(
+        self, now: int, inward: bool, frame: KeepaliveFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        seen.data_bytes = len(frame.data) + size.beyond
+        seen.keepalive_pos = frame.last_received_position
+        self._beat(now, inward, asks=frame.respond)
+
+    def _read_lease(
+        self, now: int, inward: bool, frame: LeaseFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
+        self._grant(now, inward, frame.number_of_requests, frame.time_to_live_ns, seen)
+
+    def _read_ext(
+        self, now: int, inward: bool, frame: ExtFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        seen.data_bytes = len(frame.body) + size.beyond
+        for entry in frame.extensions:
+            content = AT_EXT.read(entry)
+            if isinstance(content, Beat):
+                self._beat(now, inward, asks=content.respond)
+            elif isinstance(content, ResumePosition):
+                seen.keepalive_pos = content.last_received_position
+            elif isinstance(content, Permits):
+                self._grant(now, inward, content.number, content.time_to_live_ns, seen)
+
+    def _read_push(
+        self, now: int, inward: bool, frame: MetadataPushFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        seen.metadata_bytes = len(frame.metadata) + size.beyond
+
+    def _grant(self, now: int, inward: bool, number: int, ttl_ns: int, seen: Seen) -> None:
+        seen.lease_n = min(number, LONGEST)
+        seen.lease_ttl_ms = min(ttl_ns // NS_PER_MS, LONGEST)
+        # A received lease is for requests sent.
+        self._leases[not inward].grant(number, ttl_ns, now)
+
+    # Frames of a stream
+
+    def _read_request(
+        self, now: int, inward: bool, frame: RequestFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        ours = not inward
+        dialect = self._dialect
+        seen.interaction = frame.interaction.value
+        measure(seen, frame.payload, size.beyond)
+        if size.repeated:
+            return
+        if stream is not None and stream.ours == ours and stream.interaction is frame.interaction:
+            goes_on = stream.asked.pieces and (dialect.request_repeats or dialect.request_continues)
+            if goes_on or (dialect.channel_items_are_requests and frame.interaction is Interaction.REQUEST_CHANNEL):
+                ends = frame.complete and not size.beyond and not stream.asked.pieces
+                item = not (ends and dialect.only_completes(frame.payload, frame.initial_n))
+                self._payload(now, inward, stream, frame.payload, seen, size.all, frame.follows, item, frame.complete)
+                return
+        seen.request_n = frame.initial_n
+        stream = CapturedStream(frame.stream_id, frame.interaction, now, self.conn_id, self.session.drops, ours)
+        stream.start_credit(frame.initial_n, now)
+        seen.credit_after = stream.responses.credit
+        self._streams += 1
+        if self._leased:
+            lease = self._leases[inward]
+            for _ in range(cost_of(frame.extensions) if dialect.entries else 1):
+                lease.use(now)
+        if self._token is not None:
+            self.session.mark(dialect, frame.stream_id, frame.extensions)
+        self.session.begin(stream, now)
+        self._payload(now, inward, stream, frame.payload, seen, size.all, frame.follows, True, frame.complete)
+
+    def _read_payload(
+        self, now: int, inward: bool, frame: PayloadFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        measure(seen, frame.payload, size.beyond)
+        if stream is not None and not size.repeated:
+            carries = bool(seen.data_bytes) or seen.metadata_bytes is not None
+            is_item = frame.next or (self._dialect.bare_payload_is_item and carries)
+            self._payload(*(now, inward, stream, frame.payload, seen, size.all, frame.follows, is_item, frame.complete))
+
+    def _read_request_n(
+        self, now: int, inward: bool, frame: RequestNFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        seen.request_n = frame.request_n
+        seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
+        if stream is not None and not size.repeated:
+            by_requester = stream.ours != inward
+            stream.half(by_requester).size += size.all
+            seen.credit_after = stream.grant(frame.request_n, now, by_requester=by_requester)
+
+    def _read_cancel(
+        self, now: int, inward: bool, frame: CancelFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
+        if stream is None or size.repeated:
+            return
+        by_requester = stream.ours != inward
+        stream.half(by_requester).size += size.all
+        seen.route_id = stream.route_id
+        if not by_requester and self._dialect.halves:
+            self._close(now, stream, REQUESTER)
+        else:
+            self.session.end(stream, now, CANCEL)
+
+    def _read_error(
+        self, now: int, inward: bool, frame: ErrorFrame, seen: Seen, stream: CapturedStream | None, size: Size
+    ) -> None:
+        code = as_int32(frame.code)
+        seen.error_code = code
+        seen.error_text = frame.data[: 4 * ERROR_TEXT].decode("utf-8", "replace")[:ERROR_TEXT]
+        seen.data_bytes = len(frame.data) + size.beyond
+        seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
+        if stream is None or size.repeated:
+            return
+        stream.half(stream.ours != inward).size += size.all
+        seen.route_id = stream.route_id
+        outcome = ERROR
+        if frame.code == Rejected.default_code:
+            outcome = LEASE_DENIED if self._leased and "lease" in seen.error_text.lower() else REJECTED
+        self.session.end(stream, now, outcome, code)
+
+    def _payload(
+        self,
+        now: int,
+        inward: bool,
+        stream: CapturedStream,
+        payload: Payload,
+        seen: Seen,
+        size: int,
+        follows: bool,
+        is_item: bool,
+        completes: bool,
+    ) -> None:
+        """Handle a payload of a stream, or a fragment of one."""
+        by_requester = stream.ours != inward
+        half = stream.half(by_requester)
+        half.size += size
+        half.pieces += 1
+        half.has_item |= is_item
+        opening = by_requester and not half.payloads
+        if opening:
+            self._gather(stream, payload)
+        if follows:
+            seen.fragments = 0
+            seen.route_id = stream.route_id
+            return
+        seen.fragments = min(half.pieces, 2**15 - 1)
+        if opening:
+            self._name_route(stream, payload, seen)
+        if half.has_item:
+            left = stream.item(now, by_requester=by_requester, opening=opening)
+            if not opening:
+                seen.credit_after = left
+        ends = half.has_item and not by_requester and stream.interaction is Interaction.REQUEST_RESPONSE
+        half.pieces, half.has_item = 0, False
+        seen.route_id = stream.route_id
+        if stream.interaction is Interaction.FIRE_AND_FORGET or ends:
+            self.session.end(stream, now, COMPLETE)
+        elif completes:
+            if by_requester:
+                self._close(now, stream, REQUESTER)
+            else:
+                is_half = self._dialect.halves and stream.interaction is Interaction.REQUEST_CHANNEL
+                self._close(now, stream, RESPONDER if is_half else BOTH)
+
+    def _close(self, now: int, stream: CapturedStream, halves: int) -> None:
+        stream.close(now, halves)
+        if stream.is_over:
+            self.session.end(stream, now, COMPLETE)
+
+    def _gather(self, stream: CapturedStream, payload: Payload) -> None:
+        """Append the metadata of a fragment, up to ``LONGEST_METADATA``."""
+        if payload.metadata is not None and len(stream.metadata or b"") < LONGEST_METADATA:
+            stream.metadata = (stream.metadata or b"") + payload.metadata
+
+    def _name_route(self, stream: CapturedStream, payload: Payload, seen: Seen) -> None:
+        metadata, stream.metadata = stream.metadata, None
+        if not metadata:
+            return
+        mime = mime_name(payload.metadata_mime) or self._metadata_mime
+        stream.name_route(readable_route(metadata, mime))
+        seen.route = stream.route
+        seen.trace_id = trace_of(metadata, mime)
+
+
+def _terms_of(founder: ConnectionDecoder) -> tuple[str | int, bool]:
+    assert isinstance(founder, RSocketDecoder)
+    return founder._metadata_mime, founder._leased
+
+
+READERS: Final[dict[type, Callable[..., None]]] = {
+    SetupFrame: RSocketDecoder._read_setup,
+    SetupOkFrame: RSocketDecoder._read_setup_ok,
+    ResumeFrame: RSocketDecoder._read_resume,
+    ResumeOkFrame: RSocketDecoder._read_resume_ok,
+    KeepaliveFrame: RSocketDecoder._read_keepalive,
+    LeaseFrame: RSocketDecoder._read_lease,
+    ExtFrame: RSocketDecoder._read_ext,
+    MetadataPushFrame: RSocketDecoder._read_push,
+    RequestFrame: RSocketDecoder._read_request,
+    PayloadFrame: RSocketDecoder._read_payload,
+    RequestNFrame: RSocketDecoder._read_request_n,
+    CancelFrame: RSocketDecoder._read_cancel,
+    ErrorFrame: RSocketDecoder._read_error,
+}
