@@ -19,7 +19,7 @@ from rsocket_trio.mux.recording import Facts, Recorder
 
 __all__ = ["Capture"]
 
-CLOSING = 5.0
+CLOSE_TIMEOUT = 5.0
 """Seconds for writing the rest at the end."""
 
 
@@ -105,14 +105,14 @@ class Capture:
         """
         return Recorded(self._buffer, facts)
 
-    def flush(self, timeout: float = CLOSING) -> bool:
+    def flush(self, timeout: float = CLOSE_TIMEOUT) -> bool:
         """Write all frames seen so far into whole files. Return whether that was done within ``timeout`` seconds.
 
         Blocks its thread: in an event loop call it through ``trio.to_thread.run_sync``.
         """
         return self._worker.flush(timeout)
 
-    def close(self, timeout: float = CLOSING) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> None:
         """End the capture, and wait at most ``timeout`` seconds until the rest is written. Never raises.
 
         Blocks its thread, as ``flush`` does. Later frames are dropped.

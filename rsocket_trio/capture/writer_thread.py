@@ -18,7 +18,7 @@ PAUSE: Final = 0.05
 """Seconds between two looks into the buffer, which wakes the thread earlier when it is half full."""
 SLICE: Final = 32
 """Frames after which the thread releases the interpreter, so that the connections' thread need not wait for it."""
-BREATH: Final = 0.0001
+PAUSE_BETWEEN_SLICES: Final = 0.0001
 """Seconds for which it does so."""
 LAST_PART: Final = 0.2
 """Share of the closing time that is kept for completing the files if decoding the rest takes longer."""
@@ -114,7 +114,7 @@ class WriterThread:
             seen += len(entry.frames) + 1
             if seen >= SLICE:
                 seen = 0
-                time.sleep(BREATH)
+                time.sleep(PAUSE_BETWEEN_SLICES)
             if self._tracker.waiting >= GROUP:
                 self._hand_over()
         self._hand_over()
@@ -128,7 +128,7 @@ class WriterThread:
         for start in range(0, len(entry.frames), SLICE):
             dropped = entry.dropped if not start else 0
             self._tracker.see(entry._replace(frames=entry.frames[start : start + SLICE], dropped=dropped))
-            time.sleep(BREATH)
+            time.sleep(PAUSE_BETWEEN_SLICES)
 
     def _hand_over(self) -> None:
         now = time.monotonic()

@@ -21,7 +21,7 @@ from rsocket_trio.replay.log import (
 
 OVERHEAD = 200
 """Bytes that a record takes beside its data and metadata, about."""
-BREATH = 128
+CHECKPOINT_CALLS = 128
 """Calls of ``append_all`` after which one lets other tasks run."""
 SLACK = 1024
 """Dropped records at which the list is cut."""
@@ -53,7 +53,7 @@ class MemoryLog(ReplayableLog):
         self, elements: Mapping[int, Iterable[Element]], *, at: Mapping[int, int] | None = None
     ) -> dict[int, int]:
         self._calls += 1
-        if self._calls % BREATH:
+        if self._calls % CHECKPOINT_CALLS:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()

@@ -20,7 +20,7 @@ OnAck: TypeAlias = Callable[[int, int], Awaitable[object] | object]
 
 FIRST_BYTES = 16 * 2**10
 """Bytes of a reader's first read; each read that it took in time doubles them."""
-SLOW = 0.2
+SLOW_SECONDS = 0.2
 """Seconds after which a reader that has not taken a read is slow."""
 
 
@@ -79,7 +79,7 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
         await out.send_many(place.pass_by(await log.read_some(partition, before, end, max_bytes=size)))
         if place.position == before:
             await log.wait_beyond(partition, before)
-        elif trio.current_time() - began > SLOW:
+        elif trio.current_time() - began > SLOW_SECONDS:
             size = max(size // 2, min(FIRST_BYTES, most))
         else:
             size = min(size * 2, most)

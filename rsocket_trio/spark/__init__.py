@@ -6,11 +6,11 @@ Needs the extra ``spark``; ``ensure_java`` finds the Java that Spark needs, or m
 from __future__ import annotations
 
 from rsocket_trio.spark.delivering import SinkError
-from rsocket_trio.spark.elements import RowError
 from rsocket_trio.spark.java import JavaNotFoundError, ensure_java
 from rsocket_trio.spark.options import OptionError
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError
 from rsocket_trio.spark.records import SchemaMismatchError
+from rsocket_trio.spark.request_rows import RowError
 from rsocket_trio.spark.source import RSocketDataSource, register
 
 __all__ = [

@@ -115,7 +115,7 @@ def _authentication(options: Options) -> Authentication | None:
 
 
 @attrs.define(eq=False)
-class Held:
+class PooledConnection:
     """A connection of the pool, the number of its users, and its state."""
 
     target: Target
@@ -139,70 +139,70 @@ class Pool:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._held: dict[Target, Held] = {}
+        self._pooled: dict[Target, PooledConnection] = {}
         self._first: dict[tuple[str, ...], int] = {}
         self._closing = False
 
     @property
     def connections(self) -> int:
         """Return the number of connections, with those that are being opened."""
-        return len(self._held)
+        return len(self._pooled)
 
     @asynccontextmanager
     async def connection(self, target: Target) -> AsyncIterator[Connection]:
         """Hold a connection to the target for the block, shared where the target allows it.
 
         Raise ``ConnectionLost`` naming every URI that was tried and why it failed, and a ``SetupError`` where all
-        servers refused: ``RejectedSetup`` if one may have another opinion later.
+        servers refused: ``RejectedSetup`` if one of them may accept later.
         """
         if not target.reuse:
             async with self._open(target) as connection:
                 yield connection
             return
-        held = self._held.get(target)
-        if held is None or not held.is_usable:
-            self._held[target] = held = Held(target)
-            self._nursery.start_soon(self._hold, held)
-        held.users += 1
+        pooled = self._pooled.get(target)
+        if pooled is None or not pooled.is_usable:
+            self._pooled[target] = pooled = PooledConnection(target)
+            self._nursery.start_soon(self._hold, pooled)
+        pooled.users += 1
         try:
-            await held.settled.wait()
-            if held.error is not None:
-                raise fresh_copy(held.error) if isinstance(held.error, RSocketError) else ValueError(str(held.error))
-            assert held.connection is not None
-            yield held.connection
+            await pooled.settled.wait()
+            if pooled.error is not None:
+                raise fresh_copy(pooled.error) if isinstance(pooled.error, RSocketError) else ValueError(str(pooled.error))
+            assert pooled.connection is not None
+            yield pooled.connection
         finally:
-            held.users -= 1
-            held.changed.set()
+            pooled.users -= 1
+            pooled.changed.set()
 
     def distrust(self, connection: Connection) -> None:
-        """A connection is silent where it should not be: new requests go to another, and it ends with its users."""
-        for held in self._held.values():
-            if held.connection is connection:
-                held.distrusted = True
-                held.changed.set()
+        """Take a silent connection out of use: new requests go to another, and it is closed after its last user."""
+        for pooled in self._pooled.values():
+            if pooled.connection is connection:
+                pooled.distrusted = True
+                pooled.changed.set()
 
     async def aclose(self) -> None:
         """Close all connections; their users get an error."""
         self._closing = True
-        for held in self._held.values():
-            held.changed.set()
+        for pooled in self._pooled.values():
+            pooled.changed.set()
         await trio.lowlevel.checkpoint()
 
-    async def _hold(self, held: Held) -> None:
+    async def _hold(self, pooled: PooledConnection) -> None:
         try:
-            async with self._open(held.target) as connection:
-                held.connection = connection
-                held.settled.set()
-                await self._outlast_users(held, connection)
+            async with self._open(pooled.target) as connection:
+                pooled.connection = connection
+                pooled.settled.set()
+                await self._outlast_users(pooled, connection)
         except Exception as error:
-            # It belongs to those who wait for the connection.
-            held.error = error
+            # Raised in the tasks that wait for the connection.
+            pooled.error = error
         finally:
-            held.settled.set()
-            if self._held.get(held.target) is held:
-                del self._held[held.target]
+            pooled.settled.set()
+            if self._pooled.get(pooled.target) is pooled:
+                del self._pooled[pooled.target]
 
-    async def _outlast_users(self, held: Held, connection: Connection) -> None:
+    async def _outlast_users(self, pooled: PooledConnection, connection: Connection) -> None:
         """Wait until the connection has been idle for long enough, or is closed."""
         async with trio.open_nursery() as nursery:
 
@@ -212,15 +212,15 @@ class Pool:
 
             nursery.start_soon(end_with_connection)
             while not self._closing:
-                held.changed = trio.Event()
-                patience = 0.0 if held.distrusted else held.target.idle_timeout
-                with trio.move_on_after(math.inf if held.users else patience) as idle:
-                    await held.changed.wait()
-                if idle.cancelled_caught and not held.users:
+                pooled.changed = trio.Event()
+                patience = 0.0 if pooled.distrusted else pooled.target.idle_timeout
+                with trio.move_on_after(math.inf if pooled.users else patience) as idle:
+                    await pooled.changed.wait()
+                if idle.cancelled_caught and not pooled.users:
                     break
             # From now on no new user may get this one.
-            if self._held.get(held.target) is held:
-                del self._held[held.target]
+            if self._pooled.get(pooled.target) is pooled:
+                del self._pooled[pooled.target]
             nursery.cancel_scope.cancel()
 
     @asynccontextmanager
@@ -246,7 +246,7 @@ class Pool:
                         ssl_context=context,
                     ) as connection:
                         # A server that refuses, or a proxy without a server, shows here. A server answers the
-                        # first ping while it still considers who asks: a refusal comes before the second answer.
+                        # first ping while it still considers the setup: a refusal comes before the second answer.
                         await connection.ping()
                         await connection.ping()
                         deadline.deadline = math.inf

@@ -18,14 +18,14 @@ from rsocket_trio import Canceled, Connection, ConnectionLost, Payload, Rejected
 from rsocket_trio.errors import RSocketError, SetupError, StreamError
 from rsocket_trio.replay.errors import NotWritten
 from rsocket_trio.spark.connections import PASSING, Pool, Tries, target_of
-from rsocket_trio.spark.elements import Piece, rows_of
 from rsocket_trio.spark.feeding import Feed
 from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.request_rows import Piece, rows_of
 
 TRANSIENT = frozenset({NotWritten.default_code})
 """Codes of application errors that a later try may not meet."""
 
-TOGETHER = 64
+UNANSWERED_AT_ONCE = 64
 """Requests without an answer that are made at a time."""
 
 
@@ -158,15 +158,15 @@ class Silence:
 
 
 class Unanswered(Delivery):
-    """``bestEffort``: fire and forget, in no order. What is lost with a connection is not sent again."""
+    """``bestEffort``: fire and forget, in no order. Requests lost with a connection are not sent again."""
 
     async def send_over(self, connection: Connection) -> None:
         """Send all, and wait until the server's side has it all before the task ends."""
         while await self.fill():
-            # Several tasks, so that what they send leaves in one write.
+            # Several tasks, so that their requests leave in one write.
             outcomes: list[RSocketError] = []
             async with trio.open_nursery() as nursery:
-                for _ in range(min(TOGETHER, len(self.ready))):
+                for _ in range(min(UNANSWERED_AT_ONCE, len(self.ready))):
                     nursery.start_soon(self._send_on, connection, outcomes)
             if outcomes:
                 raise outcomes[0]

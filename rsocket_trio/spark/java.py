@@ -18,7 +18,7 @@ from pathlib import Path
 
 OLDEST = 17
 """The first version of Java that Spark 4 runs on."""
-PATIENCE = 30.0
+VERSION_TIMEOUT = 30.0
 """Seconds that a Java gets to say its version."""
 UNWANTED = "--add-modules=jdk.incubator.vector"
 LAUNCHER = """#!/bin/sh
@@ -31,7 +31,7 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(RuntimeError):
-    """There is no Java that Spark runs on; the message names the places searched and the remedy."""
+    """Raised if there is no Java that Spark runs on; the message names the places searched and the remedy."""
 
 
 def ensure_java(environ: MutableMapping[str, str] | None = None) -> Path:
@@ -71,7 +71,12 @@ def version_of(java: Path) -> int | None:
     """Return the major version of a Java, ``None`` if it does not run."""
     try:
         done = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=PATIENCE, check=True, stdin=subprocess.DEVNULL
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=VERSION_TIMEOUT,
+            check=True,
+            stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.SubprocessError):
         return None

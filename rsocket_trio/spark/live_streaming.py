@@ -19,7 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from rsocket_trio.spark.batching import gathered
-from rsocket_trio.spark.held import ChunkPartition, Intake, MemoryStore, Store, check_held
+from rsocket_trio.spark.live_buffer import ChunkPartition, Intake, MemoryStore, Store, check_buffered
 from rsocket_trio.spark.ranges import VERSION, CheckpointError, DataLossError, check_offset
 from rsocket_trio.spark.records import Chunk
 from rsocket_trio.spark.streaming import StreamReader
@@ -28,7 +28,7 @@ from rsocket_trio.spark.wal import WalPartition, WalStore
 logger = logging.getLogger("rsocket_trio.spark")
 
 
-class HeldStreamReader(StreamReader):
+class LiveStreamReader(StreamReader):
     """The common part of live stream readers: an intake that reads the stream into a store."""
 
     _goal: int | None = None
@@ -52,7 +52,7 @@ class HeldStreamReader(StreamReader):
         return intake
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset at which a query without a checkpoint begins: the first element that is held."""
+        """Return the offset at which a query without a checkpoint begins: the first buffered element."""
         return self._to_offset(self._store.begin)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -109,7 +109,7 @@ class HeldStreamReader(StreamReader):
         first, last = self._from_offset(start), self._from_offset(end)
         store = self._store
         try:
-            check_held(store, first, last)
+            check_buffered(store, first, last)
         except DataLossError:
             if self._options.fail_on_data_loss:
                 raise
@@ -141,8 +141,8 @@ class HeldStreamReader(StreamReader):
             self._background.run(self._store.aclose)
 
 
-class MemoryStreamReader(HeldStreamReader):
-    """A live stream without a log: what is planned when the process ends is lost."""
+class MemoryStreamReader(LiveStreamReader):
+    """A live stream without a log: elements that are not read when the process ends are lost."""
 
     _is_numbered = False
 
@@ -171,7 +171,7 @@ class MemoryStreamReader(HeldStreamReader):
                 self._store.renumber(index)
 
 
-class WalStreamReader(HeldStreamReader):
+class WalStreamReader(LiveStreamReader):
     """A live stream with a log."""
 
     @cached_property

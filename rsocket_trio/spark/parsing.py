@@ -167,7 +167,7 @@ def read_positions(written: str) -> Positions:
 
 
 def position_map(found: object) -> dict[int, int]:
-    """Positions by partition, out of JSON. Raise ``ValueError`` naming what does not belong."""
+    """Return positions by partition from JSON. Raise ``ValueError`` naming the invalid part."""
     result: dict[int, int] = {}
     for text, partition in partitions_of(found).items():
         position = found[text]  # type: ignore[index]  # it was found to be a mapping
@@ -198,7 +198,7 @@ def between(value: int, low: int, high: int) -> int:
 
 
 def shown_uri(uri: str) -> str:
-    """Return a URI without what may be secret: its query, and where it has an ``@`` anything but its scheme."""
+    """Return a URI without its query, which may be secret; of one with an ``@`` only the scheme."""
     if "@" in uri:
         scheme = re.match(r"[\w+]+://", uri)
         return f"{scheme[0]}..." if scheme else "..."

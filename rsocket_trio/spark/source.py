@@ -1,4 +1,4 @@
-"""The data source ``rsocket``: what Spark finds by that name, and which reader or writer each use gets."""
+"""The data source ``rsocket`` of Spark, and the reader or writer for each of its uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ STREAM_READERS: Mapping[str | None, type[StreamReader]] = {
     "server": ServerStreamReader,
     "wal": WalStreamReader,
     "none": MemoryStreamReader,
-    # Its check says that the option is missing.
+    # Its check raises the error for the missing option.
     None: ServerStreamReader,
 }
 
@@ -44,7 +44,7 @@ class RSocketDataSource(DataSource):
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        # Not the base class's: it would keep the texts, secrets among them, where repr shows them.
+        # The constructor of the base class would keep the texts, secrets among them, where repr shows them.
         self._given = dict(options.items())
         self._parsed = parse_options(self._given)
 

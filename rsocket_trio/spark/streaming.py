@@ -7,18 +7,26 @@ killed at any time. Each task gets a pickled copy, which only reads.
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 
 from rsocket_trio.spark.background import Background, background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.checks import checked
-from rsocket_trio.spark.heads import Heads
+from rsocket_trio.spark.connections import PASSING_FOR_READS
 from rsocket_trio.spark.options import Options, Use
 from rsocket_trio.spark.parsing import LATEST
 from rsocket_trio.spark.ranges import (
@@ -36,8 +44,114 @@ from rsocket_trio.spark.ranges import (
 )
 from rsocket_trio.spark.reading import RangePartition
 from rsocket_trio.spark.records import Chunk
-from rsocket_trio.spark.replayed import acknowledge, fetch
-from rsocket_trio.spark.volume import Volume
+from rsocket_trio.spark.replayed import acknowledge, ask_bounds, fetch
+
+logger = logging.getLogger("rsocket_trio.spark")
+
+BOUNDS_TIMEOUT = 0.5
+"""Seconds that a micro-batch waits for new bounds before it is planned with the known ones."""
+
+
+class LatestOffsets:
+    """The bounds of the server's partitions as last heard. One thread asks; the request runs in the background."""
+
+    def __init__(self, background: Background, options: Options) -> None:
+        self._background = background
+        self._options = options
+        self._changed = threading.Condition()
+        self._asking = False
+        self._error: Exception | None = None
+        self._is_away = False
+        self.known: dict[int, Bounds] | None = None
+
+    def fresh(self, timeout: float = BOUNDS_TIMEOUT) -> dict[int, Bounds]:
+        """Return the bounds as they are now, or as last heard where no answer comes in time.
+
+        Raise the server's refusal, and ``ConnectionLost`` if the server never answered.
+        """
+        with self._changed:
+            if not self._asking:
+                self._asking = True
+                self._error = None
+                self._background.start(self._ask)
+            self._changed.wait_for(lambda: not self._asking, None if self.known is None else timeout)
+            error = self._error
+            if error is not None and (self.known is None or not isinstance(error, PASSING_FOR_READS)):
+                raise error
+            if error is not None and not self._is_away:
+                logger.warning(
+                    "%s: the server is away, no new rows until it is back: %s", self._options.route, str(error)
+                )
+            self._is_away = error is not None
+            assert self.known is not None
+            return self.known
+
+    async def _ask(self) -> None:
+        error: Exception | None = None
+        bounds = None
+        try:
+            bounds = await ask_bounds(self._background.pool, self._options)
+        except Exception as exc:
+            # Raised in the thread that asked.
+            error = exc
+        finally:
+            with self._changed:
+                self._asking = False
+                self._error = error
+                if bounds is not None:
+                    self.known = bounds
+                self._changed.notify_all()
+            del error
+
+
+ROWS_PER_PARTITION = 100_000
+"""Rows of a micro-batch by default, for each partition. They bound the first micro-batch after a long pause."""
+
+
+class Volume:
+    """The read limits of one query."""
+
+    def __init__(self, options: Options, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._waiting_since: float | None = None
+
+    def default_limit(self, partitions: int) -> ReadLimit:
+        """Return the limit for Spark, which knows one kind at a time; the other limits are applied here as well."""
+        options = self._options
+        if options.max_rows_per_trigger is None and options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(options.max_bytes_per_trigger)
+        return ReadMaxRows(options.max_rows_per_trigger or ROWS_PER_PARTITION * partitions)
+
+    def max_rows(self, limit: ReadLimit) -> int | None:
+        """Return the number of rows that may be read, ``None`` for all there are."""
+        if isinstance(limit, ReadMaxRows):
+            return limit.max_rows
+        return None if isinstance(limit, ReadAllAvailable) else self._options.max_rows_per_trigger
+
+    def max_bytes(self, limit: ReadLimit) -> int | None:
+        """Return the number of bytes that may be read, ``None`` for as many as there are."""
+        if isinstance(limit, ReadMaxBytes):
+            return limit.max_bytes
+        return None if isinstance(limit, ReadAllAvailable) else self._options.max_bytes_per_trigger
+
+    def is_worthwhile(self, available: int, limit: ReadLimit) -> bool:
+        """Return whether ``available`` rows make a micro-batch: there are enough, or some have waited long enough."""
+        wanted = self._options.min_rows_per_trigger
+        if not available:
+            self._waiting_since = None
+            return False
+        if wanted is None or available >= wanted or isinstance(limit, ReadAllAvailable):
+            self._waiting_since = None
+            return True
+        now = self._clock()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        if now - self._waiting_since < self._options.max_trigger_delay:
+            return False
+        self._waiting_since = None
+        return True
+
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -84,14 +198,14 @@ class ServerStreamReader(StreamReader):
     """The beginning of a query without a checkpoint, in the process that was asked for it."""
 
     @cached_property
-    def _heads(self) -> Heads:
-        return Heads(self._background, self._options)
+    def _offsets(self) -> LatestOffsets:
+        return LatestOffsets(self._background, self._options)
 
     @cached_property
     def _initial(self) -> PositionMap:
         """Return the starting positions. Spark asks more than once, and they must not move in between."""
         options = self._options
-        bounds = self._heads.fresh()
+        bounds = self._offsets.fresh()
         start = resolve(options.starting_position or LATEST, bounds, "startingPosition")
         for partition, one in bounds.items():
             if start[partition] > one.latest:
@@ -108,13 +222,13 @@ class ServerStreamReader(StreamReader):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch."""
-        return self._volume.default_limit(len(self._heads.fresh()))
+        return self._volume.default_limit(len(self._offsets.fresh()))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
         options, volume = self._options, self._volume
         begin = from_offset(start, options.fingerprint)
-        bounds = self._heads.fresh()
+        bounds = self._offsets.fresh()
         if options.fail_on_data_loss:
             check_not_gone(begin, bounds)
         if replaced := replaced_in(begin, bounds, options.route):
@@ -137,14 +251,14 @@ class ServerStreamReader(StreamReader):
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the latest known offset of the server, for the query's progress."""
-        known = self._heads.known
+        known = self._offsets.known
         if known is None:
             return None
         return to_offset(self._options.fingerprint, latest_of(known))
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query: rows written from now on are left for another query."""
-        self._goal = latest_of(self._heads.fresh())
+        self._goal = latest_of(self._offsets.fresh())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the ranges of a micro-batch: the same for the same offsets and options."""

@@ -1,9 +1,9 @@
-"""A log that is written ahead: what a live stream brought is on the disk before the producer gets credit for more.
+"""A write-ahead log of a live stream: elements are on the disk before the producer gets credit for more.
 
 ::
 
-    walDir/wal.json          which query it belongs to, and how often it was opened
-    walDir/lock              who writes
+    walDir/wal.json          the query that it belongs to, and how often it was opened
+    walDir/lock              the process that writes
     walDir/log/*.segment     the elements, as rsocket_trio.replay keeps them
 
 The driver writes, the tasks read the files: the directory must be on a file system that all of them see.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import threading
 import time
 import uuid
@@ -27,23 +28,83 @@ from rsocket_trio import Payload
 from rsocket_trio.errors import readable
 from rsocket_trio.replay.errors import LogLocked
 from rsocket_trio.replay.locking import DirectoryLock
-from rsocket_trio.replay.log import Element
+from rsocket_trio.replay.log import Element, Record
+from rsocket_trio.replay.segment_records import SEGMENT_HEADER, Damage, records
 from rsocket_trio.replay.segments import SUFFIX, Segments
-from rsocket_trio.spark.held import Store
+from rsocket_trio.spark.live_buffer import Store
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, split
 from rsocket_trio.spark.records import Chunk, now_us
-from rsocket_trio.spark.wal_files import RECEIVED_AT, chunks_between
+
+RECEIVED_AT = struct.Struct(">Q")
+"""Prefix of each element's metadata: the time it came, in microseconds; a zero byte follows if metadata follows."""
+
+
+def chunks_between(directory: Path, start: int, end: int, rows: int) -> Iterator[Chunk]:
+    """Yield the elements between two indexes, in chunks of at most ``rows``.
+
+    Raise ``DataLossError`` if one of them is missing or can't be read.
+    """
+    chunk: Chunk | None = None
+    for record in _records(directory, start, end):
+        received_at, metadata = _opened(record)
+        if chunk is not None and (len(chunk.datas) >= rows or chunk.received_at != received_at):
+            yield chunk
+            chunk = None
+        if chunk is None:
+            chunk = Chunk(record.position, [], [], received_at)
+        assert chunk.metadatas is not None
+        chunk.datas.append(record.data)
+        chunk.metadatas.append(metadata)
+    if chunk is not None:
+        yield chunk
+
+
+def _opened(record: Record) -> tuple[int, bytes | None]:
+    """Return the time an element came, in microseconds, and its own metadata."""
+    packed = record.metadata or b""
+    (received_at,) = RECEIVED_AT.unpack_from(packed)
+    return received_at, packed[RECEIVED_AT.size + 1 :] if len(packed) > RECEIVED_AT.size else None
+
+
+def _records(directory: Path, start: int, end: int) -> Iterator[Record]:
+    position = start
+    while position < end:
+        path = _segment_of(directory, position)
+        first = int(path.stem)
+        try:
+            block = path.read_bytes()
+        except OSError as error:
+            raise DataLossError(f"{path}: {error.strerror}, elements from {position} on can't be read") from error
+        try:
+            for record in records(block[SEGMENT_HEADER:], SEGMENT_HEADER, len(block), first, position, end):
+                yield record
+                position = record.end
+        except Damage as damage:
+            raise DataLossError(
+                f"{path} can't be read at offset {damage.offset}, element {damage.position}: {damage.reason}"
+            ) from None
+        if position < end and _segment_of(directory, position) == path:
+            raise DataLossError(f"{path} ends at element {position}, planned was {end}")
+
+
+def _segment_of(directory: Path, position: int) -> Path:
+    """Return the file that holds an index. Raise ``DataLossError`` if no file does."""
+    found = [path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdigit() and int(path.stem) <= position]
+    if not found:
+        raise DataLossError(f"{directory} does not hold element {position} any more")
+    return max(found, key=lambda path: int(path.stem))
+
 
 SEGMENT_BYTES = 8 * 2**20
-"""Small ones, because a task reads a segment from its beginning, and because they are deleted whole."""
+"""Small segments, because a task reads a segment from its beginning, and because they are deleted whole."""
 IDENTITY: Final = {"id": str, "f": str, "epoch": int}
-LOCK_PATIENCE = 10.0
+LOCK_TIMEOUT = 10.0
 """Seconds that a query waits for the process of the one before it to go."""
 
 
 class WalError(Exception):
-    """The log can't be written: names its directory and the reason. What it holds is whole."""
+    """Raised if the log can't be written: names its directory and the reason. The elements in it are whole."""
 
 
 class WalPartition(InputPartition):
@@ -94,7 +155,7 @@ class WalStore(Store):
         return Segments(self._directory, segment_bytes=SEGMENT_BYTES, sync=self._sync, first=first, partition=0)
 
     def begin_anew(self, index: int) -> None:
-        """Forget everything, and number what comes from an index on. Blocks; only while nothing is added."""
+        """Drop all elements, and number new ones from an index on. Blocks; only while nothing is added."""
         with self._turn:
             self.check_epoch()
             self._segments.close()
@@ -111,11 +172,11 @@ class WalStore(Store):
             Element(payload.data, received_at if payload.metadata is None else received_at + b"\0" + payload.metadata)
             for payload in batch
         ]
-        # Not abandoned when cancelled: the file must not be written behind the back of whoever closes it.
+        # Not abandoned when cancelled: the thread must not write to a file that is being closed.
         try:
             await trio.to_thread.run_sync(self._append, elements)
         except OSError as error:
-            # No OSError: that would be taken for a server that is away, and cost the credit of each further try.
+            # No OSError: the intake would take it for a lost connection, and each try would cost another credit.
             raise WalError(
                 f"option 'walDir': {self._directory.parent} can't be written: {error.strerror or error}. What it holds "
                 "is read; start the query again when there is room"
@@ -170,7 +231,7 @@ class WalStore(Store):
         return found["id"], found["epoch"]
 
     def _said(self) -> dict[str, Any]:
-        """What ``wal.json`` says. Raise ``CheckpointError`` where it says nothing that can be read."""
+        """Return the content of ``wal.json``. Raise ``CheckpointError`` if it is damaged."""
         content = self._identity.read_bytes()
         try:
             found = json.loads(content)
@@ -186,7 +247,7 @@ class WalStore(Store):
 
 def _locked(directory: Path) -> DirectoryLock:
     """Return the lock, as soon as the process that had it is gone."""
-    deadline = time.monotonic() + LOCK_PATIENCE
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
             return DirectoryLock(directory)

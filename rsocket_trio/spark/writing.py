@@ -14,14 +14,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rsocket_trio.spark.answered import Acknowledged, Requests
+from rsocket_trio.spark.acked_sink import Acknowledged, Requests
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.columns import sink_columns
 from rsocket_trio.spark.delivering import Delivery, Pieces, Report, Unanswered
-from rsocket_trio.spark.elements import PIECE_BYTES, Encoder, Origin
 from rsocket_trio.spark.feeding import Feed
 from rsocket_trio.spark.options import OptionError, Options
-from rsocket_trio.spark.staging import Staging, abort, commit
+from rsocket_trio.spark.request_rows import PIECE_BYTES, Encoder, Origin
+from rsocket_trio.spark.staged_sink import Staging, abort, commit
 
 if TYPE_CHECKING:
     from rsocket_trio.spark.connections import Pool
@@ -37,7 +37,7 @@ BATCH_ID = "streaming.sql.batchId"
 
 @attrs.define(slots=False)
 class Written(WriterCommitMessage):
-    """A task's report to the driver: rows written, rows skipped and why the first of them, and what it staged."""
+    """A task's report to the driver: rows written, rows skipped, the reason for the first, and its staged attempts."""
 
     sink: str
     rows: int

@@ -17,8 +17,8 @@ from rsocket_trio.replay.element_metadata import WRITE
 from rsocket_trio.spark.columns import sink_columns
 from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.delivering import Report
-from rsocket_trio.spark.elements import Encoder, Origin, Piece
 from rsocket_trio.spark.options import Options, Use
+from rsocket_trio.spark.request_rows import Encoder, Origin, Piece
 from rsocket_trio.spark.writing import deliver
 from tests.spark import serving
 from tests.spark.serving import URI

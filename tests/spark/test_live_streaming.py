@@ -24,13 +24,12 @@ from rsocket_trio import ApplicationError, Channel, Outgoing, Payload, Rejected,
 from rsocket_trio.replay import LogLocked
 from rsocket_trio.replay.filesystem import FileSystem
 from rsocket_trio.spark import wal
-from rsocket_trio.spark.held import Intake, MemoryStore, check_held, within
-from rsocket_trio.spark.live_streaming import HeldStreamReader, MemoryStreamReader, WalStreamReader
+from rsocket_trio.spark.live_buffer import Intake, MemoryStore, check_buffered, within
+from rsocket_trio.spark.live_streaming import LiveStreamReader, MemoryStreamReader, WalStreamReader
 from rsocket_trio.spark.options import Options, Use, parse_options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range
 from rsocket_trio.spark.records import Chunk
-from rsocket_trio.spark.wal import WalError, WalStore
-from rsocket_trio.spark.wal_files import chunks_between
+from rsocket_trio.spark.wal import WalError, WalStore, chunks_between
 from tests.blocks import ROOT
 from tests.spark.serving import URI, options, served
 from tests.spark.test_reading import column
@@ -92,7 +91,7 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def plan(reader: HeldStreamReader, at: dict[str, Any], limit: Any = ALL) -> tuple[list[bytes], dict[str, Any]]:
+def plan(reader: LiveStreamReader, at: dict[str, Any], limit: Any = ALL) -> tuple[list[bytes], dict[str, Any]]:
     """The rows of the next micro-batch, read by copies, and where it ends."""
     end = json.loads(json.dumps(reader.latestOffset(at, limit)))
     rows = []
@@ -103,7 +102,7 @@ def plan(reader: HeldStreamReader, at: dict[str, Any], limit: Any = ALL) -> tupl
 
 
 @pytest.fixture(params=["none", "wal"])
-def reader(request: pytest.FixtureRequest, tmp_path: Path, ticker: Ticker) -> Iterator[HeldStreamReader]:
+def reader(request: pytest.FixtureRequest, tmp_path: Path, ticker: Ticker) -> Iterator[LiveStreamReader]:
     """A reader of either kind."""
     if request.param == "none":
         yield MemoryStreamReader(wanted(), None)
@@ -117,7 +116,7 @@ def ticks(start: int, end: int) -> list[bytes]:
     return [b"tick %d" % number for number in range(start, end)]
 
 
-def test_what_comes_is_planned_and_read(reader: HeldStreamReader, ticker: Ticker) -> None:
+def test_what_comes_is_planned_and_read(reader: LiveStreamReader, ticker: Ticker) -> None:
     at = reader.initialOffset()
     assert plan(reader, at) == ([], at)
     ticker.wanted = 500
@@ -132,7 +131,7 @@ def test_what_comes_is_planned_and_read(reader: HeldStreamReader, ticker: Ticker
     assert plan(reader, at) == ([], at)
 
 
-def test_metadata_and_times_are_kept(reader: HeldStreamReader, ticker: Ticker) -> None:
+def test_metadata_and_times_are_kept(reader: LiveStreamReader, ticker: Ticker) -> None:
     at = reader.initialOffset()
     reader.latestOffset(at, ALL)
     ticker.wanted = 6
@@ -159,7 +158,7 @@ def test_a_micro_batch_may_have_several_tasks(ticker: Ticker) -> None:
     assert repr(found[0]) == "ChunkPartition(25 rows)"
 
 
-def test_what_is_not_read_holds_the_producer_back(reader: HeldStreamReader, ticker: Ticker) -> None:
+def test_what_is_not_read_holds_the_producer_back(reader: LiveStreamReader, ticker: Ticker) -> None:
     store = reader._store
     store._max_bytes = 1000
     at = reader.initialOffset()
@@ -187,7 +186,7 @@ def test_a_channel_is_read_as_a_stream_is(ticker: Ticker) -> None:
 
 
 def test_a_connection_that_breaks_is_made_again(
-    reader: HeldStreamReader, ticker: Ticker, caplog: pytest.LogCaptureFixture
+    reader: LiveStreamReader, ticker: Ticker, caplog: pytest.LogCaptureFixture
 ) -> None:
     ticker.breaks_at, ticker.wanted = 50, 80
     at = reader.initialOffset()
@@ -355,7 +354,7 @@ async def test_what_comes_while_files_are_deleted_is_in_the_log(
                 added.wait(0.2)
             super().sync_directory(path)
 
-    monkeypatch.setattr(log._segments, "_layer", Disk())
+    monkeypatch.setattr(log._segments, "_filesystem", Disk())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(log.release, log.end)
         await trio.to_thread.run_sync(deleting.wait, PATIENCE)
@@ -372,7 +371,7 @@ async def test_what_is_not_in_the_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataLossError, match=r"ends at element 10, planned was 12|can't be read"):
         list(chunks_between(tmp_path / "log", 5, 12, 7))
     with pytest.raises(DataLossError, match="elements 5 to 11 were planned"):
-        check_held(log, 5, 12)
+        check_buffered(log, 5, 12)
     await log.aclose()
 
 
@@ -402,7 +401,7 @@ async def test_the_log_waits_for_the_disk_as_asked(sync: str, tmp_path: Path, mo
 
 
 async def test_two_writers_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal, "LOCK_PATIENCE", 0.05)
+    monkeypatch.setattr(wal, "LOCK_TIMEOUT", 0.05)
     log = store(tmp_path)
     with pytest.raises(LogLocked, match="has a writer already"):
         store(tmp_path)

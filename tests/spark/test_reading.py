@@ -23,10 +23,17 @@ from pyspark.sql.datasource import (
 from rsocket_trio import ConnectionLost, Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import MemoryLog, add_source
 from rsocket_trio.spark.background import background
-from rsocket_trio.spark.filters import Selection, selection_of
 from rsocket_trio.spark.parsing import MAX_POSITION
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range
-from rsocket_trio.spark.reading import BatchReader, LivePartition, PushdownReader, RangePartition, planned
+from rsocket_trio.spark.reading import (
+    BatchReader,
+    LivePartition,
+    PushdownReader,
+    RangePartition,
+    Selection,
+    planned,
+    selection_of,
+)
 from rsocket_trio.spark.records import RAW_SCHEMA
 from tests.spark.serving import filled, options
 from tests.spark.test_records import SCHEMA, batch_of, ipc

@@ -10,8 +10,8 @@ from rsocket_trio import Payload
 from rsocket_trio.metadata import ROUTING, decode_composite, decode_route
 from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, ROWS, read_sink_payload
 from rsocket_trio.spark.columns import Columns, sink_columns
-from rsocket_trio.spark.elements import PIECE_BYTES, PIECE_ROWS, REQUEST_BYTES, Encoder, RowError, rows_of
 from rsocket_trio.spark.records import RAW_SCHEMA, SchemaMismatchError
+from rsocket_trio.spark.request_rows import PIECE_BYTES, PIECE_ROWS, REQUEST_BYTES, Encoder, RowError, rows_of
 from tests.spark.deliveries import ORIGIN, batch, encoder, numbers, options, write_of
 
 

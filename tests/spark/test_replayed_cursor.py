@@ -7,9 +7,9 @@ import pytest
 from rsocket_trio import Payload, RemoteProtocolError
 from rsocket_trio.replay import Record
 from rsocket_trio.replay.element_metadata import source_payload
-from rsocket_trio.spark.cursor import Cursor
 from rsocket_trio.spark.ranges import DataLossError, Range
 from rsocket_trio.spark.records import Chunk, SchemaMismatchError
+from rsocket_trio.spark.replayed import Cursor
 
 NOW = 77
 

@@ -21,16 +21,16 @@ from rsocket_trio.errors import RSocketError, readable
 from rsocket_trio.replay.errors import NotStaged
 from rsocket_trio.spark.connections import PASSING, Pool, Tries, target_of
 from rsocket_trio.spark.delivering import Delivery, Pieces, SinkError, explained, passes
-from rsocket_trio.spark.elements import Origin, Piece
 from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.request_rows import Origin, Piece
 
 logger = logging.getLogger("rsocket_trio.spark")
 
 ATTEMPT_BYTES = 4 * 2**20
 ATTEMPT_ROWS = 65536
-"""An attempt is complete with about so much: this is what a task keeps in memory."""
-GOODBYE = 2.0
-"""Seconds for saying, on the way out, what is wanted no more."""
+"""The size of an attempt, about: a task keeps so much in memory."""
+ABORT_TIMEOUT = 2.0
+"""Seconds for aborting attempts at the end of a task."""
 
 
 @attrs.frozen
@@ -69,7 +69,7 @@ class Staging(Delivery):
             self._orphans += [attempt for attempt, _ in self.report.attempts]
             raise
         finally:
-            with trio.move_on_after(GOODBYE, shield=True):
+            with trio.move_on_after(ABORT_TIMEOUT, shield=True):
                 await self._abort_orphans()
 
     async def _abort_orphans(self) -> None:
@@ -87,7 +87,7 @@ class Staging(Delivery):
 
     async def send_over(self, connection: Connection) -> None:
         """Stage attempts over this connection, until all is staged."""
-        # Before the same is staged anew: the server may have no room for both.
+        # Before the same rows are staged anew: the server may have no room for both.
         await self._abort_orphans()
         while await self.fill():
             attempt = str(uuid.uuid4())
@@ -95,7 +95,7 @@ class Staging(Delivery):
                 with trio.fail_after(self.options.read_timeout) as patience:
                     await self._stage(connection, attempt, patience)
             except BaseException as error:
-                # It may be staged, and only its confirmation be lost.
+                # It may be staged, with only its confirmation lost.
                 self._orphans.append(attempt)
                 if isinstance(error, trio.TooSlowError):
                     self.pool.distrust(connection)
@@ -111,7 +111,7 @@ class Staging(Delivery):
                 await self._send(channel, kept, patience)
             rows, size = sum(piece.rows for piece in self._kept), sum(piece.size for piece in self._kept)
             while size < ATTEMPT_BYTES and rows < ATTEMPT_ROWS:
-                # How long this takes is up to Spark.
+                # Spark may take any time to hand over the next rows.
                 patience.deadline = float("inf")
                 piece = await self.pieces.take()
                 if piece is None:
@@ -139,7 +139,7 @@ class Staging(Delivery):
         def payloads() -> Iterator[Payload]:
             for payload in piece.payloads:
                 if not channel.room:
-                    # A slow server is none that is gone.
+                    # The server grants credit slowly, but it is there.
                     patience.deadline = trio.current_time() + timeout
                 yield payload
 
@@ -196,7 +196,7 @@ async def abort(pool: Pool, options: Options, sink: str, attempts: Sequence[str]
     """
     route = Routes.of(options).abort
     try:
-        with trio.fail_after(GOODBYE):
+        with trio.fail_after(ABORT_TIMEOUT):
             async with pool.connection(target_of(options)) as connection:
                 said = json.dumps({"sink": sink, "attempts": list(attempts)}).encode()
                 await connection.request_response(said, route=route)

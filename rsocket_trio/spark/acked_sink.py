@@ -14,10 +14,10 @@ from rsocket_trio import Channel, Connection, Payload
 from rsocket_trio.errors import ConnectionLost, RSocketError, StreamError
 from rsocket_trio.spark.connections import Pool
 from rsocket_trio.spark.delivering import Delivery, Pieces, Silence, SinkError, is_missing_route, passes
-from rsocket_trio.spark.elements import PIECE_BYTES, route_entry
 from rsocket_trio.spark.options import Options
+from rsocket_trio.spark.request_rows import PIECE_BYTES, route_entry
 
-FLYING_BYTES = 16 * PIECE_BYTES
+UNACKED_BYTES = 16 * PIECE_BYTES
 """Bytes that may wait for their answers: where rows are large this is less than ``inFlight`` of them."""
 
 
@@ -86,11 +86,11 @@ class RequestRound(Round):
             raise self.failure
 
     async def _hand_out(self, nursery: trio.Nursery) -> None:
-        """Keep as many tasks asking as ``inFlight`` and ``FLYING_BYTES`` allow."""
+        """Keep as many tasks asking as ``inFlight`` and ``UNACKED_BYTES`` allow."""
         ready = self.delivery.ready
         while self.failure is None and await self.delivery.fill():
             largest = max([payload.size for payload in ready])
-            self._most = max(min(self.delivery.options.in_flight, FLYING_BYTES // max(largest, 1)), 1)
+            self._most = max(min(self.delivery.options.in_flight, UNACKED_BYTES // max(largest, 1)), 1)
             while self._askers < min(self._most, len(ready)):
                 self._askers += 1
                 nursery.start_soon(self._ask_on)
@@ -124,7 +124,7 @@ class RequestRound(Round):
     def _settle(self, error: RSocketError, number: int) -> None:
         """Handle a failed request: end the round, or skip the row if only the row was refused."""
         if passes(error):
-            # The others may have been answered, or will be: only what is new has to wait.
+            # The other requests may still be answered: only new ones have to wait.
             self.failure = self.failure or error
             self._intake.cancel()
         elif is_missing_route(error) or not isinstance(error, StreamError):
@@ -242,7 +242,7 @@ class ChannelRound(Round):
 
     def _is_full(self) -> bool:
         most = 1 if self.delivery.suspects else self.delivery.options.in_flight
-        return len(self._sent) >= most or self._size > FLYING_BYTES
+        return len(self._sent) >= most or self._size > UNACKED_BYTES
 
     def _take(self) -> Payload:
         payload = self.delivery.ready.popleft()

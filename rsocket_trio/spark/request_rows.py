@@ -20,10 +20,11 @@ from rsocket_trio.spark.options import Options
 
 PIECE_ROWS = 1024
 PIECE_BYTES = 2**20
-"""Rows are handed on in pieces of about so much: what waits is bounded, and a step between threads is rare."""
+"""The size of a piece: it bounds the rows that wait, and makes steps between threads rare."""
 REQUEST_BYTES = 4 * 2**20
-"""An Arrow payload is cut so that it has about so many bytes at most: half of what a peer may be trusted to join."""
+"""Bytes of an Arrow payload, about, at most: half of what most peers reassemble."""
 OVERHEAD = 64
+"""Bytes that a request takes beside its data and metadata, about."""
 
 _WRITE_HEAD = encode_mime(WRITE)
 _KEY_HEAD = encode_mime(KEY)
@@ -69,9 +70,9 @@ def entry(head: bytes, content: bytes) -> bytes:
 class Encoder:
     """Makes the requests of one task out of its record batches; ``rows`` are those in the requests made so far.
 
-    ``is_staged`` leaves out what each request says of its origin: a stage says it once. ``is_routed`` puts the route
-    in front, for requests of their own. Rows without data are an error, or are counted in ``skipped`` where the
-    options say so; ``problem`` says what was wrong with the first.
+    ``is_staged`` leaves out the origin of each request: a stage names it once. ``is_routed`` puts the route
+    in front, for requests of their own. Rows without data are an error, or are counted in ``skipped`` if the
+    options say so; ``problem`` describes the first of them.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class Encoder:
         return Piece(payloads, len(payloads), size)
 
     def _plain(self, datas: list[bytes]) -> list[Payload]:
-        """Rows of nothing but data: these are many, so this is short."""
+        """Return the requests of rows with data alone: the usual ones, so this is the fast way."""
         if self._prefix is None:
             return [Payload(data) for data in datas]
         first, self._seq = self._seq, self._seq + len(datas)

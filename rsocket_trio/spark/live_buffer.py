@@ -131,9 +131,11 @@ class MemoryStore(Store):
     def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
         """Return the elements between two indexes."""
         with self._lock:
-            held = [chunk for chunk in self._chunks if chunk.start < end and chunk.start + chunk.rows > start]
+            buffered = [chunk for chunk in self._chunks if chunk.start < end and chunk.start + chunk.rows > start]
         ranges = split([Range(0, start, end)], pieces) if end > start else []
-        return [ChunkPartition([part for chunk in held if (part := within(chunk, one)) is not None]) for one in ranges]
+        return [
+            ChunkPartition([part for chunk in buffered if (part := within(chunk, one)) is not None]) for one in ranges
+        ]
 
     async def release(self, before: int) -> None:
         """Forget chunks that lie below an index."""
@@ -224,7 +226,7 @@ class Intake:
                 return
 
 
-def check_held(store: Store, start: int, end: int) -> None:
+def check_buffered(store: Store, start: int, end: int) -> None:
     """Raise ``DataLossError`` unless a store has the elements between two indexes."""
     if start < store.begin or end > store.end:
         raise DataLossError(
