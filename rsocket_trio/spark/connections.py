@@ -167,7 +167,11 @@ class Pool:
         try:
             await pooled.settled.wait()
             if pooled.error is not None:
-                raise fresh_copy(pooled.error) if isinstance(pooled.error, RSocketError) else ValueError(str(pooled.error))
+                raise (
+                    fresh_copy(pooled.error)
+                    if isinstance(pooled.error, RSocketError)
+                    else ValueError(str(pooled.error))
+                )
             assert pooled.connection is not None
             yield pooled.connection
         finally:
