@@ -13,6 +13,7 @@ from benchmarks import (
     analytics,
     comparing,
     dialects,
+    interpreters,
     latency,
     machine,
     memory,
@@ -66,6 +67,7 @@ def further(repeat: int, frames: int = analytics.FRAMES) -> dict[str, Callable[[
         "oob": oob.main,
         "workers": partial(workers.main, min(repeat, 3)),
         "micro": micro.main,
+        "interpreters": partial(interpreters.main, repeat),
         "analytics": partial(analytics.main, frames),
         "spark": spark.main,
     }

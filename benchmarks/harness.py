@@ -6,6 +6,7 @@ import json
 import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -116,10 +117,10 @@ def tell(process: Process) -> None:
 
 
 @contextmanager
-def server(library: str, scheme: str = "tcp", *more: str) -> Iterator[Server]:
+def server(library: str, scheme: str = "tcp", *more: str, python: str = sys.executable) -> Iterator[Server]:
     """A server of this library for as long as the block, told ``more`` where it understands that."""
     of = BY_LIBRARY.get(library) or Library(library, library, "", "")
-    with started(of.command("server", scheme, *more)) as (process, errors):
+    with started(of.command("server", scheme, *more, python=python)) as (process, errors):
         yield Server(process, int(line_of(process, errors).split("/")[0]))
 
 
@@ -131,14 +132,15 @@ def run(
     *,
     to_server: tuple[str, ...] = (),
     to_client: tuple[str, ...] = (),
+    python: str = sys.executable,
 ) -> Cost:
-    """One run of one workload, with a fresh server; both may be told more.
+    """One run of one workload, with a fresh server; both may be told more, and run on this Python.
 
     What is counted begins when the client has connected and had one answer, and ends with its last answer.
     """
     of = BY_LIBRARY[library]
-    with server(library, scheme, *to_server) as peer:
-        command = of.command("client", scheme, str(peer.port), workload, dialect, *to_client)
+    with server(library, scheme, *to_server, python=python) as peer:
+        command = of.command("client", scheme, str(peer.port), workload, dialect, *to_client, python=python)
         if of.is_node:
             command.append(json.dumps(attrs.asdict(BY_NAME[workload])))  # it can't import the table
         with started(command) as (client, errors):

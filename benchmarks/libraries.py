@@ -48,11 +48,11 @@ class Library:
             return f"{of_package} on Node {node_version()}"
         return importlib.metadata.version(self.package)
 
-    def command(self, role: str, *arguments: str) -> list[str]:
-        """How its server or client is started."""
+    def command(self, role: str, *arguments: str, python: str = sys.executable) -> list[str]:
+        """Return the command that starts its server or client, with this Python where it is written in Python."""
         if self.is_node:
             return ["node", str(ROOT / "benchmarks" / "peers" / f"{self.name}_{role}.js"), *arguments]
-        return [sys.executable, "-m", f"benchmarks.peers.{self.name}_{role}", *arguments]
+        return [python, "-m", f"benchmarks.peers.{self.name}_{role}", *arguments]
 
 
 # fmt: off

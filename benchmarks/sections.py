@@ -9,8 +9,9 @@ from benchmarks import latency, oob
 from benchmarks.compared import other_dialects, resumption, websocket, workloads
 from benchmarks.harness import middle
 from benchmarks.libraries import OURS, THEIRS
-from benchmarks.markdown import NO, YES, command, met, spread, table
+from benchmarks.markdown import NO, YES, command, cpu, met, spread, table
 from benchmarks.scaling import CONNECTIONS
+from benchmarks.workloads import BY_NAME
 
 MEMORY = {"connection": ("idle connection", 500, 18, 14), "stream": ("open stream", 5_000, 5, 4)}
 """What is counted, how many of it, and KiB that one must and should stay within."""
@@ -164,6 +165,33 @@ def pieces(figures: dict[str, Any]) -> list[str]:
     ]
 
 
+def interpreters(figures: dict[str, Any]) -> list[str]:
+    """The same library on several Pythons, beside what Python itself costs there."""
+    runs, pieces = figures["interpreters"]["channel"], figures["interpreters"]["pieces"]
+    first, *others = runs
+    channel = BY_NAME["channel"]
+    ours = middle(cpu(runs, first))
+    row = [
+        f"{channel.label} {channel.what}, {spread(cpu(runs, first))} CPU s on {first}",
+        *(f"{middle(cpu(runs, version)) / ours:.2f}" for version in others),
+    ]
+    rows = [row]
+    rows += [
+        [f"{name}, {costs[first]:.0f} ns on {first}", *(f"{costs[version] / costs[first]:.2f}" for version in others)]
+        for name, costs in pieces.items()
+    ]
+    return [
+        "## On other Pythons",
+        (
+            f"How many times the CPU of Python {first} each takes. The first row is this library; the others are the "
+            "interpreter alone, the best of several rounds. Creating objects, starting coroutines and calling into C "
+            "is what the hot path consists of: where these cost more, a request does, and nothing here can change it."
+        ),
+        table(["", *others], rows),
+        command("interpreters"),
+    ]
+
+
 SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "workloads": workloads,
     "websocket": websocket,
@@ -175,4 +203,5 @@ SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "oob": streamux,
     "workers": processes,
     "micro": pieces,
+    "interpreters": interpreters,
 }

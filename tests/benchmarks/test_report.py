@@ -108,3 +108,15 @@ def test_what_workers_bring_is_said_as_a_ratio_with_what_a_restart_did() -> None
 
     assert "| 2 | 700 | 1.75x |" in page
     assert "1,200 new connections asked one request each: 2 failed, and the longest took 12 ms" in page
+
+
+def test_other_pythons_are_shown_as_ratios_to_the_first_beside_the_interpreter_alone() -> None:
+    runs = {"3.11.7": [{"cpu": 1.0}, {"cpu": 1.0}], "3.13.0": [{"cpu": 1.2}, {"cpu": 1.2}]}
+    pieces = {"create an object with slots": {"3.11.7": 100.0, "3.13.0": 125.0}}
+    figures = {"machine": MACHINE, "repeat": 2, "interpreters": {"channel": runs, "pieces": pieces}}
+
+    page = report.page(figures)
+
+    assert "|  | 3.13.0 |" in page
+    assert "1.00 (1.00 to 1.00) CPU s on 3.11.7 | 1.20 |" in page
+    assert "| create an object with slots, 100 ns on 3.11.7 | 1.25 |" in page
