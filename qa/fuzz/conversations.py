@@ -256,7 +256,7 @@ def converse(runs: int, seed: int) -> Iterator[Finding]:
         try:
             talk.run()
         except Exception as error:
-            raise_at = f"conversation {own!r} of {talk.session.name}, client {talk.session.client}: {error!r}"
+            raise_at = f"conversation {own!r} of {talk.session.dialect.name}, client {talk.session.client}: {error!r}"
             finding = Finding(raise_at, "heard", b"".join(talk.received))
             finding.__cause__ = error
             yield finding

@@ -93,12 +93,12 @@ class Clock:
     def _act(self, engine: Engine, now: float) -> None:
         if engine.session.awaits_setup:
             if now >= self.setup_deadline:
-                missing = f"no {engine.session.first_word} came in time"
+                missing = f"no {engine.session.dialect.first_message} came in time"
                 engine.faults.peer_fault(missing)
                 engine.end(ConnectionLost(missing))
         elif engine.receive_budget.is_blocking and not engine.is_suspended:
             # Nothing is read because nobody here takes what came: that is no silence of the peer's.
-            engine.session.forgive_silence(now)
+            engine.forgive_silence(now)
             if engine.stalled_for(now) >= engine.session.limits.silence:
                 _end_stall(engine, engine.session.limits.silence)
             elif now >= engine.session.deadline:
@@ -122,12 +122,13 @@ class Clock:
 async def run_lease_policy(engine: Engine, setup: Setup) -> None:
     """Grant what the application's policy yields. A policy that fails grants nothing more, and the log hears."""
     policy = engine.responder.lease_handler
-    if policy is None:
+    leasing = engine.session.leasing
+    if policy is None or leasing is None:
         return
     with failures_told_to(partial(_failed, engine, policy)):
         async with aclosing(policy.function(setup)) as leases:
             async for lease in leases:
-                engine.session.grant(lease, trio.current_time())
+                leasing.grant(lease, trio.current_time())
                 engine.wake()
 
 

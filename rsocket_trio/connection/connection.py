@@ -79,7 +79,7 @@ class Connection(Requester):
         session = self._engine.session
         side = "client" if session.client else "server"
         peer = f" {self.handshake.transport} {self.handshake.peer}".rstrip()
-        return f"<Connection {session.name} {side}{peer}, {self.status}>"
+        return f"<Connection {session.dialect.name} {side}{peer}, {self.status}>"
 
     # The connection itself
 
@@ -120,7 +120,7 @@ class Connection(Requester):
     @property
     def dialect(self) -> str:
         """The name of the dialect that this connection speaks."""
-        return self._engine.session.name
+        return self._engine.session.dialect.name
 
     @property
     def status(self) -> str:
@@ -134,7 +134,8 @@ class Connection(Requester):
     @property
     def can_resume(self) -> bool:
         """Whether the loss of the transport is not the end: resumption was agreed, and is still promised."""
-        return self._engine.session.can_resume
+        resumable = self._engine.session.resumable
+        return resumable is not None and resumable.can_resume
 
     def on_state(self, function: Callable[[str], object]) -> None:
         """Have a plain function called with each new ``status``: when the transport is lost, when the session goes on
@@ -152,7 +153,8 @@ class Connection(Requester):
     @property
     def lease(self) -> Lease | None:
         """What the peer's last lease still allows, to look at and not to act on; ``None`` without leases."""
-        permits, now = self._engine.session.permits, trio.current_time()
+        leasing, now = self._engine.session.leasing, trio.current_time()
+        permits = leasing.permits if leasing is not None else None
         if permits is None:
             return None
         return Lease(min(permits.remaining(now), MAX_REQUESTS), min(permits.expires_in(now), MAX_SECONDS))
@@ -195,6 +197,6 @@ class Connection(Requester):
     def leave(self) -> None:
         """End the connection: what is open is cancelled, what is queued still goes out."""
         # Who may resume has to be told that nobody will.
-        session = self._engine.session
-        announce = session.can_resume or session.gave_up_resuming
+        resumable = self._engine.session.resumable
+        announce = resumable is not None and (resumable.can_resume or resumable.gave_up_resuming)
         self._engine.leave(ConnectionClosed("the connection was closed by this side"), announce=announce)

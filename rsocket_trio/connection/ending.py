@@ -25,10 +25,11 @@ def part(engine: Engine, closed: ConnectionClosed) -> bool:
     cancel_all(engine, closed)
     if engine.is_suspended:
         return False
-    if not session.has_announced:
-        session.announce_close(last=True)
+    announcement = session.close_announcement
+    if announcement is not None and not announcement.has_announced:
+        announcement.announce_close(last=True)
     engine.wake()
-    return session.has_announced
+    return announcement is not None and announcement.has_announced
 
 
 def leave(engine: Engine, closed: ConnectionClosed, *, announce: bool) -> None:
@@ -36,8 +37,9 @@ def leave(engine: Engine, closed: ConnectionClosed, *, announce: bool) -> None:
     if engine.ended is not None:
         return
     cancel_all(engine, closed)
-    if announce:
-        engine.session.announce_close(last=True)
+    announcement = engine.session.close_announcement
+    if announce and announcement is not None:
+        announcement.announce_close(last=True)
     end(engine, closed)
 
 

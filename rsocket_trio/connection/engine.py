@@ -93,9 +93,11 @@ class Engine(Asked):
         self.responder = responder
         self.ended: RSocketError | None = None
         self.faults = FaultLog(self, failure_log)
-        no_credit = not session.has_credit
+        no_credit = not session.dialect.keeps_credit
         self.receive_budget = ReceiveBudget(
-            session.limits.inbox_size, counts_items=no_credit, pauses=no_credit and session.message_budget is None
+            session.limits.inbox_size,
+            counts_items=no_credit,
+            pauses=no_credit and session.dialect.message_budget is None,
         )
         self.clock = Clock(self)
         self.changes = ParkingLot()
@@ -150,7 +152,7 @@ class Engine(Asked):
                     if self.ended is None:
                         # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
                         self.end(ConnectionLost("the connection failed on this side"))
-                self.session.forget()  # whoever still refers to this connection need not keep what it sent
+                self._outbox.clear()  # whoever still refers to this connection need not keep what it sent
                 if self.workers.has_detached:
                     with trio.move_on_after(DETACHED_TIMEOUT):
                         await self.workers.wait_detached()
@@ -234,9 +236,16 @@ class Engine(Asked):
         if self.link is not None:
             self.link.on_idle()
 
+    def forgive_silence(self, now: float) -> None:
+        """Count the peer's silence from now on: frames of it may have stayed unread."""
+        timer = self.session.silence_timer
+        if timer is not None:
+            timer.heard(now)
+
     def on_deadline(self, now: float) -> None:
         """The session's deadline has come."""
-        self.session.excuse(now)
+        if self.session.silence_timer is not None:
+            self.session.silence_timer.excuse(now)
         self._dispatcher.act(self.session.expire(now))
         self.flush()
 
@@ -274,8 +283,9 @@ class Engine(Asked):
     def drain(self, *, announce: bool) -> None:
         """Take nothing new from now on."""
         self.session.drain()
-        if announce:
-            self.session.announce_close(last=False)
+        announcement = self.session.close_announcement
+        if announce and announcement is not None:
+            announcement.announce_close(last=False)
         self.wake_waiters()
         self._tell_of_drain()
         self.wake()

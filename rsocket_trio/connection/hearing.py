@@ -35,7 +35,7 @@ class Hearing:
     def _read_on(self) -> None:
         """Resume reading after readers made room. Frames of the peer stayed unread meanwhile, so it was not silent."""
         engine = self._engine
-        engine.session.forgive_silence(trio.current_time())
+        engine.forgive_silence(trio.current_time())
         engine.resume()
 
     @property
@@ -45,12 +45,16 @@ class Hearing:
         Only a new transport helps: when the peer resumes, it says which frames it has.
         """
         session = self._engine.session
-        return session.outbox.is_stalled and session.is_congested and session.can_resume
+        resumable = session.resumable
+        if resumable is None or not session.outbox.is_stalled:
+            return False
+        return session.is_congested and resumable.can_resume
 
     @property
     def is_mid_frame(self) -> bool:
         """Whether the session holds a part of a frame."""
-        return self._engine.session.is_mid_frame
+        framing = self._engine.session.own_framing
+        return framing is not None and framing.is_mid_frame
 
     @property
     def progress(self) -> int:
@@ -76,14 +80,16 @@ class Hearing:
     def on_lost(self, error: ConnectionLost) -> None:
         """Handle the loss of the transport: end the connection, or suspend the session."""
         engine = self._engine
+        session = engine.session
+        announcement, resumable, framing = session.close_announcement, session.resumable, session.own_framing
         if engine.peer_draining:
             engine.end(ConnectionClosed("the peer closed the connection"))
-        elif engine.session.has_announced and engine.session.is_quiet:
+        elif announcement is not None and announcement.has_announced and session.is_quiet:
             engine.end(ConnectionClosed("the connection was drained by this side"))
-        elif engine.session.can_resume and engine.reconnector is not None:
+        elif resumable is not None and resumable.can_resume and engine.reconnector is not None:
             suspend(engine, error)
         elif engine.ended is None:
-            cut = engine.session.cut_off(error)
+            cut = error if framing is None else framing.cut_off(error)
             engine.faults.lost(cut)
             engine.end(cut)
 
@@ -93,7 +99,8 @@ class Hearing:
         request_queue = engine.request_queue
         if request_queue.room.first is not None or request_queue.line.first is not None:
             request_queue.on_written()
-        if engine.session.gave_up_resuming and not self._told_so:
+        resumable = engine.session.resumable
+        if resumable is not None and resumable.gave_up_resuming and not self._told_so:
             self._told_so = True
             engine.faults.fatal(ConnectionLost("the store is full: from now on the session can't be resumed"))
             engine.notify_state()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
-from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, fresh_copy
+from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, Unsupported, fresh_copy
+from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions.blocks import Entry
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+
+def supported(session: Session, capability: T | None, what: str) -> T:
+    """Return a session's capability. Raise ``Unsupported`` if its dialect has no such thing."""
+    if capability is None:
+        raise Unsupported(f"{session.dialect.name} has no {what}")
+    return capability
 
 
 class RequestQueue:
@@ -50,6 +58,8 @@ class RequestQueue:
     ) -> StreamState | None:
         """Open a stream if it need not wait; else return ``None``."""
         engine = self._engine
+        if entries:
+            supported(self._session, self._session.extension_entries, "extension entries")
         size = len(payload.data) if payload.metadata is None else payload.size
         if (
             engine.ended is not None
@@ -67,7 +77,8 @@ class RequestQueue:
     ) -> StreamState:
         """Open a stream after the requests that wait longer."""
         session = self._session
-        cost = session.cost(entries) if entries else 1
+        extension = session.extension_entries
+        cost = extension.cost(entries) if entries and extension is not None else 1
         session.check_request(interaction, payload)  # before waiting: the result does not depend on time
         stream: StreamState = await self._in_turn(
             payload.size, cost, lambda: self._commands.open(interaction, payload, initial_n, entries=entries)
@@ -79,7 +90,8 @@ class RequestQueue:
         """Send a ping, after waiting for a free id if a ping takes one."""
         self._engine.check_open()
         # A ping needs no permit of a lease.
-        if self._session.permits is None and (self._session.is_full or self._handed):
+        leasing = self._session.leasing
+        if (leasing is None or leasing.permits is None) and (self._session.is_full or self._handed):
             await self._in_turn(0, 1, lambda: self._session.ping(token))
         else:
             self._session.ping(token)
@@ -160,4 +172,5 @@ class RequestQueue:
         session = self._session
         if session.is_full:
             return False
-        return session.permits is None or session.permits.take(trio.current_time(), cost)
+        permits = session.leasing.permits if session.leasing is not None else None
+        return permits is None or permits.take(trio.current_time(), cost)

@@ -9,6 +9,7 @@ import trio
 
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.loops import need_trio, no_trio
+from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
@@ -171,7 +172,7 @@ class Requester:
         need_trio()
         await trio.lowlevel.checkpoint()
         await engine.request_queue.wait_for_room(len(content))
-        engine.session.metadata_push(content, metadata_type)
+        supported(engine.session, engine.session.connection_metadata, "metadata").metadata_push(content, metadata_type)
         engine.wake()
 
     async def ping(self) -> float:
@@ -200,7 +201,8 @@ class Requester:
         need_trio()
         await trio.lowlevel.checkpoint()
         engine.check_open()
-        engine.session.extension(ext_type, as_bytes(body), ignore=ignore)
+        extensions = supported(engine.session, engine.session.extensions, "extension frames")
+        extensions.extension(ext_type, as_bytes(body), ignore=ignore)
         engine.wake()
 
     async def send_entries(self, entries: Iterable[object], *, ignore: bool = True) -> None:
@@ -213,7 +215,8 @@ class Requester:
         need_trio()
         await trio.lowlevel.checkpoint()
         engine.check_open()
-        engine.session.entries(content, ignore=ignore)
+        extension = supported(engine.session, engine.session.extension_entries, "extension entries")
+        extension.entries(content, ignore=ignore)
         engine.wake()
 
     def _incoming(
@@ -232,7 +235,9 @@ class Requester:
         return kind(self._engine, interaction, request, credit, refill=refill, entries=as_entries(entries))
 
     def _credit(self, asked: int) -> int:
-        return self._engine.session.initial_request_n if type(asked) is UnsaidNumber else checked_request_n(asked)
+        if type(asked) is UnsaidNumber:
+            return self._engine.session.dialect.initial_request_n
+        return checked_request_n(asked)
 
     def _request(self, payload: PayloadLike, route: str | None) -> Payload:
         request = payload if type(payload) is Payload else as_payload(payload)
@@ -240,9 +245,11 @@ class Requester:
             return request
         if not isinstance(route, str):
             raise TypeError(f"a route is a str, not {type(route).__name__}")
-        self._engine.session.check_route()
+        session = self._engine.session
+        if not session.dialect.routes:
+            supported(session, None, "routes")
         mime = self.setup.metadata_mime
-        if request.metadata_mime not in NO_MIME and self._engine.session.has_mime_fields:
+        if request.metadata_mime not in NO_MIME and session.dialect.mime_fields:
             mime = mime_name(request.metadata_mime)
         return Payload(
             request.data,

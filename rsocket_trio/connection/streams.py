@@ -213,7 +213,7 @@ class Incoming(StreamObserver):
         stream.owner = self
 
     def _new_inbox(self, stream: StreamState) -> Inbox:
-        budget = self._engine.session.message_budget
+        budget = self._engine.session.dialect.message_budget
         if budget is not None:
             return BudgetedInbox(self._engine, stream, self._credit, budget)
         return Inbox(self._engine, stream, self._credit, refill=self._refill)

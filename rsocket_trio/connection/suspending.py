@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 def suspend(engine: Engine, error: ConnectionLost) -> None:
     """Suspend the session, because its transport is lost, until there is another."""
-    if engine.is_suspended or engine.ended is not None:
+    resumable = engine.session.resumable
+    if engine.is_suspended or engine.ended is not None or resumable is None:
         return
     engine.faults.lost(error)
     engine.is_suspended = True
-    engine.act(engine.session.suspend())
+    engine.act(resumable.suspend())
     engine.on_idle()
     engine.notify_state()
 

@@ -227,9 +227,6 @@ class Session(Protocol):
     and each write, and clears it once a look finds nothing of the kind.
     """
 
-    has_announced: bool
-    """Whether the peer was told, or is about to be, that the connection ends."""
-
     @property
     def dialect(self) -> Capabilities:
         """What the dialect has and lacks."""
@@ -278,28 +275,13 @@ class Session(Protocol):
         ...
 
     @property
-    def name(self) -> str:
-        """The dialect's name."""
-        ...
-
-    @property
     def commands(self) -> StreamCommands:
         """What can be sent on streams."""
         ...
 
     @property
-    def permits(self) -> LeaseState | None:
-        """What the peer's last lease allows."""
-        ...
-
-    @property
     def draining(self) -> bool:
         """Whether nothing new is taken or asked."""
-        ...
-
-    @property
-    def first_word(self) -> str:
-        """What a peer says first, as this protocol calls it."""
         ...
 
     @property
@@ -310,11 +292,6 @@ class Session(Protocol):
     @property
     def awaits_answer(self) -> bool:
         """Whether the peer has still to say that it lets this side in, before which nothing may be asked."""
-        ...
-
-    @property
-    def has_mime_fields(self) -> bool:
-        """Whether payloads may name MIME types of their own."""
         ...
 
     @property
@@ -337,20 +314,6 @@ class Session(Protocol):
         """Whether no stream is open."""
         ...
 
-    @property
-    def can_resume(self) -> bool:
-        """Whether the loss of the transport is not the end of the session."""
-        ...
-
-    @property
-    def gave_up_resuming(self) -> bool:
-        """Whether resumption was agreed, and is not promised any more."""
-        ...
-
-    def suspend(self) -> list[Event]:
-        """The transport is gone, and the session goes on: what is sent waits, and silence does not count."""
-        ...
-
     def open_streams(self) -> Iterable[StreamState]:
         """All streams of both sides, as they are now."""
         ...
@@ -365,32 +328,8 @@ class Session(Protocol):
         """Whether a new request has to wait until one in flight is over."""
         ...
 
-    @property
-    def is_mid_frame(self) -> bool:
-        """Whether a part of a frame is here and the rest is not, where the session itself cuts the bytes."""
-        ...
-
-    @property
-    def has_credit(self) -> bool:
-        """Whether the peer sends only what it was granted; else only a pause of reading holds it back."""
-        ...
-
-    @property
-    def initial_request_n(self) -> int:
-        """The credit that a request begins with where its caller names none."""
-        ...
-
-    @property
-    def message_budget(self) -> int | None:
-        """Bytes of one message that may wait for its reader before it is refused; ``None`` for no such bound."""
-        ...
-
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
         """Raise ``Unsupported``, or ``ValueError``, for what the protocol can't ask at any time."""
-        ...
-
-    def check_route(self) -> None:
-        """Raise ``Unsupported`` where requests have no routes."""
         ...
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
@@ -399,18 +338,6 @@ class Session(Protocol):
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
         """The transport could not find the next frame."""
-        ...
-
-    def forgive_silence(self, now: float) -> None:
-        """Nothing was read, and that was not the peer's doing: its silence counts from now on."""
-        ...
-
-    def cut_off(self, lost: ConnectionLost) -> RSocketError:
-        """The transport ended with this error: what it means, given what had come."""
-        ...
-
-    def excuse(self, now: float) -> None:
-        """What is due now may have been due for long: nobody is to blame for what could not be asked of it."""
         ...
 
     def expire(self, now: float) -> list[Event]:
@@ -425,40 +352,12 @@ class Session(Protocol):
         """The application refuses the peer."""
         ...
 
-    def grant(self, lease: Lease, now: float) -> None:
-        """Allow the peer so many requests for so long."""
-        ...
-
     def ping(self, token: object) -> None:
         """Ask for a sign of life. Raises ``Unsupported`` where the protocol has none."""
         ...
 
-    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
-        """Send metadata for the connection. Raises ``Unsupported`` where the protocol has none."""
-        ...
-
-    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
-        """Send an extension frame. Raises ``Unsupported`` where the protocol has none."""
-        ...
-
-    def entries(self, entries: tuple[Any, ...], *, ignore: bool) -> None:
-        """Send extension entries for the connection. Raises ``Unsupported`` where the protocol has none."""
-        ...
-
-    def cost(self, entries: tuple[Any, ...]) -> int:
-        """Permits that a request with these entries costs. Raises ``Unsupported`` where the protocol has none."""
-        ...
-
     def drain(self) -> None:
         """Refuse new requests from now on."""
-        ...
-
-    def announce_close(self, *, last: bool) -> None:
-        """Tell the peer that this connection ends, where the protocol can: at once, or when all else has left."""
-        ...
-
-    def forget(self) -> None:
-        """The connection is over and nothing is written any more: keep nothing that was to be sent."""
         ...
 
     def close(self, error: RSocketError | None = None) -> None:

@@ -80,8 +80,6 @@ class ChunkSender:
     ) -> Exchange:
         """Open a request: a whole one, or a channel whose first chunk may follow later."""
         check(payload, interaction)
-        if entries:
-            raise Unsupported(f"{NAME} has no extension entries")
         exchange = self._table.new(interaction)
         if self.before_first is not None:
             self._release()

@@ -17,7 +17,6 @@ from rsocket_trio.errors import (
     RemoteProtocolError,
     RSocketError,
     SetupError,
-    Unsupported,
 )
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
@@ -38,7 +37,7 @@ from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.receiver import ChunkReceiver
 from rsocket_trio.streamux.request_table import Exchange, RequestTable
 from rsocket_trio.streamux.sender import ChunkSender, check
-from rsocket_trio.terms import Lease, Setup
+from rsocket_trio.terms import Setup
 
 
 class State(enum.Enum):
@@ -123,15 +122,6 @@ class Session:
     extension_entries = None
     silence_timer = None
     close_announcement = None
-    name = NAME
-    permits = None
-    has_mime_fields = False
-    first_word = "initialize message"
-    has_credit = False
-    initial_request_n = 256
-    can_resume = False
-    gave_up_resuming = False
-    has_announced = False
 
     def __init__(
         self,
@@ -193,40 +183,14 @@ class Session:
             self._end(error)
         return self._collected()
 
-    def grant(self, lease: Lease, now: float) -> None:
-        """Does nothing: the protocol has no leases."""
-
     def ping(self, token: object) -> None:
         """Ask for a sign of life; ``Pong`` with this token is its answer."""
         self.commands.ping(token)
-
-    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
-        """Raises ``Unsupported``."""
-        raise Unsupported(f"{NAME} has no metadata")
-
-    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
-        """Raises ``Unsupported``."""
-        raise Unsupported(f"{NAME} has no extension frames")
-
-    def entries(self, entries: tuple[Any, ...], *, ignore: bool) -> None:
-        """Raises ``Unsupported``."""
-        raise Unsupported(f"{NAME} has no extension entries")
-
-    def cost(self, entries: tuple[Any, ...]) -> int:
-        """Raises ``Unsupported``."""
-        raise Unsupported(f"{NAME} has no extension entries")
 
     def drain(self) -> None:
         """Refuse new requests from now on; what is open may finish."""
         self.table.draining = True
         self.attention = True
-
-    def announce_close(self, *, last: bool) -> None:
-        """Does nothing: the protocol has no word for it."""
-
-    def forget(self) -> None:
-        """Nothing is written any more: keep nothing that was to be sent."""
-        self.outbox.clear()
 
     def close(self, error: RSocketError | None = None) -> None:
         """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
@@ -281,11 +245,6 @@ class Session:
         return self
 
     @property
-    def message_budget(self) -> int | None:
-        """Bytes of one message that may wait for its reader before it is refused."""
-        return self.options.message_budget
-
-    @property
     def detached(self) -> int:
         """Handlers that still run although their requests are over."""
         return self.receiver.detached
@@ -319,10 +278,6 @@ class Session:
             or (self._gate is not None and self._gate.is_full)
         )
 
-    def suspend(self) -> list[Event]:
-        """Does nothing: the protocol has no resumption."""
-        return []
-
     def open_streams(self) -> list[Exchange]:
         """All requests of both sides, as they are now."""
         return self.table.live
@@ -330,10 +285,6 @@ class Session:
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
         """Raise ``Unsupported``, or ``ValueError`` for an empty request, which would be a ping (SMX-MSG-04)."""
         check(payload, interaction)
-
-    def check_route(self) -> None:
-        """Raises ``Unsupported``."""
-        raise Unsupported(f"{NAME} has no routes")
 
     # What the peer and the clock say
 
@@ -376,12 +327,6 @@ class Session:
             return lost
         error.__cause__ = lost.__cause__
         return error
-
-    def forgive_silence(self, now: float) -> None:
-        """Does nothing: there is no lifetime here."""
-
-    def excuse(self, now: float) -> None:
-        """Nothing is asked of the peer at intervals."""
 
     def expire(self, now: float) -> list[Event]:
         """What the clock asks for: the initialize message goes alone, or the peer's did not come."""

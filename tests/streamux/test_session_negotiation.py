@@ -238,14 +238,10 @@ def test_what_streamux_lacks_is_unsupported_and_nothing_is_sent() -> None:
             session.commands.open(WHOLE, payload)
         with pytest.raises(Unsupported, match=what):
             session.commands.send_item(ours, payload)
-    with pytest.raises(Unsupported, match="entries"):
-        session.commands.open(WHOLE, Payload(b"x"), entries=(object(),))
     with pytest.raises(Unsupported, match="metadata"):
         session.commands.metadata_push(ours, MetadataPush(b"x", 0))
-    with pytest.raises(Unsupported, match="metadata"):
-        session.metadata_push(b"x")
-    with pytest.raises(Unsupported, match="routes"):
-        session.check_route()
+    assert (session.connection_metadata, session.extensions, session.extension_entries) == (None, None, None)
+    assert not session.dialect.routes
 
     assert set(session.table.mine) == {ours.id}
     assert pair.exchange() == ([], [])

@@ -29,7 +29,7 @@ def test_conversations_go_right_as_well(monkeypatch: pytest.MonkeyPatch) -> None
         saw = kind.saw
 
         def look(talk: Any, events: list[Any]) -> None:
-            seen.update((talk.session.name, type(event)) for event in events)
+            seen.update((talk.session.dialect.name, type(event)) for event in events)
             saw(talk, events)
 
         monkeypatch.setattr(kind, "saw", look)
