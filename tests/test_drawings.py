@@ -1,0 +1,63 @@
+"""The drawings of the design are well-formed, say what they show, and name modules that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.blocks import ROOT, page
+
+FOLDER = ROOT / "docs" / "contributing" / "drawings"
+DRAWINGS = sorted(FOLDER.glob("*.svg"))
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.stem)
+def test_a_drawing_has_a_title_and_a_description(path: Path) -> None:
+    root = ET.parse(path).getroot()
+
+    assert root.tag == f"{SVG}svg"
+    assert root.get("role") == "img"
+    for name in str(root.get("aria-labelledby")).split():
+        [found] = [element for element in root if element.get("id") == name]
+        assert found.tag == f"{SVG}{name}"
+        assert found.text
+
+
+@pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.stem)
+def test_a_drawing_names_modules_that_exist(path: Path) -> None:
+    named = [str(text.text) for text in ET.parse(path).iter(f"{SVG}text") if text.get("class") == "module"]
+    found = [ROOT / "rsocket_trio" / name for name in named]
+
+    assert named
+    assert [one for one in found if not one.exists() and not one.with_suffix(".py").exists()] == []
+
+
+@pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.stem)
+def test_a_drawing_needs_nothing_from_elsewhere(path: Path) -> None:
+    text = path.read_text("utf-8")
+
+    assert "prefers-color-scheme: dark" in text
+    assert re.findall(r"https?://[^\"]*", text) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"@import|@font-face|<image|<script|url\((?!#)", text)
+
+
+@pytest.mark.parametrize("path", DRAWINGS, ids=lambda path: path.stem)
+def test_every_class_of_a_drawing_has_a_colour_for_light_and_for_dark(path: Path) -> None:
+    text = path.read_text("utf-8")
+    light, _, dark = text.partition("@media")
+    used = {name for names in re.findall(r'class="([^"]+)"', text) for name in names.split()} - {"head", "dash"}
+
+    for name in used:
+        assert f".{name} {{" in light
+        assert f".{name} {{" in dark
+
+
+def test_the_design_shows_every_drawing() -> None:
+    shown = re.findall(r"!\[[^\]]+\]\(drawings/([\w.]+)\)", page("docs/contributing/design.md"))
+
+    assert sorted(shown) == [path.name for path in DRAWINGS]
+    assert len(shown) == 4
