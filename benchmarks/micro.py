@@ -12,8 +12,8 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import PayloadFrame
+from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.rsocket.session import Session
-from rsocket_trio.rsocket.setup import ClientTerms
 from rsocket_trio.terms import Keepalive
 
 ROUNDS = 7

@@ -31,8 +31,7 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import NEITHER, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.session import Session
-from rsocket_trio.rsocket.standing import State
+from rsocket_trio.rsocket.session import Session, State
 from rsocket_trio.rsocket.stream_table import REMEMBERED, Stream
 from rsocket_trio.terms import Lease
 from tests.rsocket.pairs import client_terms

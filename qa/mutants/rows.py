@@ -330,9 +330,9 @@ MUTANTS = (
     ),
     Mutant(
         "a fragment size that is given is for new peers only",
-        "ServerBeginning._take_setup",
-        "if not self._own_size and ",
-        "if ",
+        "ServerHandshake.admit",
+        "joins = self._own_size or ",
+        "joins = ",
         ("tests/conformance/reactivesocket_0_1/test_whole_payloads.py",),
     ),
     Mutant(
@@ -454,8 +454,8 @@ MUTANTS = (
     Mutant(
         "silence is noticed a moment late",
         "KeepaliveTimer.expire",
-        "if now >= self._heard + self.max_lifetime:",
-        "if now > self._heard + self.max_lifetime:",
+        "if now >= self.last_heard + self.max_lifetime:",
+        "if now > self.last_heard + self.max_lifetime:",
         ("tests/rsocket/test_keepalive.py",),
     ),
 )

@@ -20,8 +20,8 @@ from rsocket_trio.connection.sessions import Sessions
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, KeepaliveFrame, RequestFrame, ResumeFrame
+from rsocket_trio.rsocket.handshake import ClientTerms, setup_frame
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest
-from rsocket_trio.rsocket.setup import ClientTerms, setup_frame
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 

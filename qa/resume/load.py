@@ -236,7 +236,7 @@ async def _serve(
 def positions(connection: Connection) -> tuple[int, int]:
     """Where a side stands: what it sent, and what it received."""
     session = connection._engine.session
-    resumption = session.resume_handshake.resumption  # type: ignore[attr-defined]
+    resumption = session.resume_handshake.positions  # type: ignore[attr-defined]
     return resumption.store.position, resumption.received
 
 

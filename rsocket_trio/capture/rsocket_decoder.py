@@ -43,8 +43,8 @@ from rsocket_trio.rsocket.frames import (
     SetupFrame,
     SetupOkFrame,
 )
+from rsocket_trio.rsocket.handshake import stated
 from rsocket_trio.rsocket.resume_positions import resume_request
-from rsocket_trio.rsocket.setup import stated
 
 
 class Size:

@@ -30,7 +30,7 @@ from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.extensions.terms import as_entries
-from rsocket_trio.rsocket.setup import ClientTerms
+from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
 from rsocket_trio.transports.base import Transport

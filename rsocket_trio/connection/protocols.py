@@ -21,11 +21,11 @@ from rsocket_trio.rsocket.detection import UNDECIDED, Undecided
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import dialect_named
 from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
+from rsocket_trio.rsocket.handshake import ClientTerms, described, setup_frame, stated
 from rsocket_trio.rsocket.peers import Peer, peer_named
 from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest, resume_request
 from rsocket_trio.rsocket.session import Session as RSocketSession
-from rsocket_trio.rsocket.setup import ClientTerms, described, setup_frame, stated
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
 from rsocket_trio.streamux.negotiation import NAME, begins
 from rsocket_trio.streamux.options import StreamuxOptions

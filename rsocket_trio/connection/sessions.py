@@ -50,7 +50,7 @@ class Resumable:
     def kept_bytes(self) -> int:
         """Bytes that its client costs while it is away: what is to be sent (again), what was received and is held, not
         whole or not read, each entry with what holding it costs, and its open streams."""
-        session, resumption = self._session, self._session.resume_handshake.resumption
+        session, resumption = self._session, self._session.resume_handshake.positions
         outbox = session.outbox
         sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
         kept = resumption.store.size if resumption is not None else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container
-from typing import Any
+from typing import Any, TypeAlias
 
 from rsocket_trio.errors import (
     CONNECTION_CLOSE,
@@ -13,8 +13,9 @@ from rsocket_trio.errors import (
     Unsupported,
     connection_error,
 )
-from rsocket_trio.mux.events import ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
+from rsocket_trio.mux.events import Event, ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
 from rsocket_trio.mux.outbox import Outbox, StreamQueue
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.codec import BadMetadata
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry
@@ -34,14 +35,15 @@ from rsocket_trio.rsocket.frames import (
     SetupFrame,
     SetupOkFrame,
 )
-from rsocket_trio.rsocket.lease import Permits
+from rsocket_trio.rsocket.lease import Leases
 from rsocket_trio.rsocket.resume_positions import ResumePositions
-from rsocket_trio.rsocket.stream_receiver import StreamReceiver
-from rsocket_trio.terms import MAX_SECONDS, Lease
+from rsocket_trio.terms import Lease
+from rsocket_trio.values import value
 
 NANOSECONDS = 1_000_000_000
-CROSSING = 1.0
-"""Seconds that requests may be on their way while a lease is renewed."""
+
+Events: TypeAlias = tuple[Event, ...]
+"""What a frame was, for the connection; empty for one that changes nothing outside of the session."""
 
 ACCEPTANCE = frozenset({PayloadFrame, RequestNFrame, RequestFrame, CancelFrame, LeaseFrame})
 """Frames that show a client that the server accepted, beside a KEEPALIVE of its own and an ERROR on a stream."""
@@ -55,11 +57,21 @@ class EndedByPeer(Exception):
         self.error = error
 
 
-class Control:
-    """The connection's own frames, both ways. Events go to those of ``receiver``.
+@value
+class UnreadRequest:
+    """A request that is answered by ERROR with this code and text, because only its header was understood."""
 
-    ``permits`` is what the peer's last lease allows, ``None`` without leases; ``established`` whether the server's
-    acceptance has shown.
+    stream_id: int
+    interaction: Interaction | None
+    code: int
+    text: str
+
+
+class ConnectionFrames:
+    """The connection's own frames, both ways. What they mean is returned as events.
+
+    ``leases`` are those of both sides, ``None`` unless they were agreed; ``established`` says that the server's
+    acceptance has shown, ``ignored`` counts frames without effect, ``positions`` are those of a resumable session.
     """
 
     __slots__ = (
@@ -67,49 +79,34 @@ class Control:
         "_dialect",
         "_encode",
         "_extensions",
-        "_leases_agreed",
         "_outbox",
         "_pings",
         "_pushes",
-        "_receiver",
         "established",
-        "permits",
-        "resumption",
+        "ignored",
+        "leases",
+        "positions",
     )
 
-    def __init__(
-        self, dialect: Dialect, receiver: StreamReceiver, outbox: Outbox, extensions: Container[int], *, client: bool
-    ) -> None:
+    def __init__(self, dialect: Dialect, outbox: Outbox, extensions: Container[int], *, client: bool) -> None:
         self._encode = dialect.codec.encode
         self._dialect = dialect
-        self._receiver = receiver
         self._outbox = outbox
         self._extensions = extensions
         self._client = client
         self._pings: deque[object] | None = None
         self._pushes = StreamQueue()
-        self._leases_agreed = False
-        self.permits: Permits | None = None
+        self.leases: Leases | None = None
         self.established = False
-        self.resumption: ResumePositions | None = None
+        self.ignored = 0
+        self.positions: ResumePositions | None = None
 
     # What is sent
 
-    def agree_leases(self) -> None:
-        """Require permits of both sides from now on, of the client alone if SETUP implies a lease for the server."""
-        self._leases_agreed = True
-        implicit = self._dialect.implicit_lease
-        if self._client or not implicit:
-            self.permits = Permits()
-        if not self._client or not implicit:
-            self._receiver.granted = Permits(CROSSING)
-
     def grant(self, lease: Lease, now: float) -> None:
         """Grant the peer a lease; do nothing if leases were not agreed."""
-        if self._leases_agreed:
-            if self._receiver.granted is None:
-                self._receiver.granted = Permits(CROSSING)
-            self._receiver.granted.grant(lease.number_of_requests, lease.time_to_live, now)
+        if self.leases is not None:
+            self.leases.grant(lease, now)
             frame = LeaseFrame(round(lease.time_to_live * NANOSECONDS), lease.number_of_requests)
             self._outbox.put_signal(self._encode(self.lease(frame)))
 
@@ -132,12 +129,9 @@ class Control:
         for token in tokens:
             if token is not None:
                 self.ping(token)
-        granted = self._receiver.granted
-        if self.permits is not None:
-            self.permits = Permits()
-        if granted is not None and granted.remaining(now):
-            # RS10-RSM-21: what was granted and not used.
-            self.grant(Lease(granted.remaining(now), min(granted.expires_in(now), MAX_SECONDS)), now)
+        left = None if self.leases is None else self.leases.restart(now)
+        if left is not None:
+            self.grant(left, now)
 
     def report_position(self) -> None:
         """Report the received position, in dialects whose KEEPALIVE has no field for it."""
@@ -145,7 +139,7 @@ class Control:
     @property
     def _position(self) -> int:
         """The received position in bytes, 0 without resumption."""
-        return self.resumption.received if self.resumption is not None else 0
+        return self.positions.received if self.positions is not None else 0
 
     def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
         """Send metadata for the connection, in a queue of its own."""
@@ -173,18 +167,16 @@ class Control:
         """Return whether an EXT frame concerns the session alone, not the application."""
         return False
 
-    def refuse_unread(self, data: bytes, error: RemoteProtocolError) -> bool:
-        """Answer a request that was understood in part. Return ``False`` if the frame is no such request."""
-        return False
+    def unread_request(self, data: bytes, error: RemoteProtocolError) -> UnreadRequest | None:
+        """Return the answer to a request that was understood in part, ``None`` for any other frame."""
+        return None
 
     def skip(self, data: bytes, error: RemoteProtocolError) -> None:
-        """Skip a frame that was not understood, if its clause allows (ALL-RCT-02, -03, RS10-MD-02, RS02-MD-02)."""
-        if self.refuse_unread(data, error):
-            return
+        """Skip a frame that was not understood, or raise ``error`` again (ALL-RCT-02, -03, RS10-MD-02, RS02-MD-02)."""
         bad_metadata = isinstance(error, BadMetadata) and self._dialect.bad_metadata_ignored
         if not bad_metadata and not self._dialect.codec.ignorable(data):
             raise error
-        self._receiver.ignored += 1
+        self.ignored += 1
 
     def shows_acceptance(self, frame: Frame) -> bool:
         """Return whether a client may take this frame as the server's acceptance (RS10-CON-12)."""
@@ -193,90 +185,76 @@ class Control:
             return frame.respond and self._dialect.keepalive_accepts
         return type(frame) in ACCEPTANCE or (type(frame) is ErrorFrame and frame.stream_id > 0)
 
-    def receive(self, frame: Frame) -> None:
-        """Take a frame of any type that is not for streams alone.
+    def receive(self, frame: Frame, now: float) -> Events:
+        """Take a frame that concerns no stream. Return what it was.
 
-        Raises ``RemoteProtocolError`` for a fault that ends the connection, ``EndedByPeer`` for an ERROR that does.
+        Raise ``RemoteProtocolError`` for a fault that ends the connection, ``EndedByPeer`` for an ERROR that does.
         """
-        HANDLERS[type(frame)](self, frame)
+        return HANDLERS[type(frame)](self, frame, now)
 
-    def _ignore(self, frame: Frame) -> None:
-        self._receiver.ignored += 1
+    def _ignore(self, frame: Frame, now: float) -> Events:
+        self.ignored += 1
+        return ()
 
-    def _on_error(self, frame: ErrorFrame) -> None:
+    def _on_error(self, frame: ErrorFrame, now: float) -> Events:
         if self._dialect.misplaces(frame.stream_id, frame.code):
-            self._receiver.ignored += 1  # ALL-RCT-07
-        elif frame.stream_id:
-            self._receiver.on_error(frame)
-        elif (refusal := self._dialect.refusal(frame.code, frame.data)) is not None:
+            return self._ignore(frame, now)  # ALL-RCT-07
+        refusal = self._dialect.refusal(frame.code, frame.data)
+        if refusal is not None:
             if self.established:
-                self._receiver.ignored += 1  # RS10-UNX-15, -16
-            else:
-                raise EndedByPeer(refusal)
-        elif frame.code == CONNECTION_CLOSE and self._dialect.has_connection_close:
-            self._receiver.draining = True  # RS10-ERR-09
-            self._receiver.events.append(PeerDraining())
-        else:
-            # RS10-ERR-06: on stream 0 any unknown code counts as CONNECTION_ERROR.
-            raise EndedByPeer(connection_error(frame.code, frame.data))
+                return self._ignore(frame, now)  # RS10-UNX-15, -16
+            raise EndedByPeer(refusal)
+        if frame.code == CONNECTION_CLOSE and self._dialect.has_connection_close:
+            return (PeerDraining(),)  # RS10-ERR-09
+        # RS10-ERR-06: on stream 0 any unknown code counts as CONNECTION_ERROR.
+        raise EndedByPeer(connection_error(frame.code, frame.data))
 
-    def _on_keepalive(self, frame: KeepaliveFrame) -> None:
+    def _on_keepalive(self, frame: KeepaliveFrame, now: float) -> Events:
         if frame.stream_id:
-            self._receiver.ignored += 1
-            return
-        if self.resumption is not None:
-            self.resumption.confirmed(frame.last_received_position)
-        if frame.respond:
-            # RS10-KA-04, -08: the same data, our own position.
-            self._outbox.put_reply(self._encode(KeepaliveFrame(False, self._position, frame.data)))
-        else:
-            self._pong()
+            return self._ignore(frame, now)
+        if self.positions is not None:
+            self.positions.confirmed(frame.last_received_position)
+        if not frame.respond:
+            return self._pong()
+        # RS10-KA-04, -08: the same data, our own position.
+        self._outbox.put_reply(self._encode(KeepaliveFrame(False, self._position, frame.data)))
+        return ()
 
-    def _pong(self) -> None:
-        if self._pings:
-            # Answers come in order; their data is not checked, since some peers echo nothing.
-            token = self._pings.popleft()
-            if token is not None:
-                self._receiver.events.append(Pong(token))
+    def _pong(self) -> Events:
+        # Answers come in order; their data is not checked, since some peers echo nothing.
+        token = self._pings.popleft() if self._pings else None
+        return () if token is None else (Pong(token),)
 
-    def _on_lease(self, frame: LeaseFrame) -> None:
-        if frame.stream_id or not self._leases_agreed:
-            self._receiver.ignored += 1  # RS10-LEASE-05
-            return
-        if self.permits is None:
-            self.permits = Permits()
-        self.permits.grant(frame.number_of_requests, frame.time_to_live_ns / NANOSECONDS, self._receiver.now)
-        self._receiver.events.append(LeaseReceived())
+    def _on_lease(self, frame: LeaseFrame, now: float) -> Events:
+        if frame.stream_id or self.leases is None:
+            return self._ignore(frame, now)  # RS10-LEASE-05
+        self.leases.receive(frame.number_of_requests, frame.time_to_live_ns / NANOSECONDS, now)
+        return (LeaseReceived(),)
 
-    def _on_metadata_push(self, frame: MetadataPushFrame) -> None:
-        if frame.stream_id and not self._dialect.any_push_id:
-            self._receiver.on_metadata_push(frame)
-        else:
-            self._receiver.events.append(MetadataPushed(frame.metadata))
+    def _on_metadata_push(self, frame: MetadataPushFrame, now: float) -> Events:
+        return (MetadataPushed(frame.metadata),)
 
-    def _on_ext(self, frame: ExtFrame) -> None:
+    def _on_ext(self, frame: ExtFrame, now: float) -> Events:
         if frame.ext_type in self._extensions:
-            self._receiver.events.append(ExtensionReceived(frame.ext_type, frame.stream_id, frame.body))
-        elif frame.ignore:
-            self._receiver.ignored += 1
-        else:
-            raise RemoteProtocolError(f"EXT of type 0x{frame.ext_type:X} is not known here")  # RS10-EXT-02
+            return (ExtensionReceived(frame.ext_type, frame.stream_id, frame.body),)
+        if frame.ignore:
+            return self._ignore(frame, now)
+        raise RemoteProtocolError(f"EXT of type 0x{frame.ext_type:X} is not known here")  # RS10-EXT-02
 
-    def _on_resume(self, frame: ResumeFrame) -> None:
+    def _on_resume(self, frame: ResumeFrame, now: float) -> Events:
         if self._client or frame.stream_id:
-            self._receiver.ignored += 1  # RS10-UNX-18
-        else:
-            raise RemoteProtocolError("RESUME on a connection that is set up")  # RS10-RSM-20
+            return self._ignore(frame, now)  # RS10-UNX-18
+        raise RemoteProtocolError("RESUME on a connection that is set up")  # RS10-RSM-20
 
 
-HANDLERS: dict[type, Callable[[Control, Any], None]] = {
-    ErrorFrame: Control._on_error,
-    KeepaliveFrame: Control._on_keepalive,
-    LeaseFrame: Control._on_lease,
-    MetadataPushFrame: Control._on_metadata_push,
-    ExtFrame: Control._on_ext,
-    SetupFrame: Control._ignore,  # RS10-UNX-14, RS10-UNX-17
-    ResumeFrame: Control._on_resume,
-    ResumeOkFrame: Control._ignore,  # RS10-UNX-18
-    SetupOkFrame: Control._ignore,  # RSX-OK-03
+HANDLERS: dict[type, Callable[[ConnectionFrames, Any, float], Events]] = {
+    ErrorFrame: ConnectionFrames._on_error,
+    KeepaliveFrame: ConnectionFrames._on_keepalive,
+    LeaseFrame: ConnectionFrames._on_lease,
+    MetadataPushFrame: ConnectionFrames._on_metadata_push,
+    ExtFrame: ConnectionFrames._on_ext,
+    SetupFrame: ConnectionFrames._ignore,  # RS10-UNX-14, RS10-UNX-17
+    ResumeFrame: ConnectionFrames._on_resume,
+    ResumeOkFrame: ConnectionFrames._ignore,  # RS10-UNX-18
+    SetupOkFrame: ConnectionFrames._ignore,  # RSX-OK-03
 }

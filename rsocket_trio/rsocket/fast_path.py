@@ -144,7 +144,7 @@ def _take_request(receiver: StreamReceiver, stream_id: int, interaction: Interac
         stream_id in table.theirs
         or table.late
         or receiver.draining
-        or receiver.granted is not None
+        or receiver.leases is not None
         or interaction not in receiver.dialect.interactions
         or len(table.theirs) + receiver.detached >= receiver.limits.streams
         or table.learns

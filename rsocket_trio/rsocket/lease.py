@@ -1,8 +1,12 @@
-"""The permits left in a lease, counted by requester and responder, and a budget for cancelled requests."""
+"""The leases of both sides: the permits left in each, and a budget for cancelled requests."""
 
 from __future__ import annotations
 
 from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.terms import MAX_SECONDS, Lease
+
+CROSSING = 1.0
+"""Seconds that requests may be on their way while a lease is renewed."""
 
 
 class Permits:
@@ -74,3 +78,42 @@ class CancelBudget:
                 f"more than {self._burst} requests cancelled unanswered, with {self._rate:g} a second forgiven"
             )
         self._tokens -= 1
+
+
+class Leases:
+    """The leases of a connection that agreed on them.
+
+    ``permits`` are those of the peer's last lease, ``granted`` those of this side's; ``None`` where none is needed:
+    with an implicit lease the SETUP itself allows the server's requests, until a LEASE of the client's restricts them.
+    """
+
+    __slots__ = ("granted", "permits")
+
+    def __init__(self, *, client: bool, implicit: bool) -> None:
+        self.permits = Permits() if client or not implicit else None
+        self.granted = Permits(CROSSING) if not client or not implicit else None
+
+    def admits(self, now: float, cost: int) -> bool:
+        """Use ``cost`` permits of this side's lease for a request of the peer. Return ``False`` if fewer are left."""
+        return self.granted is None or self.granted.take(now, cost)
+
+    def grant(self, lease: Lease, now: float) -> None:
+        """Replace this side's lease."""
+        if self.granted is None:
+            self.granted = Permits(CROSSING)
+        self.granted.grant(lease.number_of_requests, lease.time_to_live, now)
+
+    def receive(self, number_of_requests: int, time_to_live: float, now: float) -> None:
+        """Replace the peer's lease."""
+        if self.permits is None:
+            self.permits = Permits()
+        self.permits.grant(number_of_requests, time_to_live, now)
+
+    def restart(self, now: float) -> Lease | None:
+        """Forget the peer's permits on a new transport. Return what is left of this side's lease (RS10-RSM-21)."""
+        if self.permits is not None:
+            self.permits = Permits()
+        granted = self.granted
+        if granted is None or not granted.remaining(now):
+            return None
+        return Lease(granted.remaining(now), min(granted.expires_in(now), MAX_SECONDS))

@@ -1,10 +1,15 @@
-"""One connection's rules: frames in, events out, whatever the dialect; no I/O, no clock, no tasks."""
+"""The session of the RSocket family: one connection's state machine, frames in and events out, without I/O or clock.
+
+Only this file assigns a session's ``state``. The handshakes return outcomes, the frames of the connection return
+events, and the two sides of the streams keep the streams' state.
+"""
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Container, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rsocket_trio.errors import (
     CONNECTION_CLOSE,
@@ -17,24 +22,75 @@ from rsocket_trio.errors import (
     RemoteProtocolError,
     RSocketError,
     SetupError,
+    Unsupported,
+    UnsupportedSetup,
 )
 from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event, SessionEnded, TransportSilent
-from rsocket_trio.rsocket.beginning import ClientBeginning, ServerBeginning
-from rsocket_trio.rsocket.connection_frames import Control, EndedByPeer
+from rsocket_trio.mux.events import (
+    Event,
+    PeerDraining,
+    SessionEnded,
+    SetupAccepted,
+    SetupReceived,
+    TransportSilent,
+)
+from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.retransmission import RetainingOutbox
+from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.connection_frames import ConnectionFrames, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry
-from rsocket_trio.rsocket.extensions.control import EntryControl
+from rsocket_trio.rsocket.extensions.control import EntryFrames
+from rsocket_trio.rsocket.extensions.terms import cost_of
 from rsocket_trio.rsocket.fast_path import patterns_of, take_plain
-from rsocket_trio.rsocket.frames import CancelFrame, PayloadFrame, RequestFrame, RequestNFrame, SetupFrame
+from rsocket_trio.rsocket.frames import (
+    CancelFrame,
+    ErrorFrame,
+    Frame,
+    KeepaliveFrame,
+    MetadataPushFrame,
+    PayloadFrame,
+    RequestFrame,
+    RequestNFrame,
+    SetupFrame,
+    SetupOkFrame,
+)
+from rsocket_trio.rsocket.handshake import (
+    UNLIMITED_LEASE,
+    ClientHandshake,
+    ClientTerms,
+    ServerHandshake,
+    SetupGate,
+    setup_frame,
+)
 from rsocket_trio.rsocket.keepalive import Beat, KeepaliveTimer
-from rsocket_trio.rsocket.resume_handshake import ResumeHandshake, outbox_for
-from rsocket_trio.rsocket.setup import ClientTerms
-from rsocket_trio.rsocket.standing import Standing, State
+from rsocket_trio.rsocket.lease import Leases, Permits
+from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
+from rsocket_trio.rsocket.resume_positions import ResumePositions, is_tracked
 from rsocket_trio.rsocket.stream_receiver import StreamReceiver
-from rsocket_trio.rsocket.stream_sender import StreamSender
-from rsocket_trio.rsocket.stream_table import StreamTable
+from rsocket_trio.rsocket.stream_sender import UNCUT, StreamSender
+from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 from rsocket_trio.terms import Lease, ResumeOptions
+
+
+class State(enum.Enum):
+    """The state of a connection, from before the SETUP to the end."""
+
+    NEW = enum.auto()
+    """A server that waits for SETUP, a client that has not sent it."""
+    ASKING = enum.auto()
+    """A client whose SETUP waits for the answer that it asked for."""
+    GATED = enum.auto()
+    """A server whose application considers the SETUP."""
+    OPEN = enum.auto()
+    OVER = enum.auto()
+
+
+STALLED = 16
+"""Factor on the limits of waiting replies that pause reading, while the store for resumption is full."""
+TICKING = frozenset({State.OPEN, State.GATED, State.ASKING})
+"""The states in which the keepalive timer runs."""
 
 STREAM_HANDLERS: dict[type, Callable[[StreamReceiver, Any], None]] = {
     PayloadFrame: StreamReceiver.on_payload,
@@ -42,17 +98,50 @@ STREAM_HANDLERS: dict[type, Callable[[StreamReceiver, Any], None]] = {
     RequestFrame: StreamReceiver.on_request,
     CancelFrame: StreamReceiver.on_cancel,
 }
+"""The frames that concern a stream, whatever their stream id."""
+SHARED_HANDLERS: dict[type, Callable[[StreamReceiver, Any], None]] = {
+    ErrorFrame: StreamReceiver.on_error,
+    MetadataPushFrame: StreamReceiver.on_metadata_push,
+}
+"""The frames that concern a stream unless their stream id is 0."""
 
 
-class Session(Standing):
+class Session:
     """The rules of one connection of the RSocket family.
 
     What is to be sent stands in ``outbox``; the connection writes it. ``commands`` are what can be sent on streams.
     Methods that depend on time take ``now``, in seconds. ``receive`` and ``expire`` return what happened; never call
     the session again before all of it was collected.
+
+    ``receiver`` takes the frames of streams, ``control`` those of the connection. ``patterns`` are those of the fast
+    path, ``None`` to take every frame the long way. The handshake is ``None`` once the connection is open or over.
     """
 
-    __slots__ = ()
+    __slots__ = (
+        "__weakref__",
+        "_handshake",
+        "_resume",
+        "_suspended",
+        "attention",
+        "client",
+        "commands",
+        "control",
+        "dialect",
+        "error",
+        "has_announced",
+        "keepalive",
+        "limits",
+        "outbox",
+        "patterns",
+        "receiver",
+        "state",
+        "table",
+    )
+
+    first_word = "SETUP"
+    is_full = False
+    is_mid_frame = False
+    message_budget: int | None = None
 
     def __init__(
         self,
@@ -68,50 +157,313 @@ class Session(Standing):
         self.client = client
         self.limits = limits
         self.state = State.NEW
-        self.error = None
-        self.table = StreamTable(dialect, client=client)
-        self.outbox = outbox_for(resume, limits.outbox_size, self.table.forget, self)
-        self.resume_handshake = ResumeHandshake(self, resume)
-        self._suspended = False
+        self.error: RSocketError | None = None
         self.attention = False
         self.has_announced = False
+        self._suspended = False
+        self._handshake: ClientHandshake | ServerHandshake | None = None
+        self.table = StreamTable(dialect, client=client)
+        self._resume: ResumeHandshake | None = None
+        self.outbox = self._retaining_outbox(resume) if resume else Outbox(limits.outbox_size, self.table.forget)
         self.patterns = patterns_of(dialect.codec)
         self.commands = StreamSender(
             *(dialect, self.patterns, self.table, self.outbox), fragment_size, limits.frame_size
         )
         self.receiver = StreamReceiver(dialect, limits, self.table, self.commands, self.outbox)
-        control = EntryControl if dialect.entries else Control
-        self.control = control(dialect, self.receiver, self.outbox, extensions, client=client)
+        frames = EntryFrames if dialect.entries else ConnectionFrames
+        self.control = frames(dialect, self.outbox, extensions, client=client)
         self.keepalive = KeepaliveTimer(math.inf, math.inf, 0.0)
-        self.beginning = None
 
-    # What the connection says
+    def _retaining_outbox(self, options: ResumeOptions) -> Outbox:
+        """Return an outbox that keeps sent frames for resumption."""
+        limit, drained = self.limits.outbox_size, self.table.forget
+        outbox = RetainingOutbox(limit, drained, is_tracked, self._ask_position, self._overflow)
+        self._resume = ResumeHandshake(
+            *(self.dialect, options, self.table, outbox), resumed=self.restart, encode_error=self.error_frame
+        )
+        return outbox
+
+    # Capabilities of mux.session, None where the dialect or the options of this session exclude them
+
+    own_framing = None
+
+    @property
+    def leasing(self) -> Self:
+        """Leases, in both directions."""
+        return self
+
+    @property
+    def resumable(self) -> Self | None:
+        """Resumption, if this side was told to resume sessions."""
+        return self if self._resume is not None else None
+
+    @property
+    def connection_metadata(self) -> ConnectionFrames:
+        """Metadata for the connection."""
+        return self.control
+
+    @property
+    def extensions(self) -> ConnectionFrames:
+        """Extension frames."""
+        return self.control
+
+    @property
+    def extension_entries(self) -> Self | None:
+        """Extension entries, which the extension draft has."""
+        return self if self.dialect.entries else None
+
+    @property
+    def silence_timer(self) -> KeepaliveTimer:
+        """The keepalive timer."""
+        return self.keepalive
+
+    @property
+    def close_announcement(self) -> Self | None:
+        """The announcement of the end, if the dialect has CONNECTION_CLOSE."""
+        return self if self.dialect.has_connection_close else None
+
+    # What the connection asks
+
+    @property
+    def name(self) -> str:
+        """The dialect's name."""
+        return self.dialect.name
+
+    @property
+    def permits(self) -> Permits | None:
+        """The permits of the peer's last lease, ``None`` without leases."""
+        leases = self.control.leases
+        return None if leases is None else leases.permits
+
+    @property
+    def draining(self) -> bool:
+        """Whether new requests are neither accepted nor sent."""
+        return self.receiver.draining
+
+    @property
+    def opens_at_once(self) -> bool:
+        """Whether a new request needs no permit, and is not refused."""
+        return not self.receiver.draining and (self.control.leases is None or self.permits is None)
+
+    @property
+    def awaits_setup(self) -> bool:
+        """Whether this is a server that no SETUP has reached."""
+        return self.state is State.NEW
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether this is a client whose SETUP has still to be answered before anything is asked."""
+        return self.state is State.ASKING
+
+    @property
+    def is_open(self) -> bool:
+        """Whether both sides may send requests: the application has accepted the SETUP."""
+        return self.state is State.OPEN
+
+    @property
+    def resume_handshake(self) -> ResumeHandshake:
+        """The resumption of a session that offers it."""
+        assert self._resume is not None
+        return self._resume
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether the session survives the loss of its transport."""
+        resume = self._resume
+        agreed = resume is not None and resume.positions is not None and not resume.gave_up
+        return agreed and self.state in (State.OPEN, State.GATED)
+
+    @property
+    def gave_up_resuming(self) -> bool:
+        """Whether resumption was agreed and then given up."""
+        return self._resume is not None and self._resume.gave_up
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether the peer sends only what it was granted."""
+        return self.dialect.keeps_credit
+
+    @property
+    def initial_request_n(self) -> int:
+        """The credit that a request begins with where its caller names none."""
+        return self.dialect.initial_request_n
+
+    @property
+    def has_mime_fields(self) -> bool:
+        """Whether payloads may name MIME types of their own."""
+        return self.dialect.mime_fields
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no stream is open, and the last frame of each has left."""
+        return not self.table
+
+    @property
+    def detached(self) -> int:
+        """Handlers that still run although their streams are over: they count as streams of the peer's."""
+        return self.receiver.detached
+
+    @detached.setter
+    def detached(self, number: int) -> None:
+        self.receiver.detached = number
+
+    @property
+    def held_size(self) -> int:
+        """The charged size in bytes of the frames that wait for the application to let the client in."""
+        return self._handshake.gate.size if isinstance(self._handshake, ServerHandshake) else 0
+
+    @property
+    def deadline(self) -> float:
+        """The next time at which ``expire`` has something to do, as far as is known; infinite when nothing is due."""
+        return self.keepalive.deadline if self.state in TICKING and not self._suspended else math.inf
+
+    @property
+    def patience_until(self) -> float:
+        """The time at which ``expire`` declares a silent peer dead; infinite while silence is not timed."""
+        return self.keepalive.death if self.state in TICKING and not self._suspended else math.inf
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether reading must pause: replies wait for a peer that does not read, or the gate holds enough."""
+        outbox, limits = self.outbox, self.limits
+        # The frame that frees a stalled store lies behind all that the peer sent before it: read on for longer.
+        patience = STALLED if outbox.is_stalled else 1
+        return (
+            outbox.reply_size >= patience * limits.reply_size
+            or outbox.reply_frames >= patience * limits.reply_frames
+            or (isinstance(self._handshake, ServerHandshake) and self._handshake.gate.is_full)
+        )
+
+    def open_streams(self) -> list[Stream]:
+        """Return all streams of both sides, as they are now."""
+        return self.table.all()
+
+    def check_request(self, interaction: Interaction, payload: Payload) -> None:
+        """Raise ``Unsupported`` where the dialect lacks the interaction."""
+        if interaction not in self.dialect.interactions:
+            raise Unsupported(f"{self.dialect.name} has no {interaction.value}")
+
+    def check_route(self) -> None:
+        """Accept: every RSocket dialect carries routes in its metadata."""
+
+    def cost(self, entries: tuple[Entry, ...]) -> int:
+        """Return the permits that these entries cost. Raise ``Unsupported`` if the dialect has no entries."""
+        if not self.dialect.entries:
+            raise Unsupported(f"{self.dialect.name} has no extension entries")
+        return cost_of(entries)
+
+    def cut_off(self, lost: ConnectionLost) -> RSocketError:
+        """Return the error that ends the session after its transport ended: ``lost`` itself."""
+        return lost
+
+    # The handshake of a client
 
     def start_client(
         self, terms: ClientTerms, now: float, *, grants: bool = True, said: tuple[SetupFrame, bytes] | None = None
     ) -> None:
         """Send SETUP, and with leases a first LEASE without bounds, unless ``grants`` is false.
 
-        ``said`` is the SETUP of these terms, for those who have made it already to see whether it can be said.
-        Raises ``LocalProtocolError`` for terms that the dialect can't say.
+        ``said`` is the SETUP of these terms as a frame and encoded, if the caller has made it already. Raise
+        ``LocalProtocolError`` for terms that the dialect can't say.
         """
-        ClientBeginning(self, terms, grants=grants).start(now, said)
+        if said is None:
+            frame = setup_frame(self.dialect, terms)
+            encoded = self.dialect.codec.encode(frame)
+        else:
+            frame, encoded = said
+        self.outbox.put_signal(encoded)
+        if terms.resume_token is not None and not self.dialect.entries:
+            self._count_positions(self.resume_handshake.agree_as_client(terms.resume_token, terms))
+        if not frame.ack:
+            self._open_client(terms, now, grants=grants)
+            return
+        # RSX-SETUP-03: nothing is sent until the answer, but silence counts.
+        self.state = State.ASKING
+        self._handshake = ClientHandshake(self.dialect, terms, grants=grants)
+        self.keepalive = KeepaliveTimer(math.inf, terms.keepalive.max_lifetime, now)
+        self.attention = True
+
+    def _open_client(self, terms: ClientTerms, now: float, *, grants: bool) -> None:
+        if self.dialect.codec.writes(KeepaliveFrame):
+            self.keepalive = KeepaliveTimer(terms.keepalive.interval, terms.keepalive.max_lifetime, now)
+        self.state = State.OPEN
+        self._handshake = None
+        self.attention = True
+        if terms.lease:
+            self._agree_leases()
+            if grants and not self.dialect.implicit_lease:
+                self.grant(UNLIMITED_LEASE, now)  # RS10-CON-11
+
+    def _is_answer(self, handshake: ClientHandshake, data: bytes) -> bool:
+        """Take the server's answer to the SETUP. Return ``False`` for another frame, which may come before it."""
+        frame = handshake.answer(data)
+        if frame is None:
+            return False
+        if frame.stream_id:
+            self.control.ignored += 1  # ALL-RCT-07
+            return True
+        try:
+            handshake.check_grants(frame)
+        except UnsupportedSetup as error:
+            self.end_with(CONNECTION_ERROR, error.data, error)  # RSX-OK-02
+            return True
+        terms = handshake.terms
+        self.control.established = True
+        if terms.resume_token is not None:
+            self._count_positions(self.resume_handshake.agree_as_client(terms.resume_token, terms))
+        self._open_client(terms, self.receiver.now, grants=handshake.grants)
+        self.receiver.events.append(SetupAccepted(frame.extensions))
+        return True
+
+    # The handshake of a server
 
     def start_server(self, *, grants_leases: bool, own_size: bool = True) -> None:
         """Wait for SETUP. ``own_size`` says that the fragment size is the application's, whatever the client joins."""
-        self.beginning = ServerBeginning(self, grants_leases=grants_leases, own_size=own_size)
+        gate = SetupGate(self.dialect, self.limits, self.table, self.control.is_for_session)
+        self._handshake = ServerHandshake(
+            *(self.dialect, gate, self.limits.setup_size),
+            grants_leases=grants_leases,
+            own_size=own_size,
+            offers_resume=self._resume is not None,
+        )
+
+    def _take_setup(self, handshake: ServerHandshake, data: bytes) -> None:
+        """Take the SETUP, and hold what follows until the application accepts it.
+
+        Raise the ``SetupError`` that refuses the client.
+        """
+        admitted = handshake.admit(data)
+        frame = admitted.frame
+        self.state = State.GATED
+        self.attention = True
+        self.control.established = True
+        # Without a lifetime silence alone kills nothing.
+        self.keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, self.receiver.now)
+        if not admitted.joins_fragments:
+            self.commands.cut_above(UNCUT)
+        if self._resume is not None:
+            self._count_positions(self._resume.agree_as_server(frame))
+        if frame.lease:
+            self._agree_leases()
+        if admitted.granted is not None:
+            if self._resume is not None:
+                self._resume.grants = admitted.granted
+            self.outbox.hold()
+        self.receiver.events.append(SetupReceived(admitted.setup))
 
     def accept(self, now: float, granted: tuple[Entry, ...] = ()) -> list[Event]:
         """The application takes the SETUP, and grants these entries of it; what was held for it happens now."""
-        if self.state is not State.GATED or not isinstance(self.beginning, ServerBeginning):
+        handshake = self._handshake
+        if self.state is not State.GATED or not isinstance(handshake, ServerHandshake):
             return []
-        held = self.beginning.open(granted)
+        self.state = State.OPEN
+        self._handshake = None
+        if handshake.gate.owes_answer:
+            # RSX-OK-01: before anything else.
+            answer = SetupOkFrame(Payload(), (*handshake.granted, *granted))
+            self.outbox.release(self.dialect.codec.encode(answer))
+        held = handshake.gate.open()
         return self._process(held, now) if held else []
-
-    @property
-    def held_size(self) -> int:
-        """What waits for the application to let the client in, each frame with what holding it costs."""
-        return self.beginning.held_size if isinstance(self.beginning, ServerBeginning) else 0
 
     def refuse(self, error: SetupError) -> list[Event]:
         """The application refuses the SETUP; held requests are dropped."""
@@ -119,15 +471,37 @@ class Session(Standing):
             self.end_with(error.code, error.data, error)
         return self._collected()
 
+    def _take_early(self, data: bytes) -> bool:
+        """Take or hold a frame that came before the session is open. Return whether it is still to be processed."""
+        handshake = self._handshake
+        if isinstance(handshake, ClientHandshake):
+            return not self._is_answer(handshake, data)
+        if handshake is None:
+            return False  # it is over, or was never started
+        if self.state is State.NEW:
+            self._take_setup(handshake, data)
+            return False
+        if handshake.gate.admits(data):
+            return True
+        handshake.gate.hold(data)
+        return False
+
+    # What the connection sends
+
     def grant(self, lease: Lease, now: float) -> None:
         """Allow the peer so many requests for so long; does nothing where leases were not agreed."""
         if self.state is not State.OVER:
             self.control.grant(lease, now)
 
+    def _agree_leases(self) -> None:
+        """Require permits of both sides from now on."""
+        leases = Leases(client=self.client, implicit=self.dialect.implicit_lease)
+        self.control.leases = self.receiver.leases = leases
+
     def ping(self, token: object) -> None:
         """Ask for a sign of life; ``Pong`` with this token is its answer, in order.
 
-        Raises ``Unsupported`` where the dialect has none.
+        Raise ``Unsupported`` where the dialect has none.
         """
         self.control.ping(token)
 
@@ -156,41 +530,25 @@ class Session(Standing):
             self.has_announced = True
             self.attention = True
 
-    def close(self, error: RSocketError | None = None) -> None:
-        """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
-        if self.error is None:
-            self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
-        self.state = State.OVER
-        self.attention = True
-        self.outbox.drop_held()
-        self.resume_handshake.close()
-        self.beginning = None
-
-    def forget(self) -> None:
-        """Nothing is written any more, and who keeps the connection keeps nothing that it sent."""
-        self.outbox.clear()
-
     # What the peer and the clock say
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
         """Take whole frames, in order. Nothing that a peer can send raises."""
         if self.state is State.OVER:
             return []
-        self.keepalive.heard(now)
-        if not self.resume_handshake.offered:
-            return self._process(frames, now)
-        return self._receive_counted(frames, now)
+        self.keepalive.last_heard = now
+        return self._process(frames, now) if self._resume is None else self._receive_counted(self._resume, frames, now)
 
-    def _receive_counted(self, frames: Sequence[bytes], now: float) -> list[Event]:
+    def _receive_counted(self, resume: ResumeHandshake, frames: Sequence[bytes], now: float) -> list[Event]:
         """The same where positions count: from the frame behind the SETUP on, which may come in one read with it."""
         events: list[Event] = []
-        self.resume_handshake.heard = True
+        resume.heard = True
         while frames and self.state in (State.NEW, State.ASKING):
             events += self._process(frames[:1], now)
             frames = frames[1:]
-        if self.resume_handshake.resumption is not None:
+        if resume.positions is not None:
             try:
-                self.resume_handshake.resumption.count(frames)
+                resume.positions.count(frames)
             except RemoteProtocolError as error:
                 self._fail(error)
                 return events + self._collected()
@@ -198,6 +556,70 @@ class Session(Standing):
             events += self._process(frames, now)
             self.control.report_position()
         return events
+
+    def _process(self, frames: Sequence[bytes], now: float) -> list[Event]:
+        receiver, control = self.receiver, self.control
+        receiver.now = now
+        patterns = self.patterns
+        index, count = 0, len(frames)
+        is_open = self.state is State.OPEN and control.established
+        try:
+            while index < count:
+                if is_open and patterns is not None:
+                    taken = take_plain(receiver, patterns, frames, index)
+                    if taken:
+                        index += taken
+                        continue
+                self._take(frames[index], now)
+                index += 1
+                is_open = self.state is State.OPEN and control.established
+        except RemoteProtocolError as error:
+            self._fail(error)
+        except EndedByPeer as end:
+            # rsocket-java says CONNECTION_ERROR when an application disposes of a connection.
+            is_connection_error = isinstance(end.error, ConnectionLost) and end.error.code == CONNECTION_ERROR
+            self._end(end.error, ordinary=is_connection_error and not self._has_open)
+        except SetupError as refusal:
+            self.end_with(refusal.code, refusal.data, refusal)
+        if (self.outbox.reply_size or self.state is not State.OPEN) and self.is_congested:
+            self.attention = True
+        events, receiver.events = receiver.events, []
+        return events
+
+    def _take(self, data: bytes, now: float) -> None:
+        """Take one frame, unless it has to wait for the handshake."""
+        codec, receiver, control = self.dialect.codec, self.receiver, self.control
+        if len(data) > DATA_LIMIT:
+            data = codec.shortened(data, DATA_LIMIT)
+        if self.state is not State.OPEN and not self._take_early(data):
+            return
+        try:
+            frame = codec.decode(data)
+        except RemoteProtocolError as error:
+            self._skip(data, error)
+            return
+        kind = type(frame)
+        handler = STREAM_HANDLERS.get(kind) or (SHARED_HANDLERS.get(kind) if frame.stream_id else None)
+        if handler is not None:
+            handler(receiver, frame)
+        else:
+            self._take_connection_frame(frame, now)
+        if not control.established:
+            control.established = control.shows_acceptance(frame)
+
+    def _take_connection_frame(self, frame: Frame, now: float) -> None:
+        for event in self.control.receive(frame, now):
+            if isinstance(event, PeerDraining):
+                self.drain()
+            self.receiver.events.append(event)
+
+    def _skip(self, data: bytes, error: RemoteProtocolError) -> None:
+        """Skip a frame that was not understood, answer it if it is a request, or raise ``error`` again."""
+        request = self.control.unread_request(data, error)
+        if request is None:
+            self.control.skip(data, error)
+        else:
+            self.receiver.refuse_unread(request.stream_id, request.interaction, request.code, request.text)
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
         """The transport could not find the next frame: there is no way on (ALL-RCT-05)."""
@@ -210,7 +632,7 @@ class Session(Standing):
 
     def forgive_silence(self, now: float) -> None:
         """Nothing was read, and that was not the peer's doing: its silence counts from now on."""
-        self.keepalive.heard(now)
+        self.keepalive.last_heard = now
 
     def excuse(self, now: float) -> None:
         """What is due now may have been due for long: nobody is to blame for what could not be asked of it."""
@@ -234,53 +656,7 @@ class Session(Standing):
                 self.end_with(CONNECTION_ERROR, silence.encode(), lost)
         return self._collected()
 
-    def _process(self, frames: Sequence[bytes], now: float) -> list[Event]:
-        receiver, control = self.receiver, self.control
-        receiver.now = now
-        codec = self.dialect.codec
-        decode, patterns = codec.decode, self.patterns
-        index, count = 0, len(frames)
-        is_open = self.state is State.OPEN and control.established
-        try:
-            while index < count:
-                whole = frames[index]
-                if is_open and patterns is not None:
-                    taken = take_plain(receiver, patterns, frames, index)
-                    if taken:
-                        index += taken
-                        continue
-                index += 1
-                data = whole if len(whole) <= DATA_LIMIT else codec.shortened(whole, DATA_LIMIT)
-                if self.state is not State.OPEN and (self.beginning is None or not self.beginning.lets_through(data)):
-                    continue
-                try:
-                    frame = decode(data)
-                except RemoteProtocolError as error:
-                    control.skip(data, error)
-                    continue
-                handler = STREAM_HANDLERS.get(type(frame))
-                if handler is not None:
-                    handler(receiver, frame)
-                else:
-                    control.receive(frame)
-                    self.attention = self.attention or receiver.draining
-                if not control.established:
-                    control.established = control.shows_acceptance(frame)
-                is_open = self.state is State.OPEN and control.established
-        except RemoteProtocolError as error:
-            self._fail(error)
-        except EndedByPeer as end:
-            # rsocket-java says CONNECTION_ERROR when an application disposes of a connection.
-            is_connection_error = isinstance(end.error, ConnectionLost) and end.error.code == CONNECTION_ERROR
-            self._end(end.error, ordinary=is_connection_error and not self._has_open)
-        except SetupError as refusal:
-            self.end_with(refusal.code, refusal.data, refusal)
-        if (self.outbox.reply_size or self.state is not State.OPEN) and self.is_congested:
-            self.attention = True
-        return self._collected()
-
     def _collected(self) -> list[Event]:
-        self.attention = True
         events, self.receiver.events = self.receiver.events, []
         return events
 
@@ -301,21 +677,35 @@ class Session(Standing):
         if self.has_announced:
             self.announce_close(last=False)  # it has no position, so it is said anew
 
+    def _count_positions(self, positions: ResumePositions | None) -> None:
+        """Count the bytes of streams from now on; ``None`` for a session that can't be resumed."""
+        self.control.positions = self.commands.positions = positions
+
+    def _ask_position(self) -> bytes:
+        """Return the KEEPALIVE that asks the peer how far it got, because the store is half full."""
+        return self.control.asked_beat()
+
+    def _overflow(self) -> bool:
+        """Handle a full store: return whether the session goes on without resumption."""
+        gave_up = self.resume_handshake.overflow()
+        self.attention = self.attention or gave_up
+        return gave_up
+
     # Ends
 
     def error_frame(self, code: int, data: bytes) -> bytes:
-        """ERROR on stream 0."""
+        """Return an encoded ERROR on stream 0."""
         code = (self.dialect.setup_codes or {}).get(code, code)
         return self.dialect.codec.encode(self.commands.error_frame(0, code, data))
 
     def _fail(self, error: RemoteProtocolError) -> None:
-        """The one place where a fault of the peer's becomes its answer on the wire and our own end."""
+        """Turn a fault of the peer into its answer on the wire and our own end. Nothing else does."""
         lost = ConnectionLost(f"the peer broke the protocol: {error}", code=CONNECTION_ERROR)
         lost.__cause__ = error.with_traceback(None)  # which would keep the frames of our own that read it
         self.end_with(CONNECTION_ERROR, str(error).encode(), lost)
 
     def end_with(self, code: int, data: bytes, error: RSocketError) -> None:
-        """Say why, then end."""
+        """Send the reason, then end."""
         if self.dialect.has_connection_error or code in SETUP_ERRORS:
             self.outbox.put_reply(self.error_frame(code, data))
         self._end(error)
@@ -329,3 +719,18 @@ class Session(Standing):
         self.outbox.discard_queues()
         self.close(error)
         self.receiver.events.append(SessionEnded(error, ordinary))
+
+    def close(self, error: RSocketError | None = None) -> None:
+        """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
+        if self.error is None:
+            self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
+        self.state = State.OVER
+        self.attention = True
+        self.outbox.drop_held()
+        if self._resume is not None:
+            self._resume.close()
+        self._handshake = None
+
+    def forget(self) -> None:
+        """Nothing is written any more: keep nothing that was to be sent."""
+        self.outbox.clear()

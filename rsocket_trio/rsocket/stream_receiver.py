@@ -10,6 +10,7 @@ from rsocket_trio.mux.events import (
     CreditGranted,
     Event,
     ItemReceived,
+    MetadataPushed,
     PeerFault,
     RequestReceived,
     SendingCancelled,
@@ -42,7 +43,7 @@ from rsocket_trio.rsocket.frames import (
     RequestFrame,
     RequestNFrame,
 )
-from rsocket_trio.rsocket.lease import CancelBudget, Permits
+from rsocket_trio.rsocket.lease import CancelBudget, Leases
 from rsocket_trio.rsocket.stream_sender import StreamSender
 from rsocket_trio.rsocket.stream_table import RESPONDERS_HALVES, Stream, StreamTable
 
@@ -54,8 +55,8 @@ EMPTY = Payload()
 class StreamReceiver:
     """The rules for received frames on streams. Events are collected in ``events``.
 
-    ``now`` is the time of the frames at hand, ``draining`` refuses new requests, ``granted`` is what this side's
-    lease still allows the peer (``None`` without leases), ``detached`` are handlers that still run although their
+    ``now`` is the time of the frames at hand, ``draining`` refuses new requests, ``leases`` are those of
+    both sides (``None`` without leases), ``detached`` are handlers that still run although their
     stream is over: they count as streams. ``ignored`` counts frames without effect, ``refused`` refused requests.
     """
 
@@ -67,8 +68,8 @@ class StreamReceiver:
         "dialect",
         "draining",
         "events",
-        "granted",
         "ignored",
+        "leases",
         "limits",
         "now",
         "refused",
@@ -88,7 +89,7 @@ class StreamReceiver:
         self._cancels = CancelBudget(limits.cancels, limits.cancel_rate)
         self.now = 0.0
         self.draining = False
-        self.granted: Permits | None = None
+        self.leases: Leases | None = None
         self.detached = 0
         self.refused = 0
 
@@ -143,6 +144,9 @@ class StreamReceiver:
 
     def on_error(self, frame: ErrorFrame) -> None:
         """End the stream both ways."""
+        if self.dialect.misplaces(frame.stream_id, frame.code):
+            self.ignored += 1  # ALL-RCT-07
+            return
         table = self.table
         stream = table.find(frame.stream_id) if self.dialect.ids_have_parity else table.mine.get(frame.stream_id)
         table.late.pop(frame.stream_id, None)
@@ -173,7 +177,9 @@ class StreamReceiver:
         """Take metadata for a stream: this side's own, if both sides have one of that id (RS00-MP-04)."""
         table = self.table
         stream = table.mine.get(frame.stream_id) or table.theirs.get(frame.stream_id)
-        if not self.dialect.pushes_on_streams:
+        if self.dialect.any_push_id:
+            self.events.append(MetadataPushed(frame.metadata))
+        elif not self.dialect.pushes_on_streams:
             self.ignored += 1  # RS10-UNX-13
             text = f"metadata pushed on stream {frame.stream_id} is ignored: {self.dialect.name} has it on stream 0"
             self.events.append(PeerFault(text, ignored=True))
@@ -225,7 +231,7 @@ class StreamReceiver:
             return REJECTED, f"{self.limits.streams} streams are open already"
         if frame.extensions and misdirected(frame.extensions):
             return REJECTED, "a broker's address is unicast, multicast or shard"
-        if self.granted is not None and not self.granted.take(self.now, cost_of(frame.extensions)):
+        if self.leases is not None and not self.leases.admits(self.now, cost_of(frame.extensions)):
             return REJECTED, self.dialect.lease_refusal
         return None
 

@@ -183,7 +183,7 @@ class StreamSender:
         "_plain_size",
         "_table",
         "_whole_size",
-        "resumption",
+        "positions",
     )
 
     def __init__(
@@ -204,7 +204,7 @@ class StreamSender:
         self._table = table
         self._outbox = outbox
         self._whole_size = min(whole_size, dialect.codec.largest)
-        self.resumption: ResumePositions | None = None
+        self.positions: ResumePositions | None = None
         self._patterns = patterns
         # As cut_above has it, spelled out: a connection is made for many a single request.
         self._fragment_size = fragment_size
@@ -230,7 +230,7 @@ class StreamSender:
         if interaction not in self._dialect.interactions:
             raise Unsupported(f"{self._dialect.name} has no {interaction.value}")
         fixed = 0 if initial_n is None else self._dialect.request_n_field
-        if self.resumption is not None and self._dialect.entries:
+        if self.positions is not None and self._dialect.entries:
             entries = with_mark(entries)
         if entries:
             if not self._dialect.entries:
@@ -242,8 +242,8 @@ class StreamSender:
             self._check_extras(payload)
             patterns = None
         stream = self._table.new(interaction)
-        if self.resumption is not None:
-            self.resumption.opened(stream.id, entries)
+        if self.positions is not None:
+            self.positions.opened(stream.id, entries)
         stream.granted = self._beyond + (1 if initial_n is None else initial_n)
         if complete:
             stream.open &= ~SENDING
@@ -261,11 +261,11 @@ class StreamSender:
 
     def _check_room(self, fixed: int, payload: Payload) -> None:
         """Raise ``LocalProtocolError`` if the first fragment can never fit into the resumption store."""
-        if self.resumption is not None:
+        if self.positions is not None:
             size = self._header + fixed + len(mime_fields("", payload)[1]) + self._dialect.metadata_header
-            if size > self.resumption.store_bytes:
+            if size > self.positions.store_bytes:
                 raise LocalProtocolError(
-                    f"a request begins with {size} bytes: the store for resumption has {self.resumption.store_bytes}"
+                    f"a request begins with {size} bytes: the store for resumption has {self.positions.store_bytes}"
                 )
 
     def _check_extras(self, payload: Payload) -> None:

@@ -135,6 +135,10 @@ class StreamTable:
         """The stream of this id, whoever opened it; this side's where ids tell nothing."""
         return self.mine.get(stream_id) or self.theirs.get(stream_id)
 
+    def all(self) -> list[Stream]:
+        """Return the streams of both sides, as they are now."""
+        return [*self.mine.values(), *self.theirs.values()]
+
     def new(self, interaction: Interaction) -> Stream:
         """A stream of this side's. Raises ``LocalProtocolError`` when ids are used up."""
         stream_id = self._ids.take(self.mine)

@@ -153,8 +153,8 @@ class ResumablePair:
 
 
 def resumption(session: Session) -> ResumePositions:
-    assert session.resume_handshake.resumption is not None
-    return session.resume_handshake.resumption
+    assert session.resume_handshake.positions is not None
+    return session.resume_handshake.positions
 
 
 def items(events: list[Event]) -> list[bytes]:

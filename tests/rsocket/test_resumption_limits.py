@@ -283,7 +283,7 @@ def test_frames_kept_are_those_of_the_outbox() -> None:
 @by_frames
 def test_an_answer_that_frees_nothing_is_no_reason_to_ask_again(dialect: Dialect) -> None:
     pair = ResumablePair(dialect, store_bytes=1024)
-    resumption, outbox = pair.server.resume_handshake.resumption, pair.server.outbox
+    resumption, outbox = pair.server.resume_handshake.positions, pair.server.outbox
     assert resumption is not None
     assert isinstance(outbox, RetainingOutbox)
     outbox.asked = True
@@ -330,8 +330,8 @@ def test_what_comes_in_one_read_with_the_answer_to_the_setup_counts_as_if_it_cam
         frames += [whole(frame) for frame in server.outbox.take()]
         for read in [frames] if together else [[frame] for frame in frames]:
             client.receive(read, pair.now)
-        assert client.resume_handshake.resumption is not None
-        positions.append(client.resume_handshake.resumption.received)
+        assert client.resume_handshake.positions is not None
+        positions.append(client.resume_handshake.positions.received)
         assert positions[-1] == len(frames[-1])
 
     assert positions[0] == positions[1]

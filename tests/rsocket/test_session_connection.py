@@ -22,8 +22,7 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
-from rsocket_trio.rsocket.session import Session
-from rsocket_trio.rsocket.standing import State
+from rsocket_trio.rsocket.session import Session, State
 from rsocket_trio.rsocket.stream_sender import checked_fragment_size
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.pairs import SessionPair, client_terms
@@ -74,11 +73,11 @@ def test_a_setup_waits_for_the_application(dialect: Dialect) -> None:
 
 @each_dialect
 @pytest.mark.parametrize("accepted", [True, False], ids=["accepted", "refused"])
-def test_nothing_of_the_beginning_is_kept_once_a_connection_is_open_or_over(dialect: Dialect, accepted: bool) -> None:
+def test_nothing_of_the_handshake_is_kept_once_a_connection_is_open_or_over(dialect: Dialect, accepted: bool) -> None:
     pair = SessionPair(dialect, met=False, limits=Limits(held_frames=1))
     pair.client.commands.open(RR, Payload(b"x"))
     pair.exchange()
-    assert pair.server.beginning is not None
+    assert pair.server._handshake is not None
     assert pair.server.is_congested
 
     if accepted:
@@ -87,7 +86,7 @@ def test_nothing_of_the_beginning_is_kept_once_a_connection_is_open_or_over(dial
         pair.server.refuse(RejectedSetup("no"))
     pair.exchange()
 
-    assert [session.beginning for session in (pair.client, pair.server)] == [None, None]
+    assert [session._handshake for session in (pair.client, pair.server)] == [None, None]
     assert not pair.server.is_congested
 
 

@@ -27,9 +27,8 @@ from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.payloads import Complexity, KeepaliveTerms, Resumable, entry_of
 from rsocket_trio.rsocket.extensions.terms import as_entries, asked, cost_of, grants, misdirected, refusal, stated
 from rsocket_trio.rsocket.frames import SetupFrame
-from rsocket_trio.rsocket.session import Session
-from rsocket_trio.rsocket.setup import setup_frame
-from rsocket_trio.rsocket.standing import State
+from rsocket_trio.rsocket.handshake import setup_frame
+from rsocket_trio.rsocket.session import Session, State
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.pairs import SessionPair, client_terms
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.mux.events import EntriesReceived
-from rsocket_trio.rsocket.connection_frames import Control
+from rsocket_trio.rsocket.connection_frames import ConnectionFrames, Events, UnreadRequest
 from rsocket_trio.rsocket.extensions.blocks import Entry, MalformedExtension, UnknownExtension
 from rsocket_trio.rsocket.extensions.payloads import (
     AT_EXT,
@@ -28,7 +28,7 @@ OURS = (Beat, Permits, ResumePosition)
 """What the entries of an EXT can say that concerns the session and no application."""
 
 
-class EntryControl(Control):
+class EntryFrames(ConnectionFrames):
     """The same frames; those of EXT's one type that has entries are read here, and sent instead of others."""
 
     __slots__ = ()
@@ -43,13 +43,13 @@ class EntryControl(Control):
 
     def report_position(self) -> None:
         """RSX-RES-05: after every quarter of the store."""
-        resumption = self.resumption
-        if isinstance(resumption, MarkedPositions) and resumption.unreported * REPORTS >= resumption.store_bytes:
-            self._put_position(resumption)
+        positions = self.positions
+        if isinstance(positions, MarkedPositions) and positions.unreported * REPORTS >= positions.store_bytes:
+            self._put_position(positions)
 
-    def _put_position(self, resumption: MarkedPositions) -> None:
-        resumption.unreported = 0
-        self._outbox.put_signal(self._encode(_block(entry_of(ResumePosition(resumption.received)))))
+    def _put_position(self, positions: MarkedPositions) -> None:
+        positions.unreported = 0
+        self._outbox.put_signal(self._encode(_block(entry_of(ResumePosition(positions.received)))))
 
     def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
         """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
@@ -62,12 +62,11 @@ class EntryControl(Control):
             raise LocalProtocolError(f"EXT of type {EXTENSION_BLOCK} has extension entries here, and no other body")
         super().extension(ext_type, body, ignore=ignore)
 
-    def receive(self, frame: Frame) -> None:
-        """Take a frame that is none of a stream's."""
+    def receive(self, frame: Frame, now: float) -> Events:
+        """Take a frame that concerns no stream. Return what it was."""
         if isinstance(frame, ExtFrame) and frame.ext_type == EXTENSION_BLOCK:
-            self._on_block(frame)
-        else:
-            super().receive(frame)
+            return self._on_block(frame, now)
+        return super().receive(frame, now)
 
     def is_for_session(self, data: bytes) -> bool:
         """Whether an EXT frame concerns nobody but the session, so that no gate need hold it."""
@@ -77,49 +76,46 @@ class EntryControl(Control):
             return True
         return isinstance(frame, ExtFrame) and frame.ext_type == EXTENSION_BLOCK and not _others(frame)
 
-    def refuse_unread(self, data: bytes, error: RemoteProtocolError) -> bool:
-        """Answer a request whose extension block can't be read (RSX-TLV-07, RSX-TLV-08); ``False`` for all else."""
+    def unread_request(self, data: bytes, error: RemoteProtocolError) -> UnreadRequest | None:
+        """Return the answer to a request whose extension block can't be read (RSX-TLV-07, RSX-TLV-08)."""
         codec = self._dialect.codec
         header = codec.header(data)
         row = codec.row(header.number) if header is not None else None
         if header is None or row is None or row.frame is not RequestFrame or not isinstance(error, BLOCK_ERRORS):
-            return False
+            return None
         code = REJECTED if isinstance(error, UnknownExtension) else INVALID
-        self._receiver.refuse_unread(header.stream_id, row.interaction, code, str(error))
-        return True
+        return UnreadRequest(header.stream_id, row.interaction, code, str(error))
 
-    def _on_block(self, frame: ExtFrame) -> None:
-        receiver = self._receiver
+    def _on_block(self, frame: ExtFrame, now: float) -> Events:
         if frame.stream_id:
-            receiver.ignored += 1  # ALL-RCT-07
-            return
+            return self._ignore(frame, now)  # ALL-RCT-07
+        events: Events = ()
         for entry in frame.extensions:
             content = AT_EXT.read(entry)
             if isinstance(content, Beat):
-                self._on_beat(content)
+                events += self._on_beat(content)
             elif isinstance(content, Permits):
-                self._on_permits(content)
-            elif isinstance(content, ResumePosition) and self.resumption is not None:
-                self.resumption.confirmed(content.last_received_position)
+                events += self._on_permits(content, now)
+            elif isinstance(content, ResumePosition) and self.positions is not None:
+                self.positions.confirmed(content.last_received_position)
         others = _others(frame)
-        if others:
-            receiver.events.append(EntriesReceived(others))
+        return (*events, EntriesReceived(others)) if others else events
 
-    def _on_beat(self, beat: Beat) -> None:
-        if beat.respond:
-            self.established = True
-            if isinstance(self.resumption, MarkedPositions):
-                self._put_position(self.resumption)
-            self._outbox.put_reply(self._encode(self.beat(KeepaliveFrame(False, 0, beat.data))))
-        else:
-            self._pong()
+    def _on_beat(self, beat: Beat) -> Events:
+        if not beat.respond:
+            return self._pong()
+        self.established = True
+        if isinstance(self.positions, MarkedPositions):
+            self._put_position(self.positions)
+        self._outbox.put_reply(self._encode(self.beat(KeepaliveFrame(False, 0, beat.data))))
+        return ()
 
-    def _on_permits(self, permits: Permits) -> None:
+    def _on_permits(self, permits: Permits, now: float) -> Events:
         self.established = True
         if permits.strategy != REQUESTS_COUNT:
-            self._receiver.ignored += 1  # It was not selected.
-        else:
-            self._on_lease(LeaseFrame(permits.time_to_live_ns, permits.number))
+            self.ignored += 1  # It was not selected.
+            return ()
+        return self._on_lease(LeaseFrame(permits.time_to_live_ns, permits.number), now)
 
 
 def _block(entry: Entry, *, ignore: bool = False) -> ExtFrame:

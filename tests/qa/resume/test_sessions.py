@@ -112,7 +112,7 @@ async def test_a_full_store_stalls_the_sender_until_the_peer_says_what_it_has(
         await trio.sleep(1)
         assert len(came) == stalled_at
 
-        everything = connection._engine.session.resume_handshake.resumption.store.position  # type: ignore[attr-defined]
+        everything = connection._engine.session.resume_handshake.positions.store.position  # type: ignore[attr-defined]
         await peer.dialled[0].send(KeepaliveFrame(False, everything))
         await trio.sleep(1)
         assert len(came) > stalled_at

@@ -1,0 +1,316 @@
+"""The handshake of a new connection: SETUP and its answer in either role, and the gate that holds frames meanwhile.
+
+Nothing here changes a session: each step returns its outcome as a value, or raises the error that ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from rsocket_trio.errors import (
+    InvalidSetup,
+    RejectedResume,
+    RejectedSetup,
+    RemoteProtocolError,
+    SetupError,
+    UnsupportedSetup,
+)
+from rsocket_trio.limits import Limits, charged
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.extensions import terms as extension_terms
+from rsocket_trio.rsocket.extensions.blocks import LEASE, Entry
+from rsocket_trio.rsocket.extensions.payloads import ResumeRequest
+from rsocket_trio.rsocket.frames import (
+    ErrorFrame,
+    ExtFrame,
+    MetadataPushFrame,
+    PayloadFrame,
+    ResumeFrame,
+    SetupFrame,
+    SetupOkFrame,
+)
+from rsocket_trio.rsocket.stream_table import StreamTable
+from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Keepalive, Lease, Setup
+from rsocket_trio.values import value
+
+UNLIMITED_LEASE = Lease(MAX_REQUESTS, MAX_SECONDS)
+"""The lease that a client grants a server's requests if its application has no policy of its own."""
+
+ANSWERS = (PayloadFrame, ErrorFrame)
+"""Frames that only a responder sends, where the two sides' ids tell nothing."""
+
+FOR_HANDLERS = (MetadataPushFrame, ExtFrame)
+"""Frames for the connection that an application's handlers take: none of those runs before the gate is open."""
+
+
+@value
+class ClientTerms:
+    """The terms that a client puts into its SETUP."""
+
+    payload: Payload
+    data_mime: str | int
+    metadata_mime: str | int
+    keepalive: Keepalive
+    lease: bool
+    strict: bool
+    entries: tuple[Entry, ...] = ()
+    resume_token: bytes | None = None
+
+
+def setup_frame(dialect: Dialect, terms: ClientTerms, *, position: int | None = None) -> SetupFrame:
+    """Return the SETUP of this dialect for those terms; with ``position`` the one that resumes from there."""
+    if dialect.entries:
+        resume = None if terms.resume_token is None else ResumeRequest(terms.resume_token, position)
+        entries = (*extension_terms.asked(terms.keepalive, lease=terms.lease, resume=resume), *terms.entries)
+        ack = any(entry.ack for entry in entries)
+        version, mimes = (dialect.major, dialect.minor), (terms.metadata_mime, terms.data_mime)
+        return SetupFrame(*version, 0.0, 0.0, *mimes, terms.payload, ack=ack, extensions=entries)
+    return SetupFrame(
+        dialect.major,
+        dialect.minor,
+        terms.keepalive.interval,
+        terms.keepalive.max_lifetime,
+        terms.metadata_mime,
+        terms.data_mime,
+        terms.payload,
+        lease=terms.lease,
+        strict=terms.strict and dialect.strict,
+        resume_token=terms.resume_token,
+    )
+
+
+def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool, resumes: bool = False) -> SetupFrame:
+    """Return the SETUP that a server's first frame is; ``limit`` is in bytes, its resume token not counted.
+
+    Terms that stand in extension entries are in its fields as well, leases if they are granted. Raise the
+    ``SetupError`` to refuse it with.
+    """
+    codec = dialect.codec
+    try:
+        frame = codec.decode(data)
+    except RemoteProtocolError as error:
+        header = codec.header(data)
+        row = codec.row(header.number) if header is not None else None
+        if row is not None and row.frame is SetupFrame:
+            raise extension_terms.unreadable(error) from None
+        # ALL-RCT-04: whatever its ignore flag says.
+        raise InvalidSetup(str(error)) from None
+    if isinstance(frame, ResumeFrame) and not frame.stream_id:
+        # RS10-RSM-17; where resumption is offered, a RESUME never gets here.
+        raise RejectedResume("resumption is not offered here")
+    if not isinstance(frame, SetupFrame) or frame.stream_id:
+        name = codec.name_of(frame)
+        raise InvalidSetup(f"the first frame must be SETUP on stream 0, not {name}")  # RS10-CON-02
+    if dialect.entries:
+        frame = stated(dialect, frame)
+    size = len(data) - len(frame.resume_token or b"")
+    if size > limit:
+        raise InvalidSetup(f"SETUP of {size} bytes, limit {limit}")
+    refused = refusal(dialect, frame, grants_leases=grants_leases, resumes=resumes)
+    if refused is not None:
+        raise refused
+    if dialect.entries:
+        granted = extension_terms.grants(frame, grants_leases=grants_leases, resumes=resumes)
+        frame = attrs.evolve(frame, lease=any(entry.ext == LEASE for entry in granted))
+    return frame
+
+
+def stated(dialect: Dialect, frame: SetupFrame) -> SetupFrame:
+    """Return the same SETUP; terms that stand in extension entries are in its fields, too."""
+    return extension_terms.stated(frame) if dialect.entries else frame
+
+
+def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> SetupError | None:
+    """Return why a server of this dialect can't accept this SETUP, or ``None``."""
+    versions = dialect.versions or {(dialect.major, dialect.minor)}
+    if (frame.major, frame.minor) not in versions:
+        # RS10-SETUP-08, RS02-CON-07: the description of the code names versions.
+        return InvalidSetup(f"version {frame.major}.{frame.minor} is not spoken here, {dialect.name} is")
+    if dialect.entries:
+        return extension_terms.refusal(frame, grants_leases=grants_leases, resumes=resumes)
+    if dialect.has_lifetime and (frame.keepalive_interval <= 0 or frame.max_lifetime <= 0):
+        return InvalidSetup(
+            f"keepalive interval {frame.keepalive_interval:g} s and lifetime {frame.max_lifetime:g} s must be above 0"
+        )
+    if frame.resume_token is not None and not resumes:
+        # RS10-SETUP-07, RS02-SETUP-07.
+        return RejectedSetup("resumption is not offered here")
+    if frame.lease and not grants_leases:
+        return UnsupportedSetup("leases are not granted here")
+    return None
+
+
+def described(dialect: Dialect, frame: SetupFrame) -> Setup:
+    """Return the SETUP as the application sees it, before the facts of the handshake are added."""
+    return Setup(
+        dialect=dialect.name,
+        payload=frame.payload,
+        data_mime=frame.data_mime,
+        metadata_mime=frame.metadata_mime,
+        keepalive_interval=frame.keepalive_interval,
+        max_lifetime=frame.max_lifetime,
+        lease=frame.lease,
+        strict=frame.strict,
+        resume=frame.resume_token is not None,
+        entries=frame.extensions,
+    )
+
+
+class ClientHandshake:
+    """A client whose SETUP asked for an answer: nothing is sent until SETUP_OK.
+
+    ``grants`` says that with leases the session grants the server's requests, and without bounds.
+    """
+
+    __slots__ = ("_dialect", "grants", "terms")
+
+    def __init__(self, dialect: Dialect, terms: ClientTerms, *, grants: bool) -> None:
+        self._dialect = dialect
+        self.terms = terms
+        self.grants = grants
+
+    def answer(self, data: bytes) -> SetupOkFrame | None:
+        """Return the SETUP_OK that this frame is, ``None`` for a frame that may come before it.
+
+        Raise ``RemoteProtocolError`` for any other frame (RSX-OK-01).
+        """
+        codec = self._dialect.codec
+        try:
+            frame = codec.decode(data)
+        except RemoteProtocolError:
+            return None  # It will be skipped, if it may be.
+        if isinstance(frame, ErrorFrame) and not frame.stream_id:
+            return None
+        if not isinstance(frame, SetupOkFrame):
+            raise RemoteProtocolError(f"{codec.name_of(frame)} before SETUP_OK")
+        return frame
+
+    def check_grants(self, frame: SetupOkFrame) -> None:
+        """Raise ``UnsupportedSetup`` if the server did not grant what the SETUP needs (RSX-OK-02)."""
+        extension_terms.check_grants(setup_frame(self._dialect, self.terms).extensions, frame.extensions)
+
+
+@value
+class Admitted:
+    """The outcome of a SETUP that the rules of the dialect admit; the application has still to accept it.
+
+    ``joins_fragments`` is false for a client that gets payloads whole unless the application says otherwise;
+    ``granted`` are the extension entries that are granted without the application, ``None`` where no answer is owed.
+    """
+
+    frame: SetupFrame
+    setup: Setup
+    joins_fragments: bool
+    granted: tuple[Entry, ...] | None
+
+
+class ServerHandshake:
+    """A server that waits for SETUP, then for its application, while the gate holds later frames.
+
+    ``own_size`` says that the fragment size is the application's, whatever the client joins. ``offers_resume`` says
+    that sessions may be resumed, ``grants_leases`` that the application has a policy for leases; ``granted`` are the
+    entries that are granted without the application.
+    """
+
+    __slots__ = ("_dialect", "_grants_leases", "_offers_resume", "_own_size", "_setup_size", "gate", "granted")
+
+    def __init__(
+        self,
+        dialect: Dialect,
+        gate: SetupGate,
+        setup_size: int,
+        *,
+        grants_leases: bool,
+        own_size: bool,
+        offers_resume: bool,
+    ) -> None:
+        self._dialect = dialect
+        self._setup_size = setup_size
+        self._grants_leases = grants_leases
+        self._own_size = own_size
+        self._offers_resume = offers_resume
+        self.gate = gate
+        self.granted: tuple[Entry, ...] = ()
+
+    def admit(self, data: bytes) -> Admitted:
+        """Read a client's first frame. Raise the ``SetupError`` that refuses it."""
+        dialect, leases, resumes = self._dialect, self._grants_leases, self._offers_resume
+        frame = admit(dialect, data, self._setup_size, grants_leases=leases, resumes=resumes)
+        joins = self._own_size or (frame.major, frame.minor) not in dialect.whole_versions
+        granted = None
+        if frame.ack:
+            self.granted = granted = extension_terms.grants(frame, grants_leases=leases, resumes=resumes)
+            self.gate.owes_answer = True
+        return Admitted(frame, described(dialect, frame), joins, granted)
+
+
+class SetupGate:
+    """Holds frames until the application accepts the SETUP. Keepalives, leases, errors and answers pass.
+
+    ``owes_answer`` says that the SETUP asked for one: then nothing may be said before it. ``is_for_session`` tells
+    whether an EXT frame concerns the session alone.
+    """
+
+    __slots__ = ("_dialect", "_held", "_is_for_session", "_limits", "_size", "_table", "owes_answer")
+
+    def __init__(
+        self, dialect: Dialect, limits: Limits, table: StreamTable, is_for_session: Callable[[bytes], bool]
+    ) -> None:
+        self._dialect = dialect
+        self._limits = limits
+        self._table = table
+        self._is_for_session = is_for_session
+        self._held: list[bytes] = []
+        self._size = 0
+        self.owes_answer = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether enough is held for reading to pause."""
+        return len(self._held) >= self._limits.held_frames or self._size >= self._limits.held_size
+
+    @property
+    def size(self) -> int:
+        """The charged size of all held frames in bytes, overhead included."""
+        return charged(self._size, len(self._held))
+
+    def admits(self, data: bytes) -> bool:
+        """Return whether this frame passes the gate now. It changes nothing."""
+        codec = self._dialect.codec
+        header = codec.header(data)
+        if header is None:
+            return True
+        row = codec.row(header.number)
+        if self.owes_answer:
+            # Only an end that the peer announces needs no answer.
+            return row is not None and row.frame is ErrorFrame
+        if row is not None and row.frame in FOR_HANDLERS:
+            return row.frame is ExtFrame and self._is_for_session(data)
+        if header.stream_id and not self._dialect.ids_have_parity:
+            # The id may be one of ours and one of the peer's: only what answers our own requests goes on.
+            return row is not None and row.frame in ANSWERS
+        # A request, or something for a request that is held already, waits.
+        return not header.stream_id or self._table.find(header.stream_id) is not None
+
+    def hold(self, data: bytes) -> None:
+        """Keep this frame until the gate opens."""
+        self._held.append(data)
+        self._size += len(data)
+        if self._table.learns:
+            self._learn(data)
+
+    def open(self) -> list[bytes]:
+        """Return the held frames in order, and hold none any more."""
+        held, self._held, self._size = self._held, [], 0
+        return held
+
+    def _learn(self, data: bytes) -> None:
+        """Learn the peer's parity from a held request: the application may send requests before it is processed."""
+        codec = self._dialect.codec
+        header = codec.header(data)
+        row = None if header is None else codec.row(header.number)
+        if header is not None and header.stream_id and row is not None and row.interaction is not None:
+            self._table.learn(header.stream_id)
