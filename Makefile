@@ -27,7 +27,7 @@ SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks
 ALONE := tests/qa/attacks tests/reliability tests/qa/soak tests/connection/test_footprint.py
 
 .DELETE_ON_ERROR:
-.PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-resume gate-simulation gate-mutants soak clean
+.PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants soak clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -68,7 +68,7 @@ fuzz: $(VENV)/.fuzz
 
 # Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
 # themselves: the bars are times, too.
-gate: gate-attacks gate-load gate-resume gate-simulation gate-mutants
+gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants
 
 gate-attacks: $(VENV)/.dev
 	$(BIN)/python -m qa.attacks --full
@@ -86,6 +86,9 @@ gate-load: $(VENV)/.dev
 	$(BIN)/python -m qa.attacks abandoned
 	$(BIN)/python -m qa.attacks rows
 	$(BIN)/python -m qa.attacks leftovers
+
+gate-times: $(VENV)/.dev
+	$(BIN)/python -m qa.times
 
 gate-resume: $(VENV)/.dev
 	$(BIN)/python -m qa.resume --cuts 200

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from time import monotonic
 
 import pytest
 import trio
@@ -213,12 +212,10 @@ async def test_the_client_example_talks_to_the_server_example() -> None:
 
 
 def test_the_demo_shows_a_conversation_and_ends() -> None:
-    started = monotonic()
     done = run(CHAT)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert_in_order(TRANSCRIPT, done.stdout)
-    assert monotonic() - started < 10
 
 
 def test_the_demo_tells_the_same_story_each_time() -> None:

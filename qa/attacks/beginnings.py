@@ -17,6 +17,8 @@ LIFETIME = 1500
 SETUP = raw.prefixed(raw.setup(lifetime=LIFETIME))
 PATIENT = raw.prefixed(raw.setup())
 QUICK = {"setup_timeout": 0.6}
+EARLY = 0.1
+"""Seconds by which the clocks of both ends may begin apart."""
 
 
 def patience(scene: Scene) -> float:
@@ -26,10 +28,11 @@ def patience(scene: Scene) -> float:
     return timeout
 
 
-def closed_between(lasted: list[float], count: int, least: float, most: float, early: float = 0.1) -> str:
+def closed_between(scene: Scene, lasted: list[float], count: int, least: float, most: float) -> str:
+    """Return when the lines were closed: all of them, and none before it was due."""
     expect(len(lasted) == count, f"{len(lasted)} of {count} were closed")
-    expect(min(lasted) >= least - early, f"one was closed after {min(lasted):.2f} s, before {least:g} s")
-    expect(max(lasted) <= most, f"one was closed after {max(lasted):.2f} s, and not within {most:g} s")
+    expect(min(lasted) >= least - EARLY, f"one was closed after {min(lasted):.2f} s, before {least:g} s")
+    scene.expect_in_time(max(lasted) <= most, f"one was closed after {max(lasted):.2f} s, and not within {most:g} s")
     return f"all closed after {min(lasted):.1f} to {max(lasted):.1f} s"
 
 
@@ -37,15 +40,17 @@ def silence(scene: Scene) -> str:
     """Connections that never say a word."""
     timeout = patience(scene)
     lines = scene.open(scene.count)
-    return closed_between(lifetimes(lines, timeout + 3), scene.count, timeout, timeout + 2)
+    return closed_between(scene, lifetimes(lines, scene.patience(timeout + 3)), scene.count, timeout, timeout + 2)
 
 
 def slow_setup(scene: Scene) -> str:
     """SETUPs that come a byte at a time: the deadline is absolute."""
     timeout = patience(scene)
     lines = scene.open(scene.count)
-    lasted = lifetimes(lines, timeout + 3, drip=lambda turn: PATIENT[turn : turn + 1], every=timeout / 20)
-    return closed_between(lasted, scene.count, timeout, timeout + 2)
+    lasted = lifetimes(
+        lines, scene.patience(timeout + 3), drip=lambda turn: PATIENT[turn : turn + 1], every=timeout / 20
+    )
+    return closed_between(scene, lasted, scene.count, timeout, timeout + 2)
 
 
 def before_setup(scene: Scene) -> str:
@@ -53,7 +58,7 @@ def before_setup(scene: Scene) -> str:
     line = scene.line()
     one = raw.prefixed(raw.ask(1, bytes(1000)))
     line.pour(repeated(one, scene.count * MIB // len(one)))
-    line.read(1.5)
+    line.read(scene.patience(1.5))
     expect(line.ended, "not closed")
     expect([frame.error_code for frame in line.frames] == [raw.INVALID_SETUP], f"answered {line.frames[:3]}")
     expect(line.sent <= 20 * MIB, f"{line.sent / MIB:.0f} MiB were taken, buffers of the system included")
@@ -67,22 +72,22 @@ def noise(scene: Scene) -> str:
     for line in lines:
         line.send(rng.randbytes(rng.randrange(1, 2000)))
     timeout = patience(scene)
-    lasted = lifetimes(lines, timeout + 3)
-    return closed_between(lasted, scene.count, 0, timeout + 2)
+    lasted = lifetimes(lines, scene.patience(timeout + 3))
+    return closed_between(scene, lasted, scene.count, 0, timeout + 2)
 
 
 def half_open(scene: Scene) -> str:
     """Connections that were accepted and of which nothing is heard any more."""
     lines = scene.open(scene.count, SETUP)
-    lasted = lifetimes(lines, 8)
-    return closed_between(lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 3)
+    lasted = lifetimes(lines, scene.patience(8))
+    return closed_between(scene, lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 3)
 
 
 def announced(scene: Scene) -> str:
     """Frames of the largest length, of which only the beginning comes."""
     lines = scene.open(scene.count, SETUP + LARGEST.to_bytes(3, "big") + bytes(100))
-    lasted = lifetimes(lines, 6)
-    return closed_between(lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 1.5)
+    lasted = lifetimes(lines, scene.patience(6))
+    return closed_between(scene, lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 1.5)
 
 
 def announced_gigabytes(scene: Scene) -> str:
@@ -93,8 +98,8 @@ def announced_gigabytes(scene: Scene) -> str:
         lines += scene.open(each, old.prefixed(old.setup()) + (2**31 - 1).to_bytes(4, "big") + bytes(8))
     wide = WIDE._replace(id_bits=0, length_bits=30)
     lines += scene.open(each, wide.says + wide.header(0, 2**30 - 1, 0, 1) + bytes(8))
-    lasted = lifetimes(lines, 4)
-    return closed_between(lasted, 3 * each, 0, 3)
+    lasted = lifetimes(lines, scene.patience(4))
+    return closed_between(scene, lasted, 3 * each, 0, 3)
 
 
 def held(scene: Scene) -> str:
@@ -105,8 +110,8 @@ def held(scene: Scene) -> str:
         line = scene.line(SETUP + LARGEST.to_bytes(3, "big"))
         line.pour(repeated(bytes(65536), size // 65536))
         lines.append(line)
-    lasted = lifetimes(lines, 8)
-    return closed_between(lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 2)
+    lasted = lifetimes(lines, scene.patience(8))
+    return closed_between(scene, lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 2)
 
 
 def large_setup(scene: Scene) -> str:
@@ -115,7 +120,7 @@ def large_setup(scene: Scene) -> str:
     for _ in range(scene.count):
         line = scene.line()
         line.pour([whole])
-        line.read(1.5)
+        line.read(scene.patience(1.5))
         expect(line.ended, "not closed")
         expect([frame.error_code for frame in line.frames] == [raw.INVALID_SETUP], f"answered {line.frames[:3]}")
         line.close()
@@ -126,25 +131,27 @@ def slow_frames(scene: Scene) -> str:
     """A byte of a frame per 0.2 s: bytes are no life."""
     lines = scene.open(scene.count, SETUP)
     whole = raw.prefixed(raw.ask(1, bytes(1000)))
-    lasted = lifetimes(lines, 6, drip=lambda turn: whole[turn : turn + 1])
-    return closed_between(lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 0.7)
+    lasted = lifetimes(lines, scene.patience(6), drip=lambda turn: whole[turn : turn + 1])
+    return closed_between(scene, lasted, scene.count, LIFETIME / 1000, LIFETIME / 1000 + 0.7)
+
+
+def never_ending(scene: Scene, scheme: str, first: bytes, drip: bytes) -> str:
+    """Begin handshakes and go on a byte at a time: the deadline is absolute."""
+    timeout = patience(scene)
+    lines = scene.open(scene.count, first, scheme=scheme)
+    lasted = lifetimes(lines, scene.patience(timeout + 3), drip=lambda turn: drip, every=timeout / 10)
+    return closed_between(scene, lasted, scene.count, timeout, timeout + 2)
 
 
 def tls_handshake(scene: Scene) -> str:
     """TLS handshakes that begin and never end."""
-    timeout = patience(scene)
     # A record of 16 KiB that comes byte by byte.
-    lines = scene.open(scene.count, b"\x16\x03\x01\x40\x00\x01", scheme="tls")
-    lasted = lifetimes(lines, timeout + 3, drip=lambda turn: b"\x00", every=timeout / 10)
-    return closed_between(lasted, scene.count, timeout, timeout + 2)
+    return never_ending(scene, "tls", b"\x16\x03\x01\x40\x00\x01", b"\x00")
 
 
 def ws_handshake(scene: Scene) -> str:
     """WebSocket handshakes that begin and never end."""
-    timeout = patience(scene)
-    lines = scene.open(scene.count, b"GET / HTTP/1.1\r\nHost: here\r\nX-More: ", scheme="ws")
-    lasted = lifetimes(lines, timeout + 3, drip=lambda turn: b"x", every=timeout / 10)
-    return closed_between(lasted, scene.count, timeout, timeout + 2)
+    return never_ending(scene, "ws", b"GET / HTTP/1.1\r\nHost: here\r\nX-More: ", b"x")
 
 
 UPGRADE = (
@@ -159,16 +166,16 @@ def websockets(scene: Scene) -> list[Line]:
     lines = scene.open(scene.count, UPGRADE, scheme="ws")
     for line in lines:
         came = line.came
-        expect(line.read(5, partial(came.endswith, b"\r\n\r\n")), "no WebSocket")
+        expect(line.read(scene.patience(5), partial(came.endswith, b"\r\n\r\n")), "no WebSocket")
         came.clear()
     return lines
 
 
-def closed_with(lines: list[Line], code: int) -> str:
+def closed_with(scene: Scene, lines: list[Line], code: int) -> str:
     """All of them heard this code, and were closed."""
     began = time.monotonic()
     for line in lines:
-        expect(line.read(5), "a WebSocket stayed open")
+        expect(line.read(scene.patience(5)), "a WebSocket stayed open")
         expect(line.came[:1] == b"\x88" and line.came[2:4] == code.to_bytes(2, "big"), f"{bytes(line.came)!r} came")
     return f"all closed with {code} within {time.monotonic() - began:.1f} s"
 
@@ -180,7 +187,7 @@ def ws_announced(scene: Scene) -> str:
         begun = b"\x02\x81" + MASK + b"x" if number % 2 else b""
         first = b"\x80" if number % 2 else b"\x82"
         line.send(begun + first + b"\xff" + (1 << 40).to_bytes(8, "big") + MASK)
-    return closed_with(lines, 1009)
+    return closed_with(scene, lines, 1009)
 
 
 def ws_frames(scene: Scene) -> str:
@@ -188,7 +195,7 @@ def ws_frames(scene: Scene) -> str:
     lines = websockets(scene)
     for line in lines:
         line.pour([b"\x02\x80" + MASK, *repeated(b"\x00\x80" + MASK, 1024)])
-    return closed_with(lines, 1008)
+    return closed_with(scene, lines, 1008)
 
 
 ATTACKS = [

@@ -100,7 +100,7 @@ def forgotten(scene: Scene) -> str:
 def leases(scene: Scene) -> str:
     """A server that floods a client of ours with LEASE."""
     line = scene.called("lease")
-    expect(line.read(5, lambda: bool(line.frames)), "no SETUP came")
+    expect(line.read(scene.patience(5), lambda: bool(line.frames)), "no SETUP came")
     line.pour(repeated(raw.prefixed(raw.lease(1000, 1)), scene.count))
     alive(line)
     expect(not any(scene.victim.order("calls")), "the client is gone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import selectors
 import subprocess
@@ -31,6 +32,8 @@ SETUP = raw.prefixed(raw.setup(keepalive=int(KEEPALIVE * 1000), lifetime=60_000)
 BEAT, BEATEN = raw.prefixed(raw.keepalive()), raw.prefixed(raw.keepalive(respond=False))
 ASK, ANSWER = raw.prefixed(raw.ask(1, bytes(64))), raw.prefixed(raw.payload(1, bytes(64), raw.N | raw.C))
 IN_FLIGHT = 64
+ANSWERED_IN = 60.0
+"""Seconds after which an answer does not come any more."""
 LAST_ID = 2**31 - 1
 UNCOLLECTED = 4.0
 """MiB by which requests may grow a process in full size."""
@@ -61,7 +64,7 @@ class Load:
     small: int = 100
     """Small things that must at least have been done beside them."""
     slack: float = 1.0
-    """How many times as long they may take, where the machine is not ours alone."""
+    """How many times as long anything may take; without end where the machine is not ours alone."""
     tokens: int = 5_000
     """Tries with tokens that were, and as many with tokens that never were."""
     uncollected: int = 100_000
@@ -90,13 +93,13 @@ QUICK = Load(
     items=10,
     bulk=48,
     small=5,
-    slack=20,
+    slack=math.inf,
     tokens=100,
     uncollected=20_000,
-    payload=1,
+    payload=0.25,
     abandoned=2,
     store=256 * 1024,
-    rows=200_000,
+    rows=100_000,
     stalls=1,
 )
 
@@ -130,28 +133,29 @@ def load(size: Load) -> str:
     lines: list[Line] = []
     with Victim() as victim:
         warm = Line(victim.ports["tcp"])
-        expect(answered([warm], SETUP + ASK, ANSWER, 10) == 1, "the first request was not answered")
+        expect(answered([warm], SETUP + ASK, ANSWER, ANSWERED_IN) == 1, "the first request was not answered")
         idle, count = victim.resident(), size.connections
         try:
             began = time.monotonic()
             for _ in range(count):
                 lines.append(Line(victim.ports["tcp"]))
                 lines[-1].send(SETUP)
-            expect(answered(lines, BEAT, BEATEN, 15) == count, "a keepalive was not answered")
+            expect(answered(lines, BEAT, BEATEN, ANSWERED_IN) == count, "a keepalive was not answered")
             opened = time.monotonic() - began
-            expect(opened <= 15, f"opened in {opened:.1f} s")
+            expect(opened <= 15 * size.slack, f"opened in {opened:.1f} s")
             each = (victim.resident() - idle) / count / 1024
             until = time.monotonic() + size.seconds
             beats = 1
             while time.monotonic() < until:
                 time.sleep(max(0.0, min(KEEPALIVE, until - time.monotonic())))
-                alive = answered(lines, BEAT, BEATEN, KEEPALIVE)
+                alive = answered(lines, BEAT, BEATEN, min(KEEPALIVE * size.slack, ANSWERED_IN))
                 expect(alive == count, f"{alive} of {count} keepalives were answered")
                 beats += 1
             began = time.monotonic()
-            right = answered(lines, ASK, ANSWER, 10)
+            right = answered(lines, ASK, ANSWER, ANSWERED_IN)
             asked = time.monotonic() - began
-            expect(right == count, f"{right} of {count} requests were answered in 10 s")
+            expect(right == count, f"{right} of {count} requests were answered")
+            expect(asked <= 10 * size.slack, f"{count} requests were answered after {asked:.1f} s only")
             expect(each <= size.per_connection, f"{each:.1f} KiB for each connection")
         finally:
             for line in [*lines, warm]:
@@ -223,7 +227,7 @@ def requests(size: Load) -> str:
         took = time.monotonic() - began
     (server, client), (server_then, client_then) = marks
     grown = (server_then - server) / MIB, (client_then - client) / MIB
-    expect(slowest <= 1, f"the slowest took {slowest:.1f} s")
+    expect(slowest <= size.slack, f"the slowest took {slowest:.1f} s")
     expect(max(grown) <= size.growth, f"server and client grew by {grown[0]:.1f} and {grown[1]:.1f} MiB")
     return (
         f"{done} requests in {took:.0f} s, ids past 2^31-1, the slowest {slowest * 1000:.0f} ms; server and client "
@@ -256,6 +260,10 @@ LOADS: dict[str, Callable[[Load], str]] = {
     "rows": rows,
     "stalls": stalls,
 }
+
+
+TIMES = ("stalls", "tokens")
+"""Those that judge nothing but times: their quick sizes would say nothing."""
 
 
 def main(words: list[str]) -> int:

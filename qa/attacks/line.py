@@ -17,7 +17,7 @@ class Line:
     """One connection. ``came`` is what was read, ``sent`` counts bytes written, ``ended`` that the other closed."""
 
     def __init__(self, port: int | socket.socket) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), 10) if isinstance(port, int) else port
+        self.socket = socket.create_connection(("127.0.0.1", port), 30) if isinstance(port, int) else port
         self.socket.setblocking(False)
         self.opened = time.monotonic()
         self.came = bytearray()

@@ -15,7 +15,7 @@ import sys
 import time
 
 EVERY = 0.02
-PATIENCE = 10.0
+PATIENCE = 30.0
 MIME = b"application/octet-stream"
 DATA = bytes(range(64))
 

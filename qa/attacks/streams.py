@@ -22,11 +22,11 @@ def rapid_reset(scene: Scene) -> str:
         raw.prefixed(raw.ask(2 * number + 1, b"sleep"), raw.cancel(2 * number + 1)) for number in range(scene.count)
     )
     line.pour(joined(pairs))
-    line.read(2)
+    line.read(scene.patience(2))
     expect(line.ended, "not closed")
     expect(errors(line) == {0: raw.CONNECTION_ERROR}, f"answered {errors(line)}")
     took = line.first_at - began
-    expect(took <= 1, f"closed after {took:.1f} s only")
+    scene.expect_in_time(took <= 1, f"closed after {took:.1f} s only")
     return f"CONNECTION_ERROR after {took * 1000:.0f} ms"
 
 
@@ -44,7 +44,7 @@ def rapid_reset_unlimited(scene: Scene) -> str:
     most = scene.work("most")
     expect(most <= 10_000, f"{most} handlers at once")
     scene.wait_for("alive", 0, 1)
-    expect(took <= scene.size.bar, f"took {took:.1f} s")
+    scene.expect_in_time(took <= scene.size.bar, f"took {took:.1f} s")
     return f"all done in {took:.1f} s, at most {most} handlers at once, {refused} REJECTED"
 
 
@@ -66,7 +66,7 @@ def kept_streams(scene: Scene) -> str:
 def strangers(scene: Scene) -> str:
     """Frames for streams that never were, and for one that is over."""
     line = scene.line(SETUP + raw.prefixed(raw.ask(1, b"x")))
-    expect(line.read_bytes(10), "no answer")
+    expect(line.read_bytes(10, scene.patience(10)), "no answer")
     before = line.received
     frames = [
         frame
@@ -80,7 +80,7 @@ def strangers(scene: Scene) -> str:
     rate = scene.count / (time.monotonic() - began)
     said = line.received - before - 23
     expect(said == 0, f"{said} bytes were said about them")
-    expect(rate >= scene.size.bar, f"{rate:,.0f} frames a second")
+    scene.expect_in_time(rate >= scene.size.bar, f"{rate:,.0f} frames a second")
     return f"ignored, 0 bytes back, {rate:,.0f} frames/s"
 
 
@@ -99,10 +99,13 @@ def credit_trickle(scene: Scene) -> str:
     line = scene.line(SETUP)
     line.pour(joined(raw.prefixed(raw.stream(2 * number + 1, 1, b"4")) for number in range(scene.count)))
     rounds, item = 5, 13
-    expect(line.read_bytes(scene.count * item, 20), f"{line.received // item} items came")
+    expect(line.read_bytes(scene.count * item, scene.patience(20)), f"{line.received // item} items came")
     for number in range(rounds):
         line.pour(joined(raw.prefixed(raw.request_n(2 * number + 1, 1)) for number in range(scene.count)))
-        expect(line.read_bytes(scene.count * item * (number + 2), 20), f"{line.received // item} items came")
+        expect(
+            line.read_bytes(scene.count * item * (number + 2), scene.patience(20)),
+            f"{line.received // item} items came",
+        )
     got: dict[int, int] = {}
     for frame in line.frames:
         got[frame.stream_id] = got.get(frame.stream_id, 0) + 1
@@ -117,12 +120,12 @@ def no_credit(scene: Scene) -> str:
     size = 16384
     line.pour(joined(raw.prefixed(raw.stream(2 * number + 1, 1, b"%d" % size)) for number in range(scene.count)))
     expected = scene.count * (size + 9)
-    expect(line.read_bytes(expected, 20), f"{line.received} bytes came")
+    expect(line.read_bytes(expected, scene.patience(20)), f"{line.received} bytes came")
     began, cpu = time.monotonic(), scene.victim.cpu()
     line.read(1)
     expect(line.received == expected, f"{line.received - expected} bytes came beyond the credit")
     used = (scene.victim.cpu() - cpu) / (time.monotonic() - began)
-    expect(used < 0.2, f"{used:.0%} of a core used while nothing may be sent")
+    scene.expect_in_time(used < 0.2, f"{used:.0%} of a core used while nothing may be sent")
     return f"one item on each of {scene.count} streams, then nothing"
 
 
@@ -154,7 +157,7 @@ def surplus_at_server(scene: Scene) -> str:
 def beyond_lease(scene: Scene) -> str:
     """Requests beyond what the lease allows."""
     line = scene.line(raw.prefixed(raw.setup(flags=raw.L)))
-    expect(line.read(5, lambda: line.received > 0), "no LEASE came")
+    expect(line.read(scene.patience(5), lambda: line.received > 0), "no LEASE came")
     permits = 10
     line.pour(joined(raw.prefixed(raw.ask(2 * number + 1, b"x")) for number in range(scene.count)))
     alive(line)
@@ -174,7 +177,7 @@ def sleepers_cut(scene: Scene) -> str:
     scene.wait_for("alive", scene.count, 10)
     line.close()
     took = scene.wait_for("alive", 0, 5)
-    expect(took <= 1, f"gone after {took:.1f} s")
+    scene.expect_in_time(took <= 1, f"gone after {took:.1f} s")
     return f"{scene.count} handlers gone after {took:.2f} s"
 
 
@@ -184,7 +187,7 @@ def unread_stream(scene: Scene) -> str:
     line.pour([raw.prefixed(raw.stream(1, MOST_CREDIT, b"16384"))])
     time.sleep(scene.count)
     line.keeps = False
-    expect(line.read_bytes(64 * MIB, 20), "it does not go on when it is read again")
+    expect(line.read_bytes(64 * MIB, scene.patience(20)), "it does not go on when it is read again")
     return f"the producer waits; after {scene.count} s it goes on"
 
 

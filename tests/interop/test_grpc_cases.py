@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import trio
 
 from tests.interop.both_ways import Setting, asking, one_handler_stops
 from tests.interop.peers import pattern
@@ -84,13 +83,10 @@ async def test_cancel_after_first_response(setting: Setting) -> None:
 
 async def test_timeout_on_sleeping_server(setting: Setting) -> None:
     async with asking(setting) as asker:
-        started = trio.current_time()
         result = await asker.do("request_response", route="sleep", data=b"60000", cancel_after=DEADLINE)
-        took = trio.current_time() - started
         after = await asker.do("request_response", route="echo", data=b"still there?")
 
     assert result["cancelled"]
-    assert took < 10
     assert after["data"] == b"still there?"
 
 

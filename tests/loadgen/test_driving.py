@@ -79,8 +79,8 @@ async def test_requests_that_wait_too_long_are_dropped(autojump_clock: trio.test
     assert (total.due, total.ok, total.failed) == (20, total.ok, 0)
     assert total.ok + total.dropped == 20
     assert 5 <= total.ok <= 7
-    assert highest(total, "lag") < 0.5
-    assert highest(total) < 0.9
+    assert highest(total, "lag") == pytest.approx(0.4, rel=CLOSE)
+    assert highest(total) == pytest.approx(0.4 + 0.4, rel=CLOSE)
 
 
 async def test_waiting_for_a_place_is_latency_and_not_service(autojump_clock: trio.testing.MockClock) -> None:
@@ -120,8 +120,8 @@ async def test_no_request_is_lost_from_the_counts(autojump_clock: trio.testing.M
     assert total.errors.keys() == {"Timeout"}
     assert total.dropped + total.failed == 20
     assert total.dropped >= 1
-    # The last one is due at 1.9 s, waits half a second at most and takes as long; leaving takes a second at most.
-    assert took < 2.9 + 1.0
+    # The last one that finds a place begins at 2.0 s, half a second of it; leaving takes two tenths.
+    assert took == pytest.approx(2.7)
 
 
 async def test_what_is_due_in_the_warm_up_is_not_counted(autojump_clock: trio.testing.MockClock) -> None:

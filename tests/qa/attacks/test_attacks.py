@@ -1,4 +1,4 @@
-"""Each attack in a quick size: the reaction asked for, bounded memory and time, nothing left, the neighbour served."""
+"""Each attack in a quick size: the reaction asked for, bounded memory, nothing left, the neighbour served."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ def of_size(name: str, **changes: Any) -> Attack:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(harness, "CLEARED_IN", 0.2)
+    monkeypatch.setattr(harness, "PATIENCE", 0.2)
 
 
 def missed(result: harness.Result, *parts: str) -> None:

@@ -1,0 +1,126 @@
+"""``python -m qa.times [NAME ...]``: scenes of the tests, each with the bars on its times.
+
+Tests judge what happens and not when, for they may run beside anything. These want the machine to themselves.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import trio
+
+from rsocket_trio.mux.framing import Framing24, Framing32
+from tests.reliability import timed
+
+LIFETIME = 1.5
+LARGEST = 5_000_000
+
+
+class Bar(NamedTuple):
+    """A time, and what it may be at most."""
+
+    name: str
+    seconds: float
+    most: float
+
+
+class Scene(NamedTuple):
+    """A row: what is played, and how long that takes."""
+
+    name: str
+    play: Callable[[], Sequence[Bar]]
+
+
+def no_descriptors() -> int:
+    """Stand in for the count that the test makes."""
+    return 0
+
+
+def kill() -> list[Bar]:
+    raised = [seconds for turn in range(10) for seconds in trio.run(timed.kill_a_server, 0.02 + 0.01 * turn)]
+    return [Bar("a call raises after its server is killed", max(raised), 1.0)]
+
+
+def stop() -> list[Bar]:
+    failed = trio.run(timed.stop_a_server)
+    return [Bar("a call raises after its server is stopped", max(failed), timed.SILENCE * 1.1 + 0.5)]
+
+
+def silence() -> list[Bar]:
+    lasted = trio.run(timed.fall_silent, 200, LIFETIME)
+    return [Bar("200 silent clients are closed", max(lasted), LIFETIME + 0.7)]
+
+
+def listener(scheme: str) -> list[Bar]:
+    lasted, asked, _ = trio.run(timed.attack_a_listener, scheme, timed.ATTACKS, 5, no_descriptors)
+    return [
+        Bar("an attacker is closed", max(lasted), timed.SETUP_TIMEOUT + 2),
+        Bar("a neighbour connects and is answered", max(asked), 1.0),
+    ]
+
+
+def handshakes(scheme: str) -> list[Bar]:
+    attack = timed.half_a_handshake if scheme == "tls" else timed.half_a_request
+    lasted, asked, _ = trio.run(timed.attack_a_listener, scheme, [attack], timed.HANDSHAKES, no_descriptors)
+    return [
+        Bar("a handshake that never ends is closed", max(lasted), timed.SETUP_TIMEOUT + 2),
+        Bar("a neighbour connects and is answered", max(asked), 0.6),
+    ]
+
+
+def gathering() -> list[Bar]:
+    """Copying what is there for each piece would take 64 times as long for 8 times the bytes."""
+
+    def seconds(framing: type[Framing24] | type[Framing32], size: int) -> float:
+        data = framing(max_frame=LARGEST, smallest=6).join([bytes(size)])
+        pieces = [data[start : start + 1_000] for start in range(0, len(data), 1_000)]
+        best = float("inf")
+        for _ in range(5):
+            gatherer = framing(max_frame=LARGEST, smallest=6)
+            began = time.perf_counter()
+            for piece in pieces:
+                gatherer.feed(piece)
+            best = min(best, time.perf_counter() - began)
+        return best
+
+    return [
+        Bar(f"{framing.__name__} gathers 4 MB", seconds(framing, 4_000_000), 40 * seconds(framing, 500_000))
+        for framing in (Framing24, Framing32)
+    ]
+
+
+SCENES = [
+    Scene("kill", kill),
+    Scene("stop", stop),
+    Scene("silence", silence),
+    *(Scene(f"listener-{scheme}", partial(listener, scheme)) for scheme in ("tcp", "tls", "ws", "wss")),
+    *(Scene(f"handshakes-{scheme}", partial(handshakes, scheme)) for scheme in ("tls", "ws")),
+    Scene("gathering", gathering),
+]
+
+
+def main(words: Sequence[str]) -> int:
+    """Play the scenes that are named, all by default. Return 1 if a bar was missed."""
+    unknown = set(words) - {scene.name for scene in SCENES}
+    if unknown:
+        print(f"no scene {', '.join(sorted(unknown))}; there are {', '.join(scene.name for scene in SCENES)}")
+        return 2
+    logging.getLogger("rsocket_trio").setLevel(logging.CRITICAL)  # a line for each connection that ends in an error
+    missed = 0
+    for scene in SCENES:
+        if words and scene.name not in words:
+            continue
+        for bar in scene.play():
+            missed += bar.seconds > bar.most
+            verdict = "FAIL" if bar.seconds > bar.most else "pass"
+            print(f"{scene.name:16} {verdict}: {bar.name}: {bar.seconds:.3f} s, at most {bar.most:.3f}", flush=True)
+    return int(missed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
