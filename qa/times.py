@@ -18,7 +18,7 @@ from rsocket_trio.mux.framing import Framing24, Framing32
 from tests.reliability import timed
 
 LIFETIME = 1.5
-LARGEST = 5_000_000
+LARGEST = 15_000_000
 
 
 class Bar(NamedTuple):
@@ -74,7 +74,7 @@ def handshakes(scheme: str) -> list[Bar]:
 
 
 def gathering() -> list[Bar]:
-    """Copying what is there for each piece would take 64 times as long for 8 times the bytes."""
+    """Copying what is there for each piece would take 16 times as long for 4 times the bytes."""
 
     def seconds(framing: type[Framing24] | type[Framing32], size: int) -> float:
         data = framing(max_frame=LARGEST, smallest=6).join([bytes(size)])
@@ -89,7 +89,7 @@ def gathering() -> list[Bar]:
         return best
 
     return [
-        Bar(f"{framing.__name__} gathers 4 MB", seconds(framing, 4_000_000), 40 * seconds(framing, 500_000))
+        Bar(f"{framing.__name__} gathers 12 MB", seconds(framing, 12_000_000), 10 * seconds(framing, 3_000_000))
         for framing in (Framing24, Framing32)
     ]
 

@@ -230,7 +230,7 @@ def test_gathering_a_large_frame_copies_what_is_there_at_most_now_and_then(make:
     # While it is copied it stands in memory twice. The gate measures the time.
     framing = make()
     data = framing.join([bytes(4_000_000)])
-    copies = 0
+    copies = now = 0
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
