@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "rsocket_trio"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-WORDS = ("errors", "values", "payload", "limits", "terms")
+WORDS = ("errors", "values", "signatures", "payload", "limits", "terms")
 PURE = (*WORDS, "mux", "rsocket", "streamux", "metadata")
 PUBLIC = "__init__"
 """The public names: programs may import them, as users do, and nothing below may."""

@@ -20,7 +20,7 @@ from rsocket_trio.cli.interactions import Kind, Wish, performer
 from rsocket_trio.cli.options import ResumeCommand, mime, our_options, set_up_logging, uri
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.watching import Watch
-from rsocket_trio.client.open import KEEPALIVE
+from rsocket_trio.client.options import KEEPALIVE
 from rsocket_trio.connection.protocols import peer_and_dialect
 from rsocket_trio.metadata import (
     COMPOSITE_METADATA,

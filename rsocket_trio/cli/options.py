@@ -10,7 +10,7 @@ import attrs
 import click
 
 from rsocket_trio.cli.terminal import show_log
-from rsocket_trio.client.open import DIALECT
+from rsocket_trio.client.options import DIALECT
 from rsocket_trio.connection.protocols import ALL, IN_SHORT, SHORT
 from rsocket_trio.metadata.mime import SHORT_NAMES
 from rsocket_trio.rsocket.peers import PEERS, peer_named

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
-import attrs
 import click
 import trio
 
@@ -23,10 +22,10 @@ from rsocket_trio.cli.output import ReaderGone, write_text
 from rsocket_trio.cli.starting import INTERRUPTED, SAID
 from rsocket_trio.cli.terminal import show_log
 from rsocket_trio.connection.protocols import ALL, IN_SHORT
+from rsocket_trio.server.options import ServeOptions, serve_options
 from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder
 from rsocket_trio.server.processes.messages import Run
-from rsocket_trio.server.processes.supervisor import serve_in_processes
-from rsocket_trio.server.serving import Terms, serve_inherited
+from rsocket_trio.server.serve import serve_inherited, serve_named
 from rsocket_trio.server.stopping import Stop
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import parse_uri
@@ -153,22 +152,24 @@ def command(
         raise click.UsageError("--client-ca asks for certificates, which only clients of tls and wss can show", ctx)
     show_log(log)
     try:
-        terms = Terms(
+        options = serve_options(
             dialects=dialects or ALL,
             quirks=quirks,
             ssl_context=partial(server_tls, cert, key, client_ca) if cert is not None else None,
+            unix_mode=unix_mode,
             grace=grace,
             origins=origins,
             resume=ResumeOptions(session_seconds=resume) if resume is not None else None,
+            workers=workers,
         )
         if workers is not None:
-            worker = partial(serve_as_worker, terms, log, capture, capture_format)
-            serve_until_stopped(partial(_supervise, target, uris, worker, terms, workers, unix_mode))
+            worker = partial(serve_as_worker, options, log, capture, capture_format)
+            serve_until_stopped(partial(_supervise, target, uris, worker, options))
         else:
             responder = load_responder(target)
             with captured(capture, capture_format) as recording:
-                here = attrs.asdict(attrs.evolve(terms, capture=recording), recurse=False)
-                serve_until_stopped(partial(serve, responder, uris, unix_mode=unix_mode, **here))
+                options["capture"] = recording
+                serve_until_stopped(partial(serve, responder, uris, **options))
     except BaseException as error:
         ctx.exit(report(error, stacktrace=stacktrace))
 
@@ -192,34 +193,17 @@ def look_here_first() -> None:
 
 
 async def _supervise(
-    target: str,
-    uris: list[str],
-    worker: Run,
-    terms: Terms,
-    workers: int,
-    unix_mode: int | None,
-    *,
-    task_status: trio.TaskStatus[list[str]],
+    target: str, uris: list[str], worker: Run, options: ServeOptions, *, task_status: trio.TaskStatus[list[str]]
 ) -> None:
     look_here_first()
     try:
-        await serve_in_processes(
-            target,
-            uris,
-            worker,
-            workers=workers,
-            grace=terms.grace,
-            make_context=terms.context,
-            unix_mode=unix_mode,
-            resumes=terms.resume is not None,
-            task_status=task_status,
-        )
+        await serve_named(target, uris, worker, options, task_status=task_status)
     except ImportError as error:
         raise Failure(str(error), FAILED) from error
 
 
 async def serve_as_worker(
-    terms: Terms,
+    options: ServeOptions,
     log: str,
     capture: str | None,
     capture_format: str,
@@ -233,7 +217,7 @@ async def serve_as_worker(
     show_log(log)
     collect_rarely()
     with captured(capture, capture_format) as recording:
-        here = attrs.evolve(terms, capture=recording)
+        here: ServeOptions = {**options, "capture": recording}
         await serve_inherited(here, responder, inherited, retiring=retiring, task_status=task_status)
 
 

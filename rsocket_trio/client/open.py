@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias, Unpack, cast
 
 import trio
 
+from rsocket_trio.client.options import ConnectionOptions, StreamOptions
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.handler_tasks import only_leaf
 from rsocket_trio.connection.loops import no_trio
@@ -25,19 +25,16 @@ from rsocket_trio.connection.recording import (
 )
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
-from rsocket_trio.limits import Limits
-from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
-from rsocket_trio.payload import Payload, PayloadLike, as_payload
+from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.extensions.terms import as_entries
 from rsocket_trio.rsocket.handshake import ClientTerms
-from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
+from rsocket_trio.signatures import completed, shows_options
+from rsocket_trio.terms import Keepalive
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.connect import HeadersLike, as_headers, open_transport
 from rsocket_trio.transports.schemes import parse_uri
-from rsocket_trio.values import UnsaidNumber, UnsaidText
 
 if TYPE_CHECKING:
     from trio_websocket import WebSocketConnection
@@ -50,38 +47,12 @@ Connect: TypeAlias = Callable[[], Awaitable[Connected]]
 Where it can't it raises ``OSError`` (and so what TLS raises), ``ConnectionLost``, ``trio.BrokenResourceError``,
 ``trio.ClosedResourceError``, ``trio.TooSlowError`` or trio-websocket's ``HandshakeError``.
 """
-DIALECT = UnsaidText("rsocket/1.0")
-DATA_MIME = UnsaidText(OCTET_STREAM)
-METADATA_MIME = UnsaidText(COMPOSITE_METADATA)
-FRAGMENT_SIZE = UnsaidNumber(65536)
-"""Bytes of an outbound frame by default."""
-NO_SETUP = Payload()
-KEEPALIVE = UnsaidKeepalive(interval=20, max_lifetime=90)
-LIMITS = Limits()
 NO_RECORDING = nullcontext()
 
 
+@shows_options
 def open_connection(
-    uri: str,
-    *,
-    dialect: str = DIALECT,
-    responder: Responder | None = None,
-    setup: PayloadLike = NO_SETUP,
-    data_mime: str = DATA_MIME,
-    metadata_mime: str = METADATA_MIME,
-    keepalive: Keepalive = KEEPALIVE,
-    lease: bool = False,
-    strict: bool = False,
-    resume: ResumeOptions | None = None,
-    limits: Limits = LIMITS,
-    fragment_size: int = FRAGMENT_SIZE,
-    ssl_context: ssl.SSLContext | None = None,
-    headers: HeadersLike = (),
-    quirks: Iterable[str] = (),
-    peer: str | None = None,
-    entries: Iterable[object] = (),
-    streamux: StreamuxOptions | None = None,
-    capture: CaptureLike | None = None,
+    uri: str, **options: Unpack[ConnectionOptions[PayloadLike, HeadersLike]]
 ) -> AbstractAsyncContextManager[Connection]:
     """Connect to a peer for as long as the block.
 
@@ -111,35 +82,21 @@ def open_connection(
     cancels what is open and flushes what is queued, for at most a second.
     """
 
+    terms = completed(open_connection, options)
+
     def prepare() -> tuple[ProtocolFactory, Dial]:
-        terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-        end = client_protocol(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
+        factory = _factory(terms)
         parse_uri(uri)
-        said = as_headers(headers) if headers else ()
-        return end, partial(open_transport, uri, ssl_context=ssl_context, headers=said, limits=limits)
+        headers = as_headers(terms["headers"]) if terms["headers"] else ()
+        dial = partial(open_transport, uri, ssl_context=terms["ssl_context"], headers=headers, limits=terms["limits"])
+        return factory, dial
 
-    return _run_client(prepare, responder, capture)
+    return _run_client(prepare, terms["responder"], terms["capture"])
 
 
+@shows_options
 def open_connection_over(
-    stream: Connected | Connect,
-    *,
-    dialect: str = DIALECT,
-    responder: Responder | None = None,
-    setup: PayloadLike = NO_SETUP,
-    data_mime: str = DATA_MIME,
-    metadata_mime: str = METADATA_MIME,
-    keepalive: Keepalive = KEEPALIVE,
-    lease: bool = False,
-    strict: bool = False,
-    resume: ResumeOptions | None = None,
-    limits: Limits = LIMITS,
-    fragment_size: int = FRAGMENT_SIZE,
-    quirks: Iterable[str] = (),
-    peer: str | None = None,
-    entries: Iterable[object] = (),
-    streamux: StreamuxOptions | None = None,
-    capture: CaptureLike | None = None,
+    stream: Connected | Connect, **options: Unpack[StreamOptions[PayloadLike]]
 ) -> AbstractAsyncContextManager[Connection]:
     """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends.
 
@@ -150,14 +107,15 @@ def open_connection_over(
     anything else ends the session and leaves the block as it is.
     """
 
-    def prepare() -> tuple[ProtocolFactory, Dial]:
-        terms = _terms(setup, data_mime, metadata_mime, keepalive, lease, strict, entries)
-        end = client_protocol(dialect, terms, limits, fragment_size, responder, quirks, streamux, resume, peer)
-        if resume is not None and not callable(stream):
-            raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
-        return end, partial(_connected, stream)
+    terms = completed(open_connection_over, options)
 
-    return _run_client(prepare, responder, capture)
+    def prepare() -> tuple[ProtocolFactory, Dial]:
+        factory = _factory(terms)
+        if terms["resume"] is not None and not callable(stream):
+            raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
+        return factory, partial(_connected, stream)
+
+    return _run_client(prepare, terms["responder"], terms["capture"])
 
 
 @asynccontextmanager
@@ -191,20 +149,31 @@ def as_transport(stream: Connected) -> Transport:
     return cast("Transport", stream)
 
 
-def _terms(
-    setup: PayloadLike,
-    data_mime: str,
-    metadata_mime: str,
-    keepalive: Keepalive,
-    lease: bool,
-    strict: bool,
-    entries: Iterable[object],
-) -> ClientTerms:
-    payload: Payload = as_payload(setup)
-    mimes = data_mime, metadata_mime
+def _factory(options: StreamOptions[PayloadLike]) -> ProtocolFactory:
+    """Return what makes the client's session, with checked terms. Raise ``ValueError`` and ``TypeError``."""
+    payload, keepalive = as_payload(options["setup"]), options["keepalive"]
     if not isinstance(keepalive, Keepalive):
         raise TypeError(f"keepalive is a Keepalive, not {type(keepalive).__name__}")
-    return ClientTerms(payload, *mimes, keepalive, lease, strict, as_entries(entries))
+    terms = ClientTerms(
+        payload,
+        options["data_mime"],
+        options["metadata_mime"],
+        keepalive,
+        options["lease"],
+        options["strict"],
+        as_entries(options["entries"]),
+    )
+    return client_protocol(
+        options["dialect"],
+        terms,
+        options["limits"],
+        options["fragment_size"],
+        options["responder"],
+        options["quirks"],
+        options["streamux"],
+        options["resume"],
+        options["peer"],
+    )
 
 
 @asynccontextmanager

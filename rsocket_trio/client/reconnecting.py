@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Unpack, cast
+from typing import Any, Final, TypeAlias, Unpack, cast
 
 import trio
 
 from rsocket_trio.client.open import open_connection
+from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.client.reconnecting_requests import Requests
-from rsocket_trio.client.renewal import ConnectionTerms, checked, renewed
 from rsocket_trio.connection.connection import Connection
 from rsocket_trio.connection.handler_tasks import only_leaf
 from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.connection.protocols import checked_peer
 from rsocket_trio.connection.recording import recording_into
+from rsocket_trio.connection.resumption import is_absence
 from rsocket_trio.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -30,7 +33,11 @@ from rsocket_trio.errors import (
     UnsupportedSetup,
     fresh_copy,
 )
+from rsocket_trio.payload import PayloadLike, as_payload
+from rsocket_trio.signatures import completed
 from rsocket_trio.terms import Retry
+from rsocket_trio.transports.connect import HeadersLike, as_headers
+from rsocket_trio.transports.schemes import parse_uri
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -39,6 +46,14 @@ USABLE = ("open", "suspended")
 """States in which a connection takes new requests."""
 REFUSALS = (RejectedSetup, InvalidSetup, UnsupportedSetup, NegotiationFailed, Unsupported)
 """Refusals that are not retried: a server that refuses once refuses again."""
+
+ReconnectOptions: TypeAlias = ConnectionOptions[
+    PayloadLike | Callable[[], PayloadLike | Awaitable[PayloadLike]],
+    HeadersLike | Callable[[], HeadersLike | Awaitable[HeadersLike]],
+]
+"""The options of ``open_connection``; ``setup`` and ``headers`` may be functions, async or not."""
+RENEWED: Final[dict[str, Callable[[Any], object]]] = {"setup": as_payload, "headers": as_headers}
+"""The terms that a function may give for each connection, with the converter of its result."""
 
 
 class ReconnectingClient(Requests):
@@ -53,7 +68,7 @@ class ReconnectingClient(Requests):
     """
 
     def __init__(
-        self, uri: str, terms: ConnectionTerms, wait: bool, retry: Retry, on_state: Callable[[str], object] | None
+        self, uri: str, terms: ReconnectOptions, wait: bool, retry: Retry, on_state: Callable[[str], object] | None
     ) -> None:
         self._uri = uri
         self._terms = terms
@@ -211,14 +226,14 @@ async def connect_forever(
     wait: bool = True,
     retry: Retry = RETRY,
     on_state: Callable[[str], object] | None = None,
-    **terms: Unpack[ConnectionTerms],
+    **options: Unpack[ReconnectOptions],
 ) -> AsyncIterator[ReconnectingClient]:
     """Provide a client that connects, and reconnects whenever its connection is lost, until the block ends.
 
     The block starts at once. ``retry`` sets the pauses between tries, ``wait`` whether requests wait for a
     connection or raise ``ConnectionLost`` at once. ``on_state`` is a plain function that gets ``"connecting"`` at
     each try, ``"connected"`` once the SETUP is queued, ``"lost"``, or ``"draining"`` if open calls may still finish,
-    and at the end ``"closed"``. The other ``terms`` are those of ``open_connection``, for every connection; with
+    and at the end ``"closed"``. The other ``options`` are those of ``open_connection``, for every connection; with
     ``resume`` a session is resumed first, and a new connection made when that failed.
 
     ``setup`` and ``headers`` may be functions, async or not, that are called for each new connection, for tokens that
@@ -237,8 +252,8 @@ async def connect_forever(
         raise TypeError(f"retry is a Retry, not {type(retry).__name__}")
     if on_state is not None and not callable(on_state):
         raise TypeError(f"on_state is a function, not {type(on_state).__name__}")
-    fit = checked(uri, terms)
-    async with recording_into(fit.get("capture")) as recording:
+    fit = checked(uri, options)
+    async with recording_into(fit["capture"]) as recording:
         # One capture for all connections, not one for each.
         fit["capture"] = recording
         client = ReconnectingClient(uri, fit, wait, retry, on_state)
@@ -281,3 +296,37 @@ async def _drains(connection: Connection) -> bool:
 def _twin(error: Exception) -> Exception:
     """Return a fresh copy of an error, also of a ``ValueError`` or ``TypeError``, without its traceback."""
     return fresh_copy(cast("RSocketError", error))
+
+
+def checked(uri: str, terms: ReconnectOptions) -> ReconnectOptions:
+    """Return the terms, usable more than once. Raise ``ValueError`` and ``TypeError`` for terms that are invalid."""
+    parse_uri(uri)
+    inspect.signature(open_connection).bind(uri, **terms)
+    given: dict[str, Any] = dict(completed(open_connection, terms))
+    if given["peer"] is not None:
+        checked_peer(given["peer"], given["dialect"])
+    for name, fit in (("headers", as_headers), ("quirks", tuple), ("entries", tuple)):
+        if not callable(given[name]):
+            given[name] = fit(given[name])
+    return given  # type: ignore[return-value]
+
+
+async def renewed(terms: ReconnectOptions) -> dict[str, Any]:
+    """Return the arguments of ``open_connection`` for the next connection.
+
+    Raise ``ConnectionLost`` if a function of the terms could not connect to its own server (see ``is_absence``). Its
+    other errors are faults of the function, and pass unchanged.
+    """
+    made: dict[str, Any] = dict(terms)
+    for name, as_it_is in RENEWED.items():
+        function = made.get(name)
+        if not callable(function):
+            continue
+        try:
+            result = function()
+            made[name] = as_it_is(await result if inspect.isawaitable(result) else result)
+        except Exception as error:
+            if isinstance(error, ConnectionLost) or not is_absence(error):
+                raise
+            raise ConnectionLost(f"no {name} for a new connection: {str(error) or type(error).__name__}") from error
+    return made

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import attrs
 
 from rsocket_trio import Keepalive, Payload
-from rsocket_trio.client.open import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME
+from rsocket_trio.client.options import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME
 from rsocket_trio.connection.protocols import ALL, SHORT, peer_and_dialect
 from rsocket_trio.connection.requester import INITIAL_REQUEST_N
 from rsocket_trio.metadata import (

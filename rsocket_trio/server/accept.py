@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -32,13 +32,11 @@ from rsocket_trio.connection.recording import (
 from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
 from rsocket_trio.connection.sessions import Resumable, Sessions
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
-from rsocket_trio.limits import Limits
 from rsocket_trio.mux.recording import Recording
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
 from rsocket_trio.rsocket.frames import ErrorFrame
-from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import ResumeOptions
+from rsocket_trio.server.options import StreamServeOptions
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.listen import Accepted, AcceptedStream
@@ -56,21 +54,21 @@ that resumes."""
 class Server:
     """State that all connections of one ``serve`` share: the responder, the terms, and the open connections."""
 
-    def __init__(
-        self,
-        responder: Responder,
-        dialects: Iterable[str],
-        limits: Limits,
-        fragment_size: int,
-        resume: ResumeOptions | None,
-        quirks: Iterable[str],
-        streamux: StreamuxOptions | None = None,
-        recording: Recording | None = None,
-    ) -> None:
+    def __init__(self, responder: Responder, options: StreamServeOptions, recording: Recording | None = None) -> None:
+        """Check the options, all of which are there. Raise ``ValueError``, ``TypeError`` and ``Unsupported``."""
+        resume = options["resume"]
         self.responder = responder
-        self.protocols = server_protocols(dialects, responder, limits, fragment_size, quirks, streamux, resume)
+        self.protocols = server_protocols(
+            options["dialects"],
+            responder,
+            options["limits"],
+            options["fragment_size"],
+            options["quirks"],
+            options["streamux"],
+            resume,
+        )
         self.sessions = Sessions(resume) if resume is not None else None
-        self.limits = limits
+        self.limits = options["limits"]
         self.connections: set[Connection] = set()
         self.draining = False
         self.deadlines: Deadlines | None = None

@@ -1,52 +1,31 @@
-"""Serving: listening on every URI, and what is served there."""
+"""Serves a responder on URIs, on listeners or on one stream, in this process or in workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Unpack
 
 import trio
 
-from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS, Connected, as_transport
-from rsocket_trio.connection.connection import DRAIN_TIMEOUT
+from rsocket_trio.client.open import Connected, as_transport
 from rsocket_trio.connection.handler_tasks import only_leaf
 from rsocket_trio.connection.loops import need_trio, refuse_asyncio
-from rsocket_trio.connection.protocols import ALL
-from rsocket_trio.connection.recording import (
-    CaptureLike,
-    recording_into,
-)
-from rsocket_trio.limits import Limits
+from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.accept import Server
+from rsocket_trio.server.options import ServeOptions, StreamServeOptions, serve_options, tls_context
 from rsocket_trio.server.processes.import_responder import find_responder
-from rsocket_trio.server.serving import SSLContextLike, Terms, serve_by_workers, serve_here
+from rsocket_trio.server.processes.messages import RETIRE_DELAY, Run
 from rsocket_trio.server.stopping import Stop
-from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.terms import ResumeOptions
-from rsocket_trio.transports.listen import BoundListener, ListenerAdapter, open_listeners
+from rsocket_trio.signatures import completed, shows_options
+from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners
 from rsocket_trio.transports.websocket.origins import parse_origins
 
 Where = str | trio.abc.Listener[Any]
 """What can be served: a URI, or a listener of the application's own that accepts Trio streams."""
-
-
-class ServeOptions(TypedDict, total=False):
-    """The arguments of ``serve`` that ``run`` takes as well."""
-
-    dialects: Iterable[str]
-    resume: ResumeOptions | None
-    limits: Limits
-    fragment_size: int
-    ssl_context: SSLContextLike | None
-    unix_mode: int | None
-    grace: float
-    quirks: Iterable[str]
-    streamux: StreamuxOptions | None
-    capture: CaptureLike | None
-    workers: int | None
-    origins: str | Iterable[str]
 
 
 def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Unpack[ServeOptions]) -> None:
@@ -63,24 +42,14 @@ def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Un
         trio.run(stop.run, partial(serve, responder, uris, **options))
 
 
+@shows_options
 async def serve(
     responder: Responder | str,
     uris: Where | Iterable[Where],
     *,
-    dialects: Iterable[str] = ALL,
-    resume: ResumeOptions | None = None,
-    limits: Limits = LIMITS,
-    fragment_size: int = FRAGMENT_SIZE,
-    ssl_context: SSLContextLike | None = None,
-    unix_mode: int | None = None,
-    origins: str | Iterable[str] = (),
-    grace: float = DRAIN_TIMEOUT,
-    quirks: Iterable[str] = (),
-    streamux: StreamuxOptions | None = None,
-    capture: CaptureLike | None = None,
-    workers: int | None = None,
     signals: bool = False,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+    **options: Unpack[ServeOptions],
 ) -> None:
     """Serve on all URIs until cancelled; to be started with ``nursery.start``, which returns the bound URIs.
 
@@ -108,22 +77,11 @@ async def serve(
     and again; ``RuntimeError`` for ``signals`` outside of the main thread.
     """
     need_trio()
-    terms = Terms(
-        dialects=(dialects,) if isinstance(dialects, str) else tuple(dialects),
-        resume=resume,
-        limits=limits,
-        fragment_size=fragment_size,
-        ssl_context=ssl_context,
-        grace=grace,
-        quirks=quirks if isinstance(quirks, str) else tuple(quirks),
-        streamux=streamux,
-        capture=capture,
-        origins=(origins,) if isinstance(origins, str) else tuple(origins),
-    )
-    parse_origins(terms.origins)  # what is none is said before anything begins
+    terms = serve_options(**completed(serve, options))
+    parse_origins(terms["origins"])  # what is none is said before anything begins
     wanted: list[Where] = [uris] if isinstance(uris, str | trio.abc.Listener) else list(uris)
     if not signals:
-        await _serve(responder, wanted, terms, workers, unix_mode, task_status)
+        await _serve(responder, wanted, terms, task_status)
         return
     reported: list[str] | None = None
 
@@ -136,47 +94,153 @@ async def serve(
             task_status.started(value)
 
     with Stop() as stop:
-        await stop.run(_serve, responder, wanted, terms, workers, unix_mode, Status())
+        await stop.run(_serve, responder, wanted, terms, Status())
         if reported is None:
             task_status.started([])
 
 
 async def _serve(
-    responder: Responder | str,
-    wanted: list[Where],
-    terms: Terms,
-    workers: int | None,
-    unix_mode: int | None,
-    task_status: trio.TaskStatus[list[str]],
+    responder: Responder | str, wanted: list[Where], options: ServeOptions, task_status: trio.TaskStatus[list[str]]
 ) -> None:
-    if workers is not None:
-        await serve_by_workers(responder, wanted, terms, workers=workers, unix_mode=unix_mode, task_status=task_status)
+    if options["workers"] is not None:
+        await _serve_by_workers(responder, wanted, options, task_status)
         return
     found = find_responder(responder) if isinstance(responder, str) else responder
-    await serve_here(found, partial(_open, wanted, terms, unix_mode), terms, task_status=task_status)
+    await serve_here(found, partial(_open, wanted, options), options, task_status=task_status)
 
 
-async def _open(wanted: list[Where], terms: Terms, unix_mode: int | None) -> list[BoundListener | ListenerAdapter]:
-    """A listener for each, in the order given."""
+async def _open(wanted: list[Where], options: ServeOptions) -> list[BoundListener | ListenerAdapter]:
+    """Return a listener for each, in the order given."""
     named = [uri for uri in wanted if isinstance(uri, str)]
-    origins = parse_origins(terms.origins)
-    bound = iter(await open_listeners(named, ssl_context=terms.context(), unix_mode=unix_mode, origins=origins))
+    opened = await open_listeners(
+        named,
+        ssl_context=tls_context(options),
+        unix_mode=options["unix_mode"],
+        origins=parse_origins(options["origins"]),
+    )
+    bound = iter(opened)
     return [next(bound) if isinstance(each, str) else ListenerAdapter(each) for each in wanted]
 
 
+async def serve_here(
+    responder: Responder,
+    open_listeners: Callable[[], Awaitable[Sequence[BoundListener | ListenerAdapter]]],
+    options: ServeOptions,
+    *,
+    retiring: trio.Event | None = None,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve on these listeners until cancelled, then let every connection drain.
+
+    Once ``retiring`` is set nothing is accepted any more; what is connected is served a little longer, then drains, and
+    this returns.
+    """
+    async with recording_into(options["capture"]) as recording:
+        server = Server(responder, options, recording)
+        listeners = await open_listeners()
+        async with AsyncExitStack() as stack:
+            stack.callback(server.log_repeats)
+            for listener in listeners:
+                stack.push_async_callback(listener.aclose)
+            try:
+                async with server.sharing_deadlines(), trio.open_nursery() as nursery:
+                    accepting = await nursery.start(_accept, listeners, server, nursery)
+                    lingered: trio.Event | None = None
+                    if retiring is not None:
+                        lingered = trio.Event()
+                        nursery.start_soon(_retire, retiring, accepting, lingered)
+                    task_status.started([listener.uri for listener in listeners])
+                    await server.run_until_cancelled(options["grace"], lingered)
+                    nursery.cancel_scope.cancel()
+            except BaseExceptionGroup as group:
+                leaf = only_leaf(group)
+                raise leaf from leaf.__cause__
+
+
+async def _accept(
+    listeners: Sequence[BoundListener | ListenerAdapter],
+    server: Server,
+    handlers: trio.Nursery,
+    task_status: trio.TaskStatus[trio.CancelScope],
+) -> None:
+    """Accept on all listeners, until the reported scope is cancelled. Accepted connections go on."""
+    async with trio.open_nursery() as nursery:
+        for listener in listeners:
+            nursery.start_soon(partial(listener.serve, server.accept, handler_nursery=handlers))
+        task_status.started(nursery.cancel_scope)
+
+
+async def _retire(retiring: trio.Event, accepting: trio.CancelScope, lingered: trio.Event) -> None:
+    await retiring.wait()
+    accepting.cancel()
+    await trio.sleep(RETIRE_DELAY)
+    lingered.set()
+
+
+async def serve_inherited(
+    options: ServeOptions,
+    responder: Responder,
+    inherited: Sequence[Inherited],
+    *,
+    retiring: trio.Event,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve, in a worker process, the listeners that its supervisor bound."""
+
+    async def take_over() -> list[BoundListener]:
+        context, origins = tls_context(options), parse_origins(options["origins"])
+        return [each.listener(context, origins) for each in inherited]
+
+    await serve_here(responder, take_over, options, retiring=retiring, task_status=task_status)
+
+
+async def _serve_by_workers(
+    name: Responder | str, uris: Sequence[Where], options: ServeOptions, task_status: trio.TaskStatus[list[str]]
+) -> None:
+    """Have worker processes serve the responder of this name. Raise ``TypeError`` if an option can't be sent."""
+    if not all(isinstance(uri, str) for uri in uris):
+        raise TypeError("with workers all that is served is named by URIs")
+    if isinstance(options["ssl_context"], ssl.SSLContext):
+        raise TypeError("with workers ssl_context is a function of a module that makes it: each process needs its own")
+    if options["capture"] is not None and hasattr(options["capture"], "opened"):
+        raise TypeError("with workers capture is a directory: each process writes files of its own")
+    await serve_named(name, uris, partial(serve_inherited, options), options, task_status=task_status)
+
+
+async def serve_named(
+    name: Any,
+    uris: Sequence[Any],
+    run: Run,
+    options: ServeOptions,
+    *,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Have worker processes call ``run`` with the responder of this name and the listeners of all URIs."""
+    # Imported only here: a program of one process does not load it.
+    from rsocket_trio.server.processes.supervisor import serve_in_processes
+
+    workers = options["workers"]
+    assert workers is not None
+    await serve_in_processes(
+        name,
+        uris,
+        run,
+        workers=workers,
+        grace=options["grace"],
+        make_context=partial(tls_context, options),
+        unix_mode=options["unix_mode"],
+        resumes=options["resume"] is not None,
+        task_status=task_status,
+    )
+
+
+@shows_options
 async def serve_stream(
     responder: Responder,
     stream: Connected,
     *,
-    dialects: Iterable[str] = ALL,
-    resume: ResumeOptions | None = None,
-    limits: Limits = LIMITS,
-    fragment_size: int = FRAGMENT_SIZE,
-    grace: float = DRAIN_TIMEOUT,
-    quirks: Iterable[str] = (),
-    streamux: StreamuxOptions | None = None,
-    capture: CaptureLike | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    **options: Unpack[StreamServeOptions],
 ) -> None:
     """Serve one stream (or transport) that is connected already, until its peer ends it; it is closed then.
 
@@ -185,15 +249,16 @@ async def serve_stream(
     When cancelled the connection drains for at most ``grace`` seconds.
     """
     need_trio()
-    async with recording_into(capture) as recording:
-        server = Server(responder, dialects, limits, fragment_size, resume, quirks, streamux, recording)
+    terms = completed(serve_stream, options)
+    async with recording_into(terms["capture"]) as recording:
+        server = Server(responder, terms, recording)
         transport = as_transport(stream)
         try:
             async with trio.open_nursery() as nursery:
                 served = trio.Event()
                 nursery.start_soon(server.serve_one, transport, served)
                 task_status.started()
-                await server.run_until_cancelled(grace, served)
+                await server.run_until_cancelled(terms["grace"], served)
         except BaseExceptionGroup as group:
             leaf = only_leaf(group)
             raise leaf from leaf.__cause__

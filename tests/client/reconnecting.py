@@ -17,9 +17,10 @@ from rsocket_trio import (
     Retry,
     StreamuxOptions,
 )
-from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS
+from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.server.accept import Server
+from rsocket_trio.server.options import serve_options
 from rsocket_trio.transports.memory import MemoryTransport, listen_memory
 
 URI = "memory://service"
@@ -39,7 +40,16 @@ class Service:
 
     async def start(self, *, resume: ResumeOptions | None = None) -> None:
         """Listen, and know nothing of what was before."""
-        self.server = Server(self.responder, ALL, LIMITS, FRAGMENT_SIZE, resume, (), StreamuxOptions(qa=True))
+        self.server = Server(
+            self.responder,
+            serve_options(
+                dialects=ALL,
+                limits=LIMITS,
+                fragment_size=FRAGMENT_SIZE,
+                resume=resume,
+                streamux=StreamuxOptions(qa=True),
+            ),
+        )
         await self._nursery.start(self._run)
 
     def cut(self) -> None:

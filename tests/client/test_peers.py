@@ -22,7 +22,7 @@ from rsocket_trio import (
     open_connection_over,
     serve,
 )
-from rsocket_trio.client.open import DIALECT, KEEPALIVE
+from rsocket_trio.client.options import DIALECT, KEEPALIVE
 from rsocket_trio.connection.requester import INITIAL_REQUEST_N, Requester
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS

@@ -24,8 +24,8 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
+from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.client.reconnecting_requests import RequestTerms, StreamTerms
-from rsocket_trio.client.renewal import ConnectionTerms
 from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.transports.memory import listen_memory
@@ -220,7 +220,7 @@ def test_the_named_arguments_are_those_of_a_connection() -> None:
         parameters = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
         return {one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
 
-    assert set(ConnectionTerms.__annotations__) == keywords(open_connection)
+    assert set(ConnectionOptions.__annotations__) == keywords(open_connection)
     assert set(RequestTerms.__annotations__) == keywords(Connection.request_response)
     assert set(StreamTerms.__annotations__) == keywords(Connection.request_channel)
     assert keywords(Connection.request_stream) - set(StreamTerms.__annotations__) == {"pushes"}

@@ -11,9 +11,10 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, Limits, Payload, Responder, open_connection_over
-from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS
+from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.server.accept import Server
+from rsocket_trio.server.options import serve_options
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.conformance import raw
 
@@ -120,7 +121,10 @@ async def connected_pair(
     dialect = options.setdefault("dialect", "rsocket/1.0")
     ours, theirs = trio.testing.memory_stream_pair()
     client_wire, server_wire = Recorded(ours), Recorded(theirs)
-    server = Server(responder or Responder(), [dialect], server_limits or limits, FRAGMENT_SIZE, None, ())
+    server = Server(
+        responder or Responder(),
+        serve_options(dialects=[dialect], limits=server_limits or limits, fragment_size=FRAGMENT_SIZE),
+    )
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.run, server_wire, server.protocols[dialect], math.inf)

@@ -11,9 +11,10 @@ import trio
 import trio.testing
 
 from rsocket_trio import Connection, Limits, Responder, StreamuxOptions, open_connection_over
-from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS
+from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.mux.framing import EncodedFrame, Unframed
 from rsocket_trio.server.accept import Server
+from rsocket_trio.server.options import serve_options
 from rsocket_trio.streamux.negotiation import SIZE, Terms
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.connection.pairs import settle
@@ -91,7 +92,10 @@ async def streamux_pair(
     """Both sides, inside of the client's block. With ``bounded`` a write waits until the other side reads it."""
     ours, theirs = trio.testing.lockstep_stream_pair() if bounded else trio.testing.memory_stream_pair()
     client_wire, server_wire = Recorded(ours), Recorded(theirs)
-    serving = Server(responder or Responder(), [STREAMUX], limits, fragment_size, None, (), server)
+    serving = Server(
+        responder or Responder(),
+        serve_options(dialects=[STREAMUX], limits=limits, fragment_size=fragment_size, streamux=server),
+    )
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serving.run, server_wire, serving.protocols[STREAMUX], math.inf)

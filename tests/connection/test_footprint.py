@@ -12,8 +12,9 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import Connection, Limits, Payload, Responder, ResumeOptions, open_connection, serve
-from rsocket_trio.client.open import FRAGMENT_SIZE, LIMITS
+from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
 from rsocket_trio.server.accept import Server
+from rsocket_trio.server.options import serve_options
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.conformance import raw
 from tests.connection.pairs import settle
@@ -44,7 +45,7 @@ def echoing() -> Responder:
 @asynccontextmanager
 async def served(count: int, responder: Responder, limits: Limits = LIMITS) -> AsyncIterator[list[raw.RawPeer]]:
     """Clients made of bytes at one server, which has read their SETUPs."""
-    server = Server(responder, ["rsocket/1.0"], limits, FRAGMENT_SIZE, None, ())
+    server = Server(responder, serve_options(dialects=["rsocket/1.0"], limits=limits, fragment_size=FRAGMENT_SIZE))
     pairs = [trio.testing.memory_stream_pair() for _ in range(count)]
     peers = [raw.RawPeer(ours) for ours, _ in pairs]
     async with server.sharing_deadlines(), trio.open_nursery() as nursery:
@@ -109,7 +110,7 @@ async def grown_by(count: int, *, beats: bool) -> int:
     gc.collect()
     tracemalloc.start()
     try:
-        server = Server(echoing(), ["rsocket/1.0"], LIMITS, FRAGMENT_SIZE, None, ())
+        server = Server(echoing(), serve_options(dialects=["rsocket/1.0"], limits=LIMITS, fragment_size=FRAGMENT_SIZE))
         pairs = [trio.testing.memory_stream_pair() for _ in range(count)]
         peers = [raw.RawPeer(ours) for ours, _ in pairs]
         async with server.sharing_deadlines(), trio.open_nursery() as nursery:

@@ -11,8 +11,9 @@ from trio.testing import MockClock
 
 from rsocket_trio import Canceled, Connection, ConnectionClosed, Rejected, Responder, open_connection
 from rsocket_trio.connection.connection import PEER_CLOSE_TIMEOUT
-from rsocket_trio.server.processes.messages import LINGER
-from rsocket_trio.server.serving import Terms, serve_here
+from rsocket_trio.server.options import serve_options
+from rsocket_trio.server.processes.messages import RETIRE_DELAY
+from rsocket_trio.server.serve import serve_here
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, echo_responder, settle
@@ -111,14 +112,14 @@ async def test_what_is_asked_when_a_worker_has_lingered_is_answered_or_rejected(
             assert await outcome(connection) == "answer"
             ready.set()
             await retiring.wait()
-            await trio.sleep(LINGER)
+            await trio.sleep(RETIRE_DELAY)
             for _ in range(turns):
                 await trio.lowlevel.checkpoint()
             if connection.status == "open":
                 outcomes.append((await outcome(connection)).partition(":")[0])
 
     async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve_here, retiring=retiring), responder, listeners, Terms())
+        [uri] = await nursery.start(partial(serve_here, retiring=retiring), responder, listeners, serve_options())
         for number in range(40):
             ready = trio.Event()
             nursery.start_soon(ask_late, uri, ready, number % 8)

@@ -27,7 +27,7 @@ DRAIN = b"d"
 RETIRE = b"r"
 """The same, but others serve already: connections that were accepted just now may still ask for something first."""
 
-LINGER = 5.0
+RETIRE_DELAY = 5.0
 """Seconds that a worker which retires goes on serving what it has, before it drains.
 
 A connection that it accepted at the last moment gets to ask for something, and what was asked for is not cut.

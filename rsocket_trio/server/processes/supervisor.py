@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from rsocket_trio.server.processes.child import FAILURES, open_child
-from rsocket_trio.server.processes.messages import LINGER, Orders, Run, check_workers, encode_run
+from rsocket_trio.server.processes.messages import RETIRE_DELAY, Orders, Run, check_workers, encode_run
 from rsocket_trio.server.processes.restart_backoff import Patience
 from rsocket_trio.transports.listen import open_listeners
 from rsocket_trio.transports.schemes import parse_uri
@@ -170,7 +170,7 @@ class Slot:
                         task_status.started()
                     await _first_of(child.process.wait, self.retired.wait)
                     if child.process.returncode is None:
-                        await child.retire(LINGER)
+                        await child.retire(RETIRE_DELAY)
                         return
                     why = f"{child} ended: {child.end}"
             if not self.retired.is_set():

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from rsocket_trio import Connection, ConnectionLost, ReconnectingClient, RSocketError, connect_forever
-from rsocket_trio.client.renewal import ConnectionTerms
+from rsocket_trio.client.reconnecting import ReconnectOptions
 from rsocket_trio.transports.memory import MemoryTransport, listen_memory
 from tests.conformance.raw import (
     APPLICATION_ERROR,
@@ -94,7 +94,7 @@ async def test_no_item_is_left_out_where_the_server_says_0_and_does_not_send_the
 async def test_a_client_that_reconnects_goes_on_in_a_new_session(autojump_clock: object, wire: Wire) -> None:
     tokens: list[bytes] = []
     listener = listen_memory("uncounted")
-    terms: ConnectionTerms = {"dialect": wire.name, "resume": OPTIONS, "metadata_mime": OPAQUE.decode()}
+    terms: ReconnectOptions = {"dialect": wire.name, "resume": OPTIONS, "metadata_mime": OPAQUE.decode()}
 
     async def met() -> tuple[MemoryTransport, Raw]:
         transport = await listener.accept()

@@ -16,9 +16,10 @@ import trustme
 from trio.testing import MockClock
 
 from rsocket_trio import ConnectionClosed, ConnectionLost, Responder, open_connection, serve
+from rsocket_trio.server.options import serve_options
 from rsocket_trio.server.processes import child
-from rsocket_trio.server.processes.messages import LINGER, Orders
-from rsocket_trio.server.serving import Terms, serve_here
+from rsocket_trio.server.processes.messages import RETIRE_DELAY, Orders
+from rsocket_trio.server.serve import serve_here
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 
 PATIENCE = 30
@@ -155,7 +156,7 @@ async def test_a_server_that_retires_accepts_no_more_but_serves_on_before_it_dra
     responder.request_response(lambda request: request.data)
     retiring = trio.Event()
     async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve_here, retiring=retiring), responder, listeners, Terms())
+        [uri] = await nursery.start(partial(serve_here, retiring=retiring), responder, listeners, serve_options())
         async with open_connection(uri) as connection, open_connection(uri) as silent:
             began = trio.current_time()
             retiring.set()
@@ -165,7 +166,7 @@ async def test_a_server_that_retires_accepts_no_more_but_serves_on_before_it_dra
                 async with open_connection(uri) as late:
                     await late.request_response()
             assert (await connection.request_response(b"still here")).data == b"still here"
-            await trio.sleep(LINGER * 0.9)
+            await trio.sleep(RETIRE_DELAY * 0.9)
             assert (await silent.request_response(b"first word")).data == b"first word"
             assert isinstance(await connection.wait_closed(), ConnectionClosed)
-            assert trio.current_time() == pytest.approx(began + LINGER)
+            assert trio.current_time() == pytest.approx(began + RETIRE_DELAY)

@@ -1,0 +1,60 @@
+"""The keyword arguments of a server: each name, type and default, declared once."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
+
+from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
+from rsocket_trio.connection.connection import DRAIN_TIMEOUT
+from rsocket_trio.connection.protocols import ALL
+from rsocket_trio.connection.recording import CaptureLike
+from rsocket_trio.limits import Limits
+from rsocket_trio.signatures import completed, shows_options
+from rsocket_trio.streamux.options import StreamuxOptions
+from rsocket_trio.terms import ResumeOptions
+
+SSLContextLike: TypeAlias = ssl.SSLContext | Callable[[], ssl.SSLContext]
+"""The context of served TLS, or a function that makes it."""
+
+
+class StreamServeOptions(TypedDict, total=False):
+    """The options of ``serve_stream``."""
+
+    dialects: Annotated[Iterable[str], ALL]
+    resume: Annotated[ResumeOptions | None, None]
+    limits: Annotated[Limits, LIMITS]
+    fragment_size: Annotated[int, FRAGMENT_SIZE]
+    grace: Annotated[float, DRAIN_TIMEOUT]
+    quirks: Annotated[Iterable[str], ()]
+    streamux: Annotated[StreamuxOptions | None, None]
+    capture: Annotated[CaptureLike | None, None]
+
+
+class ServeOptions(StreamServeOptions, total=False):
+    """The options of ``serve`` and ``run``: those above, and those of listening and of worker processes."""
+
+    ssl_context: Annotated[SSLContextLike | None, None]
+    unix_mode: Annotated[int | None, None]
+    origins: Annotated[str | Iterable[str], ()]
+    workers: Annotated[int | None, None]
+
+
+@shows_options
+def serve_options(**options: Unpack[ServeOptions]) -> ServeOptions:
+    """Return these options of a server with the defaults of all others. What is iterable can be iterated again."""
+    complete: Any = dict(completed(serve_options, options))
+    for name in ("dialects", "origins"):
+        given = complete[name]
+        complete[name] = (given,) if isinstance(given, str) else tuple(given)
+    if not isinstance(complete["quirks"], str):
+        complete["quirks"] = tuple(complete["quirks"])
+    result: ServeOptions = complete
+    return result
+
+
+def tls_context(options: ServeOptions) -> ssl.SSLContext | None:
+    """Return the TLS context, made by the given function if it is one."""
+    given = options["ssl_context"]
+    return given if given is None or isinstance(given, ssl.SSLContext) else given()
