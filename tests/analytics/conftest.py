@@ -1,11 +1,15 @@
-"""What tests of the analyses share: the small capture that is written by hand."""
+"""What tests of the analyses share: the small capture that is written by hand, and the one report of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import pytest
 
 if TYPE_CHECKING:
@@ -37,9 +41,56 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_jsonl(tmp_path_factory.mktemp("by_hand"), TABLES_BY_HAND)
 
 
-@pytest.fixture(scope="session")
-def told(spark: SparkSession, by_hand: Path) -> Mapping[str, Answer]:
-    """All answers about it."""
-    from rsocket_trio.analytics.answers import answers
+@attrs.frozen
+class Reported:
+    """One run of the command ``analyze`` in the session of the tests."""
 
-    return {answer.view: answer for answer in answers(spark, by_hand)}
+    out: Path
+    code: int | None
+    stdout: str
+    session: tuple[str, Mapping[str, str], int]
+    """The master, the settings and the size of the capture that it opened its session with."""
+    answers: Mapping[str, Answer]
+
+
+@pytest.fixture(scope="session")
+def reported(spark: SparkSession, by_hand: Path, tmp_path_factory: pytest.TempPathFactory) -> Reported:
+    """The report of the capture: made once, since each of its tables takes Spark a second."""
+    from rsocket_trio.analytics import answers as module
+    from rsocket_trio.cli.main import commands
+
+    out = tmp_path_factory.mktemp("reported") / "report.html"
+    opened: list[tuple[str, Mapping[str, str], int]] = []
+    found: dict[str, Answer] = {}
+    original = module.answers
+
+    @contextmanager
+    def this_session(master: str, settings: Mapping[str, str], *, size: int) -> Iterator[SparkSession]:
+        opened.append((master, settings, size))
+        yield spark
+
+    def noted(*arguments: Any, **options: Any) -> Iterator[Answer]:
+        for answer in original(*arguments, **options):
+            found[answer.view] = answer
+            yield answer
+
+    words = ["analyze", str(by_hand), "--out", str(out), "--title", "By hand", "--conf", "spark.ui.enabled=false"]
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryFile() as said:
+        patch.setattr("rsocket_trio.analytics.local_spark.local_session", this_session)
+        patch.setattr(module, "answers", noted)
+        kept = os.dup(1)
+        os.dup2(said.fileno(), 1)
+        try:
+            code = commands.main(words, standalone_mode=False)
+        finally:
+            os.dup2(kept, 1)
+            os.close(kept)
+        said.seek(0)
+        [session] = opened
+        return Reported(out, code, said.read().decode(), session, found)
+
+
+@pytest.fixture(scope="session")
+def told(reported: Reported) -> Mapping[str, Answer]:
+    """All answers about it."""
+    return reported.answers

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from rsocket_trio.analytics.answers import ASKED, Answer
+from rsocket_trio.analytics.capture_tables import capture_files
 from rsocket_trio.analytics.report import as_script, cell, charts, duration, label, render
 from rsocket_trio.cli.exit_codes import Failure
 from tests.analytics.browser import look_at, require_browser
+from tests.analytics.conftest import Reported
 from tests.analytics.handwritten import FRAMES, HOSTILE, TABLES_BY_HAND
 from tests.analytics.writing import write_jsonl, write_parquet
 from tests.blocks import ROOT
@@ -159,15 +161,13 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_command_writes_the_report_and_says_where(by_hand: Path, tmp_path: Path) -> None:
-    require_spark()
-    out = tmp_path / "report.html"
+def test_the_command_writes_the_report_and_says_where(reported: Reported, by_hand: Path) -> None:
+    size = sum(files.size for files in capture_files(by_hand).values())
 
-    done = analyze(str(by_hand), "--out", str(out), "--title", "By hand", "--conf", "spark.sql.shuffle.partitions=2")
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{out}\n", "")
-    assert "<title>By hand</title>" in out.read_text("utf-8")
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert (reported.code, reported.stdout) == (None, f"{reported.out}\n")
+    assert reported.session == ("local[2]", {"spark.ui.enabled": "false"}, size)
+    assert "<title>By hand</title>" in reported.out.read_text("utf-8")
+    assert [path.name for path in reported.out.parent.iterdir()] == ["report.html"]
 
 
 def make(directory: Path, **changes: Any) -> str:

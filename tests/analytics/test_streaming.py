@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 HOUR = 60 * MINUTE
-PIECES = 3
+PIECES = 2
 DIE_OUT = "1 hour"
 
 TABLES_OF_FRAMES = {

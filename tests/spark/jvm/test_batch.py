@@ -143,7 +143,7 @@ def test_filters_are_pushed_down_where_that_is_asked_for(spark: SparkSession, se
 def test_a_server_that_is_killed_and_comes_back_costs_no_retry_of_sparks(
     spark: SparkSession, start_server: StartServer
 ) -> None:
-    server = start_server("4000", "4000")
+    server = start_server("2500", "2500")
     attempts = spark.sparkContext.accumulator(0)
     frame = load(spark, server, route="slow", batchMaxDelayMs=50)
 
@@ -155,10 +155,10 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_retry_of_sparks(
             yield row.partition, row.position
 
     def restart() -> None:
-        time.sleep(1.5)
+        time.sleep(1)
         server.kill()
-        time.sleep(4)
-        start_server("4000", "4000", port=server.port)
+        time.sleep(2)
+        start_server("2500", "2500", port=server.port)
 
     killer = threading.Thread(target=restart)
     killer.start()
@@ -167,7 +167,7 @@ def test_a_server_that_is_killed_and_comes_back_costs_no_retry_of_sparks(
     finally:
         killer.join()
 
-    assert sorted(rows) == [(one, at) for one in (0, 1) for at in range(4000)]
+    assert sorted(rows) == [(one, at) for one in (0, 1) for at in range(2500)]
     assert attempts.value == 0
 
 

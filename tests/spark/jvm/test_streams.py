@@ -117,7 +117,7 @@ def test_a_query_follows_a_server_that_goes_away_and_comes_back(queries: Queries
     eventually(lambda: sink.rows == rows(50, 0), query)
 
     server.kill()
-    time.sleep(4)
+    time.sleep(2)
     server = start_server("80", "20", port=server.port)
     eventually(lambda: sink.rows == rows(80, 20), query)
     assert query.isActive

@@ -16,19 +16,24 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
 from rsocket_trio import open_connection
+from rsocket_trio.spark import register
+from tests.blocks import ROOT
+from tests.spark.kills.job import stream
 from tests.spark.kills.processes import SOURCE_RUNNER, WORKER, kill_started
 from tests.spark.session import require_spark
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 PATIENCE = 240.0
 """Seconds that one step may take on a busy machine."""
-AWAY = 4.0
+AWAY = 2.5
 """Seconds for which a server that was killed stays away."""
 
 
@@ -127,15 +132,8 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def doomed(java: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    """A session to be killed. It starts while the other one does."""
-    with session_in(tmp_path_factory.mktemp("doomed")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def session(java: None, scratch: Path) -> Iterator[Process]:
-    """The session of those tests that kill something else."""
+    """A session that may be killed, in a process of its own."""
     with session_in(scratch) as started:
         started.reads("ready")
         yield started
@@ -154,29 +152,6 @@ def ledger(uri: str) -> Counter[int]:
 
 def once(count: int) -> Counter[int]:
     return Counter(range(count))
-
-
-def test_a_driver_killed_between_the_commit_and_sparks_own_repeats_nothing(
-    doomed: Process, session: Process, tmp_path: Path
-) -> None:
-    with server_of(tmp_path / "ledger", source_rows=3000, hold=1) as (server, uri):
-
-        def job(partitions: int) -> tuple[str, str, dict[str, object]]:
-            checkpoint = str(tmp_path / "checkpoint")
-            return "stream", uri, {"checkpoint": checkpoint, "partitions": partitions, "rows_per_batch": 1000}
-
-        doomed.tell(*job(2))
-        # Promoted, and the driver does not know: its commit log ends with the batch before.
-        server.reads("promoted 1")
-        doomed.kill()
-        assert sorted(path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")) == ["0"]
-        assert ledger(uri) == once(2000)
-
-        session.tell(*job(3))
-        session.reads("done stream")
-        server.reads("repeated 1")
-        server.reads("promoted 2")
-        assert ledger(uri) == once(3000)
 
 
 def test_a_worker_killed_after_staging_repeats_nothing(session: Process, scratch: Path, tmp_path: Path) -> None:
@@ -220,7 +195,7 @@ def test_a_streaming_source_killed_in_the_middle_loses_and_repeats_nothing(
 
 @pytest.mark.parametrize(
     ("given", "rows"),
-    [({"delivery": "exactlyOnce"}, 100_000), ({"interaction": "channel", "inFlight": "1000"}, 30_000)],
+    [({"delivery": "exactlyOnce"}, 40_000), ({"interaction": "channel", "inFlight": "1000"}, 15_000)],
     ids=["exactlyOnce", "atLeastOnce"],
 )
 def test_a_server_killed_in_the_middle_loses_nothing(
@@ -240,3 +215,23 @@ def test_a_server_killed_in_the_middle_loses_nothing(
         assert found == once(rows)
     else:
         assert set(found) == set(range(rows))
+
+
+def test_a_driver_killed_between_the_commit_and_sparks_own_repeats_nothing(
+    session: Process, spark: SparkSession, tmp_path: Path
+) -> None:
+    """The last test here: it kills the session that the others use, and goes on in that of all tests."""
+    register(spark)
+    checkpoint = str(tmp_path / "checkpoint")
+    with server_of(tmp_path / "ledger", source_rows=3000, hold=1) as (server, uri):
+        session.tell("stream", uri, {"checkpoint": checkpoint, "partitions": 2, "rows_per_batch": 1000})
+        # Promoted, and the driver does not know: its commit log ends with the batch before.
+        server.reads("promoted 1")
+        session.kill()
+        assert sorted(path.name for path in (tmp_path / "checkpoint" / "commits").glob("[0-9]*")) == ["0"]
+        assert ledger(uri) == once(2000)
+
+        stream(spark, uri, checkpoint, partitions=3, rows_per_batch=1000)
+        server.reads("repeated 1")
+        server.reads("promoted 2")
+        assert ledger(uri) == once(3000)
