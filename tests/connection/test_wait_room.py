@@ -228,7 +228,7 @@ def documented() -> Any:
     [text] = [
         block.text
         for block in blocks(page("docs/howto/forwarding.md"))
-        if block.heading == "Handing credit on" and "def forward(" in block.text
+        if block.heading == "Forwarding credit" and "def forward(" in block.text
     ]
     names: dict[str, Any] = {"trio": trio, "responder": Responder()}
     exec(compile(ast.parse(text), "docs/howto/forwarding.md", "exec"), names)

@@ -12,7 +12,7 @@ from rsocket_trio.loadgen import plan
 from rsocket_trio.loadgen.plan import Plan
 from tests.blocks import page
 
-PAGE = page("docs/howto/loadgen.md")
+PAGE = page("docs/reference/loadgen.md")
 
 
 def test_the_page_has_every_term() -> None:
