@@ -18,7 +18,6 @@ from qa.fuzz.spoken import FRAMES, KINDS, NAMES, SHARES, STREAMUX, TEMPERS
 from qa.fuzz.streamux_conversations import StreamuxTalk
 from qa.fuzz.targets import Finding
 from rsocket_trio.errors import (
-    ConnectionLost,
     LocalProtocolError,
     Rejected,
     RejectedSetup,
@@ -92,7 +91,6 @@ class Talk:
         if random.random() < 0.3:
             self.saw(self.session.broken(RemoteProtocolError("no frame begins here")))
         self.drain()
-        self.session.cut_off(ConnectionLost("the peer went"))
 
     # The peer
 
@@ -231,7 +229,7 @@ ON_CONNECTION: Final[tuple[Callable[[Talk], object], ...]] = (
     Talk.wait,
     lambda talk: talk.session.ping(None),
     lambda talk: talk.session.grant(Lease(3, 10.0), talk.now),
-    lambda talk: talk.session.metadata_push(b"news"),
+    lambda talk: talk.session.connection_metadata.metadata_push(b"news"),
     lambda talk: talk.session.drain() if talk.random.random() < 0.1 else None,
     lambda talk: talk.session.announce_close(last=True) if talk.random.random() < 0.1 else None,
 )

@@ -8,6 +8,7 @@ from typing import Protocol, TypeAlias
 
 from rsocket_trio.limits import ENTRY_OVERHEAD, charged
 from rsocket_trio.mux.framing import EncodedFrame
+from rsocket_trio.payload import Payload
 
 WRITE_SIZE = 65536
 """Bytes that one write holds at most: an urgent frame never waits behind megabytes. A larger frame goes alone."""
@@ -119,6 +120,8 @@ class Outbox:
         "small_size",
     )
 
+    _shared: object = None
+    """The limit that several outboxes share, of one that has such a limit."""
     is_stalled = False
     """Whether nothing leaves until the peer says that it has what left before."""
 
@@ -157,10 +160,21 @@ class Outbox:
         """Replies waiting."""
         return len(self._replies)
 
-    def has_room(self, size: int) -> bool:
-        """Whether an entry of this size may be put now. Small ones need not wait for bulk to leave."""
+    def has_room(self, item: Payload | int) -> bool:
+        """Return whether a payload, or an entry of so many bytes, may be put now.
+
+        Small ones need not wait for large ones to leave.
+        """
+        size = item if isinstance(item, int) else len(item.data) if item.metadata is None else item.size
         small = self.small_size + self.entries * ENTRY_OVERHEAD
-        return small + self.bulk_size < self._limit or (size <= SMALL and small < self._limit)
+        waiting = small + self.bulk_size
+        if waiting >= self._limit and (size > SMALL or small >= self._limit):
+            return False
+        return self._shared is None or self._has_shared_room(size, waiting)
+
+    def _has_shared_room(self, size: int, waiting: int) -> bool:
+        """Return whether a limit that several outboxes share leaves room, too: see ``RetainingOutbox``."""
+        return True
 
     def on_answer(self, queue: Departed) -> None:
         """The peer answered all that this queue said. What left before it the peer has read, too."""

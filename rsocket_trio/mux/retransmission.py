@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from typing import Final, Protocol, TypeAlias
 
-from rsocket_trio.limits import ENTRY_OVERHEAD
 from rsocket_trio.mux.framing import EncodedFrame, whole
 from rsocket_trio.mux.outbox import SMALL, WRITE_SIZE, Outbox, StreamQueue
 
@@ -17,15 +16,15 @@ UNCOUNTED = 4096
 """Bytes that may be put before they count towards a shared limit; the next write counts them."""
 SMALL_FRAME = 1024
 """Bytes up to which a frame is joined with others: that saves 60 bytes a frame and costs one or two."""
-LEFT: Final = 8
-"""How many times of what is left of the limit one session may keep: who keeps most waits first, however many they are,
-and who comes later still finds room."""
+FREE_SHARES: Final = 8
+"""The number of times what is left of the limit that one session may keep: the sessions that keep most wait first,
+however many they are, and one that comes later still finds room."""
 GRACE: Final = 16 * 1024
 """Bytes that a session may keep whatever the others do: about what a connection costs by itself."""
-PART: Final = 1024
-"""The part of a small limit that this is at most."""
-SPARE: Final = 8
-"""The part of the limit by which large items may exceed it, so that there is room for those of who keeps little."""
+GRACE_PART: Final = 1024
+"""The part of a small limit that ``GRACE`` is at most."""
+EXCESS_PART: Final = 8
+"""The part of the limit by which large items may exceed it, so that sessions that keep little find room for theirs."""
 
 
 class Run:
@@ -199,8 +198,8 @@ class Shared:
 
     def __init__(self, limit: int, soon: Callable[[Callable[[], None]], object]) -> None:
         self.limit = limit
-        self.most = limit + limit // SPARE
-        self.grace = max(1, min(GRACE, limit // PART))
+        self.most = limit + limit // EXCESS_PART
+        self.grace = max(1, min(GRACE, limit // GRACE_PART))
         self.total = 0
         self._soon = soon
         self._waiting: dict[Sharer, None] = {}
@@ -210,9 +209,11 @@ class Shared:
         """Sessions whose senders wait."""
         return len(self._waiting)
 
-    def lets(self, kept: int) -> bool:
-        """Whether a session that keeps so much may keep more."""
-        return kept < self.grace or kept < LEFT * (self.limit - self.total)
+    def admits(self, kept: int, size: int = 0) -> bool:
+        """Return whether a session that keeps ``kept`` bytes may keep an entry of ``size`` bytes more."""
+        if kept >= self.grace and kept >= FREE_SHARES * (self.limit - self.total):
+            return False
+        return size <= SMALL or size <= self.most - self.total or size > self.limit
 
     def wait(self, sharer: Sharer) -> None:
         """Somebody has to wait until less is kept."""
@@ -232,7 +233,7 @@ class Shared:
     def look(self) -> None:
         """Let those go on who may; of the others the peers should say what they have."""
         for sharer in list(self._waiting):
-            if self.lets(sharer.live_bytes):
+            if self.admits(sharer.live_bytes):
                 del self._waiting[sharer]
                 sharer.on_room()
             else:
@@ -333,23 +334,15 @@ class RetainingOutbox(Outbox):
         self.is_away = False
         self._look()
 
-    def has_room(self, size: int) -> bool:
-        """Return whether an entry of this size may be put now."""
-        # The first lines are those of an outbox that keeps nothing: this runs for each item.
-        small = self.small_size + self.entries * ENTRY_OVERHEAD
-        waiting = small + self.bulk_size
-        if waiting >= self._limit and (size > SMALL or small >= self._limit):
-            return False
+    def _has_shared_room(self, size: int, waiting: int) -> bool:
+        """Return whether this session may keep so many bytes more; ``waiting`` are those in its queues."""
         shared, store, sharer = self._shared, self.store, self._sharer
         if shared is None or store is None or sharer is None or self.is_away:
             return True
         kept = waiting + store.position - store.first
         if not 0 <= kept - self.counted < UNCOUNTED:
             self._recount(kept)
-        # Shared.lets, inlined, and for large entries the rule of Shared for them.
-        if (kept < LEFT * (shared.limit - shared.total) or kept < shared.grace) and (
-            size <= SMALL or size <= shared.most - shared.total or size > shared.limit
-        ):
+        if shared.admits(kept, size):
             return True
         if self.asked and self._overflow():
             return True

@@ -138,10 +138,7 @@ class Session:
         "table",
     )
 
-    first_word = "SETUP"
     is_full = False
-    is_mid_frame = False
-    message_budget: int | None = None
 
     def __init__(
         self,
@@ -225,11 +222,6 @@ class Session:
     # What the connection asks
 
     @property
-    def name(self) -> str:
-        """The dialect's name."""
-        return self.dialect.name
-
-    @property
     def permits(self) -> Permits | None:
         """The permits of the peer's last lease, ``None`` without leases."""
         leases = self.control.leases
@@ -277,21 +269,6 @@ class Session:
     def gave_up_resuming(self) -> bool:
         """Whether resumption was agreed and then given up."""
         return self._resume is not None and self._resume.gave_up
-
-    @property
-    def has_credit(self) -> bool:
-        """Whether the peer sends only what it was granted."""
-        return self.dialect.keeps_credit
-
-    @property
-    def initial_request_n(self) -> int:
-        """The credit that a request begins with where its caller names none."""
-        return self.dialect.initial_request_n
-
-    @property
-    def has_mime_fields(self) -> bool:
-        """Whether payloads may name MIME types of their own."""
-        return self.dialect.mime_fields
 
     @property
     def is_quiet(self) -> bool:
@@ -343,18 +320,11 @@ class Session:
         if interaction not in self.dialect.interactions:
             raise Unsupported(f"{self.dialect.name} has no {interaction.value}")
 
-    def check_route(self) -> None:
-        """Accept: every RSocket dialect carries routes in its metadata."""
-
     def cost(self, entries: tuple[Entry, ...]) -> int:
         """Return the permits that these entries cost. Raise ``Unsupported`` if the dialect has no entries."""
         if not self.dialect.entries:
             raise Unsupported(f"{self.dialect.name} has no extension entries")
         return cost_of(entries)
-
-    def cut_off(self, lost: ConnectionLost) -> RSocketError:
-        """Return the error that ends the session after its transport ended: ``lost`` itself."""
-        return lost
 
     # The handshake of a client
 
@@ -505,14 +475,6 @@ class Session:
         """
         self.control.ping(token)
 
-    def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
-        """Send metadata for the connection; its type is said where the dialect has one."""
-        self.control.metadata_push(metadata, metadata_type)
-
-    def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
-        """Send an EXT frame for the connection; ``ignore`` allows the peer to skip it."""
-        self.control.extension(ext_type, body, ignore=ignore)
-
     def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
         """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
         self.control.entries(entries, ignore=ignore)
@@ -630,14 +592,6 @@ class Session:
             self._fail(error)
         return self._collected()
 
-    def forgive_silence(self, now: float) -> None:
-        """Nothing was read, and that was not the peer's doing: its silence counts from now on."""
-        self.keepalive.last_heard = now
-
-    def excuse(self, now: float) -> None:
-        """What is due now may have been due for long: nobody is to blame for what could not be asked of it."""
-        self.keepalive.excuse(now)
-
     def expire(self, now: float) -> list[Event]:
         """What the clock asks for at this time: a beat, or the end of a silent connection."""
         if self.state is State.OVER or self._suspended:
@@ -730,7 +684,3 @@ class Session:
         if self._resume is not None:
             self._resume.close()
         self._handshake = None
-
-    def forget(self) -> None:
-        """Nothing is written any more: keep nothing that was to be sent."""
-        self.outbox.clear()

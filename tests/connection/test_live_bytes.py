@@ -280,13 +280,13 @@ def test_a_session_that_keeps_nothing_never_waits() -> None:
     shared = Shared(1, lambda function: function())
     shared.changed(10_000)
 
-    assert shared.lets(0)
-    assert not shared.lets(1)
+    assert shared.admits(0)
+    assert not shared.admits(1)
 
 
 def test_what_a_connection_costs_anyhow_may_be_kept_whatever_others_do() -> None:
     shared = Shared(256 * 2**20, lambda function: function())
     shared.changed(300 * 2**20)
 
-    assert shared.lets(GRACE - 1)
-    assert not shared.lets(GRACE)
+    assert shared.admits(GRACE - 1)
+    assert not shared.admits(GRACE)

@@ -43,7 +43,7 @@ def raw(kind: int, flags: int = 0, stream_id: int = 0, body: bytes = b"") -> byt
 def test_nothing_overtakes_setup(dialect: Dialect) -> None:
     pair = SessionPair(dialect, met=False)
     pair.client.ping(object())
-    pair.client.metadata_push(b"m")
+    pair.client.connection_metadata.metadata_push(b"m")
     pair.client.commands.open(RR, Payload(b"x"))
 
     first = taken(pair.client)[0]
