@@ -22,7 +22,7 @@ LARGEST = 15_000_000
 
 
 class Bar(NamedTuple):
-    """A time, and what it may be at most."""
+    """A time and its bar."""
 
     name: str
     seconds: float
@@ -30,7 +30,7 @@ class Bar(NamedTuple):
 
 
 class Scene(NamedTuple):
-    """A row: what is played, and how long that takes."""
+    """A row: a scene by name, and the function that plays it and returns its times."""
 
     name: str
     play: Callable[[], Sequence[Bar]]

@@ -119,7 +119,7 @@ def nothing_is_left(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFix
 
 
 def left_behind() -> set[str]:
-    """What the operating system keeps for this process, by name."""
+    """Return the resources that the operating system keeps for this process, by name."""
     return {f"descriptor {number} {target}" for number, target in descriptors()} | {
         f"child process {number}" for number in children()
     }

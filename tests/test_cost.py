@@ -210,7 +210,7 @@ def is_ours(file: str) -> bool:
 
 @cache
 def measured(work: Work) -> dict[str, float]:
-    """What a thousand operations cost."""
+    """Return what a thousand operations cost."""
     counts = simulate(counted, work)
     return {name: counts[name] / COUNTED * 1000 for name in COUNTS}
 
@@ -238,7 +238,7 @@ def counting(counts: Counter[str]) -> Iterator[None]:
 
 
 async def counted_connections() -> Counter[str]:
-    """What it costs both ends to connect, to ask once and to part, as often as is counted."""
+    """Return what it costs both ends to connect, to ask once and to part, as often as is counted."""
     counts: Counter[str] = Counter()
 
     async def ask_once(uri: str) -> None:
@@ -256,7 +256,7 @@ async def counted_connections() -> Counter[str]:
 
 
 async def counted(work: Work) -> Counter[str]:
-    """What the work costs both ends of a connection that has done some before."""
+    """Return what the work costs both ends of a connection that has done some before."""
     counts: Counter[str] = Counter()
     here, there = (Counted(end, counts) for end in trio.testing.memory_stream_pair())
     async with trio.open_nursery() as nursery:

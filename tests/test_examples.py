@@ -283,7 +283,7 @@ class Program:
         await self.process.stdin.aclose()
 
     async def line(self) -> str:
-        """The next line. Raises ``EOFError`` at the end."""
+        """The next line. Raise ``EOFError`` at the end."""
         assert self.process.stdout is not None
         while b"\n" not in self._rest:
             data = await self.process.stdout.receive_some()
@@ -304,7 +304,7 @@ class Program:
         raise AssertionError(f"{wanted!r} did not come; what came: {passed}")
 
     async def complaints(self) -> str:
-        """What it writes to its standard error, to the end."""
+        """Return what it writes to its standard error, to the end."""
         assert self.process.stderr is not None
         return b"".join([data async for data in self.process.stderr]).decode()
 

@@ -353,7 +353,7 @@ class Finding(NamedTuple):
 
 @pytest.fixture(scope="module")
 def findings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Finding]]:
-    """What the type checker says of both."""
+    """Return what the type checker says of both."""
     require(None if find_spec("mypy") else "mypy is not installed")
     folder = tmp_path_factory.mktemp("handlers")
     files = {"right.py": RIGHT, "wrong.py": WRONG}

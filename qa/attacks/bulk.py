@@ -23,7 +23,7 @@ EVERY = 0.01
 
 
 def percentile(times: list[float]) -> float:
-    """What 99 of 100 stay below."""
+    """Return the bound below which 99 of 100 stay."""
     return statistics.quantiles(times, n=100)[-1]
 
 

@@ -35,7 +35,7 @@ class Sends(Protocol):
 
 @cache
 def pool() -> bytes:
-    """Where items are cut from."""
+    """Return the bytes of which items are cut."""
     return random.Random(1).randbytes(2 * LARGEST)
 
 
@@ -60,7 +60,7 @@ async def send_all(channel: Sends, number: int, count: int, way: int) -> None:
 
 
 async def differing(items: AsyncIterable[Payload], number: int, count: int, way: int) -> int:
-    """How many items are not those that are due: lost, repeated, out of order, damaged, or too many."""
+    """Return the number of items that are not due: lost, repeated, out of order, damaged, or too many."""
     wrong = index = 0
     async for got in items:
         wrong += index >= count or got.data != item(number, index, way)

@@ -9,7 +9,7 @@ from tests.conformance import raw
 from tests.conformance.raw_streamux import WIDE
 
 KERNEL = 24 * MIB
-"""What the buffers of the system may hold in both directions, beside the 16 MiB that are ours to allow."""
+"""Bytes that the buffers of the system may hold in both directions, beside the 16 MiB that are ours to allow."""
 ONE_READ = 65536 // 9
 """Requests of one read: those that it counts only once it has acted on the read may be above the limit."""
 

@@ -1,4 +1,4 @@
-"""One attack against one server: what it did to memory, processor, descriptors, tasks, the log and the neighbours."""
+"""Runs an attack against a server and judges the effects: memory, processor, descriptors, tasks, log and neighbours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PATIENCE = 30.0
 MEDIAN, WORST = 0.030, 0.200
 """Seconds that the probe may wait, where the machine is ours alone."""
 AGAIN = 0.10
-"""How much more of its growth a second, identical round may add."""
+"""Share of its growth that a second, identical round may add."""
 NOISE = 4 * MIB
 """Bytes of resident memory that mean nothing: arenas and heaps come in pieces, and keep some."""
 IDLE = 0.25
@@ -107,7 +107,7 @@ class Victim:
 
     @property
     def log(self) -> str:
-        """What it has written to its standard error."""
+        """Return the text that it has written to its standard error."""
         return os.pread(self._log.fileno(), 64 * MIB, 0).decode("utf-8", "replace")
 
     def resident(self) -> int:
@@ -115,7 +115,7 @@ class Victim:
         return int(self._read("statm").split()[1]) * PAGE
 
     def forget_peak(self) -> bool:
-        """Have the system look for the peak from now on; whether it can."""
+        """Have the system look for the peak from now on. Return whether it can."""
         try:
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
         except OSError:
@@ -138,7 +138,7 @@ class Victim:
         return counts
 
     def _read(self, name: str) -> str:
-        """What the system says. A process that is dead has neither memory nor a name."""
+        """Return a file of the system on this process. A process that is dead has neither memory nor a name."""
         try:
             text = Path(f"/proc/{self.process.pid}/{name}").read_text()
         except OSError:
@@ -196,7 +196,7 @@ class Sampler:
 
 @attrs.frozen(kw_only=True)
 class Size:
-    """How large an attack is, and what it may cost: growth in MiB, seconds until it is over, CPU seconds of them."""
+    """The size of an attack and its bounds: growth in MiB, seconds until it is over, CPU seconds of them."""
 
     count: int
     growth: float
@@ -204,11 +204,11 @@ class Size:
     cpu: float | None = None
     limits: Mapping[str, object] = attrs.field(factory=dict)
     bar: float = 0.0
-    """What the attack's own figure is held to."""
+    """The bar of the attack's own figure."""
 
 
 class Scene:
-    """What an attack has at hand. Whatever it opens is closed when it is over."""
+    """The tools of an attack. Everything that it opens is closed when it is over."""
 
     def __init__(self, victim: Victim, size: Size, *, full: bool) -> None:
         self.victim = victim
@@ -270,7 +270,7 @@ class Scene:
             expect(holds, text)
 
     def leave(self) -> None:
-        """The offender goes, and whoever was his client."""
+        """Close the connections of the offender and of its clients."""
         for line in self.lines:
             line.close()
         if self._listener is not None:
@@ -280,7 +280,7 @@ class Scene:
 
 @attrs.frozen(kw_only=True)
 class Attack:
-    """One row: what is done, and how the server must react. ``run`` returns the reaction in words, or raises."""
+    """One row: an attack, and how the server must react. ``run`` returns the reaction in words, or raises."""
 
     id: str
     name: str
@@ -296,7 +296,7 @@ class Attack:
 
 @attrs.define
 class Result:
-    """What came of an attack."""
+    """The figures of an attack, and the bars that it missed."""
 
     attack: Attack
     size: Size
@@ -312,11 +312,11 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """Whether every bar was met."""
+        """Return whether every bar was met."""
         return not self.misses
 
     def miss(self, text: str) -> None:
-        """Note what was missed."""
+        """Note a bar that was missed."""
         self.misses.append(text)
 
 

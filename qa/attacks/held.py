@@ -41,7 +41,7 @@ UNCOLLECTED = 4.0
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """How much of it, for how long."""
+    """The size of a load, and its bars."""
 
     connections: int = 5000
     seconds: float = 60.0
@@ -64,7 +64,7 @@ class Load:
     small: int = 100
     """Small things that must at least have been done beside them."""
     slack: float = 1.0
-    """How many times as long anything may take; without end where the machine is not ours alone."""
+    """Factor by which anything may take longer; without end where the machine is not ours alone."""
     tokens: int = 5_000
     """Tries with tokens that were, and as many with tokens that never were."""
     uncollected: int = 100_000
@@ -78,7 +78,7 @@ class Load:
     rows: int = 5_000_000
     """Rows of no size for a sink."""
     stalls: int = 10
-    """How often a server stalls."""
+    """Number of times that a server stalls."""
 
 
 QUICK = Load(

@@ -14,7 +14,7 @@ CHUNK = 1 << 16
 
 
 class Line:
-    """One connection. ``came`` is what was read, ``sent`` counts bytes written, ``ended`` that the other closed."""
+    """One connection. ``came`` are the bytes read, ``sent`` counts bytes written, ``ended`` that the other closed."""
 
     def __init__(self, port: int | socket.socket) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 30) if isinstance(port, int) else port
@@ -24,11 +24,11 @@ class Line:
         self.received = 0
         self.sent = 0
         self.first_at = 0.0
-        """When the first byte came."""
+        """The time at which the first byte came."""
         self.ended = False
         self.ended_at = 0.0
         self.keeps = True
-        """Whether what comes is kept, or only counted."""
+        """True if received bytes are kept, False if they are only counted."""
 
     def pour(
         self, chunks: Iterable[bytes], *, read: bool = True, patience: float = 10.0, longest: float = 120.0
@@ -61,7 +61,7 @@ class Line:
         return "sent"
 
     def send(self, data: bytes) -> bool:
-        """Write a few bytes at once; whether the other side is still there."""
+        """Write a few bytes at once. Return whether the other side is still there."""
         try:
             self.socket.send(data)
         except BlockingIOError:
@@ -71,7 +71,7 @@ class Line:
         return not self.ended
 
     def take(self) -> None:
-        """Read what is there."""
+        """Read the bytes that are there."""
         try:
             data = self.socket.recv(1 << 18)
         except BlockingIOError:
@@ -88,7 +88,7 @@ class Line:
             self.came += data
 
     def read(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
-        """Read until the other side closes, or until this holds; whether that was in time."""
+        """Read until the other side closes, or until this holds. Return whether that was in time."""
         poll = select.poll()
         poll.register(self.socket, select.POLLIN)
         deadline = time.monotonic() + seconds

@@ -134,7 +134,7 @@ def responder_of(work: Work, permits: int) -> Responder:
 
 
 class Calls:
-    """What this process asked of others as their client."""
+    """The calls that this process makes as a client of others."""
 
     def __init__(self) -> None:
         self.outcomes: list[str] = []
@@ -175,12 +175,12 @@ class Calls:
 
 
 def glance(work: Work) -> dict[str, int]:
-    """What is alive in this process, as far as that is known at once."""
+    """Return counts of the objects that are alive in this process, as far as they are known at once."""
     return {"tasks": trio.lowlevel.current_statistics().tasks_living, "handlers": work.alive}
 
 
 def look(work: Work) -> dict[str, int]:
-    """What is alive in this process."""
+    """Return counts of all objects that are alive in this process."""
     gc.collect()
     names = {
         getattr(sys.modules[module], name): key for (module, name), key in WATCHED.items() if module in sys.modules

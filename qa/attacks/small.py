@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 ENDLESS = 2**31 - 1
 TWICE = 2
-"""How many times ``sessions_bytes`` a server may grow by."""
+"""Multiple of ``sessions_bytes`` by which a server may grow."""
 ROWS = 16.0
 """MiB that rows may take which are not acknowledged."""
 QUIET, LONGEST = 1.0, 300.0
@@ -33,7 +33,7 @@ def setup_of(token: bytes) -> bytes:
 
 
 def abandon(port: int, token: bytes, most: int) -> int:
-    """Read items of one byte until no more come, and go without a word. Returns the bytes that came."""
+    """Read items of one byte until no more come, and leave without a word. Return the number of bytes."""
     line = Line(port)
     line.keeps = False
     try:

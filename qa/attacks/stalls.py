@@ -1,4 +1,4 @@
-"""A server that stalls: whether it takes clients for dead that said in time that they live."""
+"""A server that stalls must not take clients for dead that showed in time that they live."""
 
 from __future__ import annotations
 

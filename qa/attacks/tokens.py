@@ -1,4 +1,4 @@
-"""What a guesser learns: whether a server takes longer, or says something else, for a token that was one than for one
+"""Tokens must not be guessable: a server takes no longer, and says nothing else, for a token that was one than for one
 that never was."""
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 SESSIONS = 200
 SECONDS = 0.05
-"""How long a session waits before it expires."""
+"""Seconds that a session waits before it expires."""
 NOISE = 0.05
-"""How much of a median two honest measurements differ by."""
+"""Share of a median by which two honest measurements differ."""
 OPTIONS = ResumeOptions(session_seconds=SECONDS)
 
 
@@ -39,7 +39,7 @@ async def expired(port: int) -> list[bytes]:
 
 
 async def measure(count: int, noise: float = NOISE, seed: int = 1) -> str:
-    """So many tries of each kind, in any order. Raises ``Missed`` if code, words or medians differ."""
+    """So many tries of each kind, in any order. Raise ``Missed`` if code, words or medians differ."""
     chance = random.Random(seed)
     took: tuple[list[float], list[float]] = ([], [])
     answers: tuple[set[tuple[int, bytes]], set[tuple[int, bytes]]] = (set(), set())

@@ -60,7 +60,7 @@ COMMANDS: Final[dict[str, tuple[Callable[[argparse.Namespace], bool], str]]] = {
 
 
 def arguments(words: list[str]) -> argparse.Namespace:
-    """What the words of a command line ask for."""
+    """Return the options of a command line."""
     parser = argparse.ArgumentParser(prog="python -m qa.fuzz", description="Long fuzzing runs.")
     commands = parser.add_subparsers(dest="command", required=True)
     parsers = {name: commands.add_parser(name, help=text) for name, (_, text) in COMMANDS.items()}

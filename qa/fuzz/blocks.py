@@ -1,4 +1,4 @@
-"""What stands inside of frames, as targets: metadata of every kind, and the extension blocks of the draft."""
+"""Targets for the contents of frames: metadata of every kind, and the extension blocks of the draft."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def read_composite(data: bytes) -> list[Entry]:
 
 
 def is_bad_route(data: bytes) -> bool:
-    """Whether the first of these tags is none: by its length, or as UTF-8."""
+    """Return whether the first of these tags is none: by its length, or as UTF-8."""
     try:
         data[1 : 1 + data[0]].decode()
     except UnicodeDecodeError:
@@ -109,7 +109,7 @@ def read_block(data: bytes) -> tuple[Point, tuple[extensions.Entry, ...]]:
 
 
 def reread(point: Point, entry: extensions.Entry) -> None:
-    """What an entry says is written back, but for values that only a receiver may meet."""
+    """The content of an entry is written back, but for values that only a receiver may meet."""
     content = point.read(entry)
     if content is None:
         return

@@ -37,7 +37,7 @@ from tests.rsocket.pairs import client_terms
 
 EVENTS: Final = get_args(Event)
 LENGTH: Final = range(10, 41)
-"""How many frames a peer says."""
+"""Number of frames that a peer sends."""
 TIGHT: Final = Limits(
     payload_size=300,
     reassembly_size=500,
@@ -52,12 +52,12 @@ TIGHT: Final = Limits(
 """Limits that a conversation of this length meets."""
 ROOMY: Final = Limits()
 REFUSED: Final = (LocalProtocolError, Unsupported)
-"""What the application hears where it asked for what can't be."""
+"""Errors that the application gets where it asked for something impossible."""
 BY_NUMBER: Final = (Interaction.REQUEST_STREAM, Interaction.REQUEST_SUBSCRIPTION, Interaction.REQUEST_CHANNEL)
 
 
 class Talk:
-    """One conversation, and what its session may hold at any time."""
+    """One conversation, and the bounds of its session at any time."""
 
     def __init__(self, dialect: Dialect, random: Random) -> None:
         self.dialect = dialect
@@ -101,7 +101,7 @@ class Talk:
         return whole(client.outbox.take(65536)[0])
 
     def answer(self) -> bytes:
-        """What a server says that grants all that this client asks for."""
+        """Return the answer of a server that grants everything that this client asks for."""
         server = Session(self.dialect, client=False, limits=ROOMY, fragment_size=1000)
         server.start_server(grants_leases=self.lease)
         server.receive([self.setup()], 0.0)
@@ -248,7 +248,7 @@ def talks(runs: int, seed: int) -> Iterator[tuple[str, Talk | StreamuxTalk]]:
 
 
 def converse(runs: int, seed: int) -> Iterator[Finding]:
-    """Hold so many conversations; what was found."""
+    """Hold so many conversations. Return the number of findings."""
     for own, talk in talks(runs, seed):
         try:
             talk.run()
@@ -260,7 +260,7 @@ def converse(runs: int, seed: int) -> Iterator[Finding]:
 
 
 def converse_all(runs: int, seed: int) -> bool:
-    """The long run; whether nothing was found."""
+    """The long run. Return whether nothing was found."""
     start = time.perf_counter()
     findings = 0
     for finding in converse(runs, seed):

@@ -14,7 +14,7 @@ LONGEST: Final = 300
 
 
 def kept(target: str) -> list[bytes]:
-    """What is kept for this target."""
+    """Return the inputs that are kept for this target."""
     path = FOLDER / f"{target}.txt"
     return [bytes.fromhex(line) for line in path.read_text("ascii").splitlines()] if path.exists() else []
 

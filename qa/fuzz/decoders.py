@@ -20,7 +20,7 @@ TARGETS: Final = {**FRAMES, **BLOCKS, **STREAMS}
 
 @attrs.define
 class Tally:
-    """What became of so many inputs."""
+    """Counts of the inputs by their outcome."""
 
     target: str
     runs: int = 0
@@ -52,7 +52,7 @@ def fuzz(target: Target, runs: int, seed: int, *, most: int = 10) -> Tally:
 
 
 def fuzz_all(names: Iterable[str], runs: int, seed: int) -> bool:
-    """Fuzz these targets one after the other, and print what came of it; whether nothing was found."""
+    """Fuzz these targets one after the other, and print the result. Return whether nothing was found."""
     clean = True
     for name in names:
         tally = fuzz(TARGETS[name], runs, seed)

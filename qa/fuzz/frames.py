@@ -89,7 +89,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def unsayable(dialect: Dialect, frame: Frame) -> bool:
-    """Whether a sender may not say what this frame says."""
+    """Return whether a sender may not say what this frame says."""
     return any(rule(dialect, frame) for rule in RULES)
 
 
@@ -101,11 +101,11 @@ def as_written(dialect: Dialect, frame: Frame) -> Frame:
 
 
 TAILS: Final = {ErrorFrame: "data", KeepaliveFrame: "data", LeaseFrame: "metadata", MetadataPushFrame: "metadata"}
-"""What goes to the end of the frame, where it is no payload."""
+"""Fields that go to the end of the frame and are no payload."""
 
 
 def longer(dialect: Dialect, frame: Frame) -> tuple[Frame, ...]:
-    """What the same frame with one byte more may say: its last field grows, or nothing changes."""
+    """Return the meanings that the same frame with one byte more may have: its last field grows, or nothing changes."""
     if isinstance(frame, PayloadFrame):
         # RS01-RSP-03: what carries something is an item, in the oldest dialects.
         item = frame.next or dialect.framing == "u32"

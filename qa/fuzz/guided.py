@@ -21,7 +21,7 @@ BOUNDS: Final = ("-max_len=512", "-timeout=1", "-rss_limit_mb=512", "-verbosity=
 
 
 def guide_all(names: Iterable[str] | None, runs: int, seed: int, *, keep: bool) -> bool:
-    """Share so many runs among these targets, or all; whether nothing was found."""
+    """Share so many runs among these targets, or all. Return whether nothing was found."""
     if importlib.util.find_spec("atheris") is None:
         print("atheris is not installed: pip install --editable '.[fuzz]'", file=sys.stderr)
         return False
@@ -31,7 +31,7 @@ def guide_all(names: Iterable[str] | None, runs: int, seed: int, *, keep: bool) 
 
 
 def guide(name: str, runs: int, seed: int, *, keep: bool) -> bool:
-    """Run one target, and print what came of it; whether nothing was found."""
+    """Run one target, and print the result. Return whether nothing was found."""
     start = time.perf_counter()
     with TemporaryDirectory() as place:
         found, broken = Path(place) / "found", Path(place) / "broken"

@@ -30,7 +30,7 @@ def run_machine(name: str, examples: int, steps: int, **options: Any) -> None:
 
 
 def run_machines(examples: int, steps: int) -> bool:
-    """The long run of all dialects; whether nothing was found."""
+    """Do the long run of all dialects. Return whether nothing was found."""
     clean = True
     for name in MACHINES:
         start = time.perf_counter()

@@ -41,16 +41,16 @@ from tests.rsocket.pairs import SessionPair
 SINGLE: Final = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 CHANNEL: Final = Interaction.REQUEST_CHANNEL
 ON_STREAMS: Final = (ItemReceived, StreamCompleted, StreamFailed, StreamCancelled, SendingCancelled, CreditGranted)
-"""What a session may report of two applications that keep the rules, beside requests."""
+"""Events beside requests that a session may report of two applications that keep the rules."""
 SIZES: Final = st.sampled_from((1, 20, 63, 64, 65, 200, 700))
 """Bytes of payloads: in one frame and in many."""
 ANY: Final = st.integers(0, 2**16)
-"""Which one of those that there are."""
+"""The index of one of those that there are."""
 
 
 @attrs.define(eq=False)
 class End:
-    """What one side may still do on a stream, and what it did."""
+    """The moves that are left to one side of a stream, and those that it made."""
 
     session: Session
     stream: Stream
@@ -62,7 +62,7 @@ class End:
     sent: list[Payload] = attrs.field(factory=list)
     got: list[Payload] = attrs.field(factory=list)
     heard_end: bool = False
-    """Whether the other's last word came."""
+    """True once the other side's last word came."""
     other: End | None = None
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How do well-formed bytes become nearly well-formed ones?"""
+"""Mutate well-formed bytes into nearly well-formed ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EDGES: Final = (0, 1, 2, 4, 63, 64, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 2**24 - 1,
 LARGEST: Final = 4096
 """Bytes of what comes out: decoders see the limits in their own tables, not in megabytes."""
 TIMES: Final = (1, 1, 1, 2, 2, 3, 5)
-"""How many mutations one input gets."""
+"""Number of mutations of one input."""
 
 
 def flip_bit(random: Random, data: bytearray, seeds: Sequence[bytes]) -> None:

@@ -46,7 +46,7 @@ MIB: Final = 2**20
 
 @attrs.define
 class Siege:
-    """What was seen of the server while it was fuzzed, and what was left."""
+    """Observations of the server while it was fuzzed, and the objects that were left."""
 
     connections: int = 0
     frames: int = 0
@@ -58,9 +58,9 @@ class Siege:
     wrong: list[str] = attrs.field(factory=list)
     left: list[str] = attrs.field(factory=list)
     lines: int = 0
-    """What the log got."""
+    """Number of lines that the log got."""
     tracebacks: list[str] = attrs.field(factory=list)
-    """What the log has that a peer must not be able to cause."""
+    """Lines of the log that a peer must not be able to cause."""
     growth: int = 0
     """Bytes of resident memory."""
 
@@ -171,7 +171,7 @@ async def behave(uri: str, siege: Siege) -> None:
 
 
 class Notes(logging.Handler):
-    """Counts what is logged, and keeps the text of what should not be: whole records would look like a leak."""
+    """Counts log records, and keeps the text of those that should not be: whole records would look like a leak."""
 
     def __init__(self, siege: Siege) -> None:
         super().__init__(logging.WARNING)
@@ -184,7 +184,7 @@ class Notes(logging.Handler):
 
 
 def holdings() -> dict[str, int]:
-    """What a connection holds that must be given back."""
+    """Return the resources of a connection that must be given back."""
     gc.collect()
     kinds: tuple[type[StreamState], ...] = (Stream, Exchange)
     return {
@@ -195,7 +195,7 @@ def holdings() -> dict[str, int]:
 
 
 async def left_since(before: dict[str, int]) -> list[str]:
-    """What is there and was not, after as long as it may take to go."""
+    """Return the resources that are there and were not, after as long as they may take to go."""
     now = holdings()
     for _ in range(LOOKS):
         if now == before:
@@ -243,13 +243,13 @@ async def rounds(connections: int, seed: str, count: int) -> list[Siege]:
 
 
 def is_clean(siege: Siege) -> bool:
-    """Whether all that must hold did: right answers in time, at most a line in the log for each, nothing left."""
+    """Return whether all bars were met: right answers in time, at most a line of log for each, nothing left."""
     in_time = bool(siege.answers) and max(siege.answers) <= WORST and max(siege.busy, default=0.0) <= WORST_BUSY
     return in_time and siege.lines <= siege.connections and not (siege.wrong or siege.left or siege.tracebacks)
 
 
 def besiege(frames: int, seed: int) -> bool:
-    """The long run, in two equal halves; whether all that must hold did."""
+    """The long run, in two equal halves. Return whether all that must hold did."""
     sieges = trio.run(rounds, frames // FRAMES_EACH // 2, str(seed), 2)
     for siege in sieges:
         print(siege, flush=True)

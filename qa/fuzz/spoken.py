@@ -1,4 +1,4 @@
-"""What a peer of each dialect may say in a conversation, and how often it says it well."""
+"""Frames that a peer of each dialect may send in a conversation, most of them well-formed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.rsocket.test_vectors import FILES, WELL_FORMED
 NAMES: Final = {dialect.name: dialect for dialect in FILES.values()}
 STREAMUX: Final = "streamux/1"
 TEMPERS: Final = (0.0, 0.0, 0.02, 0.1, 0.3)
-"""How often a peer's frame is not quite as it should be."""
+"""Probability that a peer's frame is not quite as it should be."""
 FATAL: Final = (SetupFrame, SetupOkFrame, ResumeFrame, ResumeOkFrame, ErrorFrame)
 """Frames that end a session that runs, so that they are rare."""
 KINDS: Final = ("request", "item", "control", "other", "fatal")
@@ -32,7 +32,7 @@ SHARES: Final = (30, 60, 85, 99, 100)
 
 
 def spoken(dialect: Dialect) -> dict[str, list[tuple[Frame, bytes]]]:
-    """What a peer may say: the vectors, by what they do, and most often those that streams are made of."""
+    """Return the frames that a peer may send: the vectors by their effect, most often those of streams."""
     frames: dict[str, list[tuple[Frame, bytes]]] = {kind: [] for kind in KINDS}
     for vector in WELL_FORMED:
         if vector.dialect is dialect and len(vector.data) < 1024:
@@ -42,7 +42,7 @@ def spoken(dialect: Dialect) -> dict[str, list[tuple[Frame, bytes]]]:
 
 
 def kind_of(frame: Frame) -> str:
-    """What the frame does to a session."""
+    """Return the effect of a frame on a session."""
     if isinstance(frame, RequestFrame):
         return "request"
     if isinstance(frame, PayloadFrame):

@@ -1,4 +1,4 @@
-"""What cuts bytes into pieces, as targets: frame splitters, chunk readers, the message that begins Streamux.
+"""Targets that cut bytes into pieces: frame splitters, chunk readers, the message that begins Streamux.
 
 Of each the result must be the same however the bytes were cut on their way.
 """
@@ -183,7 +183,7 @@ ENOUGH: Final = 20
 
 
 def read_first_bytes(data: bytes) -> str:
-    """What is said of all bytes; of some of them, how many follows from the data, it is said too or nothing yet."""
+    """Return the verdict on all bytes; on some of them, a number drawn from the data, it is the same or none yet."""
     size = crc32(data) % ENOUGH
     some, more, whole = (said(part, ended=False) for part in (data[:size], data[: size + 1], data[:ENOUGH]))
     assert some in (UNDECIDED.name, more), f"{some} after {size} bytes, {more} after one more"
@@ -196,7 +196,7 @@ def read_first_bytes(data: bytes) -> str:
 
 
 def said(data: bytes, *, ended: bool) -> str:
-    """Whose these first bytes are; where they are nobody's, in whose words that is answered."""
+    """Return the dialect of these first bytes; where they have none, the dialect of the answer."""
     found = detect_protocol(data, message=False, ended=ended)
     if found is UNDECIDED:
         assert not ended

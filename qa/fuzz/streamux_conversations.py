@@ -27,12 +27,12 @@ PEER: Final = Initialize(min_id=0, max_id=29, rec_id=31, min_len=1, max_len=30, 
 
 
 def sorry(error: StreamError) -> bytes | None:
-    """How the application answers a request that failed."""
+    """Return how the application answers a request that failed."""
     return b"sorry"
 
 
 class StreamuxTalk:
-    """One conversation, and what its session may hold at any time."""
+    """One conversation, and the bounds of its session at any time."""
 
     def __init__(self, random: Random) -> None:
         self.random = random

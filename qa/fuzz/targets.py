@@ -1,4 +1,4 @@
-"""What is given bytes of a peer's, what may come of them, and what holds of all that was accepted."""
+"""Targets: decoders of a peer's bytes, the errors they may raise, and the properties of all that they accept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOW: Final = 0.010
 LONGEST_TEXT: Final = 1024
 """Characters that an error may have, whatever a peer sent."""
 MORE: Final = b"\xaa"
-"""What is put behind bytes that were accepted."""
+"""Bytes that are put behind bytes that were accepted."""
 
 
 class Finding(Exception):
@@ -37,21 +37,21 @@ class Target:
     write: Callable[[Any], bytes]
     """Its mirror."""
     refusals: tuple[type[Exception], ...]
-    """What ``read`` may raise, and nothing else."""
+    """The errors that ``read`` may raise, and no others."""
     unsayable: Callable[[Any], bool] = lambda content: False
-    """Whether ``write`` must refuse what may be read but not written, with ``LocalProtocolError``."""
+    """True for values that may be read but that ``write`` must refuse, with ``LocalProtocolError``."""
     as_written: Callable[[Any], Any] = lambda content: content
-    """What is left of the content where its document has no place for all of it."""
+    """The part of the content for which its document has a place."""
     longer: Callable[[Any], Sequence[Any]] | None = None
-    """What the same bytes and ``MORE`` may mean, given what they mean alone: a decoder that reads past the end of a
-    field says something else."""
+    """The meaning that the same bytes and ``MORE`` may have, given that of the bytes alone: a decoder that reads past
+    the end of a field says something else."""
     canonical: bool = False
-    """Whether what was read is written as it stood, or else shorter."""
+    """True if a value that was read is written as it stood, or else shorter."""
     on_refusal: Callable[[bytes], object] = lambda data: None
-    """What else is asked of refused bytes: it may raise nothing."""
+    """A further check of refused bytes: it may raise nothing."""
 
     def check(self, data: bytes) -> bool:
-        """Whether the bytes were accepted. Raises ``Finding`` for whatever must not be."""
+        """Return whether the bytes were accepted. Raise ``Finding`` for whatever must not be."""
         start = time.thread_time()
         accepted = self.judge(data)
         if time.thread_time() - start > SLOW and self.is_slow(data):
@@ -68,7 +68,7 @@ class Target:
             raise Finding(self.name, f"raised {error!r}", data) from error
 
     def is_slow(self, data: bytes) -> bool:
-        """Whether it takes too long each time, and not because the machine or the collector was busy once."""
+        """Return whether it takes too long each time, and not because the machine or the collector was busy once."""
         for _ in range(5):
             start = time.thread_time()
             self._check(data)

@@ -1,4 +1,4 @@
-"""How a fault is planted and looked for: in a copy of the package, which the tests import in the place of ours."""
+"""Plants faults in a copy of the package, which the tests import in the place of ours, and looks for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PACKAGE = "rsocket_trio"
 PATIENCE = 300.0
 """Seconds for a run of the tests; a fault that makes them hang is found as well."""
 PASSED, FAILED = 0, 1
-"""What pytest exits with. Everything else says nothing of the fault: tests that could not be collected, say."""
+"""Exit codes of pytest. Every other one says nothing of the fault: tests that could not be collected, say."""
 
 
 class Stale(Exception):
@@ -110,7 +110,7 @@ class Copy:
             path.write_text(text, "utf-8")
 
     def complaint(self, tests: Sequence[str]) -> str:
-        """What the first of these test files says that fails, or nothing. Raises ``Stale`` where they can't be run."""
+        """Return the output of the first test file that fails, or nothing. Raise ``Stale`` where they can't run."""
         command = [*("-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-o", "pythonpath="), *tests]
         try:
             run = self._run(*command)
@@ -145,7 +145,7 @@ class Copy:
 
 
 def hunt(mutants: Sequence[Mutant]) -> Iterator[tuple[Mutant, bool]]:
-    """Each fault, and whether its tests find it. Raises ``Stale`` first if they fail without any."""
+    """Yield each fault, and whether its tests find it. Raise ``Stale`` first if they fail without any."""
     files = sorted({test for mutant in mutants for test in mutant.tests})
     with Copy.made() as copy:
         complaint = copy.complaint(files)

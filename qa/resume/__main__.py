@@ -1,6 +1,6 @@
 """``python -m qa.resume [--cuts N] [--dialect D] [--seed S] [--replays] [--aimed] [--sessions]``: all of it.
 
-Cuts connections in mid-work and says what was lost, duplicated, reordered or restarted; exits 1 if anything was.
+Cuts connections in mid-work and reports items that were lost, duplicated, reordered or restarted; exits 1 if any was.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def report(dialect: str, outcome: Outcome) -> bool:
-    """Print what came of it; whether it is good."""
+    """Print what came of it. Return whether it is good."""
     verdict = outcome.verdict
     print(
         f"{dialect}: cuts {outcome.cuts}, lost {verdict.lost}, duplicated {verdict.duplicated}, "

@@ -1,4 +1,4 @@
-"""What hostile or careless clients do to a server that resumes: they vanish, guess tokens, and replay."""
+"""Hostile and careless clients of a server that resumes: they vanish, guess tokens, and replay."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Raw:
         return (await self.receive())[0]
 
     async def is_alive(self) -> bool:
-        """Whether the server answers."""
+        """Return whether the server answers."""
         await self.send(KeepaliveFrame(True, 0, b"?"))
         while True:
             frame, _ = await self.receive()
@@ -138,13 +138,13 @@ def resident() -> int:
 
 
 def kept_bytes(sessions: Sessions) -> int:
-    """What the sessions keep that wait for their clients."""
+    """Return the bytes kept by sessions that wait for their clients."""
     return sum(waiting.kept_bytes for waiting in sessions._waiting)
 
 
 @attrs.frozen
 class LeftBehind:
-    """What vanished clients cost."""
+    """The costs of clients that vanished."""
 
     most_waiting: int
     most_bytes: int
@@ -192,7 +192,7 @@ def guess(sessions: Sessions, count: int, transport: Transport) -> int:
 
 
 async def refusal(port: int, token: bytes, position: int = 0, first: int = 0) -> tuple[int, bytes]:
-    """How a RESUME over a new connection is refused."""
+    """Return how a RESUME over a new connection is refused."""
     async with dialled(port) as client:
         answer = await client.come_back(token, position, first)
         assert isinstance(answer, ErrorFrame)
@@ -204,7 +204,7 @@ FULL = ResumeOptions(sessions=1_000, sessions_bytes=2 * MIB, session_seconds=10)
 
 
 async def everything() -> bool:
-    """The full sizes, printed; whether all is as it should be."""
+    """The full sizes, printed. Return whether all is as it should be."""
     came = await leave_behind(VANISHING, FULL)
     print(
         f"{VANISHING:,} sessions left behind: at most {came.most_waiting} waiting (limit {FULL.sessions}), "

@@ -62,7 +62,7 @@ class Range:
         self._cuts_made = 0
 
     async def measure(self) -> Sizes:
-        """How long the first frames are."""
+        """Return the length of the first frames in bytes."""
         recorder = await self._run((Cut(CLIENT, 1_500, FIN),))
         assert recorder.complaints == []
         assert recorder.resumed == 1
@@ -91,7 +91,7 @@ class Range:
         return shots
 
     async def fire(self, shot: Shot) -> str | None:
-        """What is wrong with how it ended; ``None`` when it was clean, or refused with the code for that."""
+        """Return the fault of its end; ``None`` when it was clean, or refused with the code for that."""
         try:
             recorder = await self._run(shot.cuts)
         except RejectedResume as refusal:
@@ -143,7 +143,7 @@ def cut(side: str, at: int) -> Cut:
 
 
 def responder_for(ledgers: dict[int, Ledger]) -> Responder:
-    """What the clients ask: a stream, and a channel that sends as well; each run has its ledger."""
+    """Return the calls of the clients: a stream, and a channel that sends as well; each run has its ledger."""
     responder = Responder()
     chance = random.Random(2)
 

@@ -1,4 +1,4 @@
-"""Which items were offered, which came, and what that says: lost, duplicated, reordered, damaged, restarted."""
+"""Compares offered items with received ones: lost, duplicated, reordered, damaged, restarted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Key = tuple[int, int]
 
 @attrs.frozen
 class Verdict:
-    """What went wrong, each as a count."""
+    """Counts of faults by kind."""
 
     items: int
     lost: int
@@ -35,12 +35,12 @@ class Verdict:
 
     @property
     def is_clean(self) -> bool:
-        """Whether every item came once, in order and whole, and no handler began twice."""
+        """Return whether every item came once, in order and whole, and no handler began twice."""
         return not (self.lost or self.duplicated or self.reordered or self.damaged or self.restarted)
 
 
 class Ledger:
-    """What was offered and received, by stream and direction; and which handlers began."""
+    """Items offered and received, by stream and direction, and the handlers that began."""
 
     def __init__(self, largest: int = LARGEST) -> None:
         self._sizes = [size for size in SIZES if size <= largest]
@@ -86,7 +86,7 @@ class Ledger:
         self._started[stream] += 1
 
     def verdict(self) -> Verdict:
-        """What is to be said once nothing is under way any more."""
+        """Return the verdict once nothing is under way any more."""
         lost = duplicated = reordered = 0
         damaged = self.damaged
         for key in self._offered.keys() | self._received.keys():

@@ -41,7 +41,7 @@ OPTIONS = ResumeOptions(
 
 @attrs.frozen
 class Outcome:
-    """What one run came to."""
+    """The result of one run."""
 
     verdict: Verdict
     cuts: int
@@ -55,7 +55,7 @@ class Outcome:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing at all is to be said against it."""
+        """Return whether nothing at all is to be said against it."""
         return self.verdict.is_clean and not self.complaints and self.longest_pause <= 1.0
 
 
@@ -141,7 +141,7 @@ class Load:
 
 
 class Pauses:
-    """How long a connection was without a transport, at most."""
+    """The longest time in seconds that a connection was without a transport."""
 
     def __init__(self, connection: Connection) -> None:
         self.longest = 0.0
@@ -234,7 +234,7 @@ async def _serve(
 
 
 def positions(connection: Connection) -> tuple[int, int]:
-    """Where a side stands: what it sent, and what it received."""
+    """Return the positions of a side: sent and received."""
     session = connection._engine.session
     resumption = session.resume_handshake.positions  # type: ignore[attr-defined]
     return resumption.store.position, resumption.received

@@ -23,12 +23,12 @@ PATIENCE = 0.5
 
 FIN, RST, SILENCE = "fin", "rst", "silence"
 Tamper = Callable[[int, str, bytes], list[bytes]]
-"""What becomes of a frame, prefix included: connection, side and frame to frames."""
+"""A function of connection, side and frame, prefix included, that returns the frames to pass on in its place."""
 
 
 @attrs.frozen
 class Cut:
-    """Where and how one connection ends: after ``at`` bytes of what ``side`` sends.
+    """The end of one connection: after ``at`` bytes of what ``side`` sends.
 
     With ``deliver`` everything up to there arrives; otherwise the chunk in which the byte is gets lost as well.
     ``silence`` keeps both sockets and passes nothing on. So many connections after it are turned away as ``refuse``
@@ -72,19 +72,19 @@ class Proxy:
         self.refused = 0
         self.refusing = 0
         self.limit: int | None = None
-        """How many cuts there may be; connections live on when they were made."""
+        """Number of cuts; connections that come after the last one live on."""
         self._cuts = cuts
         self._recorder = recorder
         self._tamper = tamper
 
     @property
     def uri(self) -> str:
-        """Where clients connect."""
+        """Return the address at which clients connect."""
         return f"tcp://{HOST}:{self.port}"
 
     @property
     def is_done(self) -> bool:
-        """Whether no more cuts are to come."""
+        """Return whether no more cuts are to come."""
         return self.limit is not None and self.made >= self.limit
 
     async def handle(self, client: trio.SocketStream) -> None:

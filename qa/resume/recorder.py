@@ -1,4 +1,4 @@
-"""What passes between two peers, frame by frame: is what is sent again the same, and do the positions agree?"""
+"""Records the frames between two peers, and checks that retransmitted ones are the same and positions agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rsocket_trio.rsocket.frames import ResumeOkFrame, SetupOkFrame
 from rsocket_trio.rsocket.resume_positions import resume_request
 
 CLIENT, SERVER = "client", "server"
-"""Whose bytes."""
+"""The side whose bytes these are."""
 KEEPALIVE = 0x03
 TRACKED = range(0x04, 0x0C)
 DIGEST = 12
@@ -28,7 +28,7 @@ def other(side: str) -> str:
 
 @attrs.define(eq=False)
 class _Way:
-    """One direction of one connection: what was read of it, and what was passed on."""
+    """One direction of one connection: bytes read, and bytes passed on."""
 
     cursor: int | None
     buffer: bytearray = attrs.field(factory=bytearray)
@@ -51,7 +51,7 @@ class Recorder:
         self.firsts: dict[tuple[int, str], int] = {}
         """The bytes of each connection's first frame in either direction, prefix included."""
         self.comebacks: list[bytes] = []
-        """How the client asked to go on, each time, as whoever listens has it."""
+        """The RESUME of each return of the client, as the other end got it."""
         self.resumed = 0
         self.again = 0
         self.complaints: list[str] = []
@@ -98,7 +98,7 @@ class Recorder:
         way.ends.append((way.read, way.cursor))
 
     def _compare(self, side: str, position: int, frame: bytes) -> None:
-        """What was sent before at this position must be what is sent now."""
+        """Check that a frame that is sent again at this position is the one sent before."""
         digest = hashlib.blake2b(frame, digest_size=DIGEST).digest()
         known = self._frames[side].setdefault(position, (len(frame), digest))
         if known == (len(frame), digest):

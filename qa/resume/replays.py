@@ -12,7 +12,7 @@ from qa.resume.recorder import Recorder
 ERROR = 0x0B
 REJECTED_RESUME = 4
 LATEST = 3
-"""How many of those that were recorded last are said again each time, beside as many older ones."""
+"""Number of the latest recorded frames that are replayed each time, beside as many older ones."""
 PATIENCE = 0.05
 """Seconds that an answer is waited for. One that is let in stays until the next cut, or goes at once."""
 

@@ -1,4 +1,4 @@
-"""What both sides of a simulated run know of it: what is planned, what came, and what nothing explains."""
+"""The records of both sides of a simulated run: plans, arrivals, and findings that nothing explains."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Books:
         return type(error).__name__
 
     def has_no_session(self, error: SetupError) -> bool:
-        """Whether there was no session to resume: the SETUP was lost or late, or a copy of it was quicker."""
+        """Return whether there was no session to resume: the SETUP was lost or late, or a copy of it was quicker."""
         return self.received == self.received_before or "token is in use" in error.text
 
     def expect_no_failure(self, call: Call) -> None:
@@ -66,7 +66,7 @@ class Books:
     async def send_all(
         self, out: Channel | Outgoing, call: Call, direction: Literal["up", "down"], sizes: tuple[int, ...]
     ) -> bool:
-        """Send items at the call's pace; whether they were all wanted."""
+        """Send items at the call's pace. Return whether they were all wanted."""
         for size in sizes:
             await trio.sleep(call.pace)
             item = self.ledger.offer(call.name, direction, size)
@@ -98,7 +98,7 @@ class Books:
 
 
 def expected_text(call: Call) -> str | None:
-    """What the error of this call says, if its handler gets as far as failing."""
+    """Return the text of the error of this call, if its handler gets as far as failing."""
     if call.fails == "error":
         return f"planned {call.number}"
     if call.fails == "bug":

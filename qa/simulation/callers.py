@@ -16,7 +16,7 @@ FAILED = b"failed"
 
 
 class Callers:
-    """What either side asks of the other."""
+    """The calls of either side."""
 
     def __init__(self, books: Books) -> None:
         self.books = books

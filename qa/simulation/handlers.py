@@ -24,14 +24,14 @@ from rsocket_trio import (
 
 
 class Handlers:
-    """What either side answers; the first call has the server ask, too."""
+    """The handlers of either side; the first call has the server ask, too."""
 
     def __init__(self, books: Books, callers: Callers) -> None:
         self.books = books
         self.callers = callers
 
     def responder(self) -> Responder:
-        """What both sides serve."""
+        """Return the responder of both sides."""
         responder = Responder()
         if self.books.plan.dialect == STREAMUX:
             if self.books.plan.whole:
@@ -151,7 +151,7 @@ async def grant(number_of_requests: int, seconds: float, setup: Setup) -> AsyncI
 
 
 async def end(call: Call) -> None:
-    """How a handler ends: it fails, or never does, or may return."""
+    """Play the end of a handler: it fails, or never ends, or may return."""
     if call.endless:
         await trio.sleep_forever()
     if call.fails == "error":

@@ -1,4 +1,4 @@
-"""What goes over the network of a simulated run: numbered items, also where chunks tell no borders."""
+"""The items of a simulated run: numbered, also where chunks tell no borders."""
 
 from __future__ import annotations
 

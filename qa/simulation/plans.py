@@ -1,4 +1,4 @@
-"""What a simulated run does, drawn from its seed: which calls, of what sizes, at what pace, over which network."""
+"""The plan of a simulated run, drawn from its seed: calls, their sizes and pace, and the network."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ class Call:
     deadline: float | None = None
     metadata: bool = False
     endless: bool = False
-    """Whether the handler never ends by itself: the deadline must reach it."""
+    """True if the handler never ends by itself: the deadline must reach it."""
 
     @property
     def name(self) -> str:
-        """What the ledger calls it."""
+        """Return its name in the ledger."""
         return f"{self.caller}-{self.kind}-{self.number}"
 
 
@@ -73,13 +73,13 @@ class Plan:
     leases: tuple[int, float] | None
     streamux: tuple[StreamuxOptions, StreamuxOptions] | None
     resumes: bool
-    """Whether sessions outlive their connections."""
+    """True if sessions outlive their connections."""
     may_lose: bool
-    """Whether a connection may be lost on this network."""
+    """True if a connection may be lost on this network."""
 
     @property
     def whole(self) -> bool:
-        """Whether requests are joined for their handler, where the dialect has chunks only."""
+        """Return whether requests are joined for their handler, where the dialect has chunks only."""
         return self.streamux is not None and self.streamux[1].requests == "whole"
 
 
@@ -143,7 +143,7 @@ def drawn_faults(chance: Random, dialect: str) -> Faults:
 
 
 def may_lose(faults: Faults, total: int) -> bool:
-    """Whether keepalives may come too late, or not at all."""
+    """Return whether keepalives may come too late, or not at all."""
     if faults.cut_after or faults.vanish_after or faults.stall:
         return True
     if faults.buffer is None or faults.delay is None:
@@ -204,7 +204,7 @@ def drawn_call(chance: Random, number: int, dialect: str, largest: int, *, joine
 
 
 def kinds(dialect: str, *, joined: bool) -> Sequence[Kind]:
-    """What a dialect has."""
+    """Return the interactions of a dialect."""
     if dialect == STREAMUX:
         return ("response", "ping") if joined else ("response", "channel", "channel", "ping")
     some: list[Kind] = ["response", "response", "stream", "stream", "push", "forget", "metadata"]

@@ -29,7 +29,7 @@ from rsocket_trio import (
 from rsocket_trio.testing import Faults, SimulatedNetwork, connected_pair, simulate
 
 MOMENT = 1.0
-"""When it happens, in seconds from the start of the call."""
+"""The moment at which it happens, in seconds from the start of the call."""
 SOON = 0.01
 """Seconds: a part of a moment."""
 RESUME = ResumeOptions(first_delay=0.0, jitter=0.0, session_seconds=20)
@@ -80,7 +80,7 @@ class Race:
 
 
 def play(race: Race, schedule: int) -> str:
-    """One schedule of a race: what came of it. Raises ``AssertionError`` if something is left."""
+    """Play one schedule of a race and return its result. Raise ``AssertionError`` if something is left."""
     return simulate(_play, race, schedule, seed=schedule)
 
 

@@ -34,7 +34,7 @@ RESUMING = ResumeOptions(session_seconds=1000.0)
 
 @attrs.frozen
 class Report:
-    """What became of a run: everything that was wrong, and the hash of what happened."""
+    """The result of a run: everything that was wrong, and a hash of the events."""
 
     plan: Plan
     wrong: tuple[str, ...]
@@ -49,7 +49,7 @@ def run(seed: int, dialect: str, *, resumes: bool = False) -> Report:
 
 
 class Scenario:
-    """Both sides of a run, and what is known of it by both."""
+    """Both sides of a run, and their records."""
 
     def __init__(self, plan: Plan, chance: Random) -> None:
         self.plan = plan
@@ -120,7 +120,7 @@ class Scenario:
             self.serving -= 1
 
     def server_end(self, stream: SimulatedStream) -> trio.abc.Stream | Transport:
-        """What the server is given: here those come in that tamper with frames."""
+        """Return the transports of the server: those that tamper with frames come in here."""
         return stream
 
     async def be_client(self) -> None:

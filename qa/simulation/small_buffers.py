@@ -75,5 +75,5 @@ async def run(seed: int, mebibytes: float) -> float:
 
 
 def play(seed: int, mebibytes: float = 0.25) -> float:
-    """One seed. Raises ``TooSlowError`` where both sides wait for each other."""
+    """One seed. Raise ``TooSlowError`` where both sides wait for each other."""
     return simulate(run, seed, mebibytes, seed=seed, longest=LONGEST)

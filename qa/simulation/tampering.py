@@ -24,7 +24,7 @@ AGAIN = 10
 
 @attrs.define
 class Tampering:
-    """What becomes of one frame after the other. ``kept`` are those that went by."""
+    """Tamper with one frame after the other. ``kept`` are those that went by."""
 
     spoil: Callable[[Tampering, bytes], list[bytes]]
     kept: list[bytes] = attrs.field(factory=list)
@@ -61,7 +61,7 @@ def leave_alone(link: Tampering, frame: bytes) -> list[bytes]:
 
 
 class TamperedTransport(ByteStreamTransport):
-    """A transport on which something happens to what it is told to write, item by item."""
+    """A transport that tampers with the frames it is told to write."""
 
     def __init__(self, stream: SimulatedStream, tampering: Tampering) -> None:
         super().__init__(stream)

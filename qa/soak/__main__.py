@@ -28,7 +28,7 @@ ENDING = 5.0
 
 @attrs.frozen
 class Outcome:
-    """What a soak came to."""
+    """The result of a soak."""
 
     tally: Tally
     samples: list[Sample]
@@ -78,7 +78,7 @@ async def soak(size: Size) -> Outcome:
 
 
 def report(outcome: Outcome) -> bool:
-    """Print what came of it; whether it is good."""
+    """Print what came of it. Return whether it is good."""
     tally = outcome.tally
     ends = ", ".join(f"{count:,} {how}" for how, count in sorted(tally.ends.items()))
     print(f"items: {tally.items:,} received by the client, {outcome.received:,} by the server, all looked at")

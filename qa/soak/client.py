@@ -39,7 +39,7 @@ LONGEST_PAUSE = 10.0
 
 @attrs.frozen(kw_only=True)
 class Size:
-    """How much, for how long."""
+    """The size of a soak."""
 
     seconds: float = 1800.0
     connections: int = 500
@@ -59,13 +59,13 @@ class Size:
 
 @attrs.define
 class Tally:
-    """What happened so far."""
+    """Counts of the events so far."""
 
     items: int = 0
     ends: Counter[str] = attrs.field(factory=Counter)
-    """How streams ended."""
+    """Ends of streams by kind."""
     fates: Counter[str] = attrs.field(factory=Counter)
-    """What befell connections."""
+    """Ends of connections by kind."""
     longest_pause: float = 0.0
     open: int = 0
     """Streams in flight now."""
@@ -230,7 +230,7 @@ class Client:
             pass  # whoever receives is told as well
 
     async def _wait(self, seconds: float) -> bool:
-        """Sleep; whether it is time to stop."""
+        """Sleep. Return whether it is time to stop."""
         with trio.move_on_after(seconds):
             await self.stopping.wait()
         return self.stopping.is_set()

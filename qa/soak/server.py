@@ -28,11 +28,11 @@ FILLING = random.Random(1).randbytes(2 * LARGEST)
 LABEL = struct.Struct(">IBI")
 """Stream, direction, number of the item."""
 ORDER = struct.Struct(">IHfB")
-"""What a request asks for: its number, items, seconds between them, and how it ends."""
+"""A request: its number, items, seconds between them, and how it ends."""
 COMPLETE, FAIL, BREAK = range(3)
 """Ends: well, with an error that says so, with an exception that the handler did not mean."""
 PLANNED, INTERNAL = "as planned", "internal error"
-"""What the caller of the latter two is told."""
+"""The error that the caller of the latter two gets."""
 
 
 class Wrong(Exception):
@@ -40,7 +40,7 @@ class Wrong(Exception):
 
 
 def item(stream: int, direction: int, number: int) -> Payload:
-    """What this item is, for whoever sends it and for whoever checks it."""
+    """Return this item, for its sender and for its checker."""
     label = LABEL.pack(stream, direction, number)
     chance = zlib.crc32(label)
     start = chance % LARGEST
@@ -71,7 +71,7 @@ def finish(end: int) -> None:
 
 
 class Work:
-    """What the handlers did."""
+    """Counts of the events in the handlers."""
 
     def __init__(self) -> None:
         self.received = 0

@@ -1,4 +1,4 @@
-"""What two processes cost, second by second, and what is to be said of it."""
+"""Figures of two processes, second by second, and their bars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import attrs
 PAGE = os.sysconf("SC_PAGE_SIZE")
 MIB = 2**20
 FLAT = 0.05
-"""How much more than after the first tenth there may be at the end."""
+"""Share by which a figure may grow after the first tenth."""
 SLOPE = 0.5
 """MiB a minute."""
 JUDGED = 120.0
@@ -25,7 +25,7 @@ ADRIFT = 1.1
 
 @attrs.frozen
 class Process:
-    """What one process costs at one moment."""
+    """The figures of one process at one moment."""
 
     memory: int
     tasks: int
@@ -42,13 +42,13 @@ class Sample:
 
 
 def looked_at(pid: int, tasks: int) -> Process:
-    """What the system says of a process."""
+    """Return the figures that the system has of a process."""
     resident = int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
     return Process(resident, tasks, len(os.listdir(f"/proc/{pid}/fd")))
 
 
 def slope(samples: Sequence[tuple[float, float]]) -> float:
-    """What is added each second, by the line that fits best."""
+    """Return the growth of each second, by the line that fits best."""
     if len(samples) < 2:
         return 0.0
     seconds, values = zip(*samples, strict=True)
@@ -57,7 +57,7 @@ def slope(samples: Sequence[tuple[float, float]]) -> float:
 
 @attrs.frozen
 class Trend:
-    """How one figure went after the first tenth: its mean in the second tenth and in the last one, and its slope."""
+    """The course of a figure after the first tenth: its mean in the second tenth and in the last one, and its slope."""
 
     first: float
     last: float
@@ -70,7 +70,7 @@ class Trend:
 
 
 def trend(samples: Sequence[Sample], side: str, figure: str) -> Trend:
-    """How a figure of one side went."""
+    """Return the course of a figure of one side."""
     end = samples[-1].at
     points: list[tuple[float, float]] = [
         (sample.at, float(getattr(getattr(sample, side), figure))) for sample in samples if sample.at >= end / 10
@@ -104,7 +104,7 @@ def misses(samples: Sequence[Sample], connections: int) -> list[str]:
 
 
 def left(before: Sample, after: Sample) -> list[str]:
-    """What is there once everything is over and was not there before."""
+    """Return the resources that are there at the end and were not at the start."""
     found: list[str] = []
     for side in ("server", "client"):
         for figure in ("tasks", "descriptors"):

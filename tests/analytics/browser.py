@@ -36,7 +36,7 @@ def require_browser() -> str | None:
 
 
 def look_at(page: Path, screenshot: Path, profile: Path) -> dict[str, Any]:
-    """What the browser drew, said and asked for."""
+    """Return what the browser drew, said and asked for."""
     system = require_browser()
     UNPACKED.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(

@@ -63,12 +63,12 @@ class World:
     contexts: tuple[ssl.SSLContext, ssl.SSLContext]
 
     def lacks(self, what: str) -> bool:
-        """Whether the dialect's document has no such thing."""
+        """Return whether the dialect's document has no such thing."""
         return what in LACKS[self.dialect]
 
     @property
     def address(self) -> str:
-        """Where to listen."""
+        """Return where to listen."""
         return {
             "memory": "memory://application",
             "tcp": "tcp://127.0.0.1:0",
@@ -79,7 +79,7 @@ class World:
 
     @property
     def trust(self) -> dict[str, Any]:
-        """What a client needs to dial."""
+        """Return what a client needs to dial."""
         return {"ssl_context": self.contexts[1]} if self.scheme == "tls" else {}
 
     @asynccontextmanager
@@ -214,7 +214,7 @@ class Seen:
 
 
 def application(seen: Seen, *, leases: Iterable[Lease] = ()) -> Responder:
-    """What the server and, where a test calls back, the client serve."""
+    """Return what the server and, where a test calls back, the client serve."""
     responder = Responder()
 
     @responder.request_response

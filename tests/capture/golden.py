@@ -128,7 +128,7 @@ def rows(name: str = "client") -> dict[str, list[Row]]:
 
 
 def entries(conversation: tuple[tuple[int, str, int, object], ...]) -> Iterator[Entry]:
-    """What recorders would have put into the buffer."""
+    """Return the bytes that recorders would have put into the buffer."""
     buffer = Buffer(1000, 1_000_000, lambda: None)
     sources: dict[str, Recorded] = {}
     for us, name, kind, what in conversation:

@@ -66,7 +66,7 @@ def responder() -> Responder:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where captures go."""
+    """Return the directory of captures."""
     return tmp_path / "capture"
 
 
@@ -85,13 +85,13 @@ async def serving(uri: str, **options: Any) -> AsyncIterator[str]:
 
 
 def streams(directory: Path) -> list[tuple[Any, ...]]:
-    """What became of each stream, in the order of their ends."""
+    """Return the outcome of each stream, in the order of their ends."""
     keys = ("side", "role", "route", "interaction", "n_in", "n_out", "outcome")
     return [tuple(row[key] for key in keys) for row in read(directory, "interactions")]
 
 
 def add_up(frames: list[Named], connections: list[Named]) -> bool:
-    """Whether the counters of the connections are those of their rows."""
+    """Return whether the counters of the connections are those of their rows."""
     return len(frames) == sum(int(row["frames_in"] + row["frames_out"]) for row in connections)
 
 

@@ -191,7 +191,7 @@ def responder_for(served: Served) -> Responder:
 
 
 def seen(request: Payload, setup: Setup) -> dict[str, object]:
-    """What a request and its connection's SETUP look like from here."""
+    """Return what a request and its connection's SETUP look like from here."""
     return {
         "data": request.data.decode(),
         "metadata": entries(request.metadata, str(setup.metadata_mime)),

@@ -29,7 +29,7 @@ URI = "tcp://127.0.0.1:1"
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Dial, Wish]]:
-    """What a command line would do, if it did it."""
+    """Return what a command line would do, if it did it."""
     seen: list[tuple[Dial, Wish]] = []
 
     async def note(dial: Dial, wish: Wish, *_: object) -> None:

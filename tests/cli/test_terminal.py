@@ -67,7 +67,7 @@ async def served() -> AsyncIterator[str]:
 
 
 async def on_terminal(*arguments: str, on: str, stdin: bytes = b"") -> tuple[bytes, bytes]:
-    """What a command writes to a terminal, which is its stdout or its stderr, and to the other, which is a pipe."""
+    """Return the output of a command on a terminal, its stdout or its stderr, and on the other one, a pipe."""
     ours, theirs = pty.openpty()
     tty.setraw(theirs)  # so that the terminal itself makes nothing else of a newline
     seen: list[bytes] = []

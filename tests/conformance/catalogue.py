@@ -53,7 +53,7 @@ class Clause:
 
     @property
     def unless_shown(self) -> tuple[State, str]:
-        """How it stands where no test shows it, and why."""
+        """Return its state where no test shows it, and the reason."""
         for word, state in REMARKS.items():
             if self.remark.startswith(word):
                 return state, self.remark.removeprefix(word)
@@ -91,7 +91,7 @@ def shown_by_vectors() -> Iterator[tuple[str, str]]:
 
 
 def judged(clauses: Iterable[Clause], shown: Mapping[str, Iterable[str]]) -> list[Verdict]:
-    """How each clause stands when these tests and vectors show those clauses."""
+    """Return the verdict on each clause when these tests and vectors show those clauses."""
     return [_judge(clause, shown) for clause in clauses]
 
 

@@ -52,5 +52,5 @@ def said(item: pytest.Item, clause: str) -> str:
 
 
 def breadth(item: pytest.Item) -> int:
-    """How many clauses a test names: who names one only tells most about it."""
+    """Return the number of clauses that a test names: a test that names only one tells most about it."""
     return sum(len(marker.args) for marker in item.iter_markers("clause"))

@@ -102,7 +102,7 @@ def request(
 
 
 class DraftWire(Wire):
-    """How the draft draws its frames: as 1.0 but for SETUP, as far as peers and scenes need them."""
+    """The frames of the draft: those of 1.0 but for SETUP, as far as peers and scenes need them."""
 
     def setup(self, **fields: Any) -> bytes:
         return setup(keepalives(), **fields)

@@ -15,7 +15,7 @@ INVALID_SETUP, UNSUPPORTED_SETUP, REJECTED_SETUP = "INVALID_SETUP", "UNSUPPORTED
 
 @attrs.frozen(eq=False)
 class OldWire:
-    """How one of the two documents draws its frames."""
+    """The frames of one of the two documents."""
 
     name: str
     header: str

@@ -162,7 +162,7 @@ def ext(ext_type: int, body: bytes = b"", *, flags: int = 0, stream_id: int = 0)
 
 
 class RawDialect(Protocol):
-    """How a dialect draws what every peer and every scene needs."""
+    """The frames of a dialect that every peer and every scene needs."""
 
     @property
     def name(self) -> str:
@@ -174,7 +174,7 @@ class RawDialect(Protocol):
 
     @property
     def length_counts_itself(self) -> bool:
-        """Whether that length includes its own bytes."""
+        """Return whether that length includes its own bytes."""
 
     @property
     def first_ids(self) -> tuple[int, int]:
@@ -225,7 +225,7 @@ class RawDialect(Protocol):
 
 @attrs.frozen
 class Wire:
-    """How RSocket 1.0 and ReactiveSocket 0.2 draw their frames; where they differ, the fields say how."""
+    """The frames of RSocket 1.0 and of ReactiveSocket 0.2; the fields are their differences."""
 
     name: str
     version: tuple[int, int]
@@ -287,7 +287,7 @@ both = pytest.mark.parametrize("wire", [RS10, RS02], ids=lambda wire: wire.name)
 
 
 PROBE = b"are you there?"
-"""What a request says that is answered whatever the handlers do."""
+"""The data of a request that every ``Log`` answers and does not write down."""
 
 
 class RawPeer:

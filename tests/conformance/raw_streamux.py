@@ -259,7 +259,7 @@ async def client(
 
 
 async def fails_to_open(says: bytes, *, close: bool = False, **options: Any) -> tuple[RSocketError, bytes, float]:
-    """What opening a connection raises when the server says this, what the client said, and how long it took."""
+    """Return what opening a connection raises when the server says this, what the client said, and how long it took."""
     ours, theirs = trio.testing.memory_stream_pair()
     started = trio.current_time()
     await ours.send_all(says)

@@ -57,7 +57,7 @@ def collected(*, run: bool) -> Clauses:
 
 
 def verdicts(clauses: Clauses) -> list[Verdict]:
-    """How every clause stands. Raises ``SystemExit`` for a name that is no clause's."""
+    """Return the verdict on every clause. Raise ``SystemExit`` for a name that is no clause's."""
     shown: defaultdict[str, list[str]] = defaultdict(list)
     for name, tests in clauses.shown.items():
         shown[name] += tests
@@ -107,7 +107,7 @@ def row(verdict: Verdict) -> str:
 
 
 def reason(verdict: Verdict) -> str:
-    """What shows a clause, or why nothing does."""
+    """Return what shows a clause, or why nothing does."""
     if not verdict.by:
         return ""
     first = verdict.by[0].replace("|", "\\|")
@@ -121,7 +121,7 @@ def reason(verdict: Verdict) -> str:
 
 
 def differences(found: Sequence[Verdict], text: str) -> list[str]:
-    """Where a page tells another state than the tests."""
+    """Return where a page tells another state than the tests."""
     told = states_in(text)
     is_so = {verdict.clause.id: verdict.state for verdict in found}
     return [

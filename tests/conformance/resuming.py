@@ -66,7 +66,7 @@ def token_of(setup: Raw) -> bytes:
 
 
 class Harbour(trio.abc.Listener[trio.abc.Stream]):
-    """Where streams are opened and accepted. ``closed`` keeps new ones from being opened."""
+    """A listener whose streams are opened here. ``closed`` keeps new ones from being opened."""
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[trio.abc.Stream](1000)
@@ -202,7 +202,7 @@ async def client(
 
 
 async def position_of(peer: RawPeer) -> int:
-    """How much the other side says it received."""
+    """Return the number of bytes that the other side says it received."""
     await peer.send(frame(KEEPALIVE, 0x080, 0, u64(0) + b"how far?"))
     got = await peer.receive()
     assert (got.type, got.flags, got.body[8:]) == (KEEPALIVE, 0, b"how far?"), got

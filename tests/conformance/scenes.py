@@ -209,7 +209,7 @@ async def conversing(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
 
 
 class Reaction(NamedTuple):
-    """What frames must lead to: these frames and a living connection, an error on stream 0 and the end, or the end."""
+    """The reaction to frames: these frames and a living connection, an error on stream 0 and the end, or the end."""
 
     name: str
     sent: tuple[bytes, ...] = ()

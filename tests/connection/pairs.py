@@ -48,7 +48,7 @@ class Said(list[raw.Raw]):
         return [NAMES[frame.type] for frame in self if frame.type != raw.SETUP]
 
     def count(self, kind: object) -> int:
-        """How many frames of this type there were."""
+        """Return how many frames of this type there were."""
         return sum(frame.type == kind for frame in self)
 
     def of(self, kind: int) -> list[raw.Raw]:
@@ -57,7 +57,7 @@ class Said(list[raw.Raw]):
 
     @property
     def credit(self) -> list[int]:
-        """What each REQUEST_N said."""
+        """Return what each REQUEST_N said."""
         return [int.from_bytes(frame.body, "big") for frame in self.of(raw.REQUEST_N)]
 
 

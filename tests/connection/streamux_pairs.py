@@ -63,7 +63,7 @@ class Pair(NamedTuple):
 
     @property
     def terms(self) -> Terms:
-        """What the two agreed on."""
+        """Return what the two agreed on."""
         terms = self.client._engine.session.terms  # type: ignore[attr-defined]
         assert isinstance(terms, Terms)
         return terms

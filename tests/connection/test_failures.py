@@ -61,7 +61,7 @@ class Logged:
 
     @property
     def lines(self) -> list[str]:
-        """What was logged without."""
+        """Return what was logged without."""
         return [record.getMessage() for record in self._caplog.records if not record.exc_info]
 
 

@@ -489,7 +489,7 @@ async def test_a_waiting_task_keeps_no_request_alive(autojump_clock: MockClock) 
 
 
 def payloads_with(beginning: bytes) -> int:
-    """How many payloads live whose data begins like this."""
+    """Return how many payloads live whose data begins like this."""
     import gc
 
     return sum(type(one) is Payload and one.data.startswith(beginning) for one in gc.get_objects())

@@ -62,7 +62,7 @@ class OverheardNetwork(Network):
 
     @property
     def resumes(self) -> list[bytes]:
-        """How the client came back each time, the frame's length included; its first SETUP is none of it."""
+        """Return how the client came back each time, the frame's length included; its first SETUP is none of it."""
         firsts = [bytes(said[: 3 + int.from_bytes(said[:3], "big")]) for said in self._said[1:]]
         return [first for first in firsts if first]
 

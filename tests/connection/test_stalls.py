@@ -91,7 +91,7 @@ def say(clients: Iterable[Says], data: bytes) -> None:
 
 
 async def heard(client: socket.socket) -> bytes:
-    """What has come, and nothing at the end."""
+    """Return what has come, and nothing at the end."""
     await settle()
     try:
         return client.recv(65536)

@@ -128,7 +128,7 @@ async def test_an_answer_above_the_limit_fails_its_caller_only(autojump_clock: M
 
 
 async def raised_by(*calls: Callable[[], Any]) -> list[Exception]:
-    """What each of the calls raises."""
+    """Return what each of the calls raises."""
     errors: list[Exception] = []
 
     async def call(one: Callable[[], Any]) -> None:

@@ -43,7 +43,7 @@ class Slow:
 
 
 async def sends(pair: Pair, count: int, size: int = ITEM) -> bytes:
-    """What a channel answers that is sent so many items."""
+    """Return what a channel answers that is sent so many items."""
     async with pair.client.request_channel() as channel:
         for _ in range(count):
             await channel.send(bytes(size))

@@ -78,14 +78,14 @@ async def serving(
 
 
 async def told(asker: Asker, route: str, data: bytes = b"") -> Any:
-    """What the responder answers about itself."""
+    """Return what the responder answers about itself."""
     reply = await asker.do("request_response", route=route, data=data)
     assert reply["ok"], reply
     return json.loads(reply["data"])
 
 
 async def eventually(look: Callable[[], Awaitable[bool]]) -> bool:
-    """Whether something becomes true in time."""
+    """Return whether something becomes true in time."""
     with trio.move_on_after(PATIENCE):
         while not await look():  # noqa: ASYNC110  # it is another process that has to do something
             await trio.sleep(0.01)

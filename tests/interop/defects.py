@@ -34,5 +34,5 @@ DEFECTS: tuple[tuple[str, Callable[[Setting], bool], str], ...] = (
 
 
 def defect_in(test: str, setting: Setting) -> str | None:
-    """Why this test can't pass in this setting, if it can't."""
+    """Return why this test can't pass in this setting, if it can't."""
     return next((reason for name, where, reason in DEFECTS if name == test and where(setting)), None)

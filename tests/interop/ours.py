@@ -434,7 +434,7 @@ class Taker:
         }
 
     def terms(self) -> Result:
-        """How the stream is opened: without a word on credit the library sees to it."""
+        """Return how the stream is opened: without a word on credit the library sees to it."""
         route = {"route": self.command.get("route")}
         if "initial_n" not in self.command:
             return route

@@ -65,7 +65,7 @@ def missing_for(kind: Kind) -> str | None:
 
 
 def command_for(kind: Kind, role: str, *args: str, **options: object) -> list[str]:
-    """What starts a peer of this kind in this role, in ``ROOT``."""
+    """Return what starts a peer of this kind in this role, in ``ROOT``."""
     module, script = f"tests.interop.py.{role}", str(FOLDER / "js" / f"{role}.js")
     command = [sys.executable, "-m", module] if kind == "py" else ["node", script]
     for name, value in options.items():

@@ -96,7 +96,7 @@ async def test_metadata_is_pushed(setting: Setting) -> None:
 
 
 async def received(asker: Asker, what: str, count: int) -> list[bytes]:
-    """What came to the responder without an answer."""
+    """Return what came to the responder without an answer."""
     came: list[bytes] = []
 
     async def all_came() -> bool:

@@ -42,7 +42,7 @@ def cuts(*, spare_answers: bool = False) -> Iterator[Cut]:
 
 
 def item(number: int) -> bytes:
-    """What the peer sends with this number."""
+    """Return what the peer sends with this number."""
     return b"%d:" % number + bytes([number % 251]) * (number * 997 % MAX_FILL)
 
 
@@ -108,7 +108,7 @@ def check(ledger: Ledger, recorder: Recorder, made: int) -> None:
 
 
 def responder_for(ledger: Ledger) -> Responder:
-    """What the peer's script serves, by our own."""
+    """Return what the peer's script serves, by our own."""
     responder = Responder()
     started = iter(range(FIRST_CHANNEL))
 

@@ -25,7 +25,7 @@ def plan(**terms: Any) -> Plan:
 
 
 async def alone(said: str) -> list[str]:
-    """What the tasks say to each other where there is one."""
+    """Return what the tasks say to each other where there is one."""
     await trio.lowlevel.checkpoint()
     return [said]
 
@@ -36,7 +36,7 @@ async def rows_of(wanted: Plan, address: Address | None = None) -> list[Row]:
 
 
 def summary_of(wanted: Plan, rows: list[Row]) -> Summary:
-    """What they add up to."""
+    """Return what they add up to."""
     return summarize(wanted, rows, seed=1)
 
 

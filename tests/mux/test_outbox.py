@@ -219,7 +219,7 @@ def test_small_entries_have_room_beside_bulk_and_bulk_has_none_beside_bulk() -> 
 
 
 def heard(outbox: Outbox) -> bool:
-    """Whether it is, asked anew."""
+    """Return whether it is, asked anew."""
     return outbox.is_acknowledged
 
 

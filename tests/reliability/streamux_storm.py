@@ -114,7 +114,7 @@ class Side:
         await connection.ping()
 
     def left(self, connection: Connection, *, answering: int) -> str:
-        """What is still taken of a connection on which everything was answered; empty if nothing is."""
+        """Return what is still taken of a connection on which everything was answered; empty if nothing is."""
         table = connection._engine.session.table  # type: ignore[attr-defined]  # it is Streamux's
         counted = len(table.mine), len(table.theirs), table.reassembling
         if counted == (0, answering, 0) and connection._engine.receive_budget.size == 0:

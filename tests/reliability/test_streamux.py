@@ -61,7 +61,7 @@ async def test_ten_thousand_requests_of_each_side_at_once_are_answered_right(sch
 
 
 def pems(folder: Path) -> tuple[list[str], list[str]]:
-    """What the server shows, and what the client trusts."""
+    """Return what the server shows, and what the client trusts."""
     ca, shown, trusted = trustme.CA(), folder / "server.pem", folder / "ca.pem"
     ca.cert_pem.write_to_path(trusted)
     ca.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(shown)
@@ -89,7 +89,7 @@ async def program(role: str, uri: str, pem: list[str]) -> AsyncIterator[trio.Pro
 
 
 async def complaints(process: trio.Process) -> str:
-    """What it writes to its standard error, to the end."""
+    """Return what it writes to its standard error, to the end."""
     assert process.stderr is not None
     return b"".join([bytes(data) async for data in process.stderr]).decode()
 

@@ -100,7 +100,7 @@ class Sizes(trio.abc.ReceiveStream, trio.abc.SendStream):
 
 
 async def read_all(data: bytes) -> list[int]:
-    """What a transport asks for, read by read."""
+    """Return what a transport asks for, read by read."""
     stream = Sizes(data)
     transport = ByteStreamTransport(trio.StapledStream(stream, stream))
     transport.use_framing(Framing24())

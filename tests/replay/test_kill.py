@@ -57,7 +57,7 @@ async def stage(client: Connection, attempt: str, batch: int, partition: int) ->
 
 
 async def run_batch(client: Connection, life: int, batch: int, dies_with: int | None = None) -> bool:
-    """Stage and commit a batch under names of this life; whether it was promoted by this commit."""
+    """Stage and commit a batch under names of this life. Return whether it was promoted by this commit."""
     attempts = [f"{life}-{batch}-{partition}" for partition in range(2)]
     for partition, attempt in enumerate(attempts):
         await stage(client, attempt, batch, partition)

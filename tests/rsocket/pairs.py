@@ -45,7 +45,7 @@ class SessionPair:
             self.server.accept(self.now)
 
     def move(self, sender: Session, limit: int = 65536) -> list[Event]:
-        """What the other side sees of one write."""
+        """Return what the other side sees of one write."""
         receiver = self.server if sender is self.client else self.client
         frames = [whole(frame) for frame in sender.outbox.take(limit)]
         return [*one_by_one(receiver.receive(frames, self.now))] if frames else []

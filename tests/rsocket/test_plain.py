@@ -109,7 +109,7 @@ def test_conversations_mean_the_same_without_them(dialect: Dialect, monkeypatch:
 
 
 def heard(dialect: Dialect, seed: int) -> tuple[list[str], list[bytes]]:
-    """What a session reports in a conversation, and what it is told."""
+    """Return what a session reports in a conversation, and what it is told."""
     told: list[str] = []
 
     class Recorded(Talk):

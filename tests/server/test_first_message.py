@@ -11,7 +11,7 @@ from rsocket_trio.transports.schemes import parse_uri
 
 
 async def end_of(socket: trio_websocket.WebSocketConnection) -> trio_websocket.CloseReason | None:
-    """What the server says at the end, whatever it answers before."""
+    """Return what the server says at the end, whatever it answers before."""
     while True:
         try:
             await socket.get_message()

@@ -22,7 +22,7 @@ from tests.connection.resuming import pair as resumable_pair
 
 
 async def outcome(connection: Connection, route: str | None = None) -> str:
-    """What a request comes to."""
+    """Return what a request comes to."""
     try:
         return (await connection.request_response(b"answer", route=route)).text
     except (Rejected, Canceled, ConnectionClosed) as error:

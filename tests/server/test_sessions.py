@@ -54,7 +54,7 @@ def as_resumable(session: Waiting) -> Resumable:
 
 
 def held(options: ResumeOptions, *sessions: Waiting) -> list[bool]:
-    """Which of these are still there once all of them wait."""
+    """Return which of these are still there once all of them wait."""
     book = Sessions(options)
     for session in sessions:
         book.on_state(as_resumable(session))

@@ -191,7 +191,7 @@ async def until_handled(pid: int) -> None:
 
 
 def signals_pending(pid: int) -> bool:
-    """Whether a process that sleeps has a signal to handle, or is awake to handle it."""
+    """Return whether a process that sleeps has a signal to handle, or is awake to handle it."""
     status = Path(f"/proc/{pid}/status").read_text()
     pending = [int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
     return any(pending) or "State:\tS" not in status

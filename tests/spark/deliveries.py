@@ -63,7 +63,7 @@ def numbers(count: int, start: int = 0) -> list[bytes]:
 
 
 def encoder(chosen: Options, schema: StructType = DATA) -> Encoder:
-    """What makes requests of rows, as a writer has it."""
+    """Return what makes requests of rows, as a writer has it."""
     return Encoder(
         *(sink_columns(schema, chosen), chosen, ORIGIN),
         is_staged=chosen.delivery == "exactlyOnce",
@@ -84,7 +84,7 @@ async def deliver_rows(pool: Pool, chosen: Options, count: int, size: int = 100,
 
 
 def write_of(payload: Payload) -> dict[str, Any]:
-    """What a request says of its origin."""
+    """Return what a request says of its origin."""
     assert payload.metadata is not None
     [said] = [entry.content for entry in decode_composite(payload.metadata) if entry.mime == WRITE]
     found: dict[str, Any] = json.loads(said)

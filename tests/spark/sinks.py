@@ -65,7 +65,7 @@ class Sink(Server):
         super().__init__(responder)
 
     def records(self, partition: int = 0) -> list[Record]:
-        """What counts in a partition, in order."""
+        """Return what counts in a partition, in order."""
 
         async def read() -> list[Record]:
             start, end = self.log.bounds(partition)

@@ -104,14 +104,14 @@ class SessionPair:
         return data
 
     def deliver(self, sender: Session, size: int | None = None) -> list[Event]:
-        """What the other side sees of bytes that are on the way: all of them, or the first so many."""
+        """Return what the other side sees of bytes that are on the way: all of them, or the first so many."""
         wire = self.wires[sender]
         size = len(wire) if size is None else size
         self.wires[sender] = wire[size:]
         return self.other(sender).receive([wire[:size]], self.now) if wire[:size] else []
 
     def move(self, sender: Session, limit: int = 65536) -> list[Event]:
-        """What the other side sees of one write."""
+        """Return what the other side sees of one write."""
         self.write(sender, limit)
         return self.deliver(sender)
 
@@ -165,16 +165,16 @@ def requests_in(events: list[Event]) -> list[Exchange]:
 
 
 def texts_in(events: list[Event]) -> list[bytes]:
-    """What they ask."""
+    """Return what they ask."""
     return [event.payload.data for event in events if isinstance(event, RequestReceived)]
 
 
 def ended(events: list[Event]) -> str:
-    """Why the session is over."""
+    """Return why the session is over."""
     (event,) = [event for event in events if isinstance(event, SessionEnded)]
     return str(event.error)
 
 
 def without_initialize(data: bytes) -> bytes:
-    """What was said behind the initialize message."""
+    """Return what was said behind the initialize message."""
     return data[SIZE:]

@@ -69,7 +69,7 @@ def deliveries(draw: st.DrawFn) -> tuple[list[Message], list[tuple[int, int]], l
 def received(
     session: Session, said: list[Message], travel: list[tuple[int, int]], cuts: list[int], bits: int
 ) -> list[Event]:
-    """What the session tells of the messages, each on the id of its place."""
+    """Return what the session tells of the messages, each on the id of its place."""
     data = b"".join(
         LAYOUT.pack(number, len(said[number][at]), bits | (TERMINATION if at == len(said[number]) - 1 else 0))
         + said[number][at]

@@ -419,7 +419,7 @@ RESULTS: dict[str, tuple[int, int, str | None] | Failed] = {
 
 
 def meant(row: str) -> Iterator[tuple[bool, ...]]:
-    """What a row stands for: both, where it does not matter."""
+    """Return what a row stands for: both, where it does not matter."""
     return product(*[{"0": (False,), "1": (True,), "-": (False, True)}[cell] for cell in row.split()])
 
 

@@ -40,7 +40,7 @@ async def clogged() -> Pair:
 
 
 def idle(transport: ByteStreamTransport) -> bool:
-    """Whether it is, asked anew."""
+    """Return whether it is, asked anew."""
     return transport.is_idle
 
 

@@ -212,7 +212,7 @@ def marked(rows: list[Row]) -> list[object]:
 
 
 def is_drawn_anew(data: bytes) -> bool:
-    """Whether a frame of 1.0 has flags that are others here: X for I, D and Y for spare ones."""
+    """Return whether a frame of 1.0 has flags that are others here: X for I, D and Y for spare ones."""
     return data[4] >> 2 in MARKED_OTHERWISE and int.from_bytes(data[4:6], "big") & (X | D | Y) != 0
 
 

@@ -98,7 +98,7 @@ def position(got: int) -> bytes:
 
 
 def resume(got: int = 0, token: bytes = TOKEN, **fields: Any) -> bytes:
-    """What a client says that comes back."""
+    """Return what a client says that comes back."""
     return setup(keepalives(), asked(token, got), ack=True, **fields)
 
 

@@ -68,7 +68,7 @@ async def test_a_server_answers_what_came_in_one_piece_with_a_quick_init(autojum
 
 
 async def fails_to_ask(says: bytes) -> tuple[str, bytes]:
-    """What a request of a quick client raises whose server spoke first, and all that the client said."""
+    """Return what a request of a quick client raises whose server spoke first, and all that the client said."""
     ours, theirs = trio.testing.memory_stream_pair()
     await ours.send_all(says)
     async with open_connection_over(theirs, dialect="streamux/1", streamux=ASKING) as connection:

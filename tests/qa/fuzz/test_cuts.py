@@ -103,7 +103,7 @@ def said_by_a_client() -> bytes:
 
 
 def heard(feed: Callable[[Session], list[Any]]) -> list[Any]:
-    """What a server reports of these bytes, with all that is in it."""
+    """Return what a server reports of these bytes, with all that is in it."""
     server = streamux(client=False)
     events = feed(server)
     return [

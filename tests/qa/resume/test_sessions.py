@@ -38,7 +38,7 @@ class Peer:
         self.dialled: list[Raw] = []
 
     async def connect(self) -> trio.abc.Stream:
-        """What the client calls for each new stream."""
+        """Return what the client calls for each new stream."""
         ours, theirs = trio.testing.memory_stream_pair()
         self.dialled.append(Raw(ours))
         return theirs

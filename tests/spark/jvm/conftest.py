@@ -31,7 +31,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return where it listens."""
         return int(self.uri.rpartition(":")[2])
 
     def read(self) -> str:

@@ -91,7 +91,7 @@ class Server:
             self.open -= 1
 
     async def obey(self, words: list[str]) -> object:
-        """What a command asks for."""
+        """Return what a command asks for."""
         if words[0] == "append":
             await self.append(int(words[1]), int(words[2]))
         elif words[0] == "trim":

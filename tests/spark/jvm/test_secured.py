@@ -60,7 +60,7 @@ class Secured(Server):
             raise RejectedSetup("who are you?")
 
     def rows(self) -> Counter[bytes]:
-        """What counts."""
+        """Return what counts."""
 
         async def read() -> list[bytes]:
             return [record.data for record in await self.log.read_some(0, 0)]

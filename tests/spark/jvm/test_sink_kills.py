@@ -140,7 +140,7 @@ def session(java: None, scratch: Path) -> Iterator[Process]:
 
 
 def ledger(uri: str) -> Counter[int]:
-    """How often each number counts at the server."""
+    """Return how often each number counts at the server."""
 
     async def ask() -> bytes:
         with trio.fail_after(PATIENCE):

@@ -85,7 +85,7 @@ def eventually(condition: Callable[[], Any], query: StreamingQuery) -> None:
 
 
 def head(query: StreamingQuery) -> object:
-    """How far the server is, as the query's progress tells it."""
+    """Return how far the server is, as the query's progress tells it."""
     progress: Any = query.lastProgress
     return json.loads(progress["sources"][0]["latestOffset"])["p"]
 

@@ -44,7 +44,7 @@ class Sink:
         return line.strip()
 
     def dump(self) -> dict[str, Any]:
-        """What came."""
+        """Return what came."""
         assert self._process.stdin is not None
         self._process.stdin.write("dump\n")
         self._process.stdin.flush()

@@ -31,7 +31,7 @@ class Outcome(NamedTuple):
 
 
 def by_wsproto(chunks: list[bytes], *, client: bool) -> Outcome:
-    """What wsproto makes of them by itself: this is how it is meant to be used."""
+    """Return what wsproto makes of them by itself: this is how it is meant to be used."""
     connection = Connection(ConnectionType.CLIENT if client else ConnectionType.SERVER)
     messages: list[bytes] = []
     replies = b""

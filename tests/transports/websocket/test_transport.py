@@ -62,7 +62,7 @@ async def foreign_client(uri: str, subprotocols: Iterable[str] = ()) -> AsyncIte
 
 
 def upgrade(path: str, *more: bytes) -> bytes:
-    """What a browser would send."""
+    """Return what a browser would send."""
     lines = [
         b"GET " + path.encode() + b" HTTP/1.1",
         *(b"Host: h", b"Upgrade: websocket", b"Connection: Upgrade"),
@@ -73,7 +73,7 @@ def upgrade(path: str, *more: bytes) -> bytes:
 
 
 async def answer_to(uri: str, request: bytes) -> bytes:
-    """What a server says first."""
+    """Return what a server says first."""
     async with await trio.open_tcp_stream("127.0.0.1", parse_uri(uri).port) as stream:
         await stream.send_all(request)
         return bytes(await stream.receive_some())

@@ -35,7 +35,7 @@ def request(
 
 
 async def answered(said: bytes, *, cut: int = 0) -> bytes:
-    """What our server says to these bytes, in pieces of so many."""
+    """Return what our server says to these bytes, in pieces of so many."""
     async with trio.open_nursery() as nursery:
         (uri,) = await nursery.start(partial(serve, grace=0), Responder(), "ws://127.0.0.1:0/chat")
         port = int(uri.rpartition(":")[2].partition("/")[0])
