@@ -120,8 +120,8 @@ def make_load(said: dict[str, Any]) -> int:
     try:
         from rsocket_trio.analytics.local_spark import local_session
         from rsocket_trio.loadgen.plan import Plan
-        from rsocket_trio.loadgen.running import LoadError, SlotsError, check_slots, run_plan
-        from rsocket_trio.loadgen.table import table
+        from rsocket_trio.loadgen.run_load import LoadError, SlotsError, check_slots, run_plan
+        from rsocket_trio.loadgen.summary import table
         from rsocket_trio.spark import JavaNotFoundError, ensure_java
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("pyspark", "pyarrow"):

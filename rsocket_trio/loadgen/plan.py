@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 import attrs
 
 from rsocket_trio import Keepalive, Payload
-from rsocket_trio.client.options import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME
+from rsocket_trio.client.options import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME, ConnectionOptions
 from rsocket_trio.connection.protocols import ALL, SHORT, peer_and_dialect
 from rsocket_trio.connection.requester import INITIAL_REQUEST_N
 from rsocket_trio.metadata import (
@@ -20,7 +20,9 @@ from rsocket_trio.metadata import (
     encode_composite,
     with_route,
 )
+from rsocket_trio.payload import PayloadLike
 from rsocket_trio.rsocket.peers import PEERS
+from rsocket_trio.signatures import declared
 from rsocket_trio.terms import MAX_REQUESTS
 from rsocket_trio.transports.connect import HeadersLike, as_headers
 from rsocket_trio.transports.schemes import parse_uri
@@ -199,20 +201,12 @@ class Plan:
         entry = encode_composite([Entry(AUTHENTICATION, encode_authentication(self.auth))])
         return entry + (self.metadata or b"")
 
-    def connection_terms(self) -> dict[str, Any]:
-        """Return the arguments of ``open_connection`` beside the URI. Raise ``ValueError`` for unusable files."""
-        return {
-            "dialect": self.dialect,
-            "quirks": self.quirks,
-            "peer": self.peer,
-            "setup": self.setup,
-            "data_mime": self.data_mime,
-            "metadata_mime": self.metadata_mime,
-            "keepalive": self.keepalive,
-            "lease": self.lease,
-            "headers": self.headers,
-            "ssl_context": self._ssl_context(),
-        }
+    def connection_options(self) -> ConnectionOptions[PayloadLike, HeadersLike]:
+        """Return the options of ``open_connection`` that the plan has. Raise ``ValueError`` for unusable files."""
+        options: Any = {name: getattr(self, name) for name in declared(ConnectionOptions) if hasattr(self, name)}
+        options["ssl_context"] = self._ssl_context()
+        result: ConnectionOptions[PayloadLike, HeadersLike] = options
+        return result
 
     def _ssl_context(self) -> ssl.SSLContext | None:
         if not (self.trust or self.cert or self.untrusted):

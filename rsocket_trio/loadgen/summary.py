@@ -1,19 +1,25 @@
-"""Summarizes a load: counts, errors by kind and quantiles of its times, by second and in total."""
+"""Summarizes a load: counts, errors by kind and quantiles of its times, by second and in total, and as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from rsocket_trio.loadgen import recording
+from rsocket_trio.loadgen import measures
 from rsocket_trio.loadgen.histogram import Histogram
-from rsocket_trio.loadgen.plan import Plan
-from rsocket_trio.loadgen.recording import NS, Row
+from rsocket_trio.loadgen.measures import NS, Row
+from rsocket_trio.loadgen.plan import CLOSED, Plan
 
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
-TIMES = (recording.LATENCY, recording.SERVICE, recording.LAG, recording.FIRST_ITEM)
+TIMES = (measures.LATENCY, measures.SERVICE, measures.LAG, measures.FIRST_ITEM)
+
+HEAD = ("second", "due", "done", "errors", "dropped", *(f"{name} ms" for name in QUANTILES))
+SHARE_OF_LAG = 0.2
+"""Part of the p99 latency that may be our own lag before the table warns of it."""
+COARSE = 0.002
+"""Seconds of lag that timers cause by themselves: no reason for a warning."""
 
 
 @attrs.define
@@ -35,7 +41,7 @@ class Counts:
     items: int = 0
     """Payloads that were received."""
     times: dict[str, Histogram] = attrs.field(factory=lambda: {name: Histogram() for name in TIMES})
-    """``latency``, ``service``, ``lag`` and ``first_item``: see ``recording``."""
+    """``latency``, ``service``, ``lag`` and ``first_item``: see ``measures``."""
 
     @property
     def failed(self) -> int:
@@ -47,7 +53,7 @@ class Counts:
         """Return how many requests were under way or waiting when the load was stopped."""
         return self.due - self.ok - self.failed - self.dropped
 
-    def quantiles(self, of: str = recording.LATENCY) -> dict[str, float | None]:
+    def quantiles(self, of: str = measures.LATENCY) -> dict[str, float | None]:
         """Return times in seconds by the names of ``QUANTILES``; ``None`` if nothing was measured.
 
         ``of`` is ``"latency"``, ``"service"``, ``"lag"`` or ``"first_item"``.
@@ -61,7 +67,7 @@ class Counts:
         """
         if bucket is not None:
             self.times[measure].merge(Histogram([(bucket, count)]))
-        elif measure == recording.ERROR:
+        elif measure == measures.ERROR:
             self.errors[name] = self.errors.get(name, 0) + count
         else:
             setattr(self, measure, getattr(self, measure) + count)
@@ -119,8 +125,6 @@ class Summary:
         }
 
     def __str__(self) -> str:
-        from rsocket_trio.loadgen.table import table
-
         return table(self)
 
     def _per_second(self, count: int) -> float:
@@ -131,9 +135,9 @@ def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool =
     """Return the summary of the rows of all tasks, added up or not."""
     total, seconds, measured = Counts(), dict[int, Counts](), 0
     for second, measure, name, bucket, count in rows:
-        if measure == recording.MEASURED:
+        if measure == measures.MEASURED:
             measured = max(measured, count)
-        elif measure not in recording.FACTS:
+        elif measure not in measures.FACTS:
             total.add(measure, name, bucket, count)
             seconds.setdefault(second, Counts()).add(measure, name, bucket, count)
     return Summary(
@@ -144,3 +148,56 @@ def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool =
         seconds=dict(sorted(seconds.items())),
         interrupted=interrupted,
     )
+
+
+def table(summary: Summary, *, per_second: bool = True) -> str:
+    """Return the whole table with its notes, as lines."""
+    total = summary.total
+    rows: list[Sequence[str]] = [HEAD]
+    if per_second:
+        rows += [_row(str(second), counts) for second, counts in summary.seconds.items()]
+    rows.append(_row("all", total))
+    return "\n".join([*aligned(rows), "", *_words(summary)])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+    """Yield the rows as lines, columns right-aligned and as wide as their widest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+
+
+def _row(name: str, counts: Counts) -> Sequence[str]:
+    numbers = (counts.due, counts.done, counts.failed, counts.dropped)
+    return (name, *map(str, numbers), *map(milliseconds, counts.quantiles().values()))
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return a time in milliseconds with its significant digits, or ``-``."""
+    if seconds is None:
+        return "-"
+    return f"{seconds * 1000:.0f}" if seconds >= 1 else f"{seconds * 1000:.4g}"
+
+
+def _words(summary: Summary) -> Iterable[str]:
+    total = summary.total
+    yield f"{summary.rps:.1f} requests/s answered of {summary.offered:.1f} due, in {summary.measured:.1f} s"
+    if summary.interrupted:
+        yield f"interrupted: {total.unfinished} requests were not waited for"
+    for kind, count in sorted(total.errors.items(), key=lambda pair: -pair[1]):
+        yield f"{count} x {kind}"
+    if total.late:
+        yield (
+            f"{total.late} requests had to wait because {summary.plan.bound} of a task were under way; "
+            f"{total.dropped} of them were dropped after {summary.plan.timeout:g} s"
+        )
+    if summary.plan.interaction in ("stream", "channel") and total.items:
+        first = " ".join(f"{name} {milliseconds(time)}" for name, time in total.quantiles(measures.FIRST_ITEM).items())
+        yield f"{total.items} items; ms until the first: {first}"
+    if summary.plan.arrivals != CLOSED:
+        lag, latency = (total.quantiles(of)["p99"] or 0.0 for of in (measures.LAG, measures.LATENCY))
+        if lag > max(COARSE, SHARE_OF_LAG * latency) and not total.late:
+            yield (
+                f"the load itself was late: p99 of its lag is {milliseconds(lag)} ms, which is part of the latency; "
+                "its machine is busy, or the rate is too high for so few tasks"
+            )

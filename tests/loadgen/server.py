@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from rsocket_trio import serve
-from tests.loadgen.loading import usual
+from tests.loadgen.loads import usual
 
 
 async def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rsocket_trio.loadgen.plan import Plan, Terms
 from rsocket_trio.metadata import AUTHENTICATION, TEXT_PLAIN, BearerAuthentication, decode_composite
 from rsocket_trio.values import Unsaid
-from tests.loadgen.loading import plan
+from tests.loadgen.loads import plan
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_run_takes_every_field_of_a_plan() -> None:
 def test_names_are_short_and_headers_a_mapping_as_elsewhere() -> None:
     wanted = plan(dialect="0.1", headers={"X-One": "1"})
 
-    assert wanted.connection_terms()["dialect"] == "reactivesocket/0.1"
-    assert wanted.connection_terms()["headers"] == (("X-One", "1"),)
+    assert wanted.connection_options()["dialect"] == "reactivesocket/0.1"
+    assert wanted.connection_options()["headers"] == (("X-One", "1"),)
 
 
 def test_an_old_peer_sets_what_nobody_said_in_the_processes_of_spark_too() -> None:
     wanted = pickle.loads(pickle.dumps(plan(peer="java-0.5.2")))
-    terms = wanted.connection_terms()
+    terms = wanted.connection_options()
 
     assert wanted.first_credit == 2
     assert pickle.loads(pickle.dumps(plan(peer="java-0.5.2", credit=256))).first_credit == 256

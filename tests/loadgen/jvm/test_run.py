@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rsocket_trio.loadgen import Histogram, LoadError, SlotsError, run
-from rsocket_trio.loadgen.running import finishing
+from rsocket_trio.loadgen.run_load import finishing
 from tests.blocks import blocks, page
 
 if TYPE_CHECKING:

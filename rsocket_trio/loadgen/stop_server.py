@@ -21,7 +21,7 @@ from rsocket_trio.errors import RSocketError, is_by_drain
 
 logger = logging.getLogger("rsocket_trio.spark")
 
-STARTING = 10.0
+START_TIMEOUT = 10.0
 """Seconds that the server gets to listen, and its thread to end."""
 
 
@@ -46,9 +46,9 @@ class StopServer:
             target=trio.run, args=(self._main, f"tcp://{bracketed(bind)}:0"), name="rsocket-trio load", daemon=True
         )
         self._thread.start()
-        self._listening.wait(STARTING)
+        self._listening.wait(START_TIMEOUT)
         if not self._uris:
-            self._thread.join(STARTING)
+            self._thread.join(START_TIMEOUT)
             raise OSError(f"cannot listen at {bind}: {self._error}")
         port = self._uris[0].rpartition(":")[2]
         self.address: Final = Address(f"tcp://{bracketed(host)}:{port}", self._token)
@@ -61,7 +61,7 @@ class StopServer:
     def close(self) -> None:
         """End the thread, and with it the load of tasks that still run."""
         self._in_thread(self._over)
-        self._thread.join(STARTING)
+        self._thread.join(START_TIMEOUT)
 
     def _in_thread(self, event: trio.Event) -> None:
         try:

@@ -14,17 +14,16 @@ import trio.testing
 import trustme
 
 from rsocket_trio import Invalid, Payload, Responder, open_connection, serve
-from rsocket_trio.loadgen import recording
-from rsocket_trio.loadgen.driving import STOPPING
-from rsocket_trio.loadgen.stopping import Address, StopServer, wait_for_stop
-from rsocket_trio.loadgen.working import Part, perform
-from tests.loadgen.loading import URI, plan, rows_of, served, summary_of, usual
+from rsocket_trio.loadgen import measures
+from rsocket_trio.loadgen.load_task import STOPPING, Part, perform
+from rsocket_trio.loadgen.stop_server import Address, StopServer, wait_for_stop
+from tests.loadgen.loads import URI, plan, rows_of, served, summary_of, usual
 
 PATIENCE = 10.0
 
 
 async def test_no_task_begins_where_one_cannot(autojump_clock: trio.testing.MockClock) -> None:
-    async def meet(said: str) -> list[str]:
+    async def all_gather(said: str) -> list[str]:
         await trio.lowlevel.checkpoint()
         return [said, "ConnectionLost: the other one"]
 
@@ -32,9 +31,9 @@ async def test_no_task_begins_where_one_cannot(autojump_clock: trio.testing.Mock
     responder = Responder()
     responder.fire_and_forget("log")(arrived.append)
     async with served(responder):
-        rows = await perform(Part(plan=plan(route="log", interaction="fnf"), task=0, seed=1), meet)
+        rows = await perform(Part(plan=plan(route="log", interaction="fnf"), task=0, seed=1), all_gather)
 
-    assert rows == [(0, recording.FAILED, "ConnectionLost: the other one", None, 1)]
+    assert rows == [(0, measures.FAILED, "ConnectionLost: the other one", None, 1)]
     assert arrived == []
 
 
@@ -53,7 +52,7 @@ async def test_a_first_request_that_fails_says_why(
     async with served(usual()):
         [(_, measure, name, _, _)] = await rows_of(plan(probe=True, **terms))
 
-    assert measure == recording.FAILED
+    assert measure == measures.FAILED
     assert name.startswith(said)
 
 

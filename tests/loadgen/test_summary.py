@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rsocket_trio.loadgen.recording import NS, Recorder, Row
-from rsocket_trio.loadgen.summary import Summary, summarize
-from rsocket_trio.loadgen.table import table
-from tests.loadgen.loading import plan
+from rsocket_trio.loadgen.measures import NS, Recorder, Row
+from rsocket_trio.loadgen.summary import Summary, summarize, table
+from tests.loadgen.loads import plan
 
 
 def counted(answers: int, latency: float, lag: float = 0.0, **counts: int) -> list[Row]:

@@ -7,8 +7,8 @@ import statistics
 
 import pytest
 
-from rsocket_trio.loadgen.arrivals import arrivals
-from tests.loadgen.loading import plan
+from rsocket_trio.loadgen.load_task import arrivals
+from tests.loadgen.loads import plan
 
 
 def test_constant_arrivals_of_all_tasks_together_are_apart_by_the_same() -> None:

@@ -14,21 +14,22 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import attrs
 
-from rsocket_trio.loadgen import recording
+from rsocket_trio.loadgen import measures
+from rsocket_trio.loadgen.load_task import COLUMNS, Part, work
+from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan, Terms
-from rsocket_trio.loadgen.recording import Row
-from rsocket_trio.loadgen.stopping import StopServer
+from rsocket_trio.loadgen.stop_server import StopServer
 from rsocket_trio.loadgen.summary import Summary, summarize
-from rsocket_trio.loadgen.working import COLUMNS, Part, work
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 logger = logging.getLogger("rsocket_trio.spark")
 
-REGISTERING = 20.0
+REGISTRATION_TIMEOUT = 20.0
 """Seconds that the executors of a cluster get to register before their slots count as too few."""
-POLL = 0.5
+POLL_INTERVAL = 0.5
+"""Seconds between two looks at the slots."""
 LOCALHOST = "127.0.0.1"
 
 
@@ -74,7 +75,7 @@ def run_plan(spark: SparkSession, plan: Plan) -> Result:
         rows = load_frame(spark, plan, seed, server).localCheckpoint()
     found = list(added_up(rows))
     for _, measure, name, _, _ in found:
-        if measure == recording.FAILED:
+        if measure == measures.FAILED:
             raise LoadError(name)
     return Result(rows=rows, summary=summarize(plan, found, seed=seed, interrupted=interrupted.is_set()))
 
@@ -84,11 +85,11 @@ def added_up(rows: DataFrame) -> Iterator[Row]:
     from pyspark.sql import functions
 
     # Sums of clocks overflow.
-    kept = rows.where(rows.measure != recording.BEGAN).groupBy("second", "measure", "name", "bucket")
+    kept = rows.where(rows.measure != measures.BEGAN).groupBy("second", "measure", "name", "bucket")
     for second, measure, name, bucket, total, highest in kept.agg(
         functions.sum("count"), functions.max("count")
     ).collect():
-        yield second, measure, name, bucket, highest if measure in recording.FACTS else total
+        yield second, measure, name, bucket, highest if measure in measures.FACTS else total
 
 
 def load_frame(spark: SparkSession, plan: Plan, seed: int, server: StopServer | None) -> DataFrame:
@@ -106,14 +107,14 @@ def load_frame(spark: SparkSession, plan: Plan, seed: int, server: StopServer | 
 
 def check_slots(spark: SparkSession, tasks: int) -> None:
     """Raise ``SlotsError`` if Spark can't run so many tasks at once: it would retry for minutes and not say why."""
-    deadline = time.monotonic() + REGISTERING
+    deadline = time.monotonic() + REGISTRATION_TIMEOUT
     while (slots := slots_of(spark)) < tasks:
         if is_local(spark) or time.monotonic() >= deadline:
             raise SlotsError(
                 f"{tasks} tasks need as many slots at the same time, and Spark has {slots}: fewer tasks, or "
                 + (f"a master of local[{tasks}]" if is_local(spark) else "more executor cores")
             )
-        time.sleep(POLL)
+        time.sleep(POLL_INTERVAL)
 
 
 def slots_of(spark: SparkSession) -> int:

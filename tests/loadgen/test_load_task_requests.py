@@ -10,14 +10,11 @@ import trio
 import trio.testing
 
 from rsocket_trio import Payload, Responder
-from rsocket_trio.loadgen.arrivals import arrivals
-from rsocket_trio.loadgen.driving import Driver
 from rsocket_trio.loadgen.histogram import RELATIVE_ERROR
-from rsocket_trio.loadgen.lines import open_lines
-from rsocket_trio.loadgen.recording import Recorder
-from rsocket_trio.loadgen.requests import Payloads
+from rsocket_trio.loadgen.load_task import Driver, Payloads, arrivals, open_connections
+from rsocket_trio.loadgen.measures import Recorder
 from rsocket_trio.loadgen.summary import Counts
-from tests.loadgen.loading import URI, load, plan, rows_of, served, summary_of, usual
+from tests.loadgen.loads import URI, load, plan, rows_of, served, summary_of, usual
 
 CLOSE = RELATIVE_ERROR * 1.01
 
@@ -227,7 +224,7 @@ async def test_a_load_that_is_stopped_begins_nothing_more(
 ) -> None:
     wanted, recorder = plan(route="work", **terms), Recorder()
     async with served(one_after_the_other(0.4)), trio.open_nursery() as nursery:
-        driver = Driver(wanted, await open_lines(wanted, nursery), Payloads(wanted, ""), recorder)
+        driver = Driver(wanted, await open_connections(wanted, nursery), Payloads(wanted, ""), recorder)
 
         @nursery.start_soon
         async def stop() -> None:

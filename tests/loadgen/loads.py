@@ -10,11 +10,11 @@ from typing import Any
 import trio
 
 from rsocket_trio import ApplicationError, Channel, Payload, Responder, serve
+from rsocket_trio.loadgen.load_task import Part, perform
+from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan
-from rsocket_trio.loadgen.recording import Row
-from rsocket_trio.loadgen.stopping import Address
+from rsocket_trio.loadgen.stop_server import Address
 from rsocket_trio.loadgen.summary import Summary, summarize
-from rsocket_trio.loadgen.working import Part, perform
 
 URI = "memory://load"
 

@@ -1,0 +1,434 @@
+"""One task of a load: makes its requests when they are due, over its own connections, and returns its counts.
+
+A server that stalls for a second holds up every user who comes in that second. A client that waits for an answer before
+it asks again counts one slow request and omits most of the harm. So requests are begun when their schedule says so,
+whatever became of those before them, and their latency counts from that moment, also if they had to wait because too
+many were under way. The schedule is known beforehand: no answer, however late, moves the next request.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+
+import attrs
+import trio
+
+from rsocket_trio import Channel, Connection, ConnectionLost, Incoming, Payload, Unsupported, open_connection
+from rsocket_trio.client.options import ConnectionOptions
+from rsocket_trio.errors import RSocketError
+from rsocket_trio.loadgen import measures
+from rsocket_trio.loadgen.measures import Recorder, Row, kind_of
+from rsocket_trio.loadgen.plan import CLOSED, Plan
+from rsocket_trio.loadgen.stop_server import Address, wait_for_stop
+from rsocket_trio.payload import PayloadLike
+from rsocket_trio.terms import Retry
+from rsocket_trio.transports.connect import HeadersLike
+
+logger = logging.getLogger("rsocket_trio.spark")
+
+STOPPING = 1.0
+"""Seconds that requests under way get when the load is stopped."""
+BURST = 64
+"""Requests that are due already and are begun in one go: their frames travel together, and others get their turn."""
+PAUSE = 0.01
+"""Seconds that a client of a closed loop waits after a failure: without it a server that is away would be counted
+thousands of times."""
+RETRY = Retry(first_delay=0.1, longest_delay=2.0)
+COLUMNS = (
+    "task INT NOT NULL, second INT NOT NULL, measure STRING NOT NULL, name STRING NOT NULL, bucket INT, "
+    "count BIGINT NOT NULL"
+)
+"""The columns of a load's rows, as a schema of Spark."""
+FORESEEN = (RSocketError, trio.TooSlowError, ValueError)
+"""Errors that prevent a load and that the user can fix."""
+
+AllGather = Callable[[str], Awaitable[list[str]]]
+"""Sends a text to all tasks and returns the texts of all of them, once each has sent its own."""
+Request = Callable[[Connection, Payload, Callable[[], object]], Awaitable[int]]
+"""Makes a request, calls a function with the first item, and returns how many items came."""
+
+
+@attrs.frozen(kw_only=True)
+class Part:
+    """The part of one task in a load."""
+
+    plan: Plan
+    task: int
+    seed: int
+
+
+def work(part: Part, address: Address | None) -> Iterator[tuple[int, int, str, str, int | None, int]]:
+    """Make a part of the load in a barrier stage, and yield its rows."""
+    from pyspark import BarrierTaskContext
+
+    context = BarrierTaskContext.get()
+
+    async def all_gather(said: str) -> list[str]:
+        # In a thread: connections must send keepalives while other tasks are not ready yet.
+        return await trio.to_thread.run_sync(context.allGather, said)
+
+    for row in trio.run(perform, part, all_gather, address):
+        yield part.task, *row
+
+
+async def perform(part: Part, all_gather: AllGather, address: Address | None = None) -> list[Row]:
+    """Make a part of the load and return its rows. If one task can't, none does, and each returns a row saying so."""
+    plan, recorder = part.plan, Recorder(part.plan.warm_up)
+    async with trio.open_nursery() as nursery:
+        driver: Driver | None = None
+        problem = ""
+        try:
+            driver = await prepared(part, recorder, nursery)
+        except FORESEEN as error:
+            problem = described(error)
+        problems = [said for said in await all_gather(problem) if said]
+        if driver is None or problems:
+            nursery.cancel_scope.cancel()
+            return [(0, measures.FAILED, problems[0], None, 1)]
+        if address is not None:
+            nursery.start_soon(partial(stop_when_told, driver, address))
+        recorder.fact(measures.BEGAN, time.time_ns())
+        await driver.run(arrivals(plan, part.task, part.seed))
+        nursery.cancel_scope.cancel()
+    return list(recorder.rows())
+
+
+async def prepared(part: Part, recorder: Recorder, nursery: trio.Nursery) -> Driver:
+    """Open the connections and check them with a probe. Raise the error of one that does not work."""
+    connections = await open_connections(part.plan, nursery)
+    driver = Driver(part.plan, connections, Payloads(part.plan, f"{part.seed}/{part.task}"), recorder)
+    if part.plan.probe:
+        await driver.probe()
+    return driver
+
+
+async def stop_when_told(driver: Driver, address: Address) -> None:
+    """End the load when the driver of Spark asks for it."""
+    await wait_for_stop(address)
+    driver.stop()
+
+
+def described(error: Exception) -> str:
+    """Return an error as a line, with the name of its class unless it is a ``ValueError``."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+# The schedule
+
+
+def constant(rate: float, tasks: int = 1, task: int = 0) -> Iterator[float]:
+    """Yield due times at equal distances over all tasks together; the tasks take turns."""
+    for number in itertools.count(task, tasks):
+        yield number / rate
+
+
+def poisson(rate: float, seed: str) -> Iterator[float]:
+    """Yield due times as independent users make them: exponential distances, ``1 / rate`` seconds on average."""
+    chance = random.Random(seed)
+    now = 0.0
+    while True:
+        now += chance.expovariate(rate)
+        yield now
+
+
+def arrivals(plan: Plan, task: int, seed: int) -> Iterator[float]:
+    """Return the due times of one task, warm-up included: none for a closed loop, which has no schedule."""
+    if plan.rate is None:
+        return iter(())
+    if plan.arrivals == "constant":
+        offsets = constant(plan.rate, plan.tasks, task)
+    else:
+        offsets = poisson(plan.rate / plan.tasks, f"{seed}/{task}")
+    end = plan.warm_up + plan.seconds
+    return itertools.takewhile(lambda offset: offset < end, offsets)
+
+
+# The connections
+
+
+class KeptConnection:
+    """A connection that is replaced when it is lost. While there is none, requests fail at once."""
+
+    def __init__(self, uri: str, options: ConnectionOptions[PayloadLike, HeadersLike]) -> None:
+        self._uri = uri
+        self._options = options
+        self._connection: Connection | None = None
+
+    @property
+    def connection(self) -> Connection:
+        """Return the connection. Raise ``ConnectionLost`` while there is none."""
+        if self._connection is None:
+            raise ConnectionLost(f"not connected to {self._uri}")
+        return self._connection
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep a connection open until cancelled. Started once the first one is made; raise the error if that fails."""
+        tries = 0
+        while True:
+            try:
+                async with open_connection(self._uri, **self._options) as connection:
+                    await _wait_for_refusal(connection)
+                    self._connection = connection
+                    tries = 0
+                    task_status.started()
+                    task_status = trio.TASK_STATUS_IGNORED
+                    reason = await connection.wait_closed()
+            except RSocketError as error:
+                if task_status is not trio.TASK_STATUS_IGNORED:
+                    raise
+                reason = error
+            finally:
+                self._connection = None
+            logger.info("%s: %s", self._uri, reason)
+            await trio.sleep(RETRY.delay(tries, random.random()))
+            tries += 1
+
+
+async def open_connections(plan: Plan, nursery: trio.Nursery) -> list[KeptConnection]:
+    """Open all connections of a task and run them in the nursery. Raise the error of one that cannot be made."""
+    options = plan.connection_options()
+    connections = [KeptConnection(plan.uri, options) for _ in range(plan.connections)]
+    with trio.move_on_after(plan.connect_timeout) as scope:
+        for connection in connections:
+            await nursery.start(connection.run)
+    if scope.cancelled_caught:
+        raise ConnectionLost(f"{plan.uri}: no connection within {plan.connect_timeout:g} s")
+    return connections
+
+
+async def _wait_for_refusal(connection: Connection) -> None:
+    """Wait for the answer to a ping: a refusal of the SETUP shows here."""
+    try:
+        await connection.ping()
+    except Unsupported:
+        # The dialect has no ping: there the first request shows a refusal.
+        return
+
+
+# The requests
+
+
+class Payloads:
+    """The payloads of a task's requests: the same each time, or of random sizes."""
+
+    def __init__(self, plan: Plan, seed: str) -> None:
+        self._chance = random.Random(seed)
+        self._sizes = plan.sizes
+        self._metadata = plan.request_metadata
+        self._bytes = self._chance.randbytes(max(plan.sizes)) if plan.sizes else b""
+        self._same = Payload(plan.data, self._metadata)
+
+    def next(self) -> Payload:
+        """Return the payload of the next request."""
+        if not self._sizes:
+            return self._same
+        return Payload(self._bytes[: self._chance.choice(self._sizes)], self._metadata)
+
+
+def request_of(plan: Plan) -> Request:
+    """Return the function that makes the requests of a plan."""
+
+    async def response(connection: Connection, payload: Payload, first: Callable[[], object]) -> int:
+        await connection.request_response(payload, route=plan.route)
+        return 1
+
+    async def fnf(connection: Connection, payload: Payload, first: Callable[[], object]) -> int:
+        await connection.fire_and_forget(payload, route=plan.route)
+        return 0
+
+    async def stream(connection: Connection, payload: Payload, first: Callable[[], object]) -> int:
+        async with connection.request_stream(
+            payload, route=plan.route, initial_request_n=credit, refill=refill
+        ) as items:
+            return await _read(items, plan.take, first)
+
+    async def channel(connection: Connection, payload: Payload, first: Callable[[], object]) -> int:
+        async with connection.request_channel(
+            payload, route=plan.route, initial_request_n=credit, refill=refill
+        ) as channel:
+            return await _converse(channel, Payload(payload.data), plan, first)
+
+    credit = plan.first_credit if plan.take is None else min(plan.first_credit, plan.take)
+    refill = plan.take is None or plan.take > credit
+    found: dict[str, Request] = {"response": response, "stream": stream, "fnf": fnf, "channel": channel}
+    return found[plan.interaction]
+
+
+async def _read(items: Incoming, take: int | None, first: Callable[[], object]) -> int:
+    count = 0
+    while batch := await items.receive_batch():
+        if not count:
+            first()
+        count += len(batch)
+        if take is not None and count >= take:
+            return take
+    return count
+
+
+async def _converse(channel: Channel, payload: Payload, plan: Plan, first: Callable[[], object]) -> int:
+    count = 0
+    error: RSocketError | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_send, channel, payload, plan.items - 1)
+        try:
+            count = await _read(channel, plan.take, first)
+        except RSocketError as exc:
+            # Raised in the nursery it would leave it in a group.
+            error = exc
+        nursery.cancel_scope.cancel()
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+    return count
+
+
+async def _send(channel: Channel, payload: Payload, number: int) -> None:
+    try:
+        for _ in range(number):
+            await channel.send(payload)
+        await channel.send_eof()
+    except RSocketError:
+        # The reading side gets the error, too; and a peer that cancelled our half may still send items.
+        return
+
+
+class Driver:
+    """The requests of one task over its connections."""
+
+    def __init__(self, plan: Plan, connections: list[KeptConnection], payloads: Payloads, recorder: Recorder) -> None:
+        self._plan = plan
+        self._connections = connections
+        self._turn = 0
+        self._payloads = payloads
+        self._recorder = recorder
+        self._request = request_of(plan)
+        self._start = 0.0
+        self._busy = 0
+        self._stopped = False
+        self._waiting: deque[float] = deque()
+        self._arriving = trio.CancelScope()
+        self._answering = trio.CancelScope()
+
+    async def probe(self) -> None:
+        """Make one request that is not counted. Raise the error that it fails with."""
+        with trio.move_on_after(self._plan.timeout) as scope:
+            await self._request(self._connections[0].connection, self._payloads.next(), int)
+        if scope.cancelled_caught:
+            raise trio.TooSlowError(f"the first request was not answered within {self._plan.timeout:g} s")
+
+    async def run(self, offsets: Iterator[float]) -> None:
+        """Make the load, from now on; ``offsets`` say when requests are due, and are empty in a closed loop.
+
+        Returns when every request was answered, has failed, or was given up.
+        """
+        self._start = trio.current_time()
+        end = self._start + self._plan.warm_up + self._plan.seconds
+        with self._answering:
+            async with trio.open_nursery() as nursery:
+                if self._plan.arrivals == CLOSED:
+                    for _ in range(self._plan.bound):
+                        nursery.start_soon(self._ask_again_and_again, end)
+                with self._arriving:
+                    await self._arrive(offsets, nursery)
+                    await trio.sleep_until(end)
+                self._measured()
+            if self._plan.interaction == "fnf":
+                await self._wait_until_sent()
+
+    def stop(self) -> None:
+        """Begin no more requests; those under way get ``STOPPING`` seconds to be answered."""
+        self._stopped = True
+        self._waiting.clear()
+        self._arriving.cancel()
+        self._answering.deadline = min(self._answering.deadline, trio.current_time() + STOPPING)
+
+    async def _arrive(self, offsets: Iterator[float], nursery: trio.Nursery) -> None:
+        now, burst = self._start, 0
+        for offset in offsets:
+            due = self._start + offset
+            if due > now or burst == BURST:
+                await trio.sleep_until(due)
+                now, burst = trio.current_time(), 0
+            burst += 1
+            self._recorder.count(offset, measures.DUE)
+            if self._busy < self._plan.bound:
+                self._busy += 1
+                nursery.start_soon(self._serve, offset)
+            else:
+                self._recorder.count(offset, measures.LATE)
+                self._waiting.append(offset)
+
+    async def _serve(self, offset: float) -> None:
+        """Make a request, and then those that had to wait for a place."""
+        try:
+            await self._make(offset)
+            while self._waiting:
+                await self._make(self._waiting.popleft())
+        finally:
+            self._busy -= 1
+
+    async def _ask_again_and_again(self, end: float) -> None:
+        """Run one client of a closed loop: it makes its next request once the last one was answered."""
+        while (now := trio.current_time()) < end and not self._stopped:
+            self._recorder.count(now - self._start, measures.DUE)
+            if not await self._make(now - self._start):
+                await trio.sleep(PAUSE)
+
+    async def _make(self, offset: float) -> bool:
+        """Make the request that is due at an offset and count its outcome. Return whether it was answered."""
+        recorder, due = self._recorder, self._start + offset
+        begun = trio.current_time()
+        if begun - due >= self._plan.timeout:
+            # A user would have given up by now.
+            recorder.count(offset, measures.DROPPED)
+            await trio.lowlevel.checkpoint()
+            return False
+        kept = self._connections[self._turn]
+        self._turn = (self._turn + 1) % len(self._connections)
+        with trio.move_on_after(self._plan.timeout) as scope:
+            try:
+                items = await self._request(kept.connection, self._payloads.next(), lambda: self._first(offset))
+            except RSocketError as error:
+                recorder.count(offset, measures.ERROR, kind_of(error))
+                # A connection that is gone fails at once, as often as it is asked: let other tasks run.
+                await trio.lowlevel.checkpoint()
+                return False
+        if scope.cancelled_caught:
+            recorder.count(offset, measures.ERROR, measures.TIMEOUT)
+            return False
+        now = trio.current_time()
+        recorder.took(offset, measures.LATENCY, now - due)
+        recorder.took(offset, measures.SERVICE, now - begun)
+        recorder.took(offset, measures.LAG, begun - due)
+        recorder.count(offset, measures.OK)
+        if offset >= self._plan.warm_up:
+            recorder.count(now - self._start, measures.DONE)
+        if items:
+            recorder.count(offset, measures.ITEMS, number=items)
+        return True
+
+    def _first(self, offset: float) -> None:
+        self._recorder.took(offset, measures.FIRST_ITEM, trio.current_time() - self._start - offset)
+
+    def _measured(self) -> None:
+        """Record how long was measured: less than planned if the load was stopped."""
+        seconds = min(trio.current_time() - self._start - self._plan.warm_up, self._plan.seconds)
+        self._recorder.fact(measures.MEASURED, max(round(seconds * measures.NS), 0))
+
+    async def _wait_until_sent(self) -> None:
+        """Ping behind the last request and wait: nothing else shows that fire-and-forget requests have arrived."""
+        with trio.move_on_after(self._plan.timeout):
+            for kept in self._connections:
+                try:
+                    await kept.connection.ping()
+                except RSocketError:
+                    # A connection that is lost has nothing more to send.
+                    continue
