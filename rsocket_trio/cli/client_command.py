@@ -13,7 +13,7 @@ import trio
 from rsocket_trio import Keepalive, Payload, ResumeOptions
 from rsocket_trio.cli.capturing import captured
 from rsocket_trio.cli.composing import Metadata, check_mimes, compose, simple
-from rsocket_trio.cli.connecting import Dial, client_tls, connected
+from rsocket_trio.cli.connecting import Dial, Options, client_tls, connected
 from rsocket_trio.cli.data import Loaded, Source, source_of
 from rsocket_trio.cli.exit_codes import TIMED_OUT, Failure, report, run_client
 from rsocket_trio.cli.interactions import Kind, Wish, performer
@@ -109,7 +109,7 @@ class Ask:
 
         try:
             with captured(self.capture) as capture:
-                captures = attrs.evolve(dial, capture=capture)
+                captures = attrs.evolve(dial, options={**dial.options, "capture": capture})
 
                 async def work(output: Output) -> None:
                     await ask(captures, wish, output, self.timeout)
@@ -131,22 +131,21 @@ class Ask:
         )
 
     def _dial(self, habits: Habits, metadata: Metadata, dialect: str) -> Dial:
-        return Dial(
-            uri=self.uri,
-            dialect=dialect,
-            quirks=self.quirks,
-            peer=self.peer,
-            setup=Payload(os.fsencode(self.setup_data or ""), metadata.setup),
-            data_mime=self.data_mime or habits.data_mime,
-            metadata_mime=metadata.mime,
-            keepalive=keepalive_terms(self.keepalive, self.lifetime, habits.keepalive),
-            lease=self.lease,
-            ssl_context=client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
-            headers=self.headers,
-            retries=self.retries,
-            resume=None if self.resume is None else ResumeOptions(session_seconds=self.resume),
-            watch=Watch(frames=self.debug, hex=self.hexadecimal, dump=self.wiretap),
-        )
+        options: Options = {
+            "dialect": dialect,
+            "quirks": self.quirks,
+            "peer": self.peer,
+            "setup": Payload(os.fsencode(self.setup_data or ""), metadata.setup),
+            "data_mime": self.data_mime or habits.data_mime,
+            "metadata_mime": metadata.mime,
+            "keepalive": keepalive_terms(self.keepalive, self.lifetime, habits.keepalive),
+            "lease": self.lease,
+            "ssl_context": client_tls(self.trust, self.cert, self.key, untrusted=self.untrusted),
+            "headers": self.headers,
+            "resume": None if self.resume is None else ResumeOptions(session_seconds=self.resume),
+        }
+        watch = Watch(frames=self.debug, hex=self.hexadecimal, dump=self.wiretap)
+        return Dial(uri=self.uri, options=options, retries=self.retries, watch=watch)
 
     def _wish(self, kind: Kind, habits: Habits, metadata: Metadata) -> Wish:
         sources: Sequence[Source] = [

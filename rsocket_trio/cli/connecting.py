@@ -6,6 +6,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, TypeAlias
 
 import attrs
 import trio
@@ -13,19 +14,18 @@ import trio
 from rsocket_trio import (
     Connection,
     ConnectionLost,
-    Keepalive,
-    Payload,
-    ResumeOptions,
+    PayloadLike,
     open_connection,
     open_connection_over,
 )
-from rsocket_trio.capture import Capture
 from rsocket_trio.cli.exit_codes import Failure
 from rsocket_trio.cli.watching import Watch, WatchedTransport
+from rsocket_trio.client.options import ConnectionOptions, StreamOptions
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.rsocket.quirks import with_quirks
-from rsocket_trio.transports.connect import open_transport
+from rsocket_trio.signatures import completed, declared
+from rsocket_trio.transports.connect import HeadersLike, open_transport
 from rsocket_trio.transports.websocket.length_prefix import LENGTH
 
 logger = logging.getLogger(__name__)
@@ -34,25 +34,17 @@ RETRY_INTERVAL = 1.0
 """Seconds between two attempts to connect."""
 
 
+Options: TypeAlias = ConnectionOptions[PayloadLike, HeadersLike]
+
+
 @attrs.frozen(kw_only=True)
 class Dial:
-    """The address and the options of a connection."""
+    """The address of a connection, the options of ``open_connection``, and what the command adds to them."""
 
     uri: str
-    dialect: str
-    quirks: tuple[str, ...] = ()
-    peer: str | None = None
-    setup: Payload = attrs.field(factory=Payload)
-    data_mime: str
-    metadata_mime: str
-    keepalive: Keepalive = attrs.field(factory=Keepalive)
-    lease: bool = False
-    ssl_context: ssl.SSLContext | None = None
-    headers: tuple[tuple[str, str], ...] = ()
+    options: Options
     retries: int = 0
-    resume: ResumeOptions | None = None
     watch: Watch = attrs.field(factory=Watch)
-    capture: Capture | None = None
 
 
 @asynccontextmanager
@@ -76,50 +68,24 @@ async def connected(dial: Dial) -> AsyncIterator[Connection]:
 
 async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
     if not dial.watch:
-        return await stack.enter_async_context(
-            open_connection(
-                dial.uri,
-                dialect=dial.dialect,
-                setup=dial.setup,
-                data_mime=dial.data_mime,
-                metadata_mime=dial.metadata_mime,
-                keepalive=dial.keepalive,
-                lease=dial.lease,
-                ssl_context=dial.ssl_context,
-                headers=dial.headers,
-                quirks=dial.quirks,
-                peer=dial.peer,
-                resume=dial.resume,
-                capture=dial.capture,
-            )
-        )
+        return await stack.enter_async_context(open_connection(dial.uri, **dial.options))
+    options = completed(open_connection, dial.options)
 
     async def watched() -> WatchedTransport:
         transport = await stack.enter_async_context(
-            open_transport(dial.uri, ssl_context=dial.ssl_context, headers=dial.headers)
+            open_transport(dial.uri, ssl_context=options["ssl_context"], headers=options["headers"])
         )
-        quirks = (*dial.quirks, *(PEERS[dial.peer].quirks if dial.peer is not None else ()))
-        record = DIALECTS.get(dial.dialect)
+        peer = options["peer"]
+        quirks = (*options["quirks"], *(PEERS[peer].quirks if peer is not None else ()))
+        record = DIALECTS.get(options["dialect"])
         if record is not None:
             record = with_quirks(record, quirks)
         kept = record is not None and record.length_on_messages and transport.is_message_based
         return WatchedTransport(transport, record, dial.watch, length=LENGTH if kept else 0)
 
-    return await stack.enter_async_context(
-        open_connection_over(
-            watched if dial.resume is not None else await watched(),
-            dialect=dial.dialect,
-            setup=dial.setup,
-            data_mime=dial.data_mime,
-            metadata_mime=dial.metadata_mime,
-            keepalive=dial.keepalive,
-            lease=dial.lease,
-            quirks=dial.quirks,
-            peer=dial.peer,
-            resume=dial.resume,
-            capture=dial.capture,
-        )
-    )
+    source = watched if options["resume"] is not None else await watched()
+    over: Any = {name: options[name] for name in declared(StreamOptions)}  # type: ignore[literal-required]
+    return await stack.enter_async_context(open_connection_over(source, **over))
 
 
 def client_tls(

@@ -20,6 +20,7 @@ from rsocket_trio.cli.load import terms_of
 from rsocket_trio.cli.main import commands
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.watching import Watch
+from rsocket_trio.payload import as_payload
 from rsocket_trio.rsocket.peers import PEERS
 from tests.cli.commands import run
 
@@ -57,10 +58,10 @@ def test_every_client_command_has_it(asked: Callable[..., tuple[Dial, Wish]], co
     dial, wish = asked(command, URI, "--peer", name)
     peer = PEERS[name]
 
-    assert (dial.peer, dial.dialect, dial.quirks) == (name, "reactivesocket/0.1", ())
+    assert (dial.options["peer"], dial.options["dialect"], dial.options["quirks"]) == (name, "reactivesocket/0.1", ())
     if peer.mime is not None:
-        assert (dial.data_mime, dial.metadata_mime) == ("utf-8", "utf-8")
-    assert dial.keepalive == (Keepalive(500, 900) if name == "js-1" else Keepalive(20, 90))
+        assert (dial.options["data_mime"], dial.options["metadata_mime"]) == ("utf-8", "utf-8")
+    assert dial.options["keepalive"] == (Keepalive(500, 900) if name == "js-1" else Keepalive(20, 90))
     assert wish.credit == (2 if name == "java-0.5.2" else 256)
 
 
@@ -68,29 +69,33 @@ def test_every_client_command_has_it(asked: Callable[..., tuple[Dial, Wish]], co
 def test_metadata_alone_is_of_the_peers_type(asked: Callable[..., tuple[Dial, Wish]], words: list[str]) -> None:
     dial, _ = asked("request", URI, "--peer", "js-3", *words)
 
-    assert dial.metadata_mime == "utf-8"
-    assert dial.setup.metadata == (b"x" if "--setup-metadata" in words else None)
+    assert dial.options["metadata_mime"] == "utf-8"
+    assert as_payload(dial.options["setup"]).metadata == (b"x" if "--setup-metadata" in words else None)
 
 
 def test_what_is_said_wins(asked: Callable[..., tuple[Dial, Wish]]) -> None:
     terms = "--data-mime json --metadata-mime a/b --keepalive 7 --dialect 0.1 --quirk version_0_0"
     dial, _ = asked("request", URI, "--peer", "js-1", *terms.split())
 
-    assert (dial.data_mime, dial.metadata_mime) == ("application/json", "a/b")
-    assert dial.keepalive == Keepalive(7, 900)
-    assert dial.quirks == ("version_0_0",)
+    assert (dial.options["data_mime"], dial.options["metadata_mime"]) == ("application/json", "a/b")
+    assert dial.options["keepalive"] == Keepalive(7, 900)
+    assert dial.options["quirks"] == ("version_0_0",)
     dial, wish = asked("stream", URI, "--peer", "java-0.5.2", "--limit-rate", "9", "--lifetime", "5")
-    assert dial.keepalive == Keepalive(20, 5)
+    assert dial.options["keepalive"] == Keepalive(20, 5)
     assert wish.credit == 9
 
 
 def test_without_it_nothing_changes(asked: Callable[..., tuple[Dial, Wish]]) -> None:
     dial, wish = asked("request", URI)
 
-    assert (dial.peer, dial.dialect, dial.keepalive) == (None, "rsocket/1.0", Keepalive(20, 90))
-    assert dial.metadata_mime == "message/x.rsocket.composite-metadata.v0"
+    assert (dial.options["peer"], dial.options["dialect"], dial.options["keepalive"]) == (
+        None,
+        "rsocket/1.0",
+        Keepalive(20, 90),
+    )
+    assert dial.options["metadata_mime"] == "message/x.rsocket.composite-metadata.v0"
     assert wish.credit == 256
-    assert asked("request", URI, "--resume", "3")[0].resume == ResumeOptions(session_seconds=3)
+    assert asked("request", URI, "--resume", "3")[0].options["resume"] == ResumeOptions(session_seconds=3)
 
 
 def test_a_load_has_it_as_well() -> None:
@@ -109,10 +114,7 @@ async def test_frames_are_shown_as_the_peer_means_them(capfd: pytest.CaptureFixt
     responder.request_response(lambda request: request)
     terms = Dial(
         uri="ws://",
-        dialect="reactivesocket/0.1",
-        data_mime="utf-8",
-        metadata_mime="utf-8",
-        peer="js-3",
+        options={"dialect": "reactivesocket/0.1", "data_mime": "utf-8", "metadata_mime": "utf-8", "peer": "js-3"},
         watch=Watch(frames=True, hex=True),
     )
     with trio.fail_after(10):
