@@ -1,185 +1,232 @@
-"""The short way of frames with nothing but data: the bytes that a layout writes them with, and how they are taken."""
+"""The fast path: frames with nothing but a payload, recognised and written by their constant bytes.
+
+It knows bytes only. What such a frame means, and whether it is allowed, the stream receiver and the stream sender
+decide with the same functions as for a frame that was decoded. Whatever is unusual takes the long way.
+"""
 
 from __future__ import annotations
 
+import enum
 import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import attrs
 
-from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
-from rsocket_trio.mux.events import ItemReceived, ItemsReceived, RequestReceived
+from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.stream_state import RECEIVING, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Codec
-from rsocket_trio.rsocket.frames import PayloadFrame, RequestFrame
-from rsocket_trio.rsocket.stream_table import RESPONDERS_HALVES, Stream
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.frames import Frame, PayloadFrame, RequestFrame
+from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 
-if TYPE_CHECKING:
-    from rsocket_trio.rsocket.stream_receiver import StreamReceiver
-
+SAMPLE, SAMPLE_WITH_METADATA = Payload(b"1"), Payload(b"1", b"22")
+METADATA_FIELD = b"\0\0\x0222"
+"""The metadata of that sample as the fast path writes it: behind its length of 24 bits."""
+LENGTH = 3
+"""Bytes of that length."""
+UNCOUNTED = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 LARGE = 4096
 """Bytes of a frame from which its data is not copied before it is joined."""
-ITEM, LAST = PayloadFrame(1, Payload(b"1"), True, False, False), PayloadFrame(1, Payload(b"1"), True, True, False)
-PART = PayloadFrame(1, Payload(b"1"), True, False, True)
-UNCOUNTED = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
+
+
+class Form(enum.Enum):
+    """What a frame of the fast path is."""
+
+    ITEM = enum.auto()
+    LAST = enum.auto()
+    """An item that completes."""
+    PART = enum.auto()
+    """A fragment that others follow."""
+    REQUEST = enum.auto()
+    """A request that says no number."""
+
+
+ITEM, LAST, PART = Form.ITEM, Form.LAST, Form.PART
+
+
+@attrs.frozen
+class Head:
+    """The bytes of type and flags around the stream id, in the header of a frame to write.
+
+    ``after_with_metadata`` are those of the same frame with metadata, ``None`` if the fast path writes no metadata.
+    """
+
+    before: bytes
+    after: bytes
+    after_with_metadata: bytes | None
+
+
+class Kind(NamedTuple):
+    """What the bytes of type and flags of a received frame say. ``interaction`` is that of a request."""
+
+    form: Form
+    metadata: bool
+    interaction: Interaction | None
 
 
 @attrs.frozen
 class BytePatterns:
-    """The layout of frames with a stream id, constant type and flags, and data: no metadata, no numbers.
+    """The constant bytes of a layout's frames with a stream id and a payload, and the places of both in the header.
 
-    ``item`` are the bytes of type and flags of an item, ``last`` of one that completes, ``part`` of a fragment that
-    others follow (``None`` where there are none), ``requests`` those of requests that say no number. ``kind`` and
-    ``stream_id`` are where both stand, ``size`` is the bytes of the header, ``width`` those of the stream id, and
-    ``last_id`` how far that may go.
+    ``size`` are the bytes of the header, ``width`` those of the stream id, and ``last_id`` is the largest of those.
+    ``kinds`` are what the bytes at ``kind`` say; ``item``, ``last`` and ``requests`` are written.
     """
 
     size: int
     kind: slice
     stream_id: slice
     width: int
-    id_first: bool
     last_id: int
-    item: bytes
-    last: bytes
-    part: bytes | None
-    requests: Mapping[bytes, Interaction]
-    asking: Mapping[Interaction, bytes]
-    """The same the other way round."""
-
-    def head(self, stream_id: int, kind: bytes) -> bytes:
-        """Return the header before the data."""
-        number = stream_id.to_bytes(self.width, "big")
-        return number + kind if self.id_first else kind + number
+    kinds: Mapping[bytes, Kind]
+    item: Head
+    last: Head
+    requests: Mapping[Interaction, Head]
 
 
 @functools.cache
 def patterns_of(codec: Codec) -> BytePatterns | None:
-    """Return the constants as the codec's own encoders write them, ``None`` if it writes no items."""
+    """Return the patterns of a codec, as its own encoders write them; ``None`` if it writes no items."""
     header = codec.layout
     place = header.stream_id
     kind = slice(0, place.start) if place.start else slice(place.stop, header.size)
-    asking: dict[Interaction, bytes] = {}
+    kinds: dict[bytes, Kind] = {}
+
+    def head(form: Form, frame: Callable[[Payload], Frame], interaction: Interaction | None = None) -> Head:
+        """Return the head of these frames, and note what its bytes say when they are received."""
+        written = codec.encode_parts(frame(SAMPLE))[0][kind]
+        kinds[written] = Kind(form, False, interaction)
+        if place.start:
+            return Head(written, b"", None)
+        with_metadata = codec.encode_parts(frame(SAMPLE_WITH_METADATA))[0]
+        if form is PART or with_metadata[header.size :] != METADATA_FIELD:
+            return Head(b"", written, None)
+        kinds[with_metadata[kind]] = Kind(form, True, interaction)
+        return Head(b"", written, with_metadata[kind])
+
     try:
-        item, last = (codec.encode_parts(frame)[0][kind] for frame in (ITEM, LAST))
-        for interaction in UNCOUNTED:
-            asking[interaction] = codec.encode_parts(RequestFrame(1, interaction, ITEM.payload))[0][kind]
+        item = head(ITEM, lambda payload: PayloadFrame(1, payload, True, False, False))
+        last = head(LAST, lambda payload: PayloadFrame(1, payload, True, True, False))
+        requests = {kind: head(Form.REQUEST, partial(RequestFrame, 1, kind), kind) for kind in UNCOUNTED}
     except LocalProtocolError:
         return None
-    try:
-        part = codec.encode_parts(PART)[0][kind]
-    except LocalProtocolError:
-        part = None
-    return BytePatterns(
-        size=header.size,
-        kind=kind,
-        stream_id=place,
-        width=place.stop - place.start,
-        id_first=not place.start,
-        last_id=header.last_id,
-        item=item,
-        last=last,
-        part=part,
-        requests={written: interaction for interaction, written in asking.items()},
-        asking=asking,
-    )
+    with suppress(LocalProtocolError):  # a layout without fragments
+        head(PART, lambda payload: PayloadFrame(1, payload, True, False, True))
+    width = place.stop - place.start
+    return BytePatterns(header.size, kind, place, width, header.last_id, kinds, item, last, requests)
 
 
-def take_plain(receiver: StreamReceiver, patterns: BytePatterns, frames: Sequence[bytes], index: int) -> int:
-    """Take a request or fragment with nothing but data, or consecutive such items of one stream.
+class PayloadReceiver(Protocol):
+    """The part of the stream receiver that takes the payloads of the fast path."""
+
+    dialect: Dialect
+    table: StreamTable
+
+    def take_request(self, stream_id: int, interaction: Interaction, payload: Payload) -> None:
+        """Open a stream of the peer's whose id is free, or refuse it."""
+        ...
+
+    def take_item(self, stream: Stream, payload: Payload, complete: bool) -> None:
+        """Take one item, for which the peer needs credit."""
+        ...
+
+    def take_items(self, stream: Stream, payloads: list[Payload]) -> None:
+        """Take as many items as were granted, or fewer; none completes."""
+        ...
+
+    def take_part(self, stream: Stream, part: bytes | memoryview) -> None:
+        """Take a fragment that has nothing but data, within the limits of what is joined."""
+        ...
+
+    def joining_room(self, stream: Stream) -> int:
+        """Return the bytes that may still be added to the payload of this stream that is being joined."""
+        ...
+
+    def take_large_parts(self, stream: Stream, parts: list[memoryview]) -> None:
+        """Take fragments that are not tiny, and for which there is room."""
+        ...
+
+
+def take_short(receiver: PayloadReceiver, patterns: BytePatterns, frames: Sequence[bytes], index: int) -> int:
+    """Take a request, an item or a fragment with nothing but a payload, or consecutive ones of one stream.
 
     Return the number of frames taken from ``index`` on. It is 0 if the first one is in any way unusual or faulty:
     then it has to be decoded like every other frame.
     """
     data = frames[index]
+    kind = patterns.kinds.get(data[patterns.kind])
     size = patterns.size
-    kind = data[patterns.kind]
+    if kind is None or len(data) < size:
+        return 0
     stream_id = int.from_bytes(data[patterns.stream_id], "big")
-    if kind != patterns.item and kind != patterns.last:
-        if kind == patterns.part:
-            return _take_parts(receiver, frames, index, size, stream_id)
-        interaction = patterns.requests.get(kind)
-        if interaction is None or stream_id > patterns.last_id or len(data) < size:
+    form, has_metadata, interaction = kind
+    if form is PART:
+        return _take_parts(receiver, frames, index, size, stream_id)
+    begin = size
+    if has_metadata:
+        begin += LENGTH + int.from_bytes(data[size : size + LENGTH], "big")
+        if begin > len(data) or len(data) < size + LENGTH:
             return 0
-        _take_request(receiver, stream_id, interaction, Payload(data[size:]))
+    if interaction is not None:
+        if stream_id > patterns.last_id or stream_id in receiver.table.theirs or receiver.table.late:
+            return 0
+        metadata = data[size + LENGTH : begin] if has_metadata else None
+        receiver.take_request(stream_id, interaction, Payload(data[begin:], metadata))
         return 1
     table = receiver.table
     stream = table.mine.get(stream_id) or table.theirs.get(stream_id)
     if (
         stream is None
-        or len(data) <= size  # cut off; or empty, which where it completes is no item in some dialects
-        or stream.granted <= 0
+        or len(data) == size  # empty, which where it completes is no item in some dialects
         or not stream.open & RECEIVING
         or stream.request is not None
         or stream.assembly is not None
         or (receiver.dialect.request_repeats and not stream.requester)
     ):
         return 0
-    if kind == patterns.last or stream.interaction is Interaction.REQUEST_RESPONSE:
-        stream.granted -= 1
-        receiver.events.append(ItemReceived(stream, Payload(data[size:]), True))
-        receiver.close_receiving(stream)
+    if has_metadata:
+        receiver.take_item(stream, Payload(data[begin:], data[size + LENGTH : begin]), form is LAST)
+        return 1
+    payload = Payload(data[size:])
+    if form is LAST or stream.granted <= 1 or stream.interaction is Interaction.REQUEST_RESPONSE:
+        receiver.take_item(stream, payload, form is LAST)
         return 1
     head = data[:size]
-    payloads = [Payload(data[size:])]
+    payloads = [payload]
     end = min(len(frames), index + stream.granted)
     index += 1
     while index < end and (data := frames[index]).startswith(head):
         payloads.append(Payload(data[size:]))
         index += 1
-    taken = len(payloads)
-    stream.granted -= taken
-    if taken == 1:
-        receiver.events.append(ItemReceived(stream, payloads[0], False))
-    else:
-        receiver.events.append(ItemsReceived(stream, payloads))
-    return taken
+    if len(payloads) == 1:
+        receiver.take_item(stream, payload, False)
+        return 1
+    receiver.take_items(stream, payloads)
+    return len(payloads)
 
 
-def _take_request(receiver: StreamReceiver, stream_id: int, interaction: Interaction, payload: Payload) -> None:
-    table = receiver.table
-    if (
-        stream_id in table.theirs
-        or table.late
-        or receiver.draining
-        or receiver.leases is not None
-        or interaction not in receiver.dialect.interactions
-        or len(table.theirs) + receiver.detached >= receiver.limits.streams
-        or table.learns
-        or not table.is_peers(stream_id)
-    ):
-        # The request may be refused, or its parity is to be learnt.
-        receiver.on_request(RequestFrame(stream_id, interaction, payload))
-        return
-    stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
-    if interaction is Interaction.REQUEST_RESPONSE:
-        stream.room = 1
-        table.theirs[stream_id] = stream
-    receiver.events.append(RequestReceived(stream, payload, True))
-
-
-def _take_parts(receiver: StreamReceiver, frames: Sequence[bytes], index: int, size: int, stream_id: int) -> int:
+def _take_parts(receiver: PayloadReceiver, frames: Sequence[bytes], index: int, size: int, stream_id: int) -> int:
     """Take a fragment that is neither the first nor the last, and large ones like it that follow.
 
     Return the number taken, 0 if the first is unusual. ``size`` is the size of the header in bytes.
     """
-    table, limits = receiver.table, receiver.limits
+    table = receiver.table
     data = frames[index]
     stream = table.mine.get(stream_id) or table.theirs.get(stream_id)
     if (
         stream is None
         or stream.assembly is None
-        or len(data) <= size
+        or len(data) == size
         or not (stream.request is not None or stream.open & RECEIVING)
         or (receiver.dialect.request_repeats and not stream.requester)
     ):
         return 0
-    assembly = stream.assembly
     if len(data) >= LARGE:
         head = data[:size]
-        room = min(limits.payload_size - assembly.size, limits.reassembly_size - table.reassembling)
+        room = receiver.joining_room(stream)
         parts = []
         while len(data) >= LARGE and data.startswith(head) and (room := room - len(data) + size) >= 0:
             parts.append(memoryview(data)[size:])
@@ -188,14 +235,8 @@ def _take_parts(receiver: StreamReceiver, frames: Sequence[bytes], index: int, s
                 break
             data = frames[index]
         if parts:
-            table.reassembling += assembly.add_large(parts)
+            receiver.take_large_parts(stream, parts)
             return len(parts)
     # A view keeps the whole frame and is an object more: for small ones that is many times what they hold.
-    part = memoryview(data)[size:] if len(data) >= LARGE else data[size:]
-    table.reassembling += len(part)
-    try:
-        assembly.add_data(part, limits.payload_size, limits.tiny_fragments)
-        receiver.check_reassembly()
-    except RemoteProtocolError as error:
-        receiver.offence(stream, error)
+    receiver.take_part(stream, memoryview(data)[size:] if len(data) >= LARGE else data[size:])
     return 1

@@ -43,7 +43,7 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.control import EntryFrames
 from rsocket_trio.rsocket.extensions.terms import cost_of
-from rsocket_trio.rsocket.fast_path import patterns_of, take_plain
+from rsocket_trio.rsocket.fast_path import patterns_of, take_short
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -528,7 +528,7 @@ class Session:
         try:
             while index < count:
                 if is_open and patterns is not None:
-                    taken = take_plain(receiver, patterns, frames, index)
+                    taken = take_short(receiver, patterns, frames, index)
                     if taken:
                         index += taken
                         continue

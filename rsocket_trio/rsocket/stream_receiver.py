@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import attrs
 
 from rsocket_trio.errors import NO_NEW_REQUESTS, RemoteProtocolError, stream_error
@@ -10,6 +13,7 @@ from rsocket_trio.mux.events import (
     CreditGranted,
     Event,
     ItemReceived,
+    ItemsReceived,
     MetadataPushed,
     PeerFault,
     RequestReceived,
@@ -94,45 +98,53 @@ class StreamReceiver:
         self.refused = 0
 
     def on_request(self, frame: RequestFrame) -> None:
-        """Open a stream, unless its id is not the peer's to use or the request is refused."""
-        stream_id = frame.stream_id
-        if not self.table.is_peers(stream_id):
-            self._ignore_request(stream_id)
-            return
-        if self.table.learns:
-            self.table.learn(stream_id)
-        live = self.table.theirs.get(stream_id)
+        """Take a request, a fragment of one, or what a dialect says by a further request frame."""
+        live = self.table.theirs.get(frame.stream_id)
         if live is not None:
             self._repeated_request(live, frame)
-            return
-        interaction = frame.interaction
-        if self.table.late and self.table.is_late(frame):
+        elif self.table.late and self.table.is_late(frame):
             self.ignored += 1
+        else:
+            self.take_request(frame.stream_id, frame.interaction, frame.payload, frame)
+
+    def take_request(
+        self, stream_id: int, interaction: Interaction, payload: Payload, frame: RequestFrame | None = None
+    ) -> None:
+        """Open a stream, unless its id is not the peer's to use or the request is refused.
+
+        ``frame`` is the request if it was decoded; the fast path knows one that says nothing but its payload. The id
+        is that of no stream of the peer's.
+        """
+        table = self.table
+        if not table.is_peers(stream_id):
+            self._ignore_request(stream_id)
             return
-        answered = interaction is not Interaction.FIRE_AND_FORGET
-        refusal = self._refusal(frame)
+        if table.learns:
+            table.learn(stream_id)
+        refusal = self._refusal(interaction, frame)
         if refusal is not None:
-            self.refused += 1
-            if not frame.complete and (frame.follows or interaction is Interaction.REQUEST_CHANNEL):
-                self.table.expect_late(stream_id, interaction)
-            if answered:
-                self._sender.refuse(stream_id, *refusal)
+            self._refuse_request(stream_id, interaction, frame, refusal)
             return
         stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
-        stream.room = 1 if interaction is Interaction.REQUEST_RESPONSE else frame.initial_n or 0
+        if interaction is Interaction.REQUEST_RESPONSE:
+            stream.room = 1
+        elif frame is not None:
+            stream.room = frame.initial_n or 0
         if not self.dialect.keeps_credit:
             stream.granted = UNBOUNDED
-        if frame.follows and not frame.complete:
-            self.table.theirs[stream_id] = stream
+        if interaction is not Interaction.FIRE_AND_FORGET:
+            table.theirs[stream_id] = stream
+        if frame is None:
+            self.events.append(RequestReceived(stream, payload, True))
+        elif frame.follows and not frame.complete:
+            table.theirs[stream_id] = stream
             # Without its payload, which is copied into the assembly: else the first pieces would be here twice.
             stream.request = attrs.evolve(frame, payload=EMPTY)
-            self._continue_request(stream, frame.payload, follows=True, complete=False)
-            return
-        if answered:
-            self.table.theirs[stream_id] = stream
-        if frame.complete:
-            stream.open &= ~RECEIVING
-        self.events.append(RequestReceived(stream, frame.payload, not stream.open & RECEIVING, frame.extensions))
+            self._continue_request(stream, payload, follows=True, complete=False)
+        else:
+            if frame.complete:
+                stream.open &= ~RECEIVING
+            self.events.append(RequestReceived(stream, payload, not stream.open & RECEIVING, frame.extensions))
 
     def on_payload(self, frame: PayloadFrame) -> None:
         """Take an item, a fragment of an item or request, or the end of the peer's half."""
@@ -220,20 +232,38 @@ class StreamReceiver:
             reason = f"the peer's ids are {self.table.peers_parity}" if stream_id else "that is the connection"
         self.events.append(PeerFault(f"a request on stream {stream_id} is ignored: {reason}", ignored=True))
 
-    def _refusal(self, frame: RequestFrame) -> tuple[int, str] | None:
-        if frame.initial_n == 0 and self.dialect.zero_initial_n_invalid:
+    def _refusal(self, interaction: Interaction, frame: RequestFrame | None) -> tuple[int, str] | None:
+        """Decide on a new request of the peer: return the code and text that refuse it, or ``None``.
+
+        With leases an admitted request uses its permits.
+        """
+        if frame is not None and frame.initial_n == 0 and self.dialect.zero_initial_n_invalid:
             return INVALID, "initial request-n of 0"  # RS10-N-01
-        if frame.interaction not in self.dialect.interactions:
-            return INVALID, f"{self.dialect.name} has no {frame.interaction.value}"
+        if interaction not in self.dialect.interactions:
+            return INVALID, f"{self.dialect.name} has no {interaction.value}"
         if self.draining:
             return REJECTED, NO_NEW_REQUESTS  # RS02-ERR-08
         if len(self.table.theirs) + self.detached >= self.limits.streams:
             return REJECTED, f"{self.limits.streams} streams are open already"
-        if frame.extensions and misdirected(frame.extensions):
-            return REJECTED, "a broker's address is unicast, multicast or shard"
-        if self.leases is not None and not self.leases.admits(self.now, cost_of(frame.extensions)):
+        cost = 1
+        if frame is not None and frame.extensions:
+            if misdirected(frame.extensions):
+                return REJECTED, "a broker's address is unicast, multicast or shard"
+            cost = cost_of(frame.extensions)
+        if self.leases is not None and not self.leases.admits(self.now, cost):
             return REJECTED, self.dialect.lease_refusal
         return None
+
+    def _refuse_request(
+        self, stream_id: int, interaction: Interaction, frame: RequestFrame | None, refusal: tuple[int, str]
+    ) -> None:
+        """Answer a request with ERROR, unless it expects no answer. Frames of its stream may be on their way."""
+        self.refused += 1
+        channel = interaction is Interaction.REQUEST_CHANNEL
+        if frame is not None and not frame.complete and (frame.follows or channel):
+            self.table.expect_late(stream_id, interaction)
+        if interaction is not Interaction.FIRE_AND_FORGET:
+            self._sender.refuse(stream_id, *refusal)
 
     def _repeated_request(self, live: Stream, frame: RequestFrame) -> None:
         waits = live.request is not None and frame.interaction is live.interaction
@@ -301,7 +331,7 @@ class StreamReceiver:
         elif follows or stream.assembly is not None:
             self._continue_item(stream, frame.payload, follows=follows, complete=complete)
         elif frame.next or (self.dialect.bare_payload_is_item and frame.payload != EMPTY):
-            self._item(stream, frame.payload, complete)  # RS02-PAY-03, RS02-PAY-04
+            self.take_item(stream, frame.payload, complete)  # RS02-PAY-03, RS02-PAY-04
         elif complete:
             self._completed(stream)  # what it carries is dropped: RS10-PAY-05
         else:
@@ -325,32 +355,51 @@ class StreamReceiver:
             return
         joined = self._assemble(stream, payload, follows=follows)
         if joined is not None:
-            self._item(stream, joined, complete)
+            self.take_item(stream, joined, complete)
 
     def _assemble(self, stream: Stream, payload: Payload, *, follows: bool) -> Payload | None:
         """Add a fragment. Return the payload after its last one; one beyond the limits ends the stream."""
-        assembly = stream.assembly
-        typed = payload.data_mime is not None or payload.metadata_mime is not None
-        if assembly is None:
-            stream.assembly = assembly = PartialPayload(payload.data_mime, payload.metadata_mime)
-        elif typed:
+        if stream.assembly is None:
+            stream.assembly = PartialPayload(payload.data_mime, payload.metadata_mime)
+        elif payload.data_mime is not None or payload.metadata_mime is not None:
             self.offence(stream, RemoteProtocolError("MIME types of a payload in a later fragment"))  # RSX-MIME-06
             return None
-        table, limits = self.table, self.limits
-        table.reassembling += payload.size
-        try:
-            assembly.add(payload, limits.payload_size, limits.tiny_fragments + (not follows))
-            self.check_reassembly()
-        except RemoteProtocolError as error:
-            self.offence(stream, error, more=follows or stream.interaction is Interaction.REQUEST_CHANNEL)
-            return None
-        if follows:
+        assembly = stream.assembly
+        self._join(stream, payload.size, partial(assembly.add, payload), follows=follows)
+        if follows or stream.assembly is None:
             return None
         joined = assembly.join()
-        table.drop_assembly(stream)
+        self.table.drop_assembly(stream)
         return joined
 
-    def _item(self, stream: Stream, payload: Payload, complete: bool) -> None:
+    def take_part(self, stream: Stream, part: bytes | memoryview) -> None:
+        """Add a fragment that has nothing but data, and is not the last."""
+        if stream.assembly is not None:
+            self._join(stream, len(part), partial(stream.assembly.add_data, part), follows=True)
+
+    def _join(self, stream: Stream, size: int, add: Callable[[int, int], None], *, follows: bool) -> None:
+        """Add ``size`` bytes to what is joined, within all limits. Bytes beyond one end the stream."""
+        limits, table = self.limits, self.table
+        table.reassembling += size
+        try:
+            add(limits.payload_size, limits.tiny_fragments + (not follows))
+            if table.reassembling > limits.reassembly_size:
+                raise RemoteProtocolError(f"more than {limits.reassembly_size} bytes in unfinished payloads")
+        except RemoteProtocolError as error:
+            self.offence(stream, error, more=follows or stream.interaction is Interaction.REQUEST_CHANNEL)
+
+    def joining_room(self, stream: Stream) -> int:
+        """Return the bytes that may still be added to the payload of this stream that is being joined."""
+        size = 0 if stream.assembly is None else stream.assembly.size
+        return min(self.limits.payload_size - size, self.limits.reassembly_size - self.table.reassembling)
+
+    def take_large_parts(self, stream: Stream, parts: list[memoryview]) -> None:
+        """Add fragments that are not tiny, and for which there is room."""
+        if stream.assembly is not None:
+            self.table.reassembling += stream.assembly.add_large(parts)
+
+    def take_item(self, stream: Stream, payload: Payload, complete: bool) -> None:
+        """Take one item, for which the peer needs credit: one item in all may be early."""
         if stream.granted > 0:
             stream.granted -= 1
         elif stream.ahead:
@@ -363,13 +412,18 @@ class StreamReceiver:
             complete = True  # RS10-UNX-05
         self.events.append(ItemReceived(stream, payload, complete))
         if complete:
-            self.close_receiving(stream)
+            self._close_receiving(stream)
+
+    def take_items(self, stream: Stream, payloads: list[Payload]) -> None:
+        """Take as many items as were granted, or fewer; none completes."""
+        stream.granted -= len(payloads)
+        self.events.append(ItemsReceived(stream, payloads))
 
     def _completed(self, stream: Stream) -> None:
         self.events.append(StreamCompleted(stream))
-        self.close_receiving(stream)
+        self._close_receiving(stream)
 
-    def close_receiving(self, stream: Stream) -> None:
+    def _close_receiving(self, stream: Stream) -> None:
         """Close the peer's half, which it has completed."""
         if stream.requester and not self.dialect.halves:
             # RS02-SEQ-04: the responder's COMPLETE ends a channel on both sides.
@@ -400,9 +454,3 @@ class StreamReceiver:
             self._sender.abort(stream, INVALID, str(error))
         if known:
             self.events.append(StreamFailed(stream, error))
-
-    def check_reassembly(self) -> None:
-        """Raise ``RemoteProtocolError`` if all unfinished payloads together exceed their limit."""
-        limit = self.limits.reassembly_size
-        if self.table.reassembling > limit:
-            raise RemoteProtocolError(f"more than {limit} bytes in unfinished payloads")

@@ -28,7 +28,7 @@ from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.extensions.blocks import Entry, encode_block
 from rsocket_trio.rsocket.extensions.payloads import AT_STREAM
 from rsocket_trio.rsocket.extensions.terms import with_mark
-from rsocket_trio.rsocket.fast_path import BytePatterns
+from rsocket_trio.rsocket.fast_path import LENGTH, BytePatterns, Head
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -180,7 +180,7 @@ class StreamSender:
         "_lone_size",
         "_outbox",
         "_patterns",
-        "_plain_size",
+        "_short_size",
         "_table",
         "_whole_size",
         "positions",
@@ -209,13 +209,13 @@ class StreamSender:
         # As cut_above has it, spelled out: a connection is made for many a single request.
         self._fragment_size = fragment_size
         self._lone_size = lone_size(dialect, fragment_size)
-        self._plain_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
+        self._short_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
 
     def cut_above(self, fragment_size: int) -> None:
         """Set the fragment size in bytes. Call it before anything is sent."""
         self._fragment_size = fragment_size
         self._lone_size = lone_size(self._dialect, fragment_size)
-        self._plain_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
+        self._short_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
 
     def open(
         self,
@@ -237,7 +237,7 @@ class StreamSender:
                 raise Unsupported(f"{self._dialect.name} has no extension entries")
             fixed += len(encode_block(entries, AT_STREAM))
             self._check_room(fixed, payload)
-        patterns = self._patterns if payload.metadata is None and len(payload.data) <= self._plain_size else None
+        patterns = self._patterns
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
             self._check_extras(payload)
             patterns = None
@@ -247,9 +247,12 @@ class StreamSender:
         stream.granted = self._beyond + (1 if initial_n is None else initial_n)
         if complete:
             stream.open &= ~SENDING
-        if patterns is not None and initial_n is None and not entries and interaction in patterns.asking:
-            self._outbox.put(stream, patterns.head(stream.id, patterns.asking[interaction]) + payload.data)
-            return stream
+        if patterns is not None and initial_n is None and not entries:
+            head = patterns.requests.get(interaction)
+            short = None if head is None else self._short_frame(head, stream.id, payload)
+            if short is not None:
+                self._outbox.put(stream, short)
+                return stream
         request = RequestFrame(stream.id, interaction, payload, initial_n, False, complete, entries)
         try:
             self._put(stream, request, payload, fixed)
@@ -258,6 +261,21 @@ class StreamSender:
             self._table.end(stream)
             raise
         return stream
+
+    def _short_frame(self, head: Head, stream_id: int, payload: Payload) -> bytes | None:
+        """Encode a frame that says nothing but its payload, ``None`` if it has to be cut or encoded otherwise."""
+        data, metadata, patterns = payload.data, payload.metadata, self._patterns
+        assert patterns is not None
+        id_field = stream_id.to_bytes(patterns.width, "big")
+        if metadata is None:
+            # An empty item is none in some dialects, where it completes.
+            if not 0 < len(data) <= self._short_size:
+                return None
+            return head.before + id_field + head.after + data
+        size = len(metadata)
+        if head.after_with_metadata is None or LENGTH + size + len(data) > self._short_size:
+            return None
+        return id_field + head.after_with_metadata + size.to_bytes(LENGTH, "big") + metadata + data
 
     def _check_room(self, fixed: int, payload: Payload) -> None:
         """Raise ``LocalProtocolError`` if the first fragment can never fit into the resumption store."""
@@ -282,22 +300,24 @@ class StreamSender:
             applied(SEND_NEXT, stream.open)
         if stream.room <= 0:
             raise LocalProtocolError(f"no credit left on stream {stream.id}")
-        patterns = self._patterns if payload.metadata is None and 0 < len(payload.data) <= self._plain_size else None
+        patterns = self._patterns
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
             self._check_extras(payload)
             patterns = None
         stream.room -= 1
         stream.item_sent = True
-        if patterns is not None:
-            if complete and not (stream.requester and self._dialect.channel_items_are_requests):
-                self._outbox.put(stream, patterns.head(stream.id, patterns.last) + payload.data)
-                self._complete(stream)
-                return
-            head = stream.item_head
-            if head is None:
-                head = self._plain_head(stream, patterns)
-            if head and not complete:
-                self._outbox.put(stream, head + payload.data)
+        if patterns is not None and not (stream.requester and self._dialect.channel_items_are_requests):
+            # Most items of a stream begin with the same bytes, which are made once.
+            if stream.item_head is not None and not complete and payload.metadata is None:
+                short = stream.item_head + payload.data if 0 < len(payload.data) <= self._short_size else None
+            else:
+                short = self._short_frame(patterns.last if complete else patterns.item, stream.id, payload)
+            if short is not None:
+                self._outbox.put(stream, short)
+                if complete:
+                    self._complete(stream)
+                elif stream.item_head is None and payload.metadata is None:
+                    stream.item_head = short[: self._header]
                 return
         if complete and self._hides(stream, payload):
             self._put(stream, self._item_frame(stream, payload, next_=True, complete=False), payload, 0)
@@ -396,12 +416,6 @@ class StreamSender:
         while 0 < room < len(data) and data[room] & 0xC0 == 0x80:
             room -= 1
         return ErrorFrame(stream_id, code, data[:room])
-
-    def _plain_head(self, stream: Stream, patterns: BytePatterns) -> bytes:
-        """Return the header of an item with nothing but data, empty if items are requests."""
-        is_request = stream.requester and self._dialect.channel_items_are_requests
-        stream.item_head = head = b"" if is_request else patterns.head(stream.id, patterns.item)
-        return head
 
     def _item_frame(
         self, stream: Stream, payload: Payload, *, next_: bool, complete: bool

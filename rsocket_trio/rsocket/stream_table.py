@@ -36,8 +36,7 @@ class Stream(StreamQueue):
     ``open`` are its open halves, ``room`` the items that may be sent, ``granted`` the items that the peer may still
     send, ``ahead`` whether it sent one item before it was granted, which is the only one.
     ``request`` is the request frame whose fragments still arrive, ``assembly`` any payload that does.
-    ``item_head`` is what stands before the data of an item that has nothing else, once one was sent: empty where there
-    is no such thing. ``owner`` belongs to the connection.
+    ``item_head`` is the header of an item with nothing but data, once one was sent. ``owner`` is the
     """
 
     __slots__ = (

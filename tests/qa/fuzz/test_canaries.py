@@ -197,7 +197,7 @@ def cancel_in_silence(self: StreamSender, stream: Any) -> None:
     self._table.end(stream)
 
 
-send_item, item, join = StreamSender.send_item, StreamReceiver._item, PartialPayload.join
+send_item, item, join = StreamSender.send_item, StreamReceiver.take_item, PartialPayload.join
 
 
 @pytest.mark.parametrize(
@@ -222,8 +222,8 @@ def test_a_session_that_keeps_too_much_is_found_by_conversations(
     [
         (StreamTable, "forget", keep_what_is_over),
         (StreamSender, "send_item", never_use_up_room),
-        (StreamReceiver, "_item", never_use_up_grants),
-        (StreamReceiver, "_item", lose_some_items),
+        (StreamReceiver, "take_item", never_use_up_grants),
+        (StreamReceiver, "take_item", lose_some_items),
         (PartialPayload, "join", lose_some_metadata),
         (StreamSender, "send_cancel", cancel_in_silence),
     ],
