@@ -36,7 +36,8 @@ class Stream(StreamQueue):
     ``open`` are its open halves, ``room`` the items that may be sent, ``granted`` the items that the peer may still
     send, ``ahead`` whether it sent one item before it was granted, which is the only one.
     ``request`` is the request frame whose fragments still arrive, ``assembly`` any payload that does.
-    ``item_head`` is the header of an item with nothing but data, once one was sent. ``owner`` is the
+    ``item_head`` is the header of an item with nothing but data, once one was sent. ``owner`` belongs to the
+    connection.
     """
 
     __slots__ = (
