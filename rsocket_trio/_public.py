@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rsocket_trio.client.open import open_connection, open_connection_over
 from rsocket_trio.client.reconnecting import ReconnectingClient, connect_forever
-from rsocket_trio.connection.connection import Connection, current_connection
-from rsocket_trio.connection.fault_log import Call
+from rsocket_trio.connection.connection import Call, Connection, current_connection
 from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
 from rsocket_trio.errors import (
     ApplicationError,

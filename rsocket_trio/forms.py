@@ -11,9 +11,10 @@ import enum
 import functools
 import inspect
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from typing import Any, TypeAlias
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
+from typing import Any, Protocol, TypeAlias
 
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.values import value
 
 Function: TypeAlias = Callable[..., Any]
@@ -271,3 +272,41 @@ def function_name(function: object) -> str:
 def name_of_function(handler: Handler) -> str:
     """What errors call it."""
     return function_name(handler.registered)
+
+
+class HandlerTable(Protocol):
+    """The handlers that serve a connection's requests, as the connection asks for them."""
+
+    @property
+    def setup_handler(self) -> Handler | None:
+        """The handler of a client's SETUP."""
+        ...
+
+    @property
+    def lease_handler(self) -> Handler | None:
+        """The application's lease policy."""
+        ...
+
+    @property
+    def metadata_push_handler(self) -> Handler | None:
+        """The handler of metadata for the connection."""
+        ...
+
+    @property
+    def extensions(self) -> Mapping[int, Handler]:
+        """The handlers of extension frames, by type."""
+        ...
+
+    @property
+    def entry_hooks(self) -> Mapping[int | str, Handler]:
+        """The functions that extension entries are shown to."""
+        ...
+
+    @property
+    def error_handlers(self) -> tuple[Handler, ...]:
+        """The functions of ``on_error``."""
+        ...
+
+    def find(self, interaction: Interaction, route: str | None) -> Handler:
+        """Return the handler of a request. Raise ``StreamError`` if there is none."""
+        ...

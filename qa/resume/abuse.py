@@ -16,12 +16,12 @@ import trio
 import trio.testing
 
 from rsocket_trio import Keepalive, Payload, RejectedResume, Responder, ResumeOptions, serve
-from rsocket_trio.connection.sessions import Sessions
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0
 from rsocket_trio.rsocket.frames import ErrorFrame, Frame, KeepaliveFrame, RequestFrame, ResumeFrame
 from rsocket_trio.rsocket.handshake import ClientTerms, setup_frame
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest
+from rsocket_trio.server.session_registry import SessionRegistry
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 
@@ -107,7 +107,7 @@ def responder() -> Responder:
 
 
 @asynccontextmanager
-async def resuming_server(options: ResumeOptions) -> AsyncIterator[tuple[int, Sessions]]:
+async def resuming_server(options: ResumeOptions) -> AsyncIterator[tuple[int, SessionRegistry]]:
     """A server's port, and its sessions."""
     before = {id(one) for one in every_sessions()}
     error: BaseException | None = None
@@ -127,9 +127,9 @@ async def resuming_server(options: ResumeOptions) -> AsyncIterator[tuple[int, Se
             del error  # its traceback refers to this frame
 
 
-def every_sessions() -> list[Sessions]:
+def every_sessions() -> list[SessionRegistry]:
     """All that live in this process."""
-    return [one for one in gc.get_objects() if isinstance(one, Sessions)]
+    return [one for one in gc.get_objects() if isinstance(one, SessionRegistry)]
 
 
 def resident() -> int:
@@ -137,7 +137,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
-def kept_bytes(sessions: Sessions) -> int:
+def kept_bytes(sessions: SessionRegistry) -> int:
     """Return the bytes kept by sessions that wait for their clients."""
     return sum(waiting.kept_bytes for waiting in sessions._waiting)
 
@@ -179,7 +179,7 @@ async def _vanish(port: int) -> None:
         await client.receive()
 
 
-def guess(sessions: Sessions, count: int, transport: Transport) -> int:
+def guess(sessions: SessionRegistry, count: int, transport: Transport) -> int:
     """Try random tokens; how many of them named a session."""
     found = 0
     for _ in range(count):

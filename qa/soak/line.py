@@ -65,9 +65,8 @@ class Line:
     async def cut(self, *, seconds: float, rudely: bool) -> None:
         """Have the network lose everything for so long, and then be gone."""
         self.is_cut = True
-        link = self.connection._engine.link
-        assert link is not None
-        transport: Any = link._transport
+        link: Any = self.connection._engine.link
+        transport = link._transport
         deaf = transport._stream = Deaf(transport._stream)
         transport._socket = None
         await trio.sleep(seconds)

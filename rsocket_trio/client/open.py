@@ -12,7 +12,7 @@ import trio
 
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
 from rsocket_trio.connection.connection import Connection
-from rsocket_trio.connection.handler_tasks import only_leaf
+from rsocket_trio.connection.fault_log import only_leaf
 from rsocket_trio.connection.loops import no_trio
 from rsocket_trio.connection.protocols import ProtocolFactory, client_protocol
 from rsocket_trio.connection.recording import (

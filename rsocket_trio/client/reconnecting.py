@@ -16,7 +16,7 @@ from rsocket_trio.client.open import open_connection
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.client.reconnecting_requests import Requests
 from rsocket_trio.connection.connection import Connection
-from rsocket_trio.connection.handler_tasks import only_leaf
+from rsocket_trio.connection.fault_log import only_leaf
 from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.protocols import checked_peer

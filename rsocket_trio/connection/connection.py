@@ -8,16 +8,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import trio
 
 from rsocket_trio.connection.deadlines import Deadlines
-from rsocket_trio.connection.ending import part
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.fault_log import FailureLog, FaultLog
 from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.requester import Requester
-from rsocket_trio.connection.resumption import Reconnector, ResumeListener
-from rsocket_trio.connection.sessions import Resumable
+from rsocket_trio.connection.resumption import Reconnector, ResumableConnection, ResumeListener
 from rsocket_trio.errors import ConnectionClosed, RSocketError
 from rsocket_trio.mux.session import Session
 from rsocket_trio.responder import Responder
@@ -41,6 +40,19 @@ def current_connection() -> Connection:
         return _current.get()
     except LookupError:
         raise LookupError("current_connection() works in handlers only") from None
+
+
+@attrs.frozen(kw_only=True)
+class Call:
+    """What a handler was called for: ``route`` of ``interaction`` on ``connection``.
+
+    ``interaction`` is the name of the decorator, as in ``"request_response"``; ``route`` is ``None`` for the handler
+    without a route, and for what has no routes, as ``"setup"``.
+    """
+
+    route: str | None
+    interaction: str
+    connection: Connection
 
 
 class Connection(Requester):
@@ -101,10 +113,10 @@ class Connection(Requester):
             while not engine.session.is_quiet and engine.ended is None:
                 await engine.changes.park()
         closed = ConnectionClosed("the connection was drained by this side")
-        if part(engine, closed):
+        if engine.announce_end(closed):
             with trio.move_on_after(PEER_CLOSE_TIMEOUT):
                 await engine.wait_over()
-        engine.leave(closed)
+        engine.close(closed)
 
     async def wait_closed(self) -> RSocketError:
         """Wait until the connection is over, and return why: the error that every later call raises."""
@@ -164,6 +176,10 @@ class Connection(Requester):
         """How often the peer or a handler failed, and what was dropped."""
         return self._engine.faults
 
+    def failed_call(self, interaction: str, route: str | None) -> Call:
+        """Return what the functions of ``on_error`` are told of a call on this connection."""
+        return Call(route=route, interaction=interaction, connection=self)
+
     # What opens and serves connections
 
     def run(
@@ -179,15 +195,15 @@ class Connection(Requester):
         ``first`` are the frames that came on this transport already, ``deadlines`` those that many connections share.
         """
         engine = self._engine
-        engine.clock.setup_deadline = setup_deadline
+        engine.setup_deadline = setup_deadline
         context = contextvars.copy_context()
         context.run(_current.set, self)
         # Not awaited here: each coroutine on the way to a read costs every idle connection 250 bytes.
         return engine.run(transport, context, first, deadlines)
 
-    def resumable(self, session: RSocketSession, reconnector: ResumeListener) -> Resumable:
+    def resumable(self, session: RSocketSession, reconnector: ResumeListener) -> ResumableConnection:
         """What a server asks of this connection when its client comes back."""
-        return Resumable(self._engine, session, reconnector)
+        return ResumableConnection(self._engine, session, reconnector)
 
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered a SETUP that asked for an answer; raises its refusal."""
@@ -199,4 +215,4 @@ class Connection(Requester):
         # Who may resume has to be told that nobody will.
         resumable = self._engine.session.resumable
         announce = resumable is not None and (resumable.can_resume or resumable.gave_up_resuming)
-        self._engine.leave(ConnectionClosed("the connection was closed by this side"), announce=announce)
+        self._engine.close(ConnectionClosed("the connection was closed by this side"), announce=announce)

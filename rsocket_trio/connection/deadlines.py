@@ -218,3 +218,71 @@ class Timeout:
         """Cancel the block, if it is not over."""
         if self._deadline <= now:
             self.scope.cancel()
+
+
+class DeadlineOwner(Protocol):
+    """A connection with a deadline that moves."""
+
+    @property
+    def next_deadline(self) -> float:
+        """The time at which ``on_deadline`` has something to do, as far as is known now."""
+        ...
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes of the peer may be here, and wait to be read."""
+        ...
+
+    def overdue_since(self, now: float) -> float:
+        """Return the time at which the peer's time was over; infinite while it is not."""
+        ...
+
+    def on_deadline(self, now: float) -> None:
+        """Act on a deadline that has come, or on the time that it was set to before. Nothing may be raised."""
+        ...
+
+
+class ConnectionTimer:
+    """The timer of one connection: of its SETUP, its keepalives, and a peer that is silent.
+
+    It refers to the connection only until that is over, so that the deadlines keep nothing of it.
+    """
+
+    __slots__ = ("_owner", "deadlines", "due")
+
+    def __init__(self, owner: DeadlineOwner) -> None:
+        self._owner: DeadlineOwner | None = owner
+        self.deadlines: Deadlines | None = None
+        self.due = math.inf
+
+    def start(self, deadlines: Deadlines) -> None:
+        """Wait for the connection's deadlines among these, from now on."""
+        self.deadlines = deadlines
+        self.reset()
+
+    def reset(self) -> None:
+        """Look whether the deadline came nearer. One that moved away is looked at when it would have come."""
+        if self.deadlines is not None and self._owner is not None:
+            deadline = self._owner.next_deadline
+            if deadline < self.due:
+                self.deadlines.set(self, deadline)
+
+    def stop(self) -> None:
+        """Forget the connection, which is over."""
+        if self.deadlines is not None:
+            self.deadlines.clear(self)
+        self._owner = None
+
+    def overdue_since(self, now: float) -> float:
+        """Return the time at which the peer's time was over; infinite while it is not."""
+        return math.inf if self._owner is None else self._owner.overdue_since(now)
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes of the peer may be here, and wait to be read."""
+        return self._owner is not None and self._owner.has_unread
+
+    def expire(self, now: float) -> None:
+        """Have the connection act. ``now`` is when the deadline was noticed: what came since was heard later."""
+        if self._owner is not None:
+            self._owner.on_deadline(now)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextvars
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import attrs
 
-from rsocket_trio.connection.admission import meet
-from rsocket_trio.connection.entries import HookFailed, offer_connection, offer_request, with_entries
-from rsocket_trio.connection.handler_tasks import HandlerCall, Unfinished, is_failure, only_leaf
+from rsocket_trio.connection.entries import EntryHooks, HookFailed, with_entries
+from rsocket_trio.connection.fault_log import is_failure, only_leaf
+from rsocket_trio.connection.handler_tasks import HandlerCall, HandlerPort, NoStream, Unfinished
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
     RemoteProtocolError,
+    RSocketError,
     StreamError,
 )
-from rsocket_trio.forms import Handler, Kind, unfit
+from rsocket_trio.forms import Handler, HandlerTable, Kind, unfit
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import route_of
 from rsocket_trio.mux.events import (
@@ -45,19 +47,61 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload, as_payload
-from rsocket_trio.rsocket.stream_table import Stream
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.terms import Setup
 
-if TYPE_CHECKING:
-    from rsocket_trio.connection.engine import Engine
+
+class DispatchPort(HandlerPort, Protocol):
+    """What the dispatcher asks of its connection, beside what handlers ask. None of these waits."""
+
+    responder: HandlerTable
+
+    @property
+    def entry_hooks(self) -> EntryHooks:
+        """The application's hooks for extension entries."""
+        ...
+
+    @property
+    def metadata_mime(self) -> str | int:
+        """The MIME type of metadata that the SETUP names."""
+        ...
+
+    def run_in_context(self, function: Callable[..., Any], *args: object) -> Any:
+        """Call a function of the application in a fresh copy of the connection's context."""
+        ...
+
+    def copy_context(self) -> contextvars.Context:
+        """Return a fresh copy of the connection's context."""
+        ...
+
+    def handle_setup(self, setup: Setup) -> None:
+        """Admit or refuse the client of this SETUP."""
+        ...
+
+    def on_answered(self, entries: tuple[Entry, ...]) -> None:
+        """The server lets this client in, and grants these extension entries."""
+        ...
+
+    def on_peer_draining(self) -> None:
+        """The peer lets open streams finish and takes no new ones."""
+        ...
+
+    def replace_link(self, error: ConnectionLost) -> None:
+        """Abandon the transport, which is of no more use, until there is another."""
+        ...
+
+    def end(self, error: RSocketError) -> None:
+        """End the connection with this error."""
+        ...
 
 
 class Dispatcher:
     """Acts on events without waiting; work that takes time becomes a call for a worker."""
 
-    __slots__ = ("_engine",)
+    __slots__ = ("_port",)
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, port: DispatchPort) -> None:
+        self._port = port
 
     def act(self, events: Iterable[Event]) -> None:
         """Act on the events of a session, in order."""
@@ -83,7 +127,7 @@ class Dispatcher:
 
     def _on_failed(self, event: StreamFailed) -> None:
         if isinstance(event.error, RemoteProtocolError):
-            self._engine.faults.peer_fault(str(event.error))
+            self._port.faults.peer_fault(str(event.error))
         owner = event.stream.owner
         if owner is not None:
             owner.on_error(event.error)
@@ -100,56 +144,56 @@ class Dispatcher:
 
     def _on_request(self, event: RequestReceived) -> None:
         stream, payload = event.stream, event.payload
-        engine = self._engine
-        if engine.ended is not None or (not stream.open and stream.interaction is not Interaction.FIRE_AND_FORGET):
+        port = self._port
+        if port.ended is not None or (not stream.open and stream.interaction is not Interaction.FIRE_AND_FORGET):
             return  # it was cancelled, or the session ended, in the same read
         try:
             handler = self._find(stream.interaction, payload)
         except StreamError as error:
             if stream.interaction is Interaction.FIRE_AND_FORGET:
-                engine.faults.dropped += 1
+                port.faults.dropped += 1
             else:
-                engine.fail_stream(stream, error)
+                port.fail_stream(stream, error)
             return
         if event.entries:
             handler = with_entries(handler, event.entries)
             try:
-                offer_request(engine, event.entries)
+                port.entry_hooks.offer_request(event.entries)
             except HookFailed as failed:
                 if stream.interaction is Interaction.FIRE_AND_FORGET and isinstance(failed.error, StreamError):
-                    engine.faults.dropped += 1
+                    port.faults.dropped += 1
                 else:
-                    HandlerCall(engine, stream, failed.hook, payload).fail(failed.error)
+                    HandlerCall(port, stream, failed.hook, payload).fail(failed.error)
                 return
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
             return
-        call = HandlerCall(engine, stream, handler, payload)
+        call = HandlerCall(port, stream, handler, payload)
         if stream.interaction is Interaction.FIRE_AND_FORGET:
-            engine.workers.detach(call)
+            port.workers.detach(call)
         else:
             stream.owner = call
             if stream.interaction is Interaction.REQUEST_CHANNEL:
                 call.accept_channel()
-        engine.workers.start(call)
+        port.workers.start(call)
 
     def _find(self, interaction: Interaction, payload: Payload) -> Handler:
-        engine = self._engine
+        port = self._port
         if not payload.metadata:
-            return engine.responder.find(interaction, None)
+            return port.responder.find(interaction, None)
         try:
-            limit = engine.session.limits.metadata_entries
-            mime = engine.connection.setup.metadata_mime
+            limit = port.session.limits.metadata_entries
+            mime = port.metadata_mime
             if payload.metadata_mime not in NO_MIME:
                 mime = mime_name(payload.metadata_mime)
             route = route_of(payload.metadata, mime, limit)
         except RemoteProtocolError as error:
             raise Invalid(f"metadata: {error}") from error
-        return engine.responder.find(interaction, route)
+        return port.responder.find(interaction, route)
 
     def _run_inline(self, stream: StreamState, handler: Handler, payload: Any) -> None:
-        engine = self._engine
-        context = engine.workers.context.copy()
+        port = self._port
+        context = port.copy_context()
         result: Any = None
         try:
             result = context.run(handler.function, payload)
@@ -158,8 +202,8 @@ class Dispatcher:
                     self._finish_in_task(stream, handler, payload, Unfinished(result, context))
                 return
             reply = as_payload(result)
-            if engine.has_room(reply.size):
-                engine.send_item(stream, reply, complete=True)
+            if port.session.outbox.has_room(reply.size):
+                port.send_item(stream, reply, complete=True)
                 return
         except Exception as error:
             if isawaitable(result):
@@ -171,7 +215,7 @@ class Dispatcher:
                 told = unfit(handler.interaction, handler.registered, result, "a payload: request_stream answers items")
                 told = told.with_traceback(error.__traceback__)
             # An error of the handler, or of an answer that the dialect cannot encode.
-            HandlerCall(engine, stream, handler, payload).fail(told)
+            HandlerCall(port, stream, handler, payload).fail(told)
             return
 
         held = [reply]
@@ -187,84 +231,86 @@ class Dispatcher:
         self, stream: StreamState, handler: Handler, payload: object, function: Callable[[Any], Awaitable[object]]
     ) -> None:
         """Let a worker finish a request whose plain function has returned."""
-        engine = self._engine
+        port = self._port
         rest = attrs.evolve(handler, function=function, kind=Kind.ASYNC, origin=handler.registered)
-        call = HandlerCall(engine, stream, rest, payload)
+        call = HandlerCall(port, stream, rest, payload)
         if stream.interaction is Interaction.FIRE_AND_FORGET:
-            engine.workers.detach(call)
+            port.workers.detach(call)
         else:
             stream.owner = call
-        engine.workers.start(call)
+        port.workers.start(call)
 
     # The connection
 
     def _on_setup(self, event: SetupReceived) -> None:
-        meet(self._engine, event.setup)
+        self._port.handle_setup(event.setup)
 
     def _on_accepted(self, event: SetupAccepted) -> None:
-        self._engine.connection.granted = event.entries
-        self._engine.on_answered()
+        self._port.on_answered(event.entries)
 
     def _on_entries(self, event: EntriesReceived) -> None:
-        offer_connection(self._engine, event.entries)
+        self._port.entry_hooks.offer_connection(event.entries, self._hook_failed)
+
+    def _hook_failed(self, handler: Handler, error: Exception) -> None:
+        if is_failure(only_leaf(error), self._port.ended):
+            self._port.faults.handler_failed(handler, error)
 
     def _on_metadata_push(self, event: MetadataPushed) -> None:
-        engine = self._engine
-        handler = engine.responder.metadata_push_handler
-        if handler is None or engine.workers.detached >= engine.session.limits.pending_handlers:
-            engine.faults.dropped += 1
+        port = self._port
+        handler = port.responder.metadata_push_handler
+        if handler is None or port.workers.detached >= port.session.limits.pending_handlers:
+            port.faults.dropped += 1
             return
-        stream = Stream(0, Interaction.FIRE_AND_FORGET, 0, requester=False)
+        stream = NoStream()
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, event.metadata)
             return
-        call = HandlerCall(engine, stream, handler, event.metadata)
-        engine.workers.detach(call)
-        engine.workers.start(call)
+        call = HandlerCall(port, stream, handler, event.metadata)
+        port.workers.detach(call)
+        port.workers.start(call)
 
     def _on_stream_push(self, event: StreamMetadataPushed) -> None:
         owner = event.stream.owner
         if owner is None or not owner.on_push(event.push):
-            self._engine.faults.dropped += 1
+            self._port.faults.dropped += 1
 
     def _on_extension(self, event: ExtensionReceived) -> None:
-        engine = self._engine
-        handler = engine.responder.extensions[event.ext_type]
+        port = self._port
+        handler = port.responder.extensions[event.ext_type]
         try:
-            result = engine.workers.context.copy().run(handler.function, event.stream_id, event.body)
+            result = port.run_in_context(handler.function, event.stream_id, event.body)
             if result is not None and isawaitable(result):
                 raise unfit(handler.interaction, handler.registered, result, "nothing: it is a plain function")
         except Exception as error:
-            if is_failure(engine, only_leaf(error)):
-                engine.faults.handler_failed(handler, error)
+            self._hook_failed(handler, error)
 
     def _on_silent(self, event: TransportSilent) -> None:
-        self._engine.replace_link(event.error)
+        self._port.replace_link(event.error)
 
     def _on_ended(self, event: SessionEnded) -> None:
-        engine = self._engine
+        port = self._port
         if isinstance(event.error, ConnectionLost) and not event.ordinary:
-            engine.faults.peer_fault(str(event.error))
+            port.faults.peer_fault(str(event.error))
         else:
             # A refusal (waiting calls raise it, and on the server the application itself decided), or an ordinary end.
-            engine.faults.lost(event.error)
-        engine.end(event.error)
+            port.faults.lost(event.error)
+        port.end(event.error)
 
     def _on_lease(self, event: LeaseReceived) -> None:
-        self._engine.request_queue.grant_next()
+        self._port.request_queue.grant_next()
 
     def _on_pong(self, event: Pong) -> None:
         event.token.set()
 
     def _on_peer_fault(self, event: PeerFault) -> None:
-        faults = self._engine.faults
+        faults = self._port.faults
         if event.ignored:
             faults.ignored_frame(event.text)
         else:
             faults.peer_fault(event.text)
 
     def _on_peer_draining(self, event: PeerDraining) -> None:
-        self._engine.on_peer_draining()
+        self._port.on_peer_draining()
 
 
 ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {

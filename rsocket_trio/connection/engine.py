@@ -1,71 +1,93 @@
-"""The engine of a connection: what runs, what happens when, and who waits for it."""
+"""The life of one connection: run, act after reads and writes, admit, suspend and resume, drain, close."""
 
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Protocol
 
+import attrs
 import trio
 
-from rsocket_trio.connection.asked import Asked
-from rsocket_trio.connection.clock import Clock, run_lease_policy
-from rsocket_trio.connection.deadlines import Deadlines
+from rsocket_trio.connection.deadlines import ConnectionTimer, Deadlines, Timeout
 from rsocket_trio.connection.dispatch import Dispatcher
-from rsocket_trio.connection.ending import end, leave
-from rsocket_trio.connection.fault_log import FailureLog, FaultLog
-from rsocket_trio.connection.handler_tasks import Workers
-from rsocket_trio.connection.hearing import Hearing
+from rsocket_trio.connection.entries import EntryHooks, HookFailed
+from rsocket_trio.connection.fault_log import FailureLog, FaultLog, failures_told_to, is_the_end, only_leaf
+from rsocket_trio.connection.handler_tasks import HandlerCall, Workers
 from rsocket_trio.connection.inbox import ReceiveBudget
-from rsocket_trio.connection.link import Link
+from rsocket_trio.connection.link import Link, NoLink
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.request_queue import RequestQueue
-from rsocket_trio.connection.resumption import Reconnector
-from rsocket_trio.connection.suspending import replace_link, resume_session
+from rsocket_trio.connection.resumption import Reconnector, ResumeFailed
 from rsocket_trio.errors import (
+    Canceled,
     ConnectionClosed,
     ConnectionLost,
+    NegotiationFailed,
+    RejectedSetup,
+    RemoteProtocolError,
     RSocketError,
+    SetupError,
+    StreamError,
     fresh_copy,
 )
-from rsocket_trio.mux.events import Event
-from rsocket_trio.mux.session import Session
-from rsocket_trio.responder import Responder
-from rsocket_trio.transports.base import Transport
-
-if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
+from rsocket_trio.forms import Handler, HandlerTable, Kind
+from rsocket_trio.metadata.mime import mime_name
+from rsocket_trio.mux.session import Leasing, Session
+from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
+from rsocket_trio.payload import MetadataPush, Payload
+from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.terms import Setup
+from rsocket_trio.transports.base import Handshake, Transport
 
 DETACHED_TIMEOUT = 1.0
 """Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
+STALL_CHECKS = 9
+"""How often within the limit of silence a connection without a lifetime is looked at."""
+NO_LINK = NoLink()
 
 
-class Engine(Asked):
+class View(Protocol):
+    """The connection as its users see it, as far as the engine knows it."""
+
+    setup: Setup
+    handshake: Handshake
+    granted: tuple[Entry, ...]
+
+    def failed_call(self, interaction: str, route: str | None) -> object:
+        """Return what the functions of ``on_error`` are told of a handler's call."""
+        ...
+
+
+class Engine:
     """Drives one session: the tasks, the waiting, the end.
 
-    ``has_room`` says whether so many bytes may be put into the outbox now.
-    ``connection`` is the user's view, ``ended`` why nothing goes on any more, ``receive_budget`` what was received
-    and not read, ``faults`` what the log heard of, ``request_queue`` what new requests wait for, ``changes`` where
-    tasks wait for whatever is said once: the answer to SETUP, the end of the last stream, the end of all.
+    ``connection`` is the user's view, ``ended`` why nothing goes on any more, ``receive_budget`` what was received and
+    not read, ``faults`` what the log heard of, ``request_queue`` what new requests wait for, ``changes`` where tasks
+    wait for what is said once: the answer to SETUP, the end of the last stream, the end of all. ``link`` moves the
+    frames; without a transport it is a ``NoLink``.
     """
 
     __slots__ = (
+        "_act",
         "_commands",
-        "_dispatcher",
         "_finished",
         "_nursery",
+        "_on_growth",
         "_outbox",
+        "_receive",
+        "_resume_scope",
+        "_said_gave_up",
         "changes",
-        "clock",
         "connection",
-        "detour",
         "ended",
         "faults",
-        "has_room",
-        "hearing",
         "is_suspended",
         "link",
-        "on_growth",
         "on_state",
         "peer_draining",
         "pings",
@@ -74,6 +96,8 @@ class Engine(Asked):
         "request_queue",
         "responder",
         "session",
+        "setup_deadline",
+        "timer",
         "workers",
     )
 
@@ -82,9 +106,9 @@ class Engine(Asked):
 
     def __init__(
         self,
-        connection: Connection,
+        connection: View,
         session: Session,
-        responder: Responder,
+        responder: HandlerTable,
         reconnector: Reconnector | None = None,
         failure_log: FailureLog | None = None,
     ) -> None:
@@ -99,24 +123,25 @@ class Engine(Asked):
             counts_items=no_credit,
             pauses=no_credit and session.dialect.message_budget is None,
         )
-        self.clock = Clock(self)
+        self.timer = ConnectionTimer(self)
+        self.setup_deadline = math.inf
         self.changes = ParkingLot()
         self.pings: dict[trio.Event, None] = {}
         self._commands = session.commands
         self._outbox = session.outbox
-        self.has_room = session.outbox.has_room
-        self._dispatcher = Dispatcher(self)
-        self.request_queue = RequestQueue(self)
-        self.hearing = Hearing(self)
+        self._receive = session.receive
+        self._act = Dispatcher(self).act
+        self.request_queue = RequestQueue(self, session)
         self.peer_draining = False
         self._nursery: trio.Nursery | None = None
         self._finished = 0
-        self.link: Link | None = None
+        self.link: Link | NoLink = NO_LINK
         self.reconnector = reconnector
-        self.detour: trio.CancelScope | None = None
+        self._resume_scope: trio.CancelScope | None = None
         self.is_suspended = False
+        self._said_gave_up = False
         self.on_state: tuple[Callable[[], object], ...] = ()
-        self.on_growth: Callable[[], object] | None = None
+        self._on_growth: Callable[[], object] | None = None
 
     async def run(
         self,
@@ -140,14 +165,15 @@ class Engine(Asked):
                     if deadlines is None:
                         deadlines = own = Deadlines()
                         nursery.start_soon(deadlines.run)
-                    self.clock.start(deadlines)
+                    self.timer.start(deadlines)
                     if self.session.client and not self.session.awaits_answer:
-                        self.start_lease_policy()
-                    self.link = Link(transport, self._outbox, self.hearing, first)
+                        self._start_lease_policy()
+                    self.link = link = Link(transport, self.session, self, first)
                     del transport, first
-                    await self.link.run(nursery, context)
+                    await link.run(nursery, context)
+                    del link
                     while self.is_suspended and self.ended is None:
-                        await resume_session(self, nursery, context)
+                        await self._resume(nursery, context)
                 finally:
                     if self.ended is None:
                         # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
@@ -157,7 +183,7 @@ class Engine(Asked):
                     with trio.move_on_after(DETACHED_TIMEOUT):
                         await self.workers.wait_detached()
                 await self.workers.cancel_detached()
-                # Who only waits for something to do is sent home: to be cancelled takes longer than many a call.
+                # Tasks that only wait for something to do are sent home: to be cancelled takes longer than many a call.
                 going = self.workers.stop_idle()
                 if own is not None:
                     own.stop()
@@ -165,38 +191,231 @@ class Engine(Asked):
                 if len(nursery.child_tasks) > going:
                     nursery.cancel_scope.cancel()
         finally:
-            if self.faults.own is not None:
-                self.faults.own.log_repeats(trio.current_time())
-
-    def notify_state(self) -> None:
-        """Whoever minds hears that the connection was suspended, goes on, or is over."""
-        for function in self.on_state:
-            function()
-
-    def act(self, events: Iterable[Event]) -> None:
-        """Act on what the session reported."""
-        self._dispatcher.act(events)
-
-    def replace_link(self, error: ConnectionLost) -> None:
-        """The transport is of no more use, and the session goes on without it until there is another one."""
-        replace_link(self, error)
-
-    def lose(self, error: ConnectionLost) -> None:
-        """The session ends without its peer."""
-        self.faults.lost(error)
-        self.end(error)
+            self.faults.log_repeats()
 
     @property
     def nursery(self) -> trio.Nursery:
-        """Where everything of this connection runs."""
+        """The nursery of all tasks of this connection."""
         assert self._nursery is not None
         return self._nursery
 
-    def start_lease_policy(self) -> None:
-        """Let the application's policy grant leases, if they were agreed and it has one."""
-        setup = self.connection.setup
-        if setup.lease and self.responder.lease_policy is not None:
-            self.workers.context.copy().run(self.nursery.start_soon, run_lease_policy, self, setup)
+    @property
+    def deadlines(self) -> Deadlines | None:
+        """The deadlines among which those of this connection are; ``None`` before it runs."""
+        return self.timer.deadlines
+
+    def copy_context(self) -> contextvars.Context:
+        """Return a fresh copy of the context in which the application's functions run."""
+        return self.workers.context.copy()
+
+    def run_in_context(self, function: Callable[..., Any], *args: object) -> Any:
+        """Call a function of the application in a fresh copy of the context."""
+        return self.workers.context.copy().run(function, *args)
+
+    def start_task(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task that runs the application's code, in a fresh copy of the context."""
+        self.workers.context.copy().run(self.nursery.start_soon, function, *args)
+
+    def notify_state(self) -> None:
+        """Call the functions that hear that the connection was suspended, goes on, drains or is over."""
+        for function in self.on_state:
+            function()
+
+    def failed_call(self, interaction: str, route: str | None) -> object:
+        """Return what the functions of ``on_error`` are told of a handler's call."""
+        return self.connection.failed_call(interaction, route)
+
+    @property
+    def metadata_mime(self) -> str | int:
+        """The MIME type of metadata that the SETUP names."""
+        return self.connection.setup.metadata_mime
+
+    # After a read, and after a write
+
+    def after_read(self, frames: Sequence[bytes]) -> bool:
+        """Act on whole frames. Return whether the link has to look at congestion and the end before it reads on.
+
+        One flag tells whether anything is unusual; the session, the queue of requests and the end of the connection
+        set it, and ``_attend`` clears it.
+        """
+        self._act(self._receive(frames, trio.current_time()))
+        outbox, budget = self._outbox, self.receive_budget
+        if self.session.attention or budget.size > budget.pause_above:
+            self.request_queue.grant_next()
+            self.timer.reset()
+            self._attend()
+            return True
+        if outbox.entries or outbox.has_urgent:
+            # Answers to what was read, put by the session: the send task is not told of them yet.
+            link = self.link
+            if not link.is_awake:
+                link.wake()
+        return False
+
+    def after_write(self) -> None:
+        """Wake requests that wait for room, and report a session that gave up resumption.
+
+        Called while the session has ``attention``, and only then.
+        """
+        self.request_queue.on_written()
+        self._attend()
+
+    def _attend(self) -> None:
+        """Look at what is rare, and keep the flag for what goes on: tasks that wait, a drain, the end."""
+        session = self.session
+        if self._outbox:
+            self.wake()
+        resumable = session.resumable
+        if resumable is not None and resumable.gave_up_resuming and not self._said_gave_up:
+            self._said_gave_up = True
+            self.faults.fatal(ConnectionLost("the store is full: from now on the session can't be resumed"))
+            self.notify_state()
+        if session.draining and session.is_quiet:
+            self.changes.wake_all()
+            if self.peer_draining and not self._outbox:
+                self.end(ConnectionClosed("the peer closed the connection"))
+        session.attention = session.draining or self.request_queue.has_waiters or self.ended is not None
+
+    # The questions of a link, and what it reports
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether reading must pause: readers take too little, or replies wait for a peer that does not read."""
+        return self.receive_budget.is_exceeded or self.session.is_congested
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether reading pauses for answers that cannot leave before something is read.
+
+        Only a new transport helps: when the peer resumes, it says which frames it has.
+        """
+        session, resumable = self.session, self.session.resumable
+        return resumable is not None and self._outbox.is_stalled and session.is_congested and resumable.can_resume
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more has to be read."""
+        return self.ended is not None
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether the session holds a part of a frame, beyond the transport."""
+        framing = self.session.own_framing
+        return framing is not None and framing.is_mid_frame
+
+    @property
+    def progress(self) -> int:
+        """A counter that grows while readers take received items, and handlers finish."""
+        return self.receive_budget.readings + self.workers.finished
+
+    def pause_reading(self) -> None:
+        """Have the link resumed once readers have made room for more."""
+        if self.receive_budget.is_exceeded:
+            self.receive_budget.pause_reading(self._on_readers_progress)
+            self.timer.reset()  # the check for readers that take nothing may be due before the next deadline
+        else:
+            self.receive_budget.resume_reading()  # what else reading pauses for is the peer's doing
+
+    def resume_reading(self) -> None:
+        """Reading goes on, and pauses again at the whole limit."""
+        self.receive_budget.resume_reading()
+
+    def _on_readers_progress(self) -> None:
+        """Resume reading. Frames of the peer stayed unread meanwhile, so it was not silent."""
+        self._forgive_silence(trio.current_time())
+        self.link.resume()
+
+    def _forgive_silence(self, now: float) -> None:
+        """Count the peer's silence from now on: frames of it may have stayed unread."""
+        timer = self.session.silence_timer
+        if timer is not None:
+            timer.heard(now)
+
+    def on_broken(self, error: RemoteProtocolError) -> None:
+        """Handle a framing error: the transport cannot find the next frame."""
+        self._act(self.session.broken(error))
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        """Handle the loss of the transport: end the connection, or suspend the session."""
+        session = self.session
+        announcement, resumable, framing = session.close_announcement, session.resumable, session.own_framing
+        if self.peer_draining:
+            self.end(ConnectionClosed("the peer closed the connection"))
+        elif announcement is not None and announcement.has_announced and session.is_quiet:
+            self.end(ConnectionClosed("the connection was drained by this side"))
+        elif resumable is not None and resumable.can_resume and self.reconnector is not None:
+            self._suspend(error)
+        elif self.ended is None:
+            cut = error if framing is None else framing.cut_off(error)
+            self.faults.lost(cut)
+            self.end(cut)
+
+    # What streams and handlers ask
+
+    def send_item(self, stream: StreamState, payload: Payload, *, complete: bool = False) -> None:
+        """Send one item; the caller has checked credit and room."""
+        self._commands.send_item(stream, payload, complete=complete)
+        link = self.link
+        if not link.is_awake:
+            link.wake()
+
+    def answer(self, stream: StreamState, payload: Payload) -> None:
+        """Send a handler's one answer, from the task that ran the handler; the caller has checked the room.
+
+        Written here and now if no send task runs: no session call is in progress in the task of a handler.
+        """
+        self._commands.send_item(stream, payload, complete=True)
+        link = self.link
+        if not link.is_awake:
+            link.flush()
+
+    def push_on(self, stream: StreamState, push: MetadataPush) -> None:
+        """Send metadata for one stream; the caller has checked the room."""
+        self._commands.metadata_push(stream, push)
+        self.wake()
+
+    def complete_stream(self, stream: StreamState) -> None:
+        """Complete this side's half, if it is still open."""
+        if stream.open & SENDING and self.ended is None:
+            self._commands.send_complete(stream)
+            self.wake()
+
+    def fail_stream(self, stream: StreamState, error: StreamError) -> None:
+        """End a stream with an error if this side's half is open; else cancel the peer's half."""
+        if self.ended is not None:
+            return
+        if stream.open & SENDING:
+            fatal = self._commands.send_error(stream, error)
+            if fatal is not None:
+                self.faults.fatal(fatal)
+                self.end(fatal)
+                return
+        elif stream.open & RECEIVING:
+            self._commands.send_cancel(stream)
+        self.wake()
+
+    def cancel_stream(self, stream: StreamState) -> None:
+        """Cancel a stream, if it has not ended. Never waits and never raises."""
+        if self.ended is None:
+            self._commands.send_cancel(stream)
+            self.request_queue.grant_next()  # a stream that sent no frame yet gives its id back at once
+            self.wake()
+
+    def request_n(self, stream: StreamState, amount: int) -> None:
+        """Grant credit."""
+        if self.ended is None:
+            self._commands.request_n(stream, amount)
+            self.wake()
+
+    def count_dropped(self) -> None:
+        """Count a message that was refused."""
+        self.faults.dropped += 1
+
+    def wake(self) -> None:
+        """Wake the send task, after something was queued."""
+        link = self.link
+        if not link.is_awake:
+            link.wake()
 
     # What users' calls wait for
 
@@ -212,97 +431,344 @@ class Engine(Asked):
         return fresh_copy(self.ended)
 
     async def wait_for_answer(self) -> None:
-        """Wait until the server has answered the SETUP. Raises its refusal, or why no answer came."""
+        """Wait until the server has answered the SETUP. Raise its refusal, or why no answer came."""
         while self.session.awaits_answer and self.ended is None:
             await self.changes.park()
         self.check_open()
 
-    def resume(self) -> None:
-        """What reading paused for may be over."""
-        if self.link is not None:
-            self.link.resume()
+    # How a connection begins
 
-    # What events and the clock say
+    def handle_setup(self, setup: Setup) -> None:
+        """Accept the SETUP of a client at once, or run the application's setup handler in a task of its own."""
+        facts = self.connection.handshake
+        self.connection.setup = setup = attrs.evolve(
+            setup,
+            data_mime=mime_name(setup.data_mime),
+            metadata_mime=mime_name(setup.metadata_mime),
+            transport=facts.transport,
+            peer=facts.peer,
+            certificate=facts.certificate,
+            path=facts.path,
+            headers=facts.headers,
+        )
+        self.timer.reset()
+        handler = self.responder.setup_handler
+        if handler is None:
+            self._accept()
+        else:
+            self.start_task(self._run_setup_handler, handler, setup)
 
-    def stalled_for(self, now: float) -> float:
-        """Seconds that half a frame, or a pause of reading, has lasted."""
-        return self.link.stalled_for(now) if self.link is not None and not self.is_suspended else 0.0
+    async def _run_setup_handler(self, handler: Handler, setup: Setup) -> None:
+        accepted = False
+        with failures_told_to(partial(self._refuse, handler)):
+            answer = handler.function(setup, self.connection)
+            if handler.kind is Kind.ASYNC or inspect.isawaitable(answer):
+                await answer
+            accepted = True
+        if accepted:
+            self._accept()
 
-    def on_idle(self) -> None:
-        """A deadline passed: tasks that had nothing to do since the last one go."""
-        if self.is_suspended or self._finished == self.workers.finished:
-            self.workers.stop_idle()
-        self._finished = self.workers.finished
-        if self.link is not None:
-            self.link.on_idle()
+    @property
+    def entry_hooks(self) -> EntryHooks:
+        """The application's hooks for extension entries."""
+        return EntryHooks(self.responder.entry_hooks, self.run_in_context, self.session.limits.setup_size)
 
-    def forgive_silence(self, now: float) -> None:
-        """Count the peer's silence from now on: frames of it may have stayed unread."""
-        timer = self.session.silence_timer
-        if timer is not None:
-            timer.heard(now)
-
-    def on_deadline(self, now: float) -> None:
-        """The session's deadline has come."""
-        if self.session.silence_timer is not None:
-            self.session.silence_timer.excuse(now)
-        self._dispatcher.act(self.session.expire(now))
-        self.flush()
-
-    def on_answered(self) -> None:
-        """The server lets this client in."""
-        self.changes.wake_all()
-        self.start_lease_policy()
-        self.clock.reset()
-
-    def on_accepted(self) -> None:
-        """The application let the peer in, and what was held has happened."""
-        self.clock.reset()
-        self.after_read()
-        self.resume()
+    def _accept(self) -> None:
+        if self.ended is not None:
+            return
+        granted: tuple[Entry, ...] = ()
+        if self.connection.setup.entries:
+            try:
+                granted = self.entry_hooks.grants(self.connection.setup.entries)
+            except HookFailed as failed:
+                self._refuse(failed.hook, failed.error)
+                return
+        self._start_lease_policy()
+        self._act(self.session.accept(trio.current_time(), granted))
+        self.timer.reset()
+        self._attend()
+        self.link.resume()  # reading may pause because the gate held enough
         if self.is_suspended:
             self.wake()  # nothing may be queued, but what was held has become streams
 
-    def on_peer_draining(self) -> None:
-        """The peer lets open streams finish and takes no new ones."""
-        self.peer_draining = True
-        self.wake_waiters()
-        self._tell_of_drain()
+    def _refuse(self, handler: Handler, error: Exception) -> None:
+        leaf = only_leaf(error)
+        refusal: SetupError = RejectedSetup("internal error")
+        if isinstance(leaf, SetupError) and not isinstance(leaf, NegotiationFailed):
+            refusal = leaf
+        elif not is_the_end(error, self.ended):
+            self.faults.handler_failed(handler, error)
+        if self.ended is None:
+            self._act(self.session.refuse(refusal))
 
-    def after_read(self) -> None:
-        """Write what was queued, and look whether the last stream ended that a drain waits for."""
-        if self._outbox:
-            self.wake()
-        if self.session.draining and self.session.is_quiet:
-            self.changes.wake_all()
-            if self.peer_draining and not self._outbox:
-                self.end(ConnectionClosed("the peer closed the connection"))
+    def on_answered(self, entries: tuple[Entry, ...]) -> None:
+        """Go on as the client that the server lets in, and whose extension entries it grants."""
+        self.connection.granted = entries
+        self.changes.wake_all()
+        self._start_lease_policy()
+        self.timer.reset()
+
+    def _start_lease_policy(self) -> None:
+        """Let the application's policy grant leases, if they were agreed and it has one."""
+        policy = self.responder.lease_handler
+        leasing = self.session.leasing
+        if self.connection.setup.lease and policy is not None and leasing is not None:
+            self.start_task(self._run_lease_policy, policy, leasing, self.connection.setup)
+
+    async def _run_lease_policy(self, policy: Handler, leasing: Leasing, setup: Setup) -> None:
+        """Grant what the policy yields. A policy that fails grants nothing more, and the failure is logged."""
+        with failures_told_to(partial(self._lease_policy_failed, policy)):
+            async with aclosing(policy.function(setup)) as leases:
+                async for lease in leases:
+                    leasing.grant(lease, trio.current_time())
+                    self.wake()
+
+    def _lease_policy_failed(self, policy: Handler, error: Exception) -> None:
+        if not is_the_end(error, self.ended):
+            self.faults.handler_failed(policy, error)
+
+    # Deadlines: the session names them
+
+    @property
+    def next_deadline(self) -> float:
+        """The time at which ``on_deadline`` has something to do, as far as is known now."""
+        if self.session.awaits_setup:
+            return self.setup_deadline
+        deadline = self.session.deadline
+        if (math.isinf(deadline) or self.receive_budget.pauses_reading) and not self.is_suspended:
+            # No lifetime was agreed, or none counts: an idle connection may stay so for ever, but not one that stalls.
+            return min(deadline, trio.current_time() + self.session.limits.silence / STALL_CHECKS)
+        return deadline
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether bytes of the peer may be here, and wait to be read."""
+        return self.link.has_unread
+
+    def overdue_since(self, now: float) -> float:
+        """Return the time at which the peer's time was over; infinite while it is not."""
+        session = self.session
+        if session.awaits_setup:
+            over = self.setup_deadline
+        elif now >= session.deadline and not self.receive_budget.pauses_reading:
+            over = session.patience_until
+        else:
+            over = now - self.link.stalled_for(now) + session.limits.silence
+        return over if over <= now else math.inf
+
+    def on_deadline(self, now: float) -> None:
+        """Act on a deadline that has come, noticed at ``now``: what came since was heard later, and counts."""
+        try:
+            self._act_on_deadline(now)
+            self.timer.reset()
+        except Exception as error:
+            # A fault of ours costs this connection, and not all those that the same task looks after.
+            self.nursery.start_soon(_fail, error)
+
+    def _act_on_deadline(self, now: float) -> None:
+        session, silence = self.session, self.session.limits.silence
+        if session.awaits_setup:
+            if now >= self.setup_deadline:
+                missing = f"no {session.dialect.first_message} came in time"
+                self.faults.peer_fault(missing)
+                self.end(ConnectionLost(missing))
+        elif self.receive_budget.pauses_reading and not self.is_suspended:
+            # Nothing is read because nobody here takes what came: that is no silence of the peer's.
+            self._forgive_silence(now)
+            if self.link.stalled_for(now) >= silence:
+                self._end_stall(silence)
+            elif now >= session.deadline:
+                self._expire(now)
+        elif now >= session.deadline:
+            self._expire(now)
+        elif self.link.stalled_for(now) >= silence:
+            self._end_stall(silence)
+        self._on_idle()
+
+    def _expire(self, now: float) -> None:
+        """The session's deadline has come: a sign of life is due, or the peer is silent."""
+        if self.session.silence_timer is not None:
+            self.session.silence_timer.excuse(now)
+        self._act(self.session.expire(now))
+        link = self.link
+        if not link.is_awake:
+            link.flush()
+
+    def _end_stall(self, seconds: float) -> None:
+        if self.receive_budget.pauses_reading or (self.is_congested and not self._outbox.reply_frames):
+            lost = ConnectionLost(f"reading was paused for {seconds:g} s, because nobody here took what had come")
+            self.faults.fatal(lost)
+        else:
+            lost = ConnectionLost(f"the peer stalled for {seconds:g} s")
+            self.faults.peer_fault("half a frame came, and its rest did not")
+        self.end(lost)
+
+    def _on_idle(self) -> None:
+        """Let tasks go that had nothing to do since the last deadline."""
+        if self.is_suspended or self._finished == self.workers.finished:
+            self.workers.stop_idle()
+        self._finished = self.workers.finished
+        self.link.on_idle()
+
+    # Going on over another transport
+
+    def replace_link(self, error: ConnectionLost) -> None:
+        """Abandon the transport, which is of no more use, and suspend the session until there is another."""
+        link = self.link
+        self._suspend(error)
+        link.abandon()
+
+    def watch_growth(self, grown: Callable[[], object]) -> None:
+        """Have a function called whenever something is queued while the session is suspended."""
+        self._on_growth = grown
+
+    def _suspend(self, error: ConnectionLost) -> None:
+        """Suspend the session, because its transport is lost, until there is another."""
+        resumable = self.session.resumable
+        if self.is_suspended or self.ended is not None or resumable is None:
+            return
+        self.faults.lost(error)
+        self.is_suspended = True
+        # From here on what is queued wakes no send task: it counts towards what waiting sessions may keep.
+        link, self.link = self.link, NoLink(self._on_growth)
+        self._act(resumable.suspend())
+        self._on_idle()
+        link.on_idle()
+        self.notify_state()
+
+    async def _resume(self, nursery: trio.Nursery, context: contextvars.Context) -> None:
+        """Wait for the next transport, within the session's time; then run over it until it is lost as well."""
+        reconnector = self.reconnector
+        assert reconnector is not None
+        seconds = reconnector.options.session_seconds
+        with Timeout(self.deadlines, trio.current_time() + seconds) as timeout:
+            self._resume_scope = timeout.scope
+            try:
+                async with reconnector.next() as resumed:
+                    timeout.lift()
+                    link = Link(resumed.transport, self.session, self, resumed.frames)
+                    if self.is_suspended and self.ended is None:
+                        self.is_suspended = False
+                        self.link = link
+                        self.timer.reset()
+                        self.notify_state()
+                    await link.run(nursery, context)
+            except ResumeFailed as failed:
+                if isinstance(failed.__cause__, RemoteProtocolError):
+                    self.faults.peer_fault(str(failed.error))
+                else:
+                    self.faults.lost(failed.error)
+                self.end(failed.error)
+            except Exception as error:
+                # A fault of the function that opens streams leaves the block; all waiting calls raise that it is over.
+                self.end(ConnectionLost(f"the session was given up: {error!r}"))
+                raise
+        if timeout.scope.cancelled_caught and self.ended is None:
+            self.lose(ConnectionLost(f"the session was not resumed within {seconds:g} s"))
 
     # The end
 
+    def on_peer_draining(self) -> None:
+        """Send no new requests: the peer takes none, and lets open streams finish."""
+        self.peer_draining = True
+        self._wake_waiters()
+        self._notify_drain()
+
     def drain(self, *, announce: bool) -> None:
-        """Take nothing new from now on."""
+        """Take and send no new requests from now on."""
         self.session.drain()
-        announcement = self.session.close_announcement
-        if announce and announcement is not None:
-            announcement.announce_close(last=False)
-        self.wake_waiters()
-        self._tell_of_drain()
+        self._announce_close(wanted=announce, last=False)
+        self._wake_waiters()
+        self._notify_drain()
         self.wake()
 
-    def _tell_of_drain(self) -> None:
+    def _notify_drain(self) -> None:
         if not self.is_suspended and self.ended is None:
             self.notify_state()
 
-    def leave(self, closed: ConnectionClosed, *, announce: bool = False) -> None:
-        """This side is done: what is open is cancelled, what is queued still goes out, then the link closes."""
-        leave(self, closed, announce=announce)
+    def announce_end(self, closed: ConnectionClosed) -> bool:
+        """Cancel all open streams, and announce the end of the connection to the peer.
+
+        Return whether the peer gets the announcement, and can end the connection in its turn. Requests that it sent
+        before are refused until then, instead of cut off.
+        """
+        if self.ended is not None:
+            return False
+        self._cancel_streams(closed)
+        if self.is_suspended:
+            return False
+        announcement = self.session.close_announcement
+        if announcement is not None and not announcement.has_announced:
+            announcement.announce_close(last=True)
+        self.wake()
+        return announcement is not None and announcement.has_announced
+
+    def close(self, closed: ConnectionClosed, *, announce: bool = False) -> None:
+        """Cancel all open streams, send the queued frames, then close the link."""
+        if self.ended is not None:
+            return
+        self._cancel_streams(closed)
+        self._announce_close(wanted=announce, last=True)
+        self.end(closed)
+
+    def _announce_close(self, *, wanted: bool, last: bool) -> None:
+        """Tell the peer that the connection ends, if that is wanted and the dialect can."""
+        announcement = self.session.close_announcement
+        if wanted and announcement is not None:
+            announcement.announce_close(last=last)
+
+    def lose(self, error: ConnectionLost) -> None:
+        """End the session without its peer."""
+        self.faults.lost(error)
+        self.end(error)
 
     def end(self, error: RSocketError) -> None:
-        """The connection is over: everybody who waits hears of it, handlers are cancelled, the link closes."""
-        end(self, error)
+        """End the connection: waiting calls raise the error, handlers are cancelled, the link closes."""
+        if self.ended is not None:
+            return
+        self.ended = error
+        self.timer.stop()
+        self.session.close(error)
+        self.session.attention = True  # the link reads no more
+        calls: list[HandlerCall] = []
+        for stream in self.session.open_streams():
+            owner, stream.owner = stream.owner, None
+            if isinstance(owner, HandlerCall):
+                calls.append(owner)
+            elif owner is not None:
+                owner.on_error(fresh_copy(error))
+        if calls:
+            self.workers.end(calls, error)
+        self.faults.limit_reports()
+        self.receive_budget.clear()
+        self._wake_waiters()
+        for ping in self.pings:
+            ping.set()
+        if self._resume_scope is not None and self.is_suspended:
+            self._resume_scope.cancel()
+        else:
+            self.link.stop()
+        self.notify_state()
 
-    def wake_waiters(self) -> None:
-        """Everybody who waits looks again."""
+    def _cancel_streams(self, closed: ConnectionClosed) -> None:
+        """Cancel every open stream, and send the peer CANCEL or ERROR."""
+        session = self.session
+        for stream in session.open_streams():
+            owner, stream.owner = stream.owner, None
+            if stream.requester:
+                session.commands.send_cancel(stream)
+            elif stream.open & SENDING:
+                session.commands.send_error(stream, Canceled("the connection is closing"))
+            if isinstance(owner, HandlerCall):
+                owner.cancel()
+            elif owner is not None:
+                owner.on_error(fresh_copy(closed))
+
+    def _wake_waiters(self) -> None:
+        """Wake every task that waits for the connection, so that it looks again."""
         self.request_queue.wake_all()
         self.changes.wake_all()
+
+
+async def _fail(error: Exception) -> None:
+    raise error

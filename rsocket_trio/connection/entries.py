@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextvars
 import inspect
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import attrs
 
-from rsocket_trio.connection.handler_tasks import is_failure, only_leaf
 from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.payload import as_bytes
 from rsocket_trio.rsocket.extensions.blocks import Entry, Point
 from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_SETUP, AT_STREAM
-
-if TYPE_CHECKING:
-    from rsocket_trio.connection.engine import Engine
 
 _entries: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar("rsocket_trio.entries", default=())
 
@@ -47,57 +43,63 @@ def with_entries(handler: Handler, entries: tuple[Entry, ...]) -> Handler:
     return attrs.evolve(handler, function=call, origin=handler.registered)
 
 
-def grants(engine: Engine, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-    """What the application's hooks answer to the entries of a SETUP that ask for it. Raises ``HookFailed``."""
-    granted: list[Entry] = []
-    for entry, hook, content in _hooked(engine, AT_SETUP, entries):
-        try:
-            answer = _call(engine, hook, AT_SETUP, content)
-            if answer is not None and entry.ack and isinstance(entry.ext, str):
-                granted.append(Entry(entry.ext, ignore=True, payload=_answer(answer, engine)))
-        except Exception as error:
-            raise HookFailed(hook, error) from error
-    return tuple(granted)
+@attrs.frozen
+class EntryHooks:
+    """The application's hooks for extension entries.
 
+    ``hooks`` are the functions by the entry that each takes, ``call`` calls one in a context of the connection's, and
+    ``limit`` is the largest answer in bytes.
+    """
 
-def offer_request(engine: Engine, entries: Iterable[Entry]) -> None:
-    """Show the hooks what a request has. Raises ``HookFailed``: then the request is not served."""
-    for _, hook, content in _hooked(engine, AT_STREAM, entries):
-        try:
-            _call(engine, hook, AT_STREAM, content)
-        except Exception as error:
-            raise HookFailed(hook, error) from error
+    hooks: Mapping[int | str, Handler]
+    call: Callable[..., Any]
+    limit: int
 
+    def grants(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
+        """Return the answers to the entries of a SETUP that ask for one. Raise ``HookFailed``."""
+        granted: list[Entry] = []
+        for entry, hook, content in self._hooked(AT_SETUP, entries):
+            try:
+                answer = self._call(hook, AT_SETUP, content)
+                if answer is not None and entry.ack and isinstance(entry.ext, str):
+                    granted.append(Entry(entry.ext, ignore=True, payload=self._checked(answer)))
+            except Exception as error:
+                raise HookFailed(hook, error) from error
+        return tuple(granted)
 
-def offer_connection(engine: Engine, entries: Iterable[Entry]) -> None:
-    """Show the hooks what an EXT frame has. A hook that fails concerns the log only."""
-    for _, hook, content in _hooked(engine, AT_EXT, entries):
-        try:
-            _call(engine, hook, AT_EXT, content)
-        except Exception as error:
-            if is_failure(engine, only_leaf(error)):
-                engine.faults.handler_failed(hook, error)
+    def offer_request(self, entries: Iterable[Entry]) -> None:
+        """Show the entries of a request. Raise ``HookFailed``: then the request is not served."""
+        for _, hook, content in self._hooked(AT_STREAM, entries):
+            try:
+                self._call(hook, AT_STREAM, content)
+            except Exception as error:
+                raise HookFailed(hook, error) from error
 
+    def offer_connection(self, entries: Iterable[Entry], failed: Callable[[Handler, Exception], object]) -> None:
+        """Show the entries of an EXT frame; ``failed`` is called for each hook that raises."""
+        for _, hook, content in self._hooked(AT_EXT, entries):
+            try:
+                self._call(hook, AT_EXT, content)
+            except Exception as error:
+                failed(hook, error)
 
-def _hooked(engine: Engine, point: Point, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Handler, object]]:
-    """The entries that a hook takes, with what it is given: what a broker's entry says, or else the entry."""
-    hooks = engine.responder.entry_hooks
-    for entry in entries:
-        hook = hooks.get(entry.ext)
-        if hook is not None:
-            content = point.read(entry)
-            yield entry, hook, entry if content is None else content
+    def _hooked(self, point: Point, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Handler, object]]:
+        """Yield the entries that a hook takes, with its argument: the content of a broker's entry, or the entry."""
+        for entry in entries:
+            hook = self.hooks.get(entry.ext)
+            if hook is not None:
+                content = point.read(entry)
+                yield entry, hook, entry if content is None else content
 
+    def _call(self, hook: Handler, point: Point, content: object) -> Any:
+        answer = self.call(hook.function, point.name, content)
+        if inspect.isawaitable(answer):
+            wanted = "bytes or nothing: it is a plain function, run inline"
+            raise unfit(hook.interaction, hook.registered, answer, wanted)
+        return answer
 
-def _call(engine: Engine, hook: Handler, point: Point, content: object) -> Any:
-    answer = engine.workers.context.copy().run(hook.function, point.name, content)
-    if inspect.isawaitable(answer):
-        raise unfit(hook.interaction, hook.registered, answer, "bytes or nothing: it is a plain function, run inline")
-    return answer
-
-
-def _answer(answer: Any, engine: Engine) -> bytes:
-    content, limit = as_bytes(answer), engine.session.limits.setup_size
-    if len(content) > limit:
-        raise ValueError(f"answer of {len(content)} bytes to an extension entry, limit {limit}")
-    return content
+    def _checked(self, answer: Any) -> bytes:
+        content = as_bytes(answer)
+        if len(content) > self.limit:
+            raise ValueError(f"answer of {len(content)} bytes to an extension entry, limit {self.limit}")
+        return content

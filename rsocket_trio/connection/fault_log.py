@@ -11,18 +11,14 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import attrs
 import trio
 
 from rsocket_trio.connection.deadlines import Deadlines
-from rsocket_trio.errors import readable
-from rsocket_trio.forms import Handler, Kind, function_name
-
-if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.connection.engine import Engine
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RSocketError, StreamError, readable
+from rsocket_trio.forms import Handler, HandlerTable, Kind, function_name
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -37,6 +33,10 @@ LEAVES = 64
 """Exceptions of a group that are looked at."""
 TYPES = 4
 """Types of exceptions in a group that tell one group from another."""
+MAX_REPORTS = 16
+"""Async functions of one connection that may be at work at once: each keeps the exception that it was told of."""
+REPORT_TIMEOUT = 1.0
+"""Seconds that these get to finish once the connection is over."""
 OURS = str(Path(__file__).parent), str(Path(__file__).parent.parent / "forms.py")
 """Files whose frames stand between the receive task and a handler."""
 
@@ -203,6 +203,56 @@ def _name(kind: type[BaseException]) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
+def is_failure(error: BaseException, ended: RSocketError | None) -> bool:
+    """Return whether an exception is a fault of its handler: not meant for the peer, nor the end of the connection.
+
+    ``ended`` says why the connection is over, if it is.
+    """
+    return error.is_fault if isinstance(error, StreamError) else not is_the_end(error, ended)
+
+
+def is_the_end(error: BaseException, ended: RSocketError | None) -> bool:
+    """Return whether an exception says only that the connection is over; ``ended`` says why it is, if it is."""
+    return ended is not None and isinstance(only_leaf(error), ConnectionLost | ConnectionClosed)
+
+
+def only_leaf(error: BaseException) -> BaseException:
+    """Return the single exception inside of groups, or the first group that holds more than one."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+class FaultPort(Protocol):
+    """What the log of a connection's faults asks of the connection."""
+
+    ended: RSocketError | None
+    """Why the connection is over, or ``None``."""
+    responder: HandlerTable
+
+    @property
+    def connection(self) -> object:
+        """The connection as its users see it."""
+        ...
+
+    @property
+    def deadlines(self) -> Deadlines | None:
+        """The deadlines that repeats of failures are logged at; ``None`` before the connection runs."""
+        ...
+
+    def failed_call(self, interaction: str, route: str | None) -> object:
+        """Return what the functions of ``on_error`` are told of a handler's call."""
+        ...
+
+    def run_in_context(self, function: Callable[..., Any], *args: object) -> Any:
+        """Call a function of the application in a fresh copy of the connection's context."""
+        ...
+
+    def start_task(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task of the connection's, in a fresh copy of its context."""
+        ...
+
+
 @attrs.define(eq=False)
 class FaultLog:
     """Counts faults and dropped requests, and reports them to the log and to the application's ``on_error``.
@@ -211,7 +261,7 @@ class FaultLog:
     share one ``FailureLog``; a connection that a client opened has its ``own``, once a handler failed.
     """
 
-    _engine: Engine
+    _port: FaultPort
     _shared: FailureLog | None = None
     own: FailureLog | None = None
     peer_faults: int = 0
@@ -224,30 +274,28 @@ class FaultLog:
     """Fire-and-forget requests and pushed metadata that no handler took."""
     unreported: int = 0
     """Times that an async function of ``on_error`` was not called, because too many were running."""
-    reports: dict[trio.CancelScope, None] | None = None  # an empty dictionary costs 64 bytes
-    """The async functions of ``on_error`` that are running."""
+    _reports: dict[trio.CancelScope, None] | None = None  # an empty dictionary costs 64 bytes
 
     def peer_fault(self, text: str) -> None:
         """Count a protocol fault of the peer, and log the first one of a connection."""
         self.peer_faults += 1
         if self.peer_faults == 1:
             # The name as text: a log record that is kept must not keep the connection.
-            logger.warning("%s: %s; further faults are counted", repr(self._engine.connection), readable(text))
+            logger.warning("%s: %s; further faults are counted", repr(self._port.connection), readable(text))
 
     def ignored_frame(self, text: str) -> None:
         """Count a frame that was ignored, and log the first one of a connection, apart from other faults."""
         self.peer_faults += 1
         self.ignored += 1
         if self.ignored == 1:
-            logger.warning("%s: %s; further ones are counted", repr(self._engine.connection), readable(text))
+            logger.warning("%s: %s; further ones are counted", repr(self._port.connection), readable(text))
 
     def handler_failed(self, handler: Handler, error: BaseException) -> None:
         """Report the failure of a handler to the log and to the application."""
         self.handler_errors += 1
         # The id stays unique: a registered function lives as long as the log.
         self._note(id(handler.registered), described(handler), error)
-        if self._engine.responder.error_handlers:
-            report(self._engine, handler.interaction, handler.route, error)
+        self._report(handler.interaction, handler.route, error)
 
     def state_function_failed(self, function: Callable[[str], object], error: BaseException) -> None:
         """Report the failure of an ``on_state`` function of this connection."""
@@ -255,36 +303,88 @@ class FaultLog:
         name = function_name(function)
         # By its name: every connection may have a function of its own, made in the same place.
         self._note((getattr(function, "__module__", ""), name), f"handler {name} of on_state", error)
-        if self._engine.responder.error_handlers:
-            report(self._engine, "on_state", None, error)
+        self._report("on_state", None, error)
 
     def error_function_failed(self, handler: Handler, error: BaseException) -> None:
         """Report the failure of an ``on_error`` function, which serves no request of the peer, to the log only."""
         self._note(id(handler.registered), described(handler), error)
-
-    def _note(self, identity: Hashable, name: str, error: BaseException) -> None:
-        engine = self._engine
-        log = self._shared or self.own
-        if log is None:
-            log = self.own = FailureLog()
-        log.note(identity, name, error, engine.connection, trio.current_time(), engine.clock.deadlines)
 
     def fatal(self, error: BaseException) -> None:
         """Report that the connection ends because this side cannot encode the error of one stream.
 
         The cause, if there is one, is the exception of the application's ``encode_error`` of Streamux.
         """
-        logger.warning("%s: %s", repr(self._engine.connection), str(error))
+        logger.warning("%s: %s", repr(self._port.connection), str(error))
         if error.__cause__ is not None:
             self.handler_errors += 1
             self._note("encode_error", "encode_error", error.__cause__)
-            if self._engine.responder.error_handlers:
-                report(self._engine, "encode_error", None, error.__cause__)
+            self._report("encode_error", None, error.__cause__)
 
     def lost(self, error: BaseException) -> None:
         """Log the end or the loss of a connection, at level INFO."""
         if logger.isEnabledFor(logging.INFO):
-            logger.info("%s: %s", repr(self._engine.connection), str(error))
+            logger.info("%s: %s", repr(self._port.connection), str(error))
+
+    def limit_reports(self) -> None:
+        """Give the functions of ``on_error`` that are running a last deadline, because the connection is over."""
+        last = trio.current_time() + REPORT_TIMEOUT
+        for scope in self._reports or ():
+            scope.deadline = min(scope.deadline, last)
+
+    def log_repeats(self) -> None:
+        """Log the failures that were only counted so far, if this connection has a log of its own."""
+        if self.own is not None:
+            self.own.log_repeats(trio.current_time())
+
+    def _note(self, identity: Hashable, name: str, error: BaseException) -> None:
+        port, log = self._port, self._shared or self.own
+        if log is None:
+            log = self.own = FailureLog()
+        log.note(identity, name, error, port.connection, trio.current_time(), port.deadlines)
+
+    def _report(self, interaction: str, route: str | None, error: BaseException) -> None:
+        """Call every function of ``on_error``: a plain one here, an async one in a task."""
+        handlers = self._port.responder.error_handlers
+        if not handlers:
+            return
+        call = self._port.failed_call(interaction, route)
+        for handler in handlers:
+            if handler.kind is Kind.ASYNC and not self._may_report():
+                continue
+            waiting: Any = None
+            with failures_told_to(partial(self.error_function_failed, handler)):
+                waiting = self._port.run_in_context(handler.function, error, call)
+            if inspect.isawaitable(waiting):
+                self._start_report(handler, waiting)
+
+    def _start_report(self, handler: Handler, waiting: Awaitable[object]) -> None:
+        """Await what a function returned in a task, which the end of the connection gives some time."""
+        if not self._may_report():
+            if inspect.iscoroutine(waiting):
+                waiting.close()
+            return
+        scope = trio.CancelScope(shield=True)
+        if self._reports is None:
+            self._reports = {}
+        self._reports[scope] = None
+        if self._port.ended is not None:
+            scope.deadline = trio.current_time() + REPORT_TIMEOUT
+        self._port.start_task(self._finish_report, handler, waiting, scope)
+
+    async def _finish_report(self, handler: Handler, waiting: Awaitable[object], scope: trio.CancelScope) -> None:
+        try:
+            with scope, failures_told_to(partial(self.error_function_failed, handler)):
+                await waiting
+        finally:
+            assert self._reports is not None
+            del self._reports[scope]
+
+    def _may_report(self) -> bool:
+        """Return whether one more async function may be at work; count the one that may not."""
+        if len(self._reports or ()) < MAX_REPORTS:
+            return True
+        self.unreported += 1
+        return False
 
 
 def described(handler: Handler) -> str:
@@ -294,74 +394,3 @@ def described(handler: Handler) -> str:
         return name
     served = f"{name} of {handler.interaction}"
     return served if handler.route is None else f"{served} '{readable(handler.route)}'"
-
-
-MAX_REPORTS = 16
-"""Async functions of one connection that may be at work at once: each keeps the exception that it was told of."""
-REPORT_TIMEOUT = 1.0
-"""Seconds that these get to finish once the connection is over."""
-
-
-@attrs.frozen(kw_only=True)
-class Call:
-    """What a handler was called for: ``route`` of ``interaction`` on ``connection``.
-
-    ``interaction`` is the name of the decorator, as in ``"request_response"``; ``route`` is ``None`` for the handler
-    without a route, and for what has no routes, as ``"setup"``.
-    """
-
-    route: str | None
-    interaction: str
-    connection: Connection
-
-
-def report(engine: Engine, interaction: str, route: str | None, error: BaseException) -> None:
-    """Tell every function that was registered. A plain one is called here, an async one awaited in a task."""
-    call = Call(route=route, interaction=interaction, connection=engine.connection)
-    for handler in engine.responder.error_handlers:
-        if handler.kind is Kind.ASYNC and not _has_room(engine):
-            continue
-        waiting: Any = None
-        with failures_told_to(partial(engine.faults.error_function_failed, handler)):
-            waiting = engine.workers.context.copy().run(handler.function, error, call)
-        if inspect.isawaitable(waiting):
-            _await(engine, handler, waiting)
-
-
-def _await(engine: Engine, handler: Handler, waiting: Awaitable[object]) -> None:
-    """Await what a function returned, in a task that the end of the connection gives some time."""
-    if not _has_room(engine):
-        if inspect.iscoroutine(waiting):
-            waiting.close()
-        return
-    scope = trio.CancelScope(shield=True)
-    if engine.faults.reports is None:
-        engine.faults.reports = {}
-    engine.faults.reports[scope] = None
-    if engine.ended is not None:
-        scope.deadline = trio.current_time() + REPORT_TIMEOUT
-    engine.workers.context.copy().run(engine.nursery.start_soon, _finish, engine, handler, waiting, scope)
-
-
-async def _finish(engine: Engine, handler: Handler, waiting: Awaitable[object], scope: trio.CancelScope) -> None:
-    try:
-        with scope, failures_told_to(partial(engine.faults.error_function_failed, handler)):
-            await waiting
-    finally:
-        assert engine.faults.reports is not None
-        del engine.faults.reports[scope]
-
-
-def _has_room(engine: Engine) -> bool:
-    """Whether one more async function may be at work; one that may not is counted."""
-    if len(engine.faults.reports or ()) < MAX_REPORTS:
-        return True
-    engine.faults.unreported += 1
-    return False
-
-
-def hurry(engine: Engine) -> None:
-    """The connection is over: functions at work get a moment to finish."""
-    last = trio.current_time() + REPORT_TIMEOUT
-    for scope in engine.faults.reports or ():
-        scope.deadline = min(scope.deadline, last)

@@ -6,17 +6,17 @@ import contextvars
 import inspect
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from rsocket_trio.connection.fault_log import is_failure, only_leaf
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.sender import Sender
+from rsocket_trio.connection.stream_port import StreamPort
 from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, StreamObserver
 from rsocket_trio.errors import (
     ApplicationError,
-    ConnectionClosed,
-    ConnectionLost,
     RemoteProtocolError,
     RSocketError,
     StreamError,
@@ -26,8 +26,21 @@ from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interacti
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.engine import Engine
     from rsocket_trio.mux.stream_state import StreamState
+
+
+class NoStream:
+    """Stands for the stream of a handler that serves none: that of metadata for the connection."""
+
+    __slots__ = ("open", "owner")
+
+    id = room = 0
+    interaction = Interaction.FIRE_AND_FORGET
+    requester = left = False
+
+    def __init__(self) -> None:
+        self.owner: object = None
+        self.open = NEITHER
 
 
 class HandlerCall(StreamObserver):
@@ -42,16 +55,16 @@ class HandlerCall(StreamObserver):
         "cancelled",
         "channel",
         "detached",
-        "engine",
         "handler",
         "payload",
+        "port",
         "scope",
         "sender",
         "stream",
     )
 
-    def __init__(self, engine: Engine, stream: StreamState, handler: Handler, payload: Any) -> None:
-        self.engine = engine
+    def __init__(self, port: HandlerPort, stream: StreamState, handler: Handler, payload: Any) -> None:
+        self.port = port
         self.stream = stream
         self.handler = handler
         self.payload = payload
@@ -64,7 +77,7 @@ class HandlerCall(StreamObserver):
     def accept_channel(self) -> None:
         """Open the channel at once, not with the handler's first step: items may follow in the same read."""
         handler = self.handler
-        self.channel = AcceptedChannel(self.engine, self.stream, self.payload, handler.credit, refill=handler.refill)
+        self.channel = AcceptedChannel(self.port, self.stream, self.payload, handler.credit, refill=handler.refill)
         # The call gets the stream's events before the channel does: a cancel stops the handler.
         self.stream.owner = self
 
@@ -73,11 +86,11 @@ class HandlerCall(StreamObserver):
         told = only_leaf(error)
         # A stream that ends by a fault of the peer is no failure of the handler.
         is_the_peers = isinstance(told, RemoteProtocolError) and self.stream.open == NEITHER
-        if not is_the_peers and is_failure(self.engine, told):
-            self.engine.faults.handler_failed(self.handler, error)
+        if not is_the_peers and is_failure(told, self.port.ended):
+            self.port.faults.handler_failed(self.handler, error)
         if not isinstance(told, StreamError):
             told = ApplicationError("internal error")
-        self.engine.fail_stream(self.stream, told)
+        self.port.fail_stream(self.stream, told)
 
     @property
     def _unread(self) -> int:
@@ -108,18 +121,18 @@ class HandlerCall(StreamObserver):
     def on_eof(self) -> None:
         """Handle the end of a half. A handler that runs on after both halves ended still counts as a stream."""
         if self.stream.open == NEITHER:
-            self.engine.workers.mark_detached(self)
+            self.port.workers.mark_detached(self)
 
     def on_error(self, error: RSocketError) -> None:
-        self.engine.workers.mark_detached(self)
-        if self.channel is not None and not self.engine.ended:
+        self.port.workers.mark_detached(self)
+        if self.channel is not None and not self.port.ended:
             # The requester of a channel failed: the handler gets the error when it reads, and is not cancelled.
             self.channel.on_error(error)
         else:
             self.cancel()
 
     def on_cancel(self) -> None:
-        self.engine.workers.mark_detached(self)
+        self.port.workers.mark_detached(self)
         self.cancel()
 
     def on_credit(self) -> None:
@@ -129,21 +142,10 @@ class HandlerCall(StreamObserver):
             self.sender.on_credit()
 
 
-def is_failure(engine: Engine, told: BaseException) -> bool:
-    """Return whether an exception is a fault of the handler: not meant for the peer, nor the end of the connection."""
-    return told.is_fault if isinstance(told, StreamError) else not is_the_end(engine, told)
+class HandlerPort(StreamPort, Protocol):
+    """What the tasks of handlers ask of their connection, beside what streams ask."""
 
-
-def is_the_end(engine: Engine, error: BaseException) -> bool:
-    """Return whether an exception says only that the connection is over."""
-    return engine.ended is not None and isinstance(only_leaf(error), ConnectionLost | ConnectionClosed)
-
-
-def only_leaf(error: BaseException) -> BaseException:
-    """Return the single exception inside of groups, or the first group that holds more than one."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
+    workers: Workers
 
 
 class Unfinished:
@@ -193,12 +195,12 @@ async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[Payloa
 
 async def _respond(call: HandlerCall) -> None:
     reply = as_payload(await call.handler.function(call.payload))
-    engine, stream = call.engine, call.stream
+    port, stream = call.port, call.stream
     size = len(reply.data) if reply.metadata is None else reply.size
-    while stream.open & SENDING and not engine.has_room(size):
-        await engine.request_queue.wait_for_room(size)
+    while stream.open & SENDING and not port.session.outbox.has_room(size):
+        await port.request_queue.wait_for_room(size)
     if stream.open & SENDING:
-        engine.answer(stream, reply)
+        port.answer(stream, reply)
 
 
 async def _forget(call: HandlerCall) -> None:
@@ -206,7 +208,7 @@ async def _forget(call: HandlerCall) -> None:
 
 
 async def _stream(call: HandlerCall) -> None:
-    call.sender = sender = Sender(call.engine, call.stream)
+    call.sender = sender = Sender(call.port, call.stream)
     if call.handler.kind is Kind.GENERATOR:
         await drive(call.handler.function(call.payload), sender.send)
     else:
@@ -214,19 +216,19 @@ async def _stream(call: HandlerCall) -> None:
     if call.stream.interaction is Interaction.REQUEST_SUBSCRIPTION:
         # A subscription has no COMPLETE.
         raise ApplicationError("subscription ended")
-    call.engine.complete_stream(call.stream)
+    call.port.complete_stream(call.stream)
 
 
 async def _channel(call: HandlerCall) -> None:
-    engine, stream, channel = call.engine, call.stream, call.channel
+    port, stream, channel = call.port, call.stream, call.channel
     assert channel is not None
     try:
         await call.handler.function(channel)
     finally:
         channel.discard()
-    engine.complete_stream(stream)
+    port.complete_stream(stream)
     if stream.open & RECEIVING:
-        engine.cancel_stream(stream)
+        port.cancel_stream(stream)
 
 
 # The coroutines that a worker awaits; ``HandlerCall.fail`` turns their exceptions into the end of the stream.
@@ -278,18 +280,18 @@ class Workers:
         "_detached",
         "_done",
         "_ending",
-        "_engine",
         "_idle",
         "_idle_limit",
         "_line",
         "_nursery",
+        "_port",
         "context",
         "finished",
     )
 
-    def __init__(self, engine: Engine, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
+    def __init__(self, port: HandlerPort, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
         self.context = context
-        self._engine = engine
+        self._port = port
         self._nursery = nursery
         self._idle_limit = idle_limit
         self._idle: list[Worker] = []
@@ -333,7 +335,7 @@ class Workers:
         """A handler's stream is over before the handler is: it goes on counting as a stream."""
         if not call.detached:
             call.detached = True
-            self._engine.session.detached += 1
+            self._port.session.detached += 1
 
     def detach(self, call: HandlerCall) -> None:
         """A handler that answers nobody: it counts as a stream, and gets a moment when the connection ends."""
@@ -424,8 +426,8 @@ class Workers:
                 await self._next_call(worker)
 
     def _fail(self, handler: Handler, error: Exception) -> None:
-        if is_failure(self._engine, only_leaf(error)):
-            self._engine.faults.handler_failed(handler, error)
+        if is_failure(only_leaf(error), self._port.ended):
+            self._port.faults.handler_failed(handler, error)
 
     async def _next_call(self, worker: Worker) -> HandlerCall | None:
         """The next call in line, or one that comes later; ``None`` at once when enough tasks wait already."""
@@ -458,7 +460,7 @@ class Workers:
         if call.stream.owner is call:
             call.stream.owner = None
         if call.detached:
-            self._engine.session.detached -= 1
+            self._port.session.detached -= 1
         if call in self._detached:
             del self._detached[call]
             self._done.wake_all()

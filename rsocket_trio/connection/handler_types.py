@@ -13,8 +13,7 @@ from rsocket_trio.payload import BytesLike, Payload, PayloadLike
 from rsocket_trio.terms import Lease, Setup
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
-    from rsocket_trio.connection.fault_log import Call
+    from rsocket_trio.connection.connection import Call, Connection
     from rsocket_trio.connection.streams import Channel, Outgoing
 
 

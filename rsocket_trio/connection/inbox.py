@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -14,51 +15,77 @@ from rsocket_trio.mux.flow_control import Window, checked_request_n
 from rsocket_trio.payload import MetadataPush, Payload
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.engine import Engine
     from rsocket_trio.mux.stream_state import StreamState
+
+
+class InboxPort(Protocol):
+    """What an inbox asks of its connection. None of these waits."""
+
+    def request_n(self, stream: StreamState, amount: int) -> None:
+        """Grant the peer credit for so many more items."""
+        ...
+
+    def cancel_stream(self, stream: StreamState) -> None:
+        """Cancel a stream, if it has not ended."""
+        ...
+
+    def count_dropped(self) -> None:
+        """Count a message that was refused."""
+        ...
 
 
 class ReceiveBudget:
     """The bytes that all streams of a connection received and their readers have not taken yet.
 
     Above the limit no new credit is granted; inboxes without credit are kept until readers caught up. In protocols
-    without credit each item counts ``overhead`` bytes more, and reading pauses until readers have made room for half
-    of the limit, unless messages have a budget each; ``is_blocking`` says that reading pauses. ``readings`` counts the
-    reads, ``is_awaited`` says that an inbox or the link waits for a smaller sum.
+    without credit each item counts ``overhead`` bytes more, and reading pauses above ``pause_above`` bytes until
+    readers have made room for half of the limit, unless messages have a budget each. ``readings`` counts the reads,
+    ``is_awaited`` says that an inbox or the link waits for a smaller sum.
     """
 
     __slots__ = (
         "_deferred",
         "_limit",
-        "_pauses",
-        "_relieve",
+        "_resume",
         "is_awaited",
-        "is_blocking",
         "overhead",
+        "pause_above",
         "readings",
         "size",
     )
 
     def __init__(self, limit: int, *, counts_items: bool = False, pauses: bool = False) -> None:
         self._limit = limit
-        self._pauses = pauses
         self.is_awaited = False
-        self.is_blocking = False
+        self.pause_above = limit if pauses else math.inf
         self._deferred: dict[Inbox, None] = {}
-        self._relieve: Callable[[], None] | None = None
+        self._resume: Callable[[], None] | None = None
         self.overhead = ENTRY_OVERHEAD if counts_items else 0
         self.readings = 0
         self.size = 0
 
-    def blocks(self, relieve: Callable[[], None]) -> bool:
-        """Return whether reading must pause; if so, ``relieve`` is called when it may go on."""
-        if not self._pauses or self.size <= (self._limit // 2 if self._relieve else self._limit):
-            self._relieve = None
-            self.is_blocking = False
-            return False
-        self._relieve = relieve
-        self.is_awaited = self.is_blocking = True
-        return True
+    @property
+    def is_exceeded(self) -> bool:
+        """Whether reading must pause, or go on pausing."""
+        return self.size > self.pause_above
+
+    @property
+    def pauses_reading(self) -> bool:
+        """Whether reading pauses until readers have made room."""
+        return self._resume is not None
+
+    def pause_reading(self, resume: Callable[[], None]) -> None:
+        """Call ``resume`` once readers have made room for half of the limit."""
+        if self._resume is None:
+            self.pause_above = self._limit // 2
+        self._resume = resume
+        self.is_awaited = True
+
+    def resume_reading(self) -> None:
+        """Reading goes on, and pauses again above the whole limit."""
+        if self._resume is not None:
+            self._resume = None
+            self.pause_above = self._limit
 
     @property
     def is_full(self) -> bool:
@@ -79,13 +106,13 @@ class ReceiveBudget:
 
     def notify(self) -> None:
         """Resume reading and grant withheld credit, as far as the smaller sum allows."""
-        if self._relieve is not None and self.size <= self._limit // 2:
-            self._relieve()
+        if self._resume is not None and self.size <= self.pause_above:
+            self._resume()
         if self._deferred and self.size <= self._limit:
             deferred, self._deferred = self._deferred, {}
             for inbox in deferred:
                 inbox.top_up()
-        self.is_awaited = self._relieve is not None or bool(self._deferred)
+        self.is_awaited = self._resume is not None or bool(self._deferred)
 
     def clear(self) -> None:
         """Drop all withheld credit, because the connection is over."""
@@ -108,9 +135,9 @@ class Inbox:
     __slots__ = (
         "_budget",
         "_ended",
-        "_engine",
         "_error",
         "_items",
+        "_port",
         "_reader",
         "_stream",
         "_until_checkpoint",
@@ -118,9 +145,11 @@ class Inbox:
         "_woken",
     )
 
-    def __init__(self, engine: Engine, stream: StreamState, credit: int, *, refill: bool) -> None:
-        self._engine = engine
-        self._budget = engine.receive_budget
+    def __init__(
+        self, port: InboxPort, budget: ReceiveBudget, stream: StreamState, credit: int, *, refill: bool
+    ) -> None:
+        self._port = port
+        self._budget = budget
         self._stream = stream
         self._items: deque[Payload] = deque()
         self._ended = False
@@ -234,13 +263,13 @@ class Inbox:
             return
         amount = self._window.refill()
         if amount:
-            self._engine.request_n(self._stream, amount)
+            self._port.request_n(self._stream, amount)
 
     def request_n(self, amount: int) -> None:
         """Grant credit by hand. Raises ``ValueError`` for a number that can't be said."""
         checked_request_n(amount)
         if not self._ended:
-            self._engine.request_n(self._stream, amount)
+            self._port.request_n(self._stream, amount)
 
     def _credit_of(self, batch: list[Payload]) -> int:
         """How much credit the items of a batch took."""
@@ -280,9 +309,11 @@ class BudgetedInbox(Inbox):
 
     __slots__ = ("_message_budget", "_refused", "_waiting")
 
-    def __init__(self, engine: Engine, stream: StreamState, credit: int, budget: int) -> None:
-        super().__init__(engine, stream, credit, refill=False)
-        self._message_budget = budget
+    def __init__(
+        self, port: InboxPort, budget: ReceiveBudget, stream: StreamState, credit: int, message_budget: int
+    ) -> None:
+        super().__init__(port, budget, stream, credit, refill=False)
+        self._message_budget = message_budget
         self._refused = False
         self._waiting = 0
 
@@ -293,8 +324,8 @@ class BudgetedInbox(Inbox):
         self._waiting += payload.size
         # The first one may be as large as it is: a reader who waits for it is not slow.
         if self._items and (self._waiting > self._message_budget or self._budget.is_full):
-            self._engine.faults.dropped += 1
-            self._engine.cancel_stream(self._stream)
+            self._port.count_dropped()
+            self._port.cancel_stream(self._stream)
             # Even where its end came in the same read and was told already.
             self._refused = self._ended = True
             self._error = Rejected(f"more than {self._message_budget} bytes of a message waited for their reader")
@@ -327,9 +358,11 @@ class PushInbox(Inbox):
 
     _items: deque[Payload | MetadataPush]  # type: ignore[assignment]
 
-    def __init__(self, engine: Engine, stream: StreamState, credit: int, *, refill: bool) -> None:
-        super().__init__(engine, stream, credit, refill=refill)
-        self._limit = engine.session.limits.pending_handlers
+    def __init__(
+        self, port: InboxPort, budget: ReceiveBudget, stream: StreamState, credit: int, *, refill: bool, limit: int
+    ) -> None:
+        super().__init__(port, budget, stream, credit, refill=refill)
+        self._limit = limit
         self._pushes = 0
 
     def push(self, push: MetadataPush) -> bool:

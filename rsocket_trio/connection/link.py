@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
-from rsocket_trio.connection.rules import Rules
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.transports.base import Transport
@@ -20,6 +20,99 @@ DIRECT_WRITES = 4
 costs as much as five writes."""
 CLOSE_TIMEOUT = 1.0
 """Seconds that what is queued gets to be written, and the peer to close, before the transport is cut."""
+
+
+class LinkSession(Protocol):
+    """The session whose frames a link moves.
+
+    ``attention`` says that the owner wants to hear of writes: something rare goes on.
+    """
+
+    outbox: Outbox
+    attention: bool
+
+
+class LinkOwner(Protocol):
+    """The connection that a link serves: what the link asks of it, and what it reports. Nothing here waits.
+
+    Questions change nothing; ``pause_reading`` and ``resume_reading`` are the commands that go with them.
+    """
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether reading must pause."""
+        ...
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a pause of reading would not end without another transport."""
+        ...
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more has to be read."""
+        ...
+
+    @property
+    def is_mid_frame(self) -> bool:
+        """Whether the session holds a part of a frame, beyond the transport."""
+        ...
+
+    @property
+    def progress(self) -> int:
+        """A counter that grows while readers take received items, and handlers finish."""
+        ...
+
+    def after_read(self, frames: Sequence[bytes]) -> bool:
+        """Act on whole frames. Return whether to look at ``is_congested`` and ``is_over`` before the next read."""
+        ...
+
+    def after_write(self) -> None:
+        """Act on a write, or on a look at an empty outbox."""
+        ...
+
+    def on_broken(self, error: RemoteProtocolError) -> None:
+        """Act on a framing error: the transport cannot find the next frame."""
+        ...
+
+    def on_lost(self, error: ConnectionLost) -> None:
+        """Act on the loss of the transport."""
+        ...
+
+    def pause_reading(self) -> None:
+        """Have the link resumed once there is room for more."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Reading goes on."""
+        ...
+
+
+class NoLink:
+    """Stands for the link of a connection without a transport; ``grown`` is called when something is queued."""
+
+    __slots__ = ("_grown",)
+
+    is_awake = has_unread = False
+
+    def __init__(self, grown: Callable[[], object] | None = None) -> None:
+        self._grown = grown
+
+    def wake(self) -> None:
+        """Report that something was queued."""
+        if self._grown is not None:
+            self._grown()
+
+    flush = wake
+
+    def stalled_for(self, now: float) -> float:
+        """Return 0: nothing is read."""
+        return 0.0
+
+    def on_idle(self) -> None:
+        """Do nothing: no task runs."""
+
+    resume = stop = abandon = on_idle
 
 
 class Link:
@@ -40,13 +133,14 @@ class Link:
         "_lost",
         "_nursery",
         "_outbox",
+        "_owner",
         "_paused",
         "_progress_seen",
         "_reading",
         "_reads",
         "_rests",
-        "_rules",
         "_sending",
+        "_session",
         "_stall_since",
         "_transport",
         "_unfinished",
@@ -56,10 +150,13 @@ class Link:
         "is_awake",
     )
 
-    def __init__(self, transport: Transport, outbox: Outbox, rules: Rules, first: Sequence[bytes] = ()) -> None:
+    def __init__(
+        self, transport: Transport, session: LinkSession, owner: LinkOwner, first: Sequence[bytes] = ()
+    ) -> None:
         self._transport = transport
-        self._outbox = outbox
-        self._rules = rules
+        self._session = session
+        self._outbox = session.outbox
+        self._owner = owner
         self._writer: trio.lowlevel.Task | None = None
         self._leaving = False
         self._lost = False
@@ -95,14 +192,16 @@ class Link:
 
     def flush(self) -> None:
         """As ``wake``, but nobody is in the middle of anything: what was put may be written here and now."""
-        # An application's own transport may be one that knows nothing of this.
-        send_at_once = getattr(self._transport, "send_at_once", None)
         if (
-            send_at_once is None
-            or not self._at_once
+            not self._at_once
             or self._nursery is None
             or (self._sending or self._leaving or self._lost or self._broken is not None)
         ):
+            self.wake()
+            return
+        # An application's own transport may be one that knows nothing of this.
+        send_at_once = getattr(self._transport, "send_at_once", None)
+        if send_at_once is None:
             self.wake()
             return
         self._at_once -= 1
@@ -116,7 +215,8 @@ class Link:
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             self._break(error)
             return
-        self._rules.on_written()
+        if self._session.attention:
+            self._owner.after_write()
         self._drained.wake_all()  # reading may pause for what has left now
         if self._unfinished or self._outbox:
             self.wake()
@@ -137,8 +237,8 @@ class Link:
 
     def stalled_for(self, now: float) -> float:
         """Seconds that half a frame, or a pause of reading, has lasted, as seen from one call to the next."""
-        stalled = self._paused or self._transport.mid_frame or self._rules.is_mid_frame
-        progress = self._reads + self._rules.progress
+        stalled = self._paused or self._transport.mid_frame or self._owner.is_mid_frame
+        progress = self._reads + self._owner.progress
         if not stalled or self._stall_since is None or progress != self._progress_seen:
             self._stall_since = now
         self._progress_seen = progress
@@ -169,9 +269,39 @@ class Link:
         self._nursery, self._context = nursery, context
         if self._outbox:
             self.flush()
+        transport, owner = self._transport, self._owner
         try:
+            # No coroutine of its own for the receive task: each on the way to a read costs a connection 250 bytes.
             with self._reading:
-                await self._receive()
+                # A session that goes on may have so much to answer that nothing more is to be read at first.
+                reads = await self._wait_while_congested()
+                if reads and self._first:
+                    frames, self._first = self._first, ()
+                    owner.after_read(frames)
+                    del frames
+                    reads = await self._wait_while_congested()
+                while reads:
+                    try:
+                        frames = await transport.receive()
+                    except RemoteProtocolError as error:
+                        # Without its traceback, which would keep the frames that read for as long as the error is kept.
+                        owner.on_broken(error.with_traceback(None))
+                        break
+                    except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                        self._lose(f"the transport broke: {reason(error)}", error)
+                        break
+                    if not frames:
+                        self._lose("the peer closed the transport", None)
+                        break
+                    if self._lost:
+                        # It came just when the link was given up: the peer heard of a position before it, and sends it
+                        # again.
+                        break
+                    self._reads += 1
+                    looks = owner.after_read(frames)
+                    del frames  # nothing of them is to live until the next ones come
+                    if looks:
+                        reads = await self._wait_while_congested()
             if self._broken is not None:
                 self._lose(f"the transport broke: {reason(self._broken)}", self._broken)
             if not self._lost and not self._may_go():
@@ -187,55 +317,26 @@ class Link:
                     # A write that was on its way ends with the transport.
                     await self._wait_sent()
 
-    async def _receive(self) -> None:
-        transport, rules = self._transport, self._rules
-        # A session that goes on may have so much to answer that nothing more is to be read at first.
-        if not await self._wait_while_congested():
-            return
-        if self._first:
-            frames, self._first = self._first, ()
-            rules.on_frames(frames)
-            del frames
-            if not await self._wait_while_congested():
-                return
-        while not rules.is_over:
-            try:
-                frames = await transport.receive()
-            except RemoteProtocolError as error:
-                # Without its traceback, which would keep the frames that read for as long as the error is kept.
-                rules.on_broken(error.with_traceback(None))
-                return
-            except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-                self._lose(f"the transport broke: {reason(error)}", error)
-                return
-            if not frames:
-                self._lose("the peer closed the transport", None)
-                return
-            if self._lost:
-                # It came just when the link was given up: the peer heard of a position before it, and sends it again.
-                return
-            self._reads += 1
-            rules.on_frames(frames)
-            del frames  # nothing of them is to live until the next ones come
-            if not await self._wait_while_congested():
-                return
-
     async def _wait_while_congested(self) -> bool:
-        """Read nothing while too much waits already. Whether the link is still of use then."""
-        rules = self._rules
-        while rules.is_congested and not rules.is_over:
+        """Read nothing while too much waits already. Return whether anything has to be read then."""
+        owner = self._owner
+        while owner.is_congested and not owner.is_over:
             if self._broken is not None:
                 return False
-            if rules.is_stuck:
+            if owner.is_stuck:
                 self._lose("the store is full, and what would empty it is behind more than may be answered", None)
                 return False
             self._paused = True
+            owner.pause_reading()
+            # Woken by ``resume``, once readers made room, and by every write: replies may have left.
             await self._drained.park()
-        self._paused = False
-        return not self._lost
+        if self._paused:
+            self._paused = False
+            owner.resume_reading()
+        return not self._lost and not owner.is_over
 
     async def _send(self) -> None:
-        transport, outbox, rules = self._transport, self._outbox, self._rules
+        transport, session, outbox = self._transport, self._session, self._outbox
         try:
             while not self._lost:
                 frames = outbox.take()
@@ -245,14 +346,18 @@ class Link:
                     if self._drained.first is not None:
                         # The store may have turned out to be full, and what reading pauses for to be another matter.
                         self._drained.wake_all()
-                    await self._wait_for_frames()
+                    # From here until ``wake`` nothing is found by itself: whoever queues a frame wakes this task.
+                    self._writer = trio.lowlevel.current_task()
+                    self.is_awake = False
+                    await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
                     continue
                 self._writes += 1
                 self._writing = True
                 self._unfinished = False
                 await transport.send(frames)
                 self._writing = False
-                rules.on_written()
+                if session.attention:
+                    self._owner.after_write()
                 if self._drained.first is not None:
                     self._drained.wake_all()
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -267,11 +372,6 @@ class Link:
         self._reading.deadline = trio.current_time() + READ_AFTER_BREAK_TIMEOUT
         self._drained.wake_all()
 
-    async def _wait_for_frames(self) -> None:
-        self._writer = trio.lowlevel.current_task()
-        self.is_awake = False
-        await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
-
     def _abort_wait(self, _: object) -> trio.lowlevel.Abort:
         self._writer = None
         return trio.lowlevel.Abort.SUCCEEDED
@@ -281,7 +381,7 @@ class Link:
             self._lost = True
             lost = ConnectionLost(text)
             lost.__cause__ = cause
-            self._rules.on_lost(lost)
+            self._owner.on_lost(lost)
         self.wake()
 
     def _may_go(self) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
 
 import trio
 
@@ -13,10 +13,6 @@ from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.extensions.blocks import Entry
-
-if TYPE_CHECKING:
-    from rsocket_trio.connection.engine import Engine
-
 
 T = TypeVar("T")
 
@@ -28,22 +24,50 @@ def supported(session: Session, capability: T | None, what: str) -> T:
     return capability
 
 
+class Wakeable(Protocol):
+    """The part of a link that is told when something was queued."""
+
+    @property
+    def is_awake(self) -> bool:
+        """Whether the send task finds by itself what is queued."""
+        ...
+
+    def wake(self) -> None:
+        """Wake the send task."""
+        ...
+
+
+class QueuePort(Protocol):
+    """What the queue asks of its connection."""
+
+    ended: RSocketError | None
+    """Why the connection is over, or ``None``."""
+    peer_draining: bool
+    """Whether the peer takes no new requests."""
+
+    @property
+    def link(self) -> Wakeable:
+        """The link of the current transport."""
+        ...
+
+
 class RequestQueue:
     """Opens streams, in the order of their requests.
 
-    Tasks wait in ``room`` while the outbox is too full, and in ``line`` while they need an id or a permit.
+    Tasks wait in ``_room`` while the outbox is too full, and in ``_line`` while they need an id or a permit. While any
+    task waits, the session has ``attention``: so the connection looks here after each read and each write.
     """
 
-    __slots__ = ("_commands", "_engine", "_handed", "_outbox", "_session", "line", "room")
+    __slots__ = ("_commands", "_handed", "_line", "_outbox", "_port", "_room", "_session")
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._session = engine.session
-        self._commands = engine.session.commands
-        self._outbox = engine.session.outbox
-        self.line = ParkingLot()
+    def __init__(self, port: QueuePort, session: Session) -> None:
+        self._port = port
+        self._session = session
+        self._commands = session.commands
+        self._outbox = session.outbox
+        self._line = ParkingLot()
         self._handed = False
-        self.room = ParkingLot()
+        self._room = ParkingLot()
 
     async def open(
         self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...] = ()
@@ -57,19 +81,16 @@ class RequestQueue:
         self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...]
     ) -> StreamState | None:
         """Open a stream if it need not wait; else return ``None``."""
-        engine = self._engine
+        port = self._port
         if entries:
             supported(self._session, self._session.extension_entries, "extension entries")
         size = len(payload.data) if payload.metadata is None else payload.size
-        if (
-            engine.ended is not None
-            or self._handed
-            or not self._session.opens_at_once
-            or not self._outbox.has_room(size)
-        ):
+        if port.ended is not None or self._handed or not self._session.opens_at_once or not self._outbox.has_room(size):
             return None
         stream: StreamState = self._commands.open(interaction, payload, initial_n, entries=entries)
-        engine.wake()
+        link = port.link
+        if not link.is_awake:
+            link.wake()
         return stream
 
     async def in_turn(
@@ -83,42 +104,53 @@ class RequestQueue:
         stream: StreamState = await self._in_turn(
             payload.size, cost, lambda: self._commands.open(interaction, payload, initial_n, entries=entries)
         )
-        self._engine.wake()
+        self._port.link.wake()
         return stream
 
     async def ping(self, token: Any) -> None:
         """Send a ping, after waiting for a free id if a ping takes one."""
-        self._engine.check_open()
+        self._check_open()
         # A ping needs no permit of a lease.
         leasing = self._session.leasing
         if (leasing is None or leasing.permits is None) and (self._session.is_full or self._handed):
             await self._in_turn(0, 1, lambda: self._session.ping(token))
         else:
             self._session.ping(token)
-        self._engine.wake()
+        self._port.link.wake()
 
     async def wait_for_room(self, size: int) -> None:
         """Wait until the outbox has room for ``size`` bytes. Raise if the connection is gone."""
         while not self._outbox.has_room(size):
-            self._engine.check_open()
-            await self.room.park(size)
-        self._engine.check_open()
+            self._check_open()
+            await self.park_for_room(size)
+        self._check_open()
+
+    def park_for_room(self, size: int) -> Coroutine[Any, Any, Any]:
+        """Wait until a write may have made room for ``size`` bytes; to be awaited at once. A checkpoint."""
+        self._session.attention = True
+        return self._room.park(size)
+
+    def wake_task(self, task: trio.lowlevel.Task) -> None:
+        """Wake this task, if it waits for room."""
+        self._room.wake(task)
+
+    @property
+    def has_waiters(self) -> bool:
+        """Whether any task waits for room, an id or a permit."""
+        return self._room.first is not None or self._line.first is not None
 
     def grant_next(self) -> None:
         """Grant the task that waits longest its permit; it grants the next one after opening its stream."""
-        first = self.line.first
+        first = self._line.first
         if first is None or self._handed or not self._outbox.has_room(0):
             return  # one at a time: of two tasks woken together either may run first
         if self._take_permit(first.size):
             self._handed = True
-            self.line.wake_one(True)
+            self._line.wake_one(True)
 
     def on_written(self) -> None:
-        """Wake the tasks that wait longest after a write, as many as may find room.
-
-        Needed only while a task waits in ``room`` or in ``line``.
-        """
-        room, outbox = self.room, self._outbox
+        """Wake the tasks that wait longest after a write, as many as may find room."""
+        room, outbox = self._room, self._outbox
         if room.first is not None:
             if outbox.size:
                 # Another write is certain to follow, so thousands of tasks need not be woken for the room of four.
@@ -129,8 +161,8 @@ class RequestQueue:
 
     def wake_all(self) -> None:
         """Wake all waiting tasks, because the connection drains or is over."""
-        self.line.wake_all()
-        self.room.wake_all()
+        self._line.wake_all()
+        self._room.wake_all()
 
     async def _in_turn(self, size: int, cost: int, act: Callable[[], T]) -> T:
         """Call ``act`` once room and permit are there, then grant the next task in the line."""
@@ -141,29 +173,34 @@ class RequestQueue:
             self.grant_next()
 
     async def _wait(self, size: int, cost: int) -> None:
-        session, engine = self._session, self._engine
+        session, port = self._session, self._port
         handed = False
         while True:
-            if engine.ended is not None or session.draining:
+            if port.ended is not None or session.draining:
                 if not handed:
                     await trio.lowlevel.checkpoint()
                 raise self._refusal()
             if handed:
                 return
             if not self._outbox.has_room(size):
-                await self.room.park(size)
-            elif self.line.first is not None or self._handed or not self._take_permit(cost):
+                await self.park_for_room(size)
+            elif self._line.first is not None or self._handed or not self._take_permit(cost):
                 # A later request must not take the permit, or the id, of those that wait.
-                handed = bool(await self.line.park(cost))
+                session.attention = True
+                handed = bool(await self._line.park(cost))
                 if handed:
                     self._handed = False
             else:
                 return
 
+    def _check_open(self) -> None:
+        if self._port.ended is not None:
+            raise fresh_copy(self._port.ended)
+
     def _refusal(self) -> RSocketError:
         """Return the error of requests that are refused because the connection is closing or over."""
-        engine, ended = self._engine, self._engine.ended
-        if engine.peer_draining and (ended is None or isinstance(ended, ConnectionClosed)):
+        port, ended = self._port, self._port.ended
+        if port.peer_draining and (ended is None or isinstance(ended, ConnectionClosed)):
             return Drained("the connection is closing: no new requests" if ended is None else str(ended))
         return ConnectionClosed("the connection is closing: no new requests") if ended is None else fresh_copy(ended)
 

@@ -7,15 +7,22 @@ import random
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import attrs
 import trio
 
+from rsocket_trio.connection.inbox import ReceiveBudget
 from rsocket_trio.connection.parking_lot import ParkingLot
-from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError
+from rsocket_trio.connection.request_queue import RequestQueue
+from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume, RemoteProtocolError, RSocketError
+from rsocket_trio.limits import charged
 from rsocket_trio.mux.framing import Framing
+from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
 from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
+from rsocket_trio.rsocket.resume_positions import ResumeRequest
+from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.base import Transport
 
@@ -177,3 +184,133 @@ class ResumeListener:
             yield resumed
         finally:
             resumed.done.set()
+
+
+class ResumePort(Protocol):
+    """What a server asks of a connection whose client may come back."""
+
+    is_suspended: bool
+    """Whether the session has no transport."""
+    ended: RSocketError | None
+    """Why the connection is over, or ``None``."""
+    receive_budget: ReceiveBudget
+    request_queue: RequestQueue
+
+    def wake(self) -> None:
+        """Wake the send task, after something was queued."""
+        ...
+
+    def watch_growth(self, grown: Callable[[], object]) -> None:
+        """Have a function called whenever something is queued while the session is suspended."""
+        ...
+
+    def replace_link(self, error: ConnectionLost) -> None:
+        """Abandon the transport, which is of no more use, until there is another."""
+        ...
+
+    def lose(self, error: ConnectionLost) -> None:
+        """End the session without its peer."""
+        ...
+
+    def end(self, error: RSocketError) -> None:
+        """End the connection with this error."""
+        ...
+
+
+STREAM = 4096
+"""Bytes that an open stream with its handler counts."""
+
+
+class ResumableConnection:
+    """A server's connection whose client may come back, with ``token`` once it has one."""
+
+    __slots__ = ("_listener", "_port", "_session", "token")
+
+    def __init__(self, port: ResumePort, session: Session, listener: ResumeListener) -> None:
+        self.token: bytes | None = None
+        self._port = port
+        self._session = session
+        self._listener = listener
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether it waits for its client, without a transport and with none to come."""
+        return self._port.is_suspended and not self._listener.is_offered and not self.is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is not to be resumed any more, although its handlers may still finish."""
+        return self._port.ended is not None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes that its client costs while it is away: what is to be sent (again), what was received and is held, not
+        whole or not read, each entry with what holding it costs, and its open streams."""
+        session, resumption = self._session, self._session.resume_handshake.positions
+        outbox = session.outbox
+        sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
+        kept = resumption.store.size if resumption is not None else 0
+        streams = session.open_streams()
+        unread = sum([stream.owner._unread for stream in streams if stream.owner is not None])
+        pieces = sum([stream.assembly.pieces for stream in streams if stream.assembly is not None])
+        unfinished = charged(session.table.reassembling, pieces)
+        received = session.held_size + unfinished + charged(self._port.receive_budget.size, unread)
+        return sent + kept + received + STREAM * len(session.table)
+
+    @property
+    def live_bytes(self) -> int:
+        """What is known of what it keeps to send (again), while its client is connected."""
+        return self._outbox.counted
+
+    def share(self, shared: Shared) -> None:
+        """Share a limit of what is kept to send (again) with the others whose clients are connected."""
+        self._outbox.share(shared, self)
+
+    def ask(self) -> None:
+        """The client should say what it has, for a sender waits until less is kept."""
+        if self._outbox.ask():
+            self._port.wake()
+
+    def on_room(self) -> None:
+        """Senders may go on."""
+        self._port.request_queue.on_written()
+
+    @property
+    def _outbox(self) -> RetainingOutbox:
+        outbox = self._session.outbox
+        assert isinstance(outbox, RetainingOutbox)
+        return outbox
+
+    @property
+    def is_let_in(self) -> bool:
+        """Whether the application has taken the client."""
+        return self._session.is_open
+
+    def check(self, back: ResumeRequest) -> None:
+        """Raise ``RejectedResume`` for a client that can't go on from its positions."""
+        self._session.resume_handshake.check(back)
+
+    def adopt(self, back: ResumeRequest, resumed: ResumedTransport) -> None:
+        """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23).
+
+        Raises ``RejectedResume`` where whoever heard that the old one is lost ended the session.
+        """
+        # Offered first: the session does not wait for a client that is here.
+        self._listener.offer(resumed)
+        self._port.replace_link(ConnectionLost("the client came back on another transport"))
+        if self.is_over:
+            self._listener.let_go()
+            raise RejectedResume("unknown resume token")
+        self._session.resume_handshake.take(back, trio.current_time())
+
+    def watch(self, grown: Callable[[ResumableConnection], object]) -> None:
+        """Have a function called whenever something is queued while it waits for its client."""
+        self._port.watch_growth(partial(grown, self))
+
+    def lose(self, error: ConnectionLost) -> None:
+        """The session ends without its client."""
+        self._port.lose(error)
+
+    def leave(self, closed: ConnectionClosed) -> None:
+        """This side ends the session, whose client can't be told."""
+        self._port.end(closed)

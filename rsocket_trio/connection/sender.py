@@ -13,7 +13,7 @@ from rsocket_trio.mux.stream_state import SENDING
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
 
 
@@ -24,13 +24,13 @@ ITEMS_PER_TURN = 128
 class Sender:
     """Sends items on one stream. Several tasks may send; each waits its turn."""
 
-    __slots__ = ("_commands", "_engine", "_outbox", "_parking", "_sent", "_stream", "_wants_room", "completed", "error")
+    __slots__ = ("_commands", "_outbox", "_parking", "_port", "_sent", "_stream", "_wants_room", "completed", "error")
 
-    def __init__(self, engine: Engine, stream: StreamState) -> None:
-        self._engine = engine
+    def __init__(self, port: StreamPort, stream: StreamState) -> None:
+        self._port = port
         self._stream = stream
-        self._commands = engine.session.commands
-        self._outbox = engine.session.outbox
+        self._commands = port.session.commands
+        self._outbox = port.session.outbox
         self._parking: ParkingLot | None = None
         self._wants_room: set[trio.lowlevel.Task] | None = None
         self._sent = 0
@@ -45,7 +45,7 @@ class Sender:
     async def send(self, payload: PayloadLike) -> None:
         """Send one item, waiting for credit and room. A send that is cancelled has sent nothing."""
         item = payload if type(payload) is Payload else as_payload(payload)
-        stream, engine = self._stream, self._engine
+        stream, port = self._stream, self._port
         self._sent += 1
         if self._sent % ITEMS_PER_TURN:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -62,13 +62,13 @@ class Sender:
             else:
                 await self._wait_for_room(size)
         self._commands.send_item(stream, item)
-        link = engine.link
-        if link is None or not link.is_awake or engine.is_suspended:
-            engine.wake()
+        link = port.link
+        if not link.is_awake:
+            link.wake()
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order. What was sent stays sent when a later one is cancelled, or can't be sent."""
-        stream, engine = self._stream, self._engine
+        stream, port = self._stream, self._port
         put, has_room = self._commands.send_item, self._outbox.has_room
         await trio.lowlevel.checkpoint()
         turn = ITEMS_PER_TURN
@@ -79,13 +79,13 @@ class Sender:
                 turn -= 1
                 if not turn or stream.room <= 0 or not stream.open & SENDING or not has_room(size):
                     # What was put goes out while this waits: a wake for each item would cost as much as a send.
-                    engine.wake()
+                    port.link.wake()
                     turn = ITEMS_PER_TURN
                     await trio.lowlevel.checkpoint()
                     await self._wait_to_send(size)
                 put(stream, item)
         finally:
-            engine.wake()
+            port.link.wake()
 
     async def wait_room(self, beyond: int) -> int:
         """Wait until more than ``beyond`` items may be sent, and return how many."""
@@ -99,17 +99,17 @@ class Sender:
 
     async def push(self, push: MetadataPush) -> None:
         """Send metadata for the stream, waiting for room. Raises ``Unsupported`` where the dialect has none."""
-        stream, engine = self._stream, self._engine
+        stream, port = self._stream, self._port
         await trio.lowlevel.checkpoint()
-        await engine.request_queue.wait_for_room(len(push.metadata))
+        await port.request_queue.wait_for_room(len(push.metadata))
         if not stream.open:
             raise fresh_copy(self.error) if self.error is not None else Canceled("the stream is over")
-        engine.push_on(stream, push)
+        port.push_on(stream, push)
 
     async def wait_closed(self) -> None:
         """Wait until nothing more can be sent, for whatever reason."""
         await trio.lowlevel.checkpoint()
-        while self._stream.open & SENDING and self._engine.ended is None:
+        while self._stream.open & SENDING and self._port.ended is None:
             await self._waiters().park()
 
     def on_credit(self) -> None:
@@ -118,12 +118,12 @@ class Sender:
             self._parking.wake_all()
         if self._wants_room and not self._stream.open & SENDING:
             for task in tuple(self._wants_room):
-                self._engine.request_queue.room.wake(task)
+                self._port.request_queue.wake_task(task)
 
     def _check(self) -> None:
         """Raise when nothing can be sent any more."""
         stream = self._stream
-        self._engine.check_open()
+        self._port.check_open()
         if not stream.open & SENDING:
             if self.completed:
                 raise LocalProtocolError(f"stream {stream.id} was completed by this side already")
@@ -149,7 +149,7 @@ class Sender:
         task = trio.lowlevel.current_task()
         self._wants_room.add(task)
         try:
-            await self._engine.request_queue.room.park(size)
+            await self._port.request_queue.park_for_room(size)
         finally:
             self._wants_room.discard(task)
 

@@ -18,7 +18,7 @@ from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, 
 from rsocket_trio.rsocket.extensions.blocks import Entry
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
 
 
@@ -114,11 +114,11 @@ class Incoming(StreamObserver):
     the items that came before it.
     """
 
-    __slots__ = ("_credit", "_engine", "_entries", "_inbox", "_interaction", "_refill", "_stream", "request")
+    __slots__ = ("_credit", "_entries", "_inbox", "_interaction", "_port", "_refill", "_stream", "request")
 
     def __init__(
         self,
-        engine: Engine,
+        port: StreamPort,
         interaction: Interaction,
         request: Payload,
         credit: int,
@@ -126,7 +126,7 @@ class Incoming(StreamObserver):
         refill: bool,
         entries: tuple[Entry, ...] = (),
     ) -> None:
-        self._engine = engine
+        self._port = port
         self._interaction = interaction
         self._credit = credit
         self._refill = refill
@@ -141,9 +141,7 @@ class Incoming(StreamObserver):
         need_trio()
         await trio.lowlevel.checkpoint()
         # There is no checkpoint between the opening and the owner's registration, so no event is missed.
-        self._attach(
-            await self._engine.request_queue.open(self._interaction, self.request, self._credit, self._entries)
-        )
+        self._attach(await self._port.request_queue.open(self._interaction, self.request, self._credit, self._entries))
         return self
 
     async def __aexit__(
@@ -193,7 +191,7 @@ class Incoming(StreamObserver):
 
         Raise ``Unsupported`` in every dialect but ReactiveSocket 0.0.
         """
-        await Sender(self._engine, self._opened()[0]).push(MetadataPush(as_bytes(metadata), metadata_type))
+        await Sender(self._port, self._opened()[0]).push(MetadataPush(as_bytes(metadata), metadata_type))
 
     def on_item(self, payload: Payload, complete: bool) -> None:
         self._opened()[1].put(payload, complete)
@@ -213,13 +211,14 @@ class Incoming(StreamObserver):
         stream.owner = self
 
     def _new_inbox(self, stream: StreamState) -> Inbox:
-        budget = self._engine.session.dialect.message_budget
-        if budget is not None:
-            return BudgetedInbox(self._engine, stream, self._credit, budget)
-        return Inbox(self._engine, stream, self._credit, refill=self._refill)
+        port = self._port
+        message_budget = port.session.dialect.message_budget
+        if message_budget is not None:
+            return BudgetedInbox(port, port.receive_budget, stream, self._credit, message_budget)
+        return Inbox(port, port.receive_budget, stream, self._credit, refill=self._refill)
 
     def _leave(self, stream: StreamState, *, clean: bool) -> None:
-        self._engine.cancel_stream(stream)
+        self._port.cancel_stream(stream)
 
     async def _not_opened(self) -> Payload:
         return await self._opened()[1].get()
@@ -247,7 +246,8 @@ class IncomingWithPushes(Incoming):
         return isinstance(inbox, PushInbox) and inbox.push(push)
 
     def _new_inbox(self, stream: StreamState) -> Inbox:
-        return PushInbox(self._engine, stream, self._credit, refill=self._refill)
+        port, limit = self._port, self._port.session.limits.pending_handlers
+        return PushInbox(port, port.receive_budget, stream, self._credit, refill=self._refill, limit=limit)
 
 
 class Channel(Incoming):
@@ -262,7 +262,7 @@ class Channel(Incoming):
 
     def __init__(
         self,
-        engine: Engine,
+        port: StreamPort,
         interaction: Interaction,
         request: Payload,
         credit: int,
@@ -270,7 +270,7 @@ class Channel(Incoming):
         refill: bool,
         entries: tuple[Entry, ...] = (),
     ) -> None:
-        super().__init__(engine, interaction, request, credit, refill=refill, entries=entries)
+        super().__init__(port, interaction, request, credit, refill=refill, entries=entries)
         self._sender = None
 
     @property
@@ -314,9 +314,9 @@ class Channel(Incoming):
         sender = self._sending()
         await trio.lowlevel.checkpoint()
         if not sender.completed:
-            self._engine.check_open()
+            self._port.check_open()
             stream = self._opened()[0]
-            self._engine.complete_stream(stream)
+            self._port.complete_stream(stream)
             sender.completed = True
             sender.on_credit()
             if stream.owner is not None:
@@ -342,13 +342,13 @@ class Channel(Incoming):
 
     def _attach(self, stream: StreamState) -> None:
         super()._attach(stream)
-        self._sender = Sender(self._engine, stream)
+        self._sender = Sender(self._port, stream)
 
     def _leave(self, stream: StreamState, *, clean: bool) -> None:
         if clean and stream.open == SENDING:
-            self._engine.complete_stream(stream)
+            self._port.complete_stream(stream)
         else:
-            self._engine.cancel_stream(stream)
+            self._port.cancel_stream(stream)
         sender = self._sending()
         sender.completed = True
         sender.on_credit()
@@ -364,11 +364,11 @@ class AcceptedChannel(Channel):
 
     __slots__ = ()
 
-    def __init__(self, engine: Engine, stream: StreamState, request: Payload, credit: int, *, refill: bool) -> None:
-        super().__init__(engine, stream.interaction, request, credit, refill=refill)
+    def __init__(self, port: StreamPort, stream: StreamState, request: Payload, credit: int, *, refill: bool) -> None:
+        super().__init__(port, stream.interaction, request, credit, refill=refill)
         self._attach(stream)
         if stream.open & RECEIVING:
-            engine.request_n(stream, credit)  # RS10-SEQ-07
+            port.request_n(stream, credit)  # RS10-SEQ-07
         else:
             self.on_complete()
 
@@ -376,23 +376,23 @@ class AcceptedChannel(Channel):
 class PendingResponse(StreamObserver):
     """The parked task of a request/response, without a scope, event or task of its own."""
 
-    __slots__ = ("_engine", "_stream", "_task")
+    __slots__ = ("_port", "_stream", "_task")
 
-    def __init__(self, task: trio.lowlevel.Task, engine: Engine, stream: StreamState) -> None:
+    def __init__(self, task: trio.lowlevel.Task, port: StreamPort, stream: StreamState) -> None:
         self._task: trio.lowlevel.Task | None = task
-        self._engine = engine
+        self._port = port
         self._stream = stream
 
     def abort(self, _: object) -> trio.lowlevel.Abort:
         """Cancel the request, because its task was cancelled."""
         self._stream.owner = None
-        self._engine.cancel_stream(self._stream)
+        self._port.cancel_stream(self._stream)
         return trio.lowlevel.Abort.SUCCEEDED
 
     def on_item(self, payload: Payload, complete: bool) -> None:
         stream = self._stream
         stream.owner = None  # nothing more comes, and a reference cycle would wait for the garbage collector
-        self._engine.session.outbox.on_answer(stream)
+        self._port.session.outbox.on_answer(stream)
         task, self._task = self._task, None
         if task is not None:
             trio.lowlevel.reschedule(task, outcome.Value(payload))

@@ -100,7 +100,8 @@ class Outbox:
 
     ``size`` is the bytes in the queues, ``entries`` what they are in, ``charge`` what both count towards the limit.
     Replies (answers that the peer provokes) are counted apart, in ``reply_size`` and ``reply_frames``. ``drained`` is
-    called when a queue that has ended becomes empty. ``is_acknowledged`` says that the peer has read all that left.
+    called when a queue that has ended becomes empty. ``has_urgent`` says that frames beside the queues may wait, which
+    the send task was not told of. ``is_acknowledged`` says that the peer has read all that left.
     """
 
     __slots__ = (
@@ -115,6 +116,7 @@ class Outbox:
         "_urgent",
         "bulk_size",
         "entries",
+        "has_urgent",
         "is_acknowledged",
         "reply_size",
         "small_size",
@@ -140,6 +142,7 @@ class Outbox:
         self.small_size = 0
         self.bulk_size = 0
         self.entries = 0
+        self.has_urgent = False
         self.reply_size = 0
 
     def __bool__(self) -> bool:
@@ -196,6 +199,7 @@ class Outbox:
         self._held = False
         self._introduced = True
         self._urgent.insert(0, first)
+        self.has_urgent = True
 
     def drop_held(self) -> None:
         """Forget what was held, beside replies; does nothing where nothing is held."""
@@ -207,10 +211,12 @@ class Outbox:
     def put_urgent(self, frame: Urgent) -> None:
         """Put a frame that overtakes all queues."""
         self._urgent.append(frame)
+        self.has_urgent = True
 
     def put_reply(self, frame: bytes) -> None:
         """Put an answer that the peer provoked; it overtakes all queues as well."""
         self._replies.append(frame)
+        self.has_urgent = True
         self.reply_size += len(frame)
 
     def put_final(self, frame: bytes) -> None:
@@ -283,6 +289,7 @@ class Outbox:
     def put_signal(self, frame: bytes) -> None:
         """Put a frame that concerns this transport only; it overtakes all queues."""
         self._urgent.append(frame)
+        self.has_urgent = True
 
     def take(self, limit: int = WRITE_SIZE, room: int | None = None) -> list[EncodedFrame]:
         """The frames of the next write: at most ``limit`` bytes, or one larger frame; never more than ``room``."""
@@ -293,6 +300,7 @@ class Outbox:
         if self._urgent or self._replies:
             self.mark_unacknowledged()
             total = self._take_urgent(frames, limit, room)
+        self.has_urgent = bool(self._urgent or self._replies)
         if self._introduced:
             self._introduced = False
             total = 0

@@ -356,6 +356,7 @@ class RetainingOutbox(Outbox):
         self.asked = True
         self.mark_unacknowledged()
         self._signals.append(self._half_full())
+        self.has_urgent = True
         return True
 
     def on_trimmed(self) -> None:
@@ -402,12 +403,14 @@ class RetainingOutbox(Outbox):
         if first is not None:
             self._signals.append(first)
         self._again = deque(self.store.kept())
+        self.has_urgent = True
         self.asked = self.is_stalled = False
 
     def release(self, first: bytes) -> None:
         """Release the held frames, behind this one."""
         self._held = False
         self._signals.appendleft(first)
+        self.has_urgent = True
 
     def drop_held(self) -> None:
         """Drop the held frames except replies. Do nothing if none are held."""
@@ -418,6 +421,7 @@ class RetainingOutbox(Outbox):
     def put_signal(self, frame: bytes) -> None:
         """Put a frame that has no position: it leaves even if the store is full."""
         self._signals.append(frame)
+        self.has_urgent = True
 
     def take(self, limit: int = WRITE_SIZE, room: int | None = None) -> list[EncodedFrame]:
         """Return the frames of the next write."""

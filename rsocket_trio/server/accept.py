@@ -29,14 +29,14 @@ from rsocket_trio.connection.recording import (
     session_over,
     with_lengths,
 )
-from rsocket_trio.connection.resumption import ResumedTransport, ResumeListener
-from rsocket_trio.connection.sessions import Resumable, Sessions
+from rsocket_trio.connection.resumption import ResumableConnection, ResumedTransport, ResumeListener
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
 from rsocket_trio.mux.recording import Recording
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
 from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.server.options import StreamServeOptions
+from rsocket_trio.server.session_registry import SessionRegistry
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.listen import Accepted, AcceptedStream
@@ -67,7 +67,7 @@ class Server:
             options["streamux"],
             resume,
         )
-        self.sessions = Sessions(resume) if resume is not None else None
+        self.sessions = SessionRegistry(resume) if resume is not None else None
         self.limits = options["limits"]
         self.connections: set[Connection] = set()
         self.draining = False
@@ -218,7 +218,7 @@ class Server:
 
     def _begin(
         self, transport: Transport, end: ServerProtocolFactory
-    ) -> tuple[Connection, Resumable | None, ResumeListener | None]:
+    ) -> tuple[Connection, ResumableConnection | None, ResumeListener | None]:
         """Make a connection for this client, resumable if its SETUP asks for that."""
         begun = end.begin(trio.current_time())
         if end.resume is None:

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import trio
 
 from rsocket_trio.client.open import Connected, as_transport
-from rsocket_trio.connection.handler_tasks import only_leaf
+from rsocket_trio.connection.fault_log import only_leaf
 from rsocket_trio.connection.loops import need_trio, refuse_asyncio
 from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.responder import Responder

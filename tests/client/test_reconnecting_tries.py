@@ -17,6 +17,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.protocols import STREAMUX
+from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.transports.memory import listen_memory
 from tests.client.reconnecting import DELAYS, EXACT, URI, Told, service
 from tests.connection.pairs import settle
@@ -111,8 +112,8 @@ async def test_a_connection_in_the_very_turn_in_which_the_time_is_over_is_too_la
     on_answered = Engine.on_answered
     told = Told()
 
-    def answered_late(self: Engine) -> None:
-        on_answered(self)
+    def answered_late(self: Engine, entries: tuple[Entry, ...]) -> None:
+        on_answered(self, entries)
         if self.session.client and len(told.tries) == 1:
             autojump_clock.jump(2)  # a turn that takes longer than the try may
 

@@ -129,7 +129,7 @@ async def test_an_early_item_of_a_requester_is_delivered_and_is_not_charged_late
             await peer.send(spoken.theirs(at, number))
         await settle()
         assert reading.got == [b"early", b"1", b"2", b"3", b"4", b"5"]
-        faults = reading.channel._engine.faults
+        faults = reading.channel._port.faults
         assert faults.peer_faults == 1
         await peer.send(spoken.theirs(at, b"6"))
         await peer.expect_error(at, raw.INVALID)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from rsocket_trio import Channel, ConnectionLost, Incoming, Keepalive, Limits, Responder
-from rsocket_trio.connection.connection import Connection
+from rsocket_trio import Channel, Connection, ConnectionLost, Incoming, Keepalive, Limits, Responder, current_connection
 from tests.conformance.raw import (
     KEEPALIVE,
     RS10,
@@ -61,12 +60,12 @@ async def at_a_client(**options: Any) -> AsyncIterator[End]:
 @asynccontextmanager
 async def at_a_server(**options: Any) -> AsyncIterator[End]:
     responder = Responder()
-    held: list[Channel] = []
+    held: list[tuple[Channel, Connection]] = []
     left = trio.Event()
 
     @responder.request_channel(initial_request_n=2)
     async def hold(channel: Channel) -> None:
-        held.append(channel)
+        held.append((channel, current_connection()))
         await left.wait()
 
     times = options.pop("keepalive", Keepalive())
@@ -74,7 +73,7 @@ async def at_a_server(**options: Any) -> AsyncIterator[End]:
         interval, lifetime = int(times.interval * 1000), int(times.max_lifetime * 1000)
         await peer.send(setup(keepalive=interval, lifetime=lifetime), channel(1, 9))
         await peer.expect(request_n(1, 2))
-        yield End(peer, held[0], held[0]._engine.connection)
+        yield End(peer, *held[0])
         left.set()
 
 

@@ -64,14 +64,14 @@ async def test_a_deadline_that_fails_ends_its_connection_and_no_other(
     servers: list[Server],
     autojump_clock: MockClock,
 ) -> None:
-    on_deadline = Engine.on_deadline
+    expire = Engine._expire
 
     def fail(self: Engine, now: float) -> None:
         if not self.session.client and self.connection.setup.payload.data == b"bad":
             raise KeyError("a fault of ours")
-        on_deadline(self, now)
+        expire(self, now)
 
-    monkeypatch.setattr(Engine, "on_deadline", fail)
+    monkeypatch.setattr(Engine, "_expire", fail)
     network = Network()
     async with trio.open_nursery() as nursery:
         await nursery.start(lambda task_status: serve(Responder(), [network], grace=0, task_status=task_status))

@@ -19,18 +19,21 @@ from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.connection.pairs import settle
 
 
-class Rules:
-    """A connection that writes down what it hears."""
+class Owner:
+    """A connection that writes down what it hears, and its session."""
 
     is_stuck = is_over = is_mid_frame = False
+    attention = True
     progress = 0
 
     def __init__(self) -> None:
+        self.outbox = Outbox(1000, lambda lane: None)
         self.is_congested = False
         self.heard: list[object] = []
 
-    def on_frames(self, frames: Sequence[bytes]) -> None:
+    def after_read(self, frames: Sequence[bytes]) -> bool:
         self.heard += frames
+        return True
 
     def on_broken(self, error: RemoteProtocolError) -> None:
         self.heard.append(error)
@@ -38,8 +41,10 @@ class Rules:
     def on_lost(self, error: ConnectionLost) -> None:
         self.heard.append(str(error))
 
-    def on_written(self) -> None:
+    def after_write(self) -> None:
         """Of no interest."""
+
+    pause_reading = resume_reading = after_write
 
 
 class Looker:
@@ -64,24 +69,20 @@ class Looker:
         self.saw.append(("over", reason))
 
 
-def outbox() -> Outbox:
-    return Outbox(1000, lambda lane: None)
-
-
 async def test_frames_that_came_with_a_transport_mean_nothing_once_it_is_given_up(autojump_clock: MockClock) -> None:
     stream, _ = trio.testing.memory_stream_pair()
-    rules = Rules()
-    rules.is_congested = True
-    link = Link(ByteStreamTransport(stream), outbox(), rules, [b"the first"])
+    owner = Owner()
+    owner.is_congested = True
+    link = Link(ByteStreamTransport(stream), owner, owner, [b"the first"])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, nursery, contextvars.copy_context())
         await settle()
         # Reading goes on in the very turn in which the client comes back on another transport.
-        rules.is_congested = False
+        owner.is_congested = False
         link.resume()
         link.abandon()
 
-    assert rules.heard == []
+    assert owner.heard == []
 
 
 async def test_a_recorder_hears_of_the_end_behind_all_that_was_read(autojump_clock: MockClock) -> None:
@@ -92,16 +93,16 @@ async def test_a_recorder_hears_of_the_end_behind_all_that_was_read(autojump_clo
         raise trio.BrokenResourceError("reset")
 
     stream.send_stream.send_all_hook = break_off
-    looker, rules, queued = Looker(), Rules(), outbox()
+    looker, owner = Looker(), Owner()
     transport = RecordedTransport(ByteStreamTransport(stream), looker, "client")
     transport.begin("rsocket/1.0")
     transport.use_framing(Framing24())
-    queued.put_urgent(b"hello!")
+    owner.outbox.put_urgent(b"hello!")
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Link(transport, queued, rules).run, nursery, contextvars.copy_context())
+        nursery.start_soon(Link(transport, owner, owner).run, nursery, contextvars.copy_context())
         await settle()
         await peer.send_all(Framing24().join([b"parted"]))
 
     broke = "the transport broke: reset"
-    assert rules.heard == [b"parted", broke]
+    assert owner.heard == [b"parted", broke]
     assert looker.saw == [("sent", [b"hello!"]), ("received", [b"parted"]), ("closed", broke)]

@@ -306,8 +306,8 @@ async def test_a_handler_that_waits_for_room_hears_of_a_cancel_that_comes_with_i
         await peer.send(mux.request(1, b"go"))
         await settle()
         engine = accepted.pop()._engine
-        engine.request_queue.room.wake_all()  # a write was done,
-        engine.hearing.on_frames([mux.cancel(1)])  # and before the handler runs this was read
+        engine.request_queue.wake_all()  # a write was done,
+        engine.after_read([mux.cancel(1)])  # and before the handler runs this was read
         await settle()
 
     assert heard == ["Cancelled"]

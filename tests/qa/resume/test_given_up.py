@@ -20,17 +20,20 @@ from rsocket_trio.rsocket.resume_positions import ResumePositions, ResumeRequest
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 
 
-class Rules:
-    """A connection that only listens."""
+class Owner:
+    """A connection that only listens, and its session."""
 
     is_congested = is_over = is_mid_frame = is_stuck = False
+    attention = True
     progress = 0
 
     def __init__(self) -> None:
         self.came: list[bytes] = []
+        self.outbox = Outbox(1000, lambda lane: None)
 
-    def on_frames(self, frames: Sequence[bytes]) -> None:
+    def after_read(self, frames: Sequence[bytes]) -> bool:
         self.came += frames
+        return True
 
     def on_broken(self, error: RemoteProtocolError) -> None:
         raise AssertionError
@@ -38,8 +41,10 @@ class Rules:
     def on_lost(self, error: ConnectionLost) -> None:
         raise AssertionError
 
-    def on_written(self) -> None:
+    def after_write(self) -> None:
         pass
+
+    pause_reading = resume_reading = after_write
 
 
 class Ready(ByteStreamTransport):
@@ -72,8 +77,8 @@ class Ready(ByteStreamTransport):
 @pytest.mark.parametrize("given_up", [True, False])
 async def test_frames_that_were_ready_when_a_link_was_given_up_are_not_counted(given_up: bool) -> None:
     # The client was told a position without them when it came back on another transport, and sends them again.
-    rules, transport = Rules(), Ready()
-    link = Link(transport, Outbox(1000, lambda lane: None), rules)
+    owner, transport = Owner(), Ready()
+    link = Link(transport, owner, owner)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, nursery, contextvars.copy_context())
         await trio.testing.wait_all_tasks_blocked()
@@ -84,13 +89,14 @@ async def test_frames_that_were_ready_when_a_link_was_given_up_are_not_counted(g
         else:
             link.stop()
 
-    assert bool(rules.came) is not given_up
+    assert bool(owner.came) is not given_up
 
 
 @pytest.mark.parametrize("cuts", [True, False])
 async def test_the_send_task_of_a_link_that_was_given_up_ends(cuts: bool) -> None:
-    transport, outbox = Ready(cuts=cuts), Outbox(1000, lambda lane: None)
-    link = Link(transport, outbox, Rules())
+    transport, owner = Ready(cuts=cuts), Owner()
+    outbox = owner.outbox
+    link = Link(transport, owner, owner)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(link.run, nursery, contextvars.copy_context())
         outbox.put(StreamQueue(), b"frame")

@@ -12,7 +12,7 @@ import trio.testing
 
 from qa.resume.abuse import KEPT, MIB, Raw, dialled, guess, leave_behind, nowhere, refusal, resuming_server
 from rsocket_trio import Connection, ResumeOptions, open_connection_over
-from rsocket_trio.connection.sessions import STREAM
+from rsocket_trio.connection.resumption import STREAM
 from rsocket_trio.mux.retransmission import FrameStore
 from rsocket_trio.rsocket.frames import (
     ErrorFrame,

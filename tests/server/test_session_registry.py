@@ -9,11 +9,11 @@ import trio.testing
 
 from rsocket_trio import ConnectionClosed, ConnectionLost, Payload, ResumeOptions
 from rsocket_trio.connection.engine import Engine
-from rsocket_trio.connection.resumption import ResumedTransport
-from rsocket_trio.connection.sessions import Resumable, Sessions
+from rsocket_trio.connection.resumption import ResumableConnection, ResumedTransport
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.resume_positions import ResumeRequest
 from rsocket_trio.rsocket.stream_table import Stream
+from rsocket_trio.server.session_registry import SessionRegistry
 from rsocket_trio.transports.memory import memory_pair
 
 
@@ -49,13 +49,13 @@ class Waiting:
         self.is_suspended = False
 
 
-def as_resumable(session: Waiting) -> Resumable:
-    return cast("Resumable", cast("Any", session))
+def as_resumable(session: Waiting) -> ResumableConnection:
+    return cast("ResumableConnection", cast("Any", session))
 
 
 def held(options: ResumeOptions, *sessions: Waiting) -> list[bool]:
     """Return which of these are still there once all of them wait."""
-    book = Sessions(options)
+    book = SessionRegistry(options)
     for session in sessions:
         book.on_state(as_resumable(session))
     return [session.lost is None for session in sessions]
@@ -78,7 +78,7 @@ def test_a_session_that_was_never_let_in_ends_before_one_that_was() -> None:
 
 
 async def test_what_one_session_queues_is_no_reason_to_look_at_all() -> None:
-    book = Sessions(ResumeOptions(sessions_bytes=1000))
+    book = SessionRegistry(ResumeOptions(sessions_bytes=1000))
     waiting = [Waiting(kept=1) for _ in range(100)]
     for session in waiting:
         book.on_state(as_resumable(session))
@@ -92,7 +92,7 @@ async def test_what_one_session_queues_is_no_reason_to_look_at_all() -> None:
 
 
 async def test_the_sum_follows_every_session() -> None:
-    book = Sessions(ResumeOptions(sessions_bytes=1000))
+    book = SessionRegistry(ResumeOptions(sessions_bytes=1000))
     _, second, third = sessions = [Waiting(kept=300) for _ in range(3)]
     for session in sessions:
         book.on_state(as_resumable(session))
@@ -113,7 +113,7 @@ async def test_the_sum_follows_every_session() -> None:
 
 
 async def test_what_shrank_since_it_was_looked_at_costs_nobody_the_session() -> None:
-    book = Sessions(ResumeOptions(sessions_bytes=1000))
+    book = SessionRegistry(ResumeOptions(sessions_bytes=1000))
     first, second = Waiting(kept=900), Waiting(kept=50)
     for session in (first, second):
         book.on_state(as_resumable(session))
@@ -126,7 +126,7 @@ async def test_what_shrank_since_it_was_looked_at_costs_nobody_the_session() -> 
 
 
 async def test_a_session_whose_client_is_back_is_not_ended_with_those_that_wait() -> None:
-    book = Sessions(ResumeOptions())
+    book = SessionRegistry(ResumeOptions())
     back, away = Waiting(), Waiting()
     for token, session in ((b"back", back), (b"away", away)):
         assert book.claim(as_resumable(session), token)
@@ -140,9 +140,13 @@ async def test_a_session_whose_client_is_back_is_not_ended_with_those_that_wait(
 
 
 class Busy:
-    """A link in the middle of a write, and commands that do nothing."""
+    """A link in the middle of a write, and whatever else an engine has, all of which does nothing."""
 
     is_awake = True
+    finished = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: ()
 
     def send_item(self, stream: object, payload: Payload, *, complete: bool) -> None:
         """Nothing is sent."""
@@ -152,9 +156,12 @@ def test_what_is_answered_while_the_lost_link_still_writes_counts_as_growth() ->
     grown: list[bool] = []
     engine = Engine.__new__(Engine)
     engine._commands = cast("Any", Busy())
-    engine.link = cast("Any", Busy())
-    engine.is_suspended = True
-    engine.on_growth = lambda: grown.append(True)
+    engine.link = engine.session = engine.workers = engine.faults = cast("Any", Busy())
+    engine.ended, engine.is_suspended, engine.on_state, engine._finished = None, False, (), 0
+    engine._act = lambda events: None
+    engine.watch_growth(lambda: grown.append(True))
+    engine.replace_link(ConnectionLost("reset"))
+    grown.clear()
 
     engine.answer(Stream(1, Interaction.REQUEST_RESPONSE, 0, requester=False), Payload(b"x"))
 
