@@ -146,7 +146,10 @@ class Busy:
     finished = 0
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: ()
+        return self
+
+    def __call__(self, *_: object) -> tuple[()]:
+        return ()
 
     def send_item(self, stream: object, payload: Payload, *, complete: bool) -> None:
         """Nothing is sent."""
