@@ -73,6 +73,7 @@ class Buffer:
         self._put_bytes += size
         dropped, source.dropped = source.dropped, 0
         self._entries.append(Entry(source, kind, time.monotonic_ns(), frames, size, dropped))
+        # Wakes the writing thread early, so that a burst need not wait for its next look.
         if waiting + number >= self._half[0] or held + size >= self._half[1]:
             self._wake()
 

@@ -82,6 +82,7 @@ class WriterThread:
         try:
             while not self._stopping:
                 self._wake.wait(PAUSE)
+                # Cleared before the buffer is read: an entry that comes later sets it again.
                 self._wake.clear()
                 self._once()
             while len(self._buffer):
@@ -100,6 +101,7 @@ class WriterThread:
                 done.set()
 
     def _once(self) -> None:
+        # Counted before the buffer is read: a flush that is asked for later may mean later frames.
         wanted = len(self._flushes)
         seen = 0
         # Entries that arrive meanwhile wait for the next turn: they may come faster than they are decoded.

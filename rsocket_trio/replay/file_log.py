@@ -44,6 +44,7 @@ class Group:
     def settle(self, begins: outcome.Outcome[dict[int, int]]) -> None:
         """Set the outcome and wake the task that waits for it."""
         self.begins = begins
+        # The writer of the group itself has no task here: it is awake.
         task, self.task = self.task, None
         if task is not None:
             trio.lowlevel.reschedule(task)
@@ -137,6 +138,7 @@ class FileLog(ReplayableLog):
         self._pending.append(group)
         if self._is_writing:
             await self._wait_for(group)
+        # Without positions the task was woken to write: its group is still pending, together with later ones.
         if group.begins is None:
             # No task writes: this one writes all pending groups, then wakes the first of those that came meanwhile.
             with trio.CancelScope(shield=True):
@@ -219,6 +221,7 @@ class FileLog(ReplayableLog):
 
         def abort(_: object) -> trio.lowlevel.Abort:
             if group not in self._pending:
+                # A thread is writing it: the caller learns the outcome first and is cancelled then.
                 return trio.lowlevel.Abort.FAILED
             self._pending.remove(group)
             return trio.lowlevel.Abort.SUCCEEDED
@@ -243,6 +246,7 @@ class FileLog(ReplayableLog):
             for group in self._take() if self._closed else ():
                 group.settle(outcome.Error(trio.ClosedResourceError("the log was closed")))
             self._hand_over()
+        # Readers last: the writers of these records know their positions by then.
         for partition in {partition for group in groups for partition in group.elements}:
             self._readers[partition].wake_all()
 

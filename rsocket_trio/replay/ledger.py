@@ -159,6 +159,7 @@ class Ledger:
         groups: dict[int, list[Element]] = {}
         for partition, some in elements.items():
             groups.setdefault(self._target(partition), []).extend(some)
+        # Shared: plain writes may run together, but none between the decision and the rows of a commit.
         async with self._write_lock.shared():
             await self.log.append_all(groups)
 

@@ -69,6 +69,7 @@ class SharedLock:
     async def exclusive(self) -> AsyncGenerator[None, None]:
         """Hold the lock exclusively for the block."""
         async with self._turn:
+            # New shared holders now queue at ``_turn``; those that hold the lock leave one by one.
             while self._shared:
                 await self._released.park()
             yield
@@ -79,6 +80,7 @@ class SharedLock:
         Without a checkpoint while no task holds it exclusively: each written row passes here.
         """
         if self._turn.locked():
+            # Behind the task that holds the lock exclusively or waits to; ``_turn`` is fair.
             async with self._turn:
                 self._shared += 1
         else:

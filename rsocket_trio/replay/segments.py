@@ -318,6 +318,7 @@ class Segments:
             buffer.clear()
 
     def _publish(self) -> None:
+        # One assignment: readers in other threads see the old view or the new one.
         self._view = View(tuple(self._segments), self._segments[-1].size, self._end)
 
     def _close_file(self) -> None:

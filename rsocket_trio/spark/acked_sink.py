@@ -94,6 +94,7 @@ class RequestRound(Round):
             while self._askers < min(self._most, len(ready)):
                 self._askers += 1
                 nursery.start_soon(self._ask_on)
+            # A task that finds no row left sets it, and one that fails cancels the wait by its scope.
             self._low = trio.Event()
             await self._low.wait()
 
@@ -234,6 +235,7 @@ class ChannelRound(Round):
                 delivery.suspects = max(delivery.suspects - len(batch), 0)
                 delivery.tries.succeeded()
                 self.silence.heard = trio.current_time()
+                # Wakes the sender, which waits for room or for the last acknowledgement.
                 self._acknowledged.set()
             if sent or not self._is_complete:
                 raise ConnectionLost(f"the server completed too early, {len(sent)} items are not acknowledged")

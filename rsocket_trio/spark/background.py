@@ -22,8 +22,8 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 T = TypeVar("T")
 T_contra = TypeVar("T_contra", contravariant=True)
-LEAVING = 5.0
-"""Seconds that a task of the thread gets to end when its reader leaves."""
+STOP_TIMEOUT = 5.0
+"""Seconds for a task of the thread to end once its reader has closed it."""
 
 
 class Taker(Protocol[T_contra]):
@@ -43,7 +43,7 @@ class Conveyor(Generic[T]):
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._queue: queue.SimpleQueue[tuple[T, int] | BaseException] = queue.SimpleQueue()
-        # Each is written by one thread only, so that no lock is needed to compare them.
+        # The producer writes ``_put`` and the reader ``_taken``, so that comparing them needs no lock.
         self._put = 0
         self._taken = 0
         self._waiting: trio.Event | None = None
@@ -56,7 +56,7 @@ class Conveyor(Generic[T]):
         while self._put - self._taken >= self._limit:
             self._token = trio.lowlevel.current_trio_token()
             self._waiting = waiting = trio.Event()
-            # The reader may have been here between the two lines above.
+            # The reader may have taken items before it could see the event: look again before waiting for it.
             if self._put - self._taken < self._limit:
                 break
             await waiting.wait()
@@ -79,6 +79,7 @@ class Conveyor(Generic[T]):
             self._queue.put(StopIteration())
             raise found
         item, weight = found
+        # Counted before the event is read: a producer that waits from now on sees the room by itself.
         self._taken += weight
         waiting, token = self._waiting, self._token
         if waiting is not None and token is not None and self._put - self._taken < self._limit:
@@ -97,7 +98,7 @@ async def _guarded(function: Callable[[], Awaitable[None]]) -> None:
     try:
         await function()
     except Exception:
-        # Everything else in the thread belongs to others: their tasks must not end with this one.
+        # The other tasks of the thread serve other queries and must not end with this one.
         logger.exception("a task of the background thread failed")
 
 
@@ -125,13 +126,14 @@ class Background:
             self.pool = Pool(self._nursery)
             self._stop = trio.Event()
             self._token = trio.lowlevel.current_trio_token()
+            # Wakes the constructor, in the thread that asked: pool, token and nursery are there from now on.
             self._started.set()
             await self._stop.wait()
             await self.pool.aclose()
             self._nursery.cancel_scope.cancel()
 
     def run(self, function: Callable[[], Awaitable[T]]) -> T:
-        """Run an async function in the thread, and return its result or raise its error."""
+        """Run an async function in the thread, and wait for it. Return its result or raise its error."""
         return trio.from_thread.run(function, trio_token=self._token)
 
     def start(self, function: Callable[[], Awaitable[None]]) -> None:
@@ -150,7 +152,7 @@ class Background:
         """End all connections, and the thread."""
         if self.is_alive:
             self._token.run_sync_soon(self._stop.set)
-            self._thread.join(LEAVING)
+            self._thread.join(STOP_TIMEOUT)
 
 
 class Stream(Generic[T]):
@@ -173,9 +175,10 @@ class Stream(Generic[T]):
             error = RuntimeError("the background thread was closed")
             raise
         except Exception as exc:
-            # It belongs to the reader, in whose thread it is raised.
+            # Raised in the thread of the reader.
             error = exc
         finally:
+            # The end wakes a reader in ``take``; the flag wakes one in ``close``.
             self._conveyor.end(error)
             self._ended.set()
             del error
@@ -195,7 +198,7 @@ class Stream(Generic[T]):
         """Cancel the producer, and wait until it has told its peer."""
         if not self._ended.is_set() and self._background.is_alive:
             self._background._token.run_sync_soon(self._scope.cancel)
-            self._ended.wait(LEAVING)
+            self._ended.wait(STOP_TIMEOUT)
 
 
 _here: Background | None = None

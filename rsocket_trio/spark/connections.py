@@ -176,6 +176,7 @@ class Pool:
             yield pooled.connection
         finally:
             pooled.users -= 1
+            # Wakes ``_outlast_users``, which counts the idle time from the last user on.
             pooled.changed.set()
 
     def distrust(self, connection: Connection) -> None:
@@ -196,6 +197,7 @@ class Pool:
         try:
             async with self._open(pooled.target) as connection:
                 pooled.connection = connection
+                # Wakes the users that asked while it was being opened.
                 pooled.settled.set()
                 await self._outlast_users(pooled, connection)
         except Exception as error:

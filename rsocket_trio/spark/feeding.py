@@ -12,11 +12,11 @@ from typing import Generic, TypeVar
 
 import trio
 
-from rsocket_trio.spark.background import LEAVING, Background
+from rsocket_trio.spark.background import STOP_TIMEOUT, Background
 
 T = TypeVar("T")
 R = TypeVar("R")
-LOOKING = 1.0
+ALIVE_CHECK_INTERVAL = 1.0
 """Seconds after which a waiting thread checks that the background still runs."""
 
 
@@ -38,7 +38,7 @@ class Feed(Generic[T, R]):
         self._outcome: list[R] = []
         self._error: BaseException | None = None
         self._over = False
-        # The background's own.
+        # Used in the background only.
         self._scope = trio.CancelScope()
         self._arrived = trio.Event()
         background.start(self._run)
@@ -54,6 +54,7 @@ class Feed(Generic[T, R]):
                 self._raise()
             self._items.append((item, weight))
             self._weight += weight
+        # Outside of the lock: it wakes the task in ``take``, which wants the lock next.
         self._tell()
 
     def finish(self) -> R:
@@ -73,10 +74,10 @@ class Feed(Generic[T, R]):
             if self._over or not self._background.is_alive:
                 return
             self._background.soon(self._scope.cancel)
-            self._changed.wait_for(lambda: self._over, LEAVING)
+            self._changed.wait_for(lambda: self._over, STOP_TIMEOUT)
 
     def _wait(self) -> None:
-        if not self._changed.wait(LOOKING) and not self._background.is_alive:
+        if not self._changed.wait(ALIVE_CHECK_INTERVAL) and not self._background.is_alive:
             raise RuntimeError("the background thread has ended")
 
     def _raise(self) -> None:
@@ -95,11 +96,13 @@ class Feed(Generic[T, R]):
     async def take(self) -> T | None:
         """Return the next item; ``None`` after the last."""
         while True:
+            # A new event before the look: an item that is put after the look sets this one.
             self._arrived = trio.Event()
             with self._changed:
                 if self._items:
                     item, weight = self._items.popleft()
                     self._weight -= weight
+                    # Wakes Spark's thread in ``put``.
                     self._changed.notify_all()
                     return item
                 if self._complete:
@@ -116,12 +119,13 @@ class Feed(Generic[T, R]):
             error = RuntimeError("the background thread was closed")
             raise
         except Exception as exc:
-            # It belongs to Spark's thread.
+            # Raised in Spark's thread, by ``put`` or ``finish``.
             error = exc
         finally:
             with self._changed:
                 self._error = error
                 self._over = True
                 self._items.clear()
+                # Wakes Spark's thread, whether it is in ``put``, ``finish`` or ``close``.
                 self._changed.notify_all()
             del error

@@ -61,6 +61,7 @@ class Store(ABC):
             _, size, overhead = self._sizes.popleft()
             self.unread -= size
             self._overhead -= overhead
+        # Wakes the intake, which looks again whether that is room enough before it grants credit.
         self._room.set()
 
     def _count(self, elements: int, size: int) -> None:
@@ -87,7 +88,7 @@ class Store(ABC):
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Let go of everything."""
+        """Close the store and drop its elements."""
 
 
 class ChunkPartition(InputPartition):
@@ -108,6 +109,7 @@ class MemoryStore(Store):
         super().__init__(max_bytes)
         self.begin = self.end = 0
         self._chunks: deque[Chunk] = deque()
+        # The background adds and releases chunks while Spark's thread plans and renumbers them.
         self._lock = threading.Lock()
 
     async def write(self, batch: list[Payload]) -> None:
@@ -209,6 +211,7 @@ class Intake:
                     while batch := await items.receive_batch():
                         await self._store.add(batch)
                         tries.succeeded()
+                        # Credit follows only once the elements are stored, and in halves, so that a REQUEST_N is rare.
                         owed += len(batch)
                         if owed >= max(options.credit // 2, 1):
                             await self._store.wait_for_room()

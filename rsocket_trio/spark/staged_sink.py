@@ -122,14 +122,14 @@ class Staging(Delivery):
             patience.deadline = trio.current_time() + self.options.read_timeout
             await channel.send_eof()
             answers = [payload async for payload in channel]
-        elements = sum(len(piece.payloads) for piece in self._kept)
+        sent = sum(len(piece.payloads) for piece in self._kept)
         if len(answers) != 1:
             raise ConnectionLost(f"route {self.route!r} completed with {len(answers)} answers: one was expected")
         told = read_answer(answers[0].data, self.route)
-        if (told.get("rows"), told.get("elements")) != (rows, elements):
+        if (told.get("rows"), told.get("elements")) != (rows, sent):
             raise SinkError(
                 f"route {self.route!r} staged {told.get('rows')} rows in {told.get('elements')} elements: "
-                f"{rows} rows in {elements} were sent"
+                f"{rows} rows in {sent} were sent"
             )
 
     async def _send(self, channel: Channel, piece: Piece, patience: trio.CancelScope) -> None:

@@ -74,6 +74,7 @@ class LatestOffsets:
                 self._asking = True
                 self._error = None
                 self._background.start(self._ask)
+            # With known bounds Spark is not kept waiting: an answer that comes later serves the next micro-batch.
             self._changed.wait_for(lambda: not self._asking, None if self.known is None else timeout)
             error = self._error
             if error is not None and (self.known is None or not isinstance(error, PASSING_FOR_READS)):
@@ -92,7 +93,7 @@ class LatestOffsets:
         try:
             bounds = await ask_bounds(self._background.pool, self._options)
         except Exception as exc:
-            # Raised in the thread that asked.
+            # Raised in the thread that asks, by ``fresh``.
             error = exc
         finally:
             with self._changed:

@@ -168,13 +168,13 @@ class WalStore(Store):
     async def write(self, batch: list[Payload]) -> None:
         """Write elements, and wait for the disk. Raise ``WalError`` where there is no room."""
         received_at = RECEIVED_AT.pack(now_us())
-        elements = [
+        batch_elements = [
             Element(payload.data, received_at if payload.metadata is None else received_at + b"\0" + payload.metadata)
             for payload in batch
         ]
         # Not abandoned when cancelled: the thread must not write to a file that is being closed.
         try:
-            await trio.to_thread.run_sync(self._append, elements)
+            await trio.to_thread.run_sync(self._append, batch_elements)
         except OSError as error:
             # No OSError: the intake would take it for a lost connection, and each try would cost another credit.
             raise WalError(

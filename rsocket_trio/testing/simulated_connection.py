@@ -157,6 +157,7 @@ class SimulatedPipe:
                 arrives = self._pieces[0][0]
                 if arrives <= trio.current_time():
                     return self._take(limit)
+                # Until it arrives, or until the pipe is stopped and the piece dropped.
                 with trio.move_on_at(arrives):
                     await self._readers.park()
             elif self._reset:
@@ -193,6 +194,7 @@ class SimulatedPipe:
         if len(piece) > limit:
             self._pieces.appendleft((arrived, piece[limit:]))
             piece = piece[:limit]
+        # Room for the writers: they are woken below, and each looks again whether some is left.
         self._under_way -= len(piece)
         self._trace.note(self.name, "reads", len(piece))
         self._writers.unpark_all()
