@@ -1,4 +1,4 @@
-"""The orders that a supervisor sends to a worker: the responder's name, the sockets to serve, and the terms."""
+"""The messages from a supervisor to a worker: the start message with all that it serves, and words to go."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ SIZE = struct.Struct("!I")
 
 
 @attrs.frozen
-class Orders:
-    """A worker's orders. ``grace`` is the number of seconds that open streams get to finish at the end."""
+class StartMessage:
+    """The responder's name, the sockets and the terms that a worker serves.
+
+    ``grace`` is the number of seconds that open streams get to finish at the end.
+    """
 
     name: str
     inherited: tuple[Inherited, ...]
@@ -55,18 +58,18 @@ class Orders:
         return [descriptor for each in self.inherited for descriptor in each.descriptors]
 
     def encode(self) -> bytes:
-        """Encode the orders for a process of the same Python."""
+        """Encode the message for a process of the same Python."""
         content = pickle.dumps(self)
         return SIZE.pack(len(content)) + content
 
 
-def receive_orders(control: socket.socket) -> Orders | None:
-    """Receive the orders. Return ``None`` if the supervisor is gone."""
+def receive_start(control: socket.socket) -> StartMessage | None:
+    """Receive the start message. Return ``None`` if the supervisor is gone."""
     head = _receive_exactly(control, SIZE.size)
     content = _receive_exactly(control, SIZE.unpack(head)[0]) if head is not None else None
-    orders = pickle.loads(content) if content is not None else None
-    assert orders is None or isinstance(orders, Orders)
-    return orders
+    start = pickle.loads(content) if content is not None else None
+    assert start is None or isinstance(start, StartMessage)
+    return start
 
 
 def _receive_exactly(control: socket.socket, size: int) -> bytes | None:

@@ -5,24 +5,51 @@ The workers accept from the same sockets, so a replacement refuses no connection
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
+import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import attrs
 import trio
 
-from rsocket_trio.server.processes.child import FAILURES, open_child
-from rsocket_trio.server.processes.messages import RETIRE_DELAY, Orders, Run, check_workers, encode_run
-from rsocket_trio.server.processes.restart_backoff import Patience
+from rsocket_trio.server.processes.messages import (
+    DRAIN,
+    MARGIN,
+    RETIRE,
+    RETIRE_DELAY,
+    Run,
+    StartMessage,
+    check_workers,
+    encode_run,
+)
 from rsocket_trio.transports.listen import open_listeners
 from rsocket_trio.transports.schemes import parse_uri
 
 logger = logging.getLogger("rsocket_trio")
+
+START_TIMEOUT = 60.0
+"""Seconds that a worker may take until it serves."""
+HOME = str(Path(__file__).parents[3])
+BOOT = "import sys; sys.path.append(sys.argv[3]); from rsocket_trio.server.processes.worker import main; main()"
+"""The program of a worker: this library, wherever it is; the start message says where to find everything else."""
+FAILURES = (ValueError, TypeError, ImportError, OSError)
+"""Errors that keep a worker from serving; ``ChildProcessError`` is one of the last."""
+GOOD_LIFE = 10.0
+"""Seconds after which a worker's death says nothing about the next one."""
+FIRST_PAUSE = 0.1
+"""Seconds before the first worker that died is replaced. They double with each one that follows."""
+LONGEST_PAUSE = 10.0
+TRIES = 5
+"""Deaths in a row, each of a worker that lived less than ``GOOD_LIFE``, after which the supervisor gives up."""
 
 
 async def serve_in_processes(
@@ -55,13 +82,13 @@ async def serve_in_processes(
     async with AsyncExitStack() as stack:
         for listener in listeners:
             stack.push_async_callback(listener.aclose)
-        orders = Orders(name, tuple(listener.to_inherit() for listener in listeners), grace, encoded)
+        message = StartMessage(name, tuple(listener.to_inherit() for listener in listeners), grace, encoded)
         try:
             async with _hangups() as hangups, trio.open_nursery() as nursery:
-                retired = await _start_generation(nursery, orders, workers)
+                retired = await _start_generation(nursery, message, workers)
                 task_status.started([listener.uri for listener in listeners])
                 async for _ in hangups:
-                    retired = await _succeed(retired, partial(_start_generation, nursery, orders, workers))
+                    retired = await _succeed(retired, partial(_start_generation, nursery, message, workers))
         except BaseExceptionGroup as group:
             error = _only_reason(group)
             raise error from error.__cause__
@@ -117,10 +144,10 @@ def _only_reason(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-async def _start_generation(nursery: trio.Nursery, orders: Orders, workers: int) -> trio.Event:
+async def _start_generation(nursery: trio.Nursery, start: StartMessage, workers: int) -> trio.Event:
     """Start so many workers, and wait until all of them serve. Setting the returned event retires them."""
     retired = trio.Event()
-    slot = Slot(orders, Patience(), retired)
+    slot = Slot(start, RestartBackoff(), retired)
     failures: list[Exception] = []
 
     async def fill() -> None:
@@ -144,20 +171,37 @@ async def _start_generation(nursery: trio.Nursery, orders: Orders, workers: int)
 
 
 @attrs.define
+class RestartBackoff:
+    """The count of short lives in a row, shared by all workers of one generation."""
+
+    deaths: int = 0
+
+    def after(self, lived: float) -> float | None:
+        """Return the seconds to wait before the next worker, after one that ``lived`` so long; ``None`` to give up."""
+        if lived >= GOOD_LIFE:
+            self.deaths = 0
+            return 0.0
+        self.deaths += 1
+        if self.deaths >= TRIES:
+            return None
+        return min(FIRST_PAUSE * 2.0 ** (self.deaths - 1), LONGEST_PAUSE)
+
+
+@attrs.define
 class Slot:
     """Keeps one worker running, by replacement, until its generation is retired."""
 
-    orders: Orders
-    patience: Patience
+    start: StartMessage
+    backoff: RestartBackoff
     retired: trio.Event
 
     async def keep(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep a worker running. The first one must start, the next ones may fail at that for a while."""
-        encoded = self.orders.encode()
+        encoded = self.start.encode()
         served = False
         while not self.retired.is_set():
             started = trio.current_time()
-            async with open_child(self.orders) as child:
+            async with open_child(self.start) as child:
                 try:
                     await child.begin(encoded)
                 except FAILURES as error:
@@ -177,11 +221,109 @@ class Slot:
                 await self._pause(why, trio.current_time() - started)
 
     async def _pause(self, why: str, lived: float) -> None:
-        pause = self.patience.after(lived)
+        pause = self.backoff.after(lived)
         if pause is None:
             raise ChildProcessError(f"workers end again and again: {why}")
         logger.error("%s; the next one is started in %g seconds", why, pause)
         await _first_of(partial(trio.sleep, pause), self.retired.wait)
+
+
+class Child:
+    """A worker process, as its supervisor sees it. ``started`` is the time of its start."""
+
+    def __init__(self, process: trio.Process, control: trio.SocketStream, grace: float) -> None:
+        self.process = process
+        self.started = trio.current_time()
+        self._control = control
+        self._grace = grace
+        self._has_started = False
+
+    def __str__(self) -> str:
+        return f"worker {self.process.pid}"
+
+    @property
+    def end(self) -> str:
+        """Return the exit code or the signal that ended it."""
+        code = self.process.returncode
+        assert code is not None
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+
+    async def begin(self, start: bytes) -> None:
+        """Wait until it serves.
+
+        Raise the error that kept it from that, by its kind; ``ChildProcessError`` if it just ended or takes too long.
+        """
+        answer = b""
+        with trio.move_on_after(START_TIMEOUT) as timeout:
+            try:
+                await self._control.send_all(start)
+                self._has_started = True
+                while not answer.endswith(b"\n") and (more := await self._control.receive_some()):
+                    answer += more
+            except trio.BrokenResourceError:
+                answer = b""
+            if not answer:
+                await self.process.wait()
+        if timeout.cancelled_caught:
+            raise ChildProcessError(f"{self} did not serve within {START_TIMEOUT:g} seconds")
+        if not answer:
+            raise ChildProcessError(f"{self} ended before it served: {self.end}")
+        told = json.loads(answer)
+        if "failed" in told:
+            kinds = {kind.__name__: kind for kind in FAILURES}
+            raise kinds.get(told["kind"], ChildProcessError)(told["failed"])
+
+    async def retire(self, delay: float) -> None:
+        """Have it go, as others serve already. Kill it after ``delay`` seconds and its grace period."""
+        await self._say(RETIRE)
+        with trio.move_on_after(delay + self._grace + MARGIN):
+            await self.process.wait()
+        self.process.kill()
+        await self.process.wait()
+
+    async def finish(self) -> None:
+        """Have it go now, within the grace period, and end it if it does not."""
+        if self.process.returncode is None:
+            if self._has_started:
+                await self._say(DRAIN)
+            else:
+                self.process.kill()  # it waits for its start message, and takes no word before
+            with trio.move_on_after(self._grace + MARGIN):
+                await self.process.wait()
+            self.process.kill()
+            await self.process.wait()
+        await self._control.aclose()
+
+    async def _say(self, word: bytes) -> None:
+        try:
+            await self._control.send_all(word)
+        except trio.BrokenResourceError:
+            return  # it has gone already
+
+
+@asynccontextmanager
+async def open_child(start: StartMessage) -> AsyncIterator[Child]:
+    """Run a process of the same Python for as long as the block, which ends by waiting for its end."""
+    ours, theirs = socket.socketpair()
+    try:
+        with theirs:
+            descriptor = theirs.fileno()
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-P", "-c", BOOT, start.name, str(descriptor), HOME],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[descriptor, *start.descriptors],
+                # A terminal's signals are for the supervisor, which tells its workers what to do.
+                process_group=0,
+            )
+    except BaseException:
+        ours.close()
+        raise
+    child = Child(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)), start.grace)
+    try:
+        yield child
+    finally:
+        with trio.CancelScope(shield=True):
+            await child.finish()
 
 
 async def _first_of(*waits: Callable[[], Awaitable[object]]) -> None:

@@ -1,7 +1,7 @@
 """The main program of a worker process: imports the responder and serves the sockets that it inherits.
 
-The supervisor starts it by ``open_child`` with the number of a descriptor: one end of a socket pair. The orders and
-the words ``DRAIN`` and ``RETIRE`` come in over it, and the answers go out.
+The supervisor starts it by ``open_child`` with the number of a descriptor: one end of a socket pair. The start message
+and the words ``DRAIN`` and ``RETIRE`` come in over it, and the answers go out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import trio
 
 from rsocket_trio.server.processes.import_responder import find_responder
-from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, decode_run, receive_orders
+from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, decode_run, receive_start
 from rsocket_trio.server.stopping import Stop
 
 logger = logging.getLogger("rsocket_trio")
@@ -80,16 +80,16 @@ def main() -> None:
     """Run a worker process to its end."""
     control = socket.socket(fileno=int(sys.argv[2]))
     control.set_inheritable(False)
-    orders = receive_orders(control)
-    if orders is None:
+    start = receive_start(control)
+    if start is None:
         sys.exit(1)
-    sys.path[:] = orders.path
-    for descriptor in orders.descriptors:
+    sys.path[:] = start.path
+    for descriptor in start.descriptors:
         # A process that a handler starts must not keep the port.
         os.set_inheritable(descriptor, False)
-    superior = Superior(control, orders.grace)
+    superior = Superior(control, start.grace)
     try:
-        work = partial(decode_run(orders.run), find_responder(orders.name), orders.inherited)
+        work = partial(decode_run(start.run), find_responder(start.name), start.inherited)
     except Exception as error:
         # The imported modules may raise any exception.
         superior.report(failure(error))

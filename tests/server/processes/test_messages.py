@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rsocket_trio import Limits, Responder
-from rsocket_trio.server.processes.messages import Orders, check_workers, decode_run, encode_run, receive_orders
+from rsocket_trio.server.processes.messages import StartMessage, check_workers, decode_run, encode_run, receive_start
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import parse_uri
 
@@ -70,18 +70,18 @@ def test_terms_that_cannot_be_sent_are_refused(what: object) -> None:
 
 
 def test_orders_arrive_in_pieces_and_a_supervisor_that_went_gives_none() -> None:
-    orders = Orders("app:responder", (Inherited(parse_uri("tcp://h:1"), (7, 8)),), 2.5, b"run" * 100_000)
+    start = StartMessage("app:responder", (Inherited(parse_uri("tcp://h:1"), (7, 8)),), 2.5, b"run" * 100_000)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        content = orders.encode()
+        content = start.encode()
         sent = ours.send(content[:1000])
         ours.shutdown(socket.SHUT_WR)
         assert sent == 1000
-        assert receive_orders(theirs) is None
+        assert receive_start(theirs) is None
 
-    small = Orders("app:responder", (Inherited(parse_uri("tcp://h:1"), (7, 8)),), 2.5, b"run")
+    small = StartMessage("app:responder", (Inherited(parse_uri("tcp://h:1"), (7, 8)),), 2.5, b"run")
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.sendall(small.encode())
-        assert receive_orders(theirs) == small
+        assert receive_start(theirs) == small
         assert small.descriptors == [7, 8]

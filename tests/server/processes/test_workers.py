@@ -17,8 +17,8 @@ from trio.testing import MockClock
 
 from rsocket_trio import ConnectionClosed, ConnectionLost, Responder, open_connection, serve
 from rsocket_trio.server.options import serve_options
-from rsocket_trio.server.processes import child
-from rsocket_trio.server.processes.messages import RETIRE_DELAY, Orders
+from rsocket_trio.server.processes import supervisor
+from rsocket_trio.server.processes.messages import RETIRE_DELAY, StartMessage
 from rsocket_trio.server.serve import serve_here
 from rsocket_trio.transports.listen import BoundListener, open_listeners
 
@@ -114,14 +114,14 @@ async def test_a_worker_that_does_not_get_to_serve_is_given_up(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / f"{module}.py").write_text("import time\ntime.sleep(1000)\n")
-    monkeypatch.setattr(child, "START_SECONDS", 0.1)
+    monkeypatch.setattr(supervisor, "START_TIMEOUT", 0.1)
     with trio.fail_after(PATIENCE), pytest.raises(ChildProcessError, match=r"did not serve within 0\.1 seconds"):
         await serve(f"{module}:responder", "tcp://127.0.0.1:0", workers=1)
 
 
 async def test_a_worker_that_has_no_orders_yet_ends_at_once_when_nobody_wants_it_any_more() -> None:
     began = trio.current_time()
-    async with child.open_child(Orders("app:responder", (), PATIENCE, b"")) as unwanted:
+    async with supervisor.open_child(StartMessage("app:responder", (), PATIENCE, b"")) as unwanted:
         pass
 
     assert unwanted.end == "SIGKILL"
