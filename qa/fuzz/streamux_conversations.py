@@ -10,10 +10,9 @@ from qa.fuzz.mutation import mutate
 from rsocket_trio.errors import ConnectionLost, LocalProtocolError, Rejected, RejectedSetup, StreamError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, SessionEnded
-from rsocket_trio.mux.framing import Unframed
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout
+from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout, Unframed
 from rsocket_trio.streamux.negotiation import Initialize
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.request_table import Exchange

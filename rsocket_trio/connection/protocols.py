@@ -11,7 +11,7 @@ import attrs
 from rsocket_trio.errors import RejectedResume, Unsupported
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, check_mime
-from rsocket_trio.mux.framing import Framing, Framing24, Framing32, Unframed
+from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.responder import Responder
@@ -27,6 +27,7 @@ from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest, resume_request
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
+from rsocket_trio.streamux.chunks import Unframed
 from rsocket_trio.streamux.negotiation import NAME, begins
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.session import Session as StreamuxSession

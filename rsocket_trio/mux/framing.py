@@ -280,32 +280,6 @@ class NoFraming:
         return bare(frames)
 
 
-class Unframed:
-    """Framing of protocols whose sessions cut the bytes themselves: chunks are passed on unchanged."""
-
-    __slots__ = ()
-
-    mid_frame = False
-    missing = 0
-    pending = False
-    portions = False
-    error: RemoteProtocolError | None = None
-
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the chunk."""
-        return [chunk]
-
-    def join(self, frames: Sequence[EncodedFrame]) -> bytes:
-        """Return all bytes in turn, joined once."""
-        if len(frames) == 1 and isinstance(frames[0], bytes):
-            return frames[0]
-        return b"".join(bare(frames))
-
-    def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
-        """Return the same, not joined."""
-        return bare(frames)
-
-
 def bare(frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
     """Return the pieces of all frames, without anything between them."""
     parts: list[bytes | memoryview] = []

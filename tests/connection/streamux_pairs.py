@@ -12,9 +12,10 @@ import trio.testing
 
 from rsocket_trio import Connection, Limits, Responder, StreamuxOptions, open_connection_over
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
-from rsocket_trio.mux.framing import EncodedFrame, Unframed
+from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.server.accept import Server
 from rsocket_trio.server.options import serve_options
+from rsocket_trio.streamux.chunks import Unframed
 from rsocket_trio.streamux.negotiation import SIZE, Terms
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from tests.connection.pairs import settle

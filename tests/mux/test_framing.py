@@ -19,7 +19,6 @@ from rsocket_trio.mux.framing import (
     Framing24,
     Framing32,
     NoFraming,
-    Unframed,
     whole,
 )
 
@@ -256,14 +255,6 @@ def test_without_framing_each_chunk_is_a_frame() -> None:
     assert not framing.mid_frame
     assert framing.feed(b"123456") == []
     assert str(framing.error) == "frame of 6 bytes, limit 5"
-
-
-def test_unframed_bytes_are_handed_on_as_they_come_and_pieces_are_joined_once() -> None:
-    framing = Unframed()
-
-    assert framing.feed(b"12") + framing.feed(b"345") == [b"12", b"345"]
-    assert framing.join([b"12", (b"3", memoryview(b"45"))]) == b"12345"
-    assert (framing.mid_frame, framing.error) == (False, None)
 
 
 @both

@@ -9,10 +9,9 @@ import attrs
 
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import Event, RequestReceived, SessionEnded, SetupAccepted, SetupReceived
-from rsocket_trio.mux.framing import Unframed
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout
+from rsocket_trio.streamux.chunks import ChunkHeader, HeaderLayout, Unframed
 from rsocket_trio.streamux.negotiation import SIZE, Terms
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.request_table import Exchange

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import whole
-from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, ChunkHeader, ChunkReader, HeaderLayout
+from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, ChunkHeader, ChunkReader, HeaderLayout, Unframed
 from rsocket_trio.streamux.negotiation import Terms
 
 clause = pytest.mark.clause
@@ -311,3 +311,11 @@ def test_where_the_bytes_end_is_told(data: str, torn: str) -> None:
     reader.feed(bytes.fromhex(data))
 
     assert reader.partial == torn
+
+
+def test_unframed_bytes_are_handed_on_as_they_come_and_pieces_are_joined_once() -> None:
+    framing = Unframed()
+
+    assert framing.feed(b"12") + framing.feed(b"345") == [b"12", b"345"]
+    assert framing.join([b"12", (b"3", memoryview(b"45"))]) == b"12345"
+    assert (framing.mid_frame, framing.error) == (False, None)

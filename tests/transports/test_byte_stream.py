@@ -9,7 +9,8 @@ import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from rsocket_trio.errors import ConnectionLost, LocalProtocolError, RemoteProtocolError
-from rsocket_trio.mux.framing import AT_ONCE, Framing24, Unframed
+from rsocket_trio.mux.framing import AT_ONCE, Framing24
+from rsocket_trio.streamux.chunks import Unframed
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, ByteStreamTransport
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.socket_stream import SocketStream

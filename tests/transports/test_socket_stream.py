@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from rsocket_trio.mux.framing import Unframed
+from rsocket_trio.streamux.chunks import Unframed
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.socket_stream import IN_A_ROW, SocketStream
 from rsocket_trio.transports.sockets import SocketListener, open_tcp, open_unix
