@@ -22,9 +22,9 @@ JS := tests/interop
 # What tests need from Debian, each behind the command that it brings.
 SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm
 # What make quick leaves to make test: Spark, foreign peers, load.
-SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/test_docs.py
-# What measures time or memory has the machine to itself.
-ALONE := tests/qa/attacks tests/reliability tests/qa/soak tests/connection/test_footprint.py
+SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/reliability tests/test_docs.py
+# Processes that share the tests: one more than two cores, for many tests wait for other processes. No test judges times.
+SHARED := -n 3 --dist loadscope
 
 .DELETE_ON_ERROR:
 .PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants soak clean
@@ -36,11 +36,10 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -n 2 --dist loadscope $(ALONE:%=--ignore=%)
-	$(BIN)/pytest $(ALONE)
+	$(BIN)/pytest $(SHARED)
 
 quick: $(VENV)/.quick
-	$(BIN)/pytest -q -n 2 --dist loadscope $(ALONE:%=--ignore=%) $(SLOW:%=--ignore=%)
+	$(BIN)/pytest -q $(SHARED) $(SLOW:%=--ignore=%)
 
 versions: $(BIN)/python
 	$(BIN)/python -m qa.versions

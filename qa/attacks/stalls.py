@@ -16,31 +16,33 @@ CLIENTS = 40
 LIFETIME, BEATS = 1.5, 0.5
 STALL = 2.5
 SOON = 3.0
-"""Seconds after a stall in which who was silent is gone, on a machine that has much else to do."""
+"""Seconds after a stall in which a silent client is gone, on a machine that has much else to do."""
 LONGER = 1.0
 """Seconds for which the others are looked at after that."""
 SETUP = raw.prefixed(raw.setup(keepalive=int(BEATS * 1000), lifetime=int(LIFETIME * 1000)))
-BEAT = raw.prefixed(raw.keepalive())
+BEAT, BEATEN = raw.prefixed(raw.keepalive()), raw.prefixed(raw.keepalive(respond=False))
 
 
 def once(port: int, seconds: float) -> tuple[int, float]:
-    """Stall a server that 40 live clients and a dead one have: who of the live ones was given up, and when the dead one
-    was, in seconds after the stall."""
+    """Stall a server that has 40 live clients and a dead one.
+
+    Return the number of live clients that were given up, and when the dead one was, in seconds after the stall.
+    """
     lines = [Line(port) for _ in range(CLIENTS + 1)]
     dead = lines.pop()
     try:
         for line in (*lines, dead):
-            line.send(SETUP)
-        time.sleep(0.1)
+            line.send(SETUP + BEAT)
+        for line in (*lines, dead):
+            expect(line.read_bytes(len(BEATEN)), "a client was not let in")
         lines[0].send(raw.prefixed(raw.ask(1, b"stall %g" % seconds)))
         ends = time.monotonic() + seconds
         while time.monotonic() < (max(ends, dead.ended_at) + LONGER if dead.ended else ends + SOON):
             for line in lines:
                 line.send(BEAT)
                 line.take()
-            if not dead.read(BEATS / 2):
-                continue
-            time.sleep(BEATS / 2)
+            # Either one waits for its end, which the live one must not see.
+            (lines[0] if dead.ended else dead).read(BEATS / 2)
         return sum(line.ended for line in lines), dead.ended_at - ends
     finally:
         for line in (*lines, dead):

@@ -1,4 +1,4 @@
-"""Somebody who records how a client comes back, and says it again behind every cut."""
+"""An eavesdropper records the RESUME frames of a client, and replays them behind every cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REJECTED_RESUME = 4
 LATEST = 3
 """Number of the latest recorded frames that are replayed each time, beside as many older ones."""
 PATIENCE = 0.05
-"""Seconds that an answer is waited for. One that is let in stays until the next cut, or goes at once."""
+"""Seconds to wait for an answer. A connection that is let in stays until the next cut, or closes at once."""
 
 
 class Eavesdropper:

@@ -10,6 +10,7 @@ import argparse
 import functools
 import logging
 import os
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -22,7 +23,9 @@ SERVER = "qa.soak.server"
 EVERY = 1.0
 """Seconds between two samples."""
 ROWS = 20
-ENDING = 5.0
+LONGER = 60.0
+"""Seconds that a run may go on until enough has happened, on a machine that has much else to do."""
+ENDING = 20.0
 """Seconds in which both processes must be as they were before."""
 
 
@@ -37,8 +40,8 @@ class Outcome:
     complaints: list[str]
 
 
-async def soak(size: Size) -> Outcome:
-    """One run."""
+async def soak(size: Size, enough: Callable[[Tally], bool] = lambda tally: True) -> Outcome:
+    """Do one run: the seconds of its size, and on until enough has happened, a minute more at most."""
     with Victim({"resume": RESUME}, SERVER) as victim:
         client = Client(f"tcp://127.0.0.1:{victim.ports['tcp']}", size)
         tally, samples = client.tally, list[Sample]()
@@ -67,6 +70,9 @@ async def soak(size: Size) -> Outcome:
             nursery.start_soon(client.run)
             nursery.start_soon(watch)
             await trio.sleep(size.seconds)
+            with trio.move_on_after(LONGER):
+                while not enough(tally):  # noqa: ASYNC110  # nothing else has use for an event of it
+                    await trio.sleep(0.05)
             client.stopping.set()
         until = trio.current_time() + ENDING
         while left(before, after := await look()) and trio.current_time() < until:  # noqa: ASYNC110

@@ -18,22 +18,31 @@ QUICK = Size(seconds=3, connections=10, streams=200, rate=800, fate=0.7)
 MINUTES = 10
 
 
+FATES = ("resumed", "cut", "left")
+ENDS = ("completed", "cancelled", "failed as planned")
+
+
+def has_seen_everything(tally: Tally) -> bool:
+    """Return whether there were items enough, and a connection and a stream of every end."""
+    return tally.items > 1000 and all(tally.fates[one] for one in FATES) and all(tally.ends[one] for one in ENDS)
+
+
 async def test_a_soak_of_seconds_loses_nothing_and_leaves_nothing() -> None:
-    outcome = await soak(QUICK)
+    outcome = await soak(QUICK, has_seen_everything)
 
     assert report(outcome), outcome.complaints
     tally = outcome.tally
     assert tally.items > 500
     assert outcome.received > 100
-    assert all(tally.fates[one] for one in ("resumed", "cut", "left")), tally.fates
-    assert all(tally.ends[one] for one in ("completed", "cancelled", "failed as planned")), tally.ends
+    assert all(tally.fates[one] for one in FATES), tally.fates
+    assert all(tally.ends[one] for one in ENDS), tally.ends
 
 
 async def test_a_library_that_loses_a_frame_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
     right = FrameStore.kept
     monkeypatch.setattr(FrameStore, "kept", lambda store: right(store)[1:])
 
-    outcome = await soak(attrs.evolve(QUICK, seconds=1.5, fate=0.3))
+    outcome = await soak(attrs.evolve(QUICK, seconds=1.5, fate=0.3), lambda tally: bool(tally.failures))
 
     assert outcome.complaints
 
