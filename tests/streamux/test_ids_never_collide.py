@@ -278,4 +278,4 @@ def note_end(one: Asked | Given, complete: bool) -> None:
 
 
 TestTwoSessions = TwoSessions.TestCase
-TestTwoSessions.settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
+TestTwoSessions.settings = settings(max_examples=100, stateful_step_count=80, deadline=None)
