@@ -71,9 +71,9 @@ def command(
 def make_report(
     directory: str, *, server: str | None, paired: bool, title: str, master: str, settings: dict[str, str]
 ) -> str:
-    """The page. Raises ``Failure`` for what is missing here, and ``ValueError`` for what is no capture.
+    """Return the page. Raise ``Failure`` if a package or Java is missing, and ``ValueError`` for no capture.
 
-    Everything that can be wrong is looked at before Spark starts, which takes seconds.
+    All of that is checked before Spark starts, which takes seconds.
     """
     try:
         from rsocket_trio.analytics.answers import answers

@@ -46,11 +46,11 @@ RIVALS = ({"kind", "model"}, {"simple", "bearer"}, {"data", "load"})
 class RscCommand(click.Command):
     """A command whose options may have optional values, and may come from a file.
 
-    A word behind an option that can't be its value is the next one. What the command line says, the file does not.
+    A word behind an option that can't be its value is the next argument. The command line overrides the file.
     """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Say what was left out, and before it what a file says, then parse as ever."""
+        """Fill in the omitted values, put the words of a file before the arguments, then parse."""
         args = spelled_out(args)
         if not ctx.resilient_parsing:
             args = spelled_out(self._words_of_file(ctx, args)) + args

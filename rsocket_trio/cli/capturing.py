@@ -1,4 +1,4 @@
-"""``--capture DIR``: what a command records of its frames, and what it says when not all of them could be."""
+"""The option ``--capture DIR``: records the frames of a command, and reports those that could not be recorded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ FORMATS = ("parquet", "jsonl")
 
 @contextmanager
 def captured(directory: str | None, format: str = "parquet") -> Iterator[Capture | None]:
-    """A capture into that directory for as long as the block, or none.
+    """Provide a capture into that directory for as long as the block; ``None`` without a directory.
 
-    Raises ``OSError`` naming a directory that can't be written to, ``Failure`` where pyarrow is missing.
+    Raise ``OSError`` naming a directory that can't be written to, and ``Failure`` if pyarrow is missing.
     """
     if directory is None:
         yield None

@@ -35,7 +35,7 @@ from rsocket_trio.rsocket.peers import Peer
 
 @attrs.frozen(kw_only=True)
 class Habits:
-    """Where our commands and rsc differ: what is meant when nothing is said."""
+    """The defaults in which our commands and rsc differ."""
 
     data_mime: str
     metadata_mime: str
@@ -54,7 +54,7 @@ RSC = Habits(data_mime=JSON, metadata_mime=JSON, first_opens=True)
 
 @attrs.frozen(kw_only=True)
 class Ask:
-    """The parameters of ``options.ROWS``, and those of the commands themselves, as click gives them."""
+    """The parameters of ``options.ROWS`` and those of the commands themselves, as click passes them."""
 
     uri: str
     route: str | None
@@ -95,7 +95,7 @@ class Ask:
     first_opens: bool | None = None
 
     def run(self, kind: Kind, habits: Habits) -> int:
-        """Do it. Returns the exit code."""
+        """Make the request. Return the exit code."""
         set_up_logging(self.log)
         try:
             peer, dialect = peer_and_dialect(self.peer, self.dialect)
@@ -165,7 +165,7 @@ class Ask:
 
 
 async def ask(dial: Dial, wish: Wish, output: Output, timeout: float | None) -> None:  # noqa: ASYNC109 - it is an option
-    """Connect, do it, and leave. Raises ``Failure`` when the time is over."""
+    """Connect, make the request, and disconnect. Raise ``Failure`` when the time is over."""
     perform = performer(wish.kind)
     scope = trio.CancelScope()
     if timeout is not None:
@@ -179,7 +179,7 @@ async def ask(dial: Dial, wish: Wish, output: Output, timeout: float | None) -> 
 
 
 def credentials(user_and_password: str | None, token: str | None) -> Authentication | None:
-    """What the options for credentials stand for. Raises ``ValueError`` where both are given."""
+    """Return the credentials of the options, or ``None``. Raise ``ValueError`` if both options are given."""
     if user_and_password is not None and token is not None:
         raise ValueError("credentials are a user and password, or a token, not both")
     if user_and_password is not None:
@@ -188,7 +188,7 @@ def credentials(user_and_password: str | None, token: str | None) -> Authenticat
 
 
 def habits_with(peer: Peer | None, habits: Habits) -> Habits:
-    """What is meant to an old peer when nothing is said."""
+    """Return the defaults of a command for an old peer."""
     if peer is None:
         return habits
     habits = attrs.evolve(habits, credit=peer.initial_request_n, keepalive=peer.keepalive or habits.keepalive)
@@ -198,7 +198,7 @@ def habits_with(peer: Peer | None, habits: Habits) -> Habits:
 
 
 def keepalive_terms(interval: float | None, lifetime: float | None, default: Keepalive = KEEPALIVE) -> Keepalive:
-    """The terms, with the default of what is not said; a longer interval makes the lifetime longer too."""
+    """Return the terms, with defaults for those that were not given. A longer interval makes the lifetime longer."""
     if lifetime is None:
         lifetime = default.max_lifetime if interval is None else max(default.max_lifetime, 3 * interval)
     return Keepalive(default.interval if interval is None else interval, lifetime)

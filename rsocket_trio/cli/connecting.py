@@ -39,7 +39,7 @@ Options: TypeAlias = ConnectionOptions[PayloadLike, HeadersLike]
 
 @attrs.frozen(kw_only=True)
 class Dial:
-    """The address of a connection, the options of ``open_connection``, and what the command adds to them."""
+    """The address of a connection, the options of ``open_connection``, and those of the command."""
 
     uri: str
     options: Options

@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def chat_example() -> ModuleType:
-    """The chat example as a module."""
+    """Return the chat example as a module."""
     if COPY.is_file():
         return importlib.import_module(NAME)
     spec = importlib.util.spec_from_file_location(NAME, CHECKOUT)

@@ -23,7 +23,7 @@ SHORT_WITH_FRAMES = ", ".join(short for short, name in SHORT.items() if name in 
 
 
 def dialect_with_frames(text: str) -> str:
-    """The name of a dialect in full. Refuses Streamux: how wide a chunk's fields are, its bytes don't say."""
+    """Return the full name of a dialect. Refuse Streamux: a chunk's bytes do not tell the width of its fields."""
     if text in STREAMUX:
         raise click.BadParameter(
             f"{text!r}: its chunks depend on a negotiation; the known ones are {', '.join(DIALECTS)}"

@@ -39,7 +39,7 @@ def error_at(text: str, offset: int = 0) -> Answer:
 
 
 def unhex(text: str) -> bytes:
-    """Return the bytes of hex digits; white space may be anywhere. Raise ``ValueError`` saying what is wrong."""
+    """Return the bytes of hex digits; white space may be anywhere. Raise ``ValueError`` that names the fault."""
     digits = "".join(text.split())
     try:
         return bytes.fromhex(digits)

@@ -1,4 +1,4 @@
-"""The interactions of the client commands, the terms of one, and what several commands do alike."""
+"""The interactions of the client commands, the terms of one, and the steps that several commands share."""
 
 from __future__ import annotations
 

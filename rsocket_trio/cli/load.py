@@ -39,7 +39,7 @@ ARRIVALS = ("poisson", "constant", "closed")
 
 
 def sizes(text: str) -> tuple[int, ...]:
-    """Numbers of bytes, with commas between them."""
+    """Return numbers of bytes, from text with commas between them."""
     try:
         found = tuple(int(each) for each in text.split(","))
     except ValueError:
@@ -50,7 +50,7 @@ def sizes(text: str) -> tuple[int, ...]:
 
 
 def shared_options(command: Callback) -> Callback:
-    """The options that the other commands have as well."""
+    """Add the options that the other commands have as well."""
     for row in reversed(ROWS):
         if row.parameter in SHARED:
             command = row.option(row.ours)(command)
@@ -116,7 +116,7 @@ def command(ctx: click.Context, /, **said: Any) -> None:
 
 
 def make_load(said: dict[str, Any]) -> int:
-    """Do it. Returns the exit code. Raises ``Failure`` and ``ValueError``; what is wrong shows before Spark starts."""
+    """Make the load. Return the exit code. Raise ``Failure`` and ``ValueError``, before Spark starts if possible."""
     try:
         from rsocket_trio.analytics.local_spark import local_session
         from rsocket_trio.loadgen.plan import Plan
@@ -155,7 +155,7 @@ def make_load(said: dict[str, Any]) -> int:
 
 
 def data_of(value: str) -> bytes:
-    """The data of each request. Raises ``Failure`` for a file that can't be read."""
+    """Return the data of each request. Raise ``Failure`` for a file that can't be read."""
     source = source_of(value)
     if isinstance(source, Stdin):
         return sys.stdin.buffer.read()
@@ -163,7 +163,7 @@ def data_of(value: str) -> bytes:
 
 
 def terms_of(said: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a plan that the options stand for. Raises ``ValueError``."""
+    """Return the fields of a plan that the options stand for. Raise ``ValueError``."""
     peer, dialect = peer_and_dialect(said["peer"], said["dialect"])
     habits = habits_with(peer, OURS)
     check_mimes(dialect, said["data_mime"], *said["mimes"], said["setup_mime"])

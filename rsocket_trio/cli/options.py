@@ -109,7 +109,7 @@ MANY: dict[str, Any] = {"multiple": True}
 
 @attrs.frozen
 class Row:
-    """One option: its parameter, its names in our commands and in ``call``, its help, and what click needs."""
+    """One option: its parameter, its names in our commands and in ``call``, its help, and its settings for click."""
 
     parameter: str
     ours: str

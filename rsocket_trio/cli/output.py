@@ -1,4 +1,4 @@
-"""Items go to stdout, one a line, at once, without holding up the connection; as they are, but for a terminal."""
+"""Writes items to stdout, one a line, at once and without holding up the connection; escaped for a terminal only."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ALWAYS_FITS = 4096
 
 
 class ReaderGone(Exception):
-    """Nobody reads our output any more, as in ``| head -1``."""
+    """The reader of our output has gone, as in ``| head -1``."""
 
 
 class Output:
-    """Lines onto stdout, unbuffered: who reads them has each at once.
+    """Writes lines to stdout, unbuffered, so that a reader has each at once.
 
     A reader that is slow makes ``write_line`` wait, so that no more is asked of the peer, while keepalives go on.
     """
@@ -33,9 +33,9 @@ class Output:
         self._poll.register(STDOUT, select.POLLOUT)
 
     async def write_line(self, data: bytes) -> None:
-        """One item: its bytes, whatever they are, and a newline. On a terminal what it would obey is escaped.
+        """Write one item: its bytes unchanged, and a newline. On a terminal control characters are escaped.
 
-        Raises ``ReaderGone``.
+        Raise ``ReaderGone``.
         """
         self.lines += 1
         if self._quiet:
@@ -57,14 +57,14 @@ def write_all(data: bytes | memoryview) -> None:
         try:
             view = view[os.write(STDOUT, view) :]
         except BlockingIOError:
-            # Whoever started us made it so that writing does not wait.
+            # The process that started us has made stdout non-blocking.
             poll = select.poll()
             poll.register(STDOUT, select.POLLOUT)
             poll.poll()
 
 
 def write_text(line: str) -> None:
-    """A line of text, or several, at once; on a terminal what it would obey is escaped. Raises ``ReaderGone``."""
+    """Write a line of text, or several. On a terminal control characters are escaped. Raise ``ReaderGone``."""
     if is_terminal(STDOUT):
         line = escaped_lines(line)
     try:

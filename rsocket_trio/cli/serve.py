@@ -37,7 +37,7 @@ COLLECTION = (10_000, 10, 10)
 
 
 def mode(text: str) -> int:
-    """Permissions of a file, from octal digits."""
+    """Return the permissions of a file, from octal digits."""
     try:
         number = int(text, 8)
     except ValueError:
@@ -48,7 +48,7 @@ def mode(text: str) -> int:
 
 
 def origin(text: str) -> str:
-    """An origin, as it was given."""
+    """Return an origin unchanged, after a check."""
     try:
         parse_origins(text)
     except ValueError as error:
@@ -222,18 +222,20 @@ async def serve_as_worker(
 
 
 def collect_rarely() -> None:
-    """Have the collector look for cycles less often. What is in flight in a server outlives several collections and
-    then goes by itself: with 64,000 requests at once the default spends half of the time looking at them. An
-    application that has a wish of its own keeps it."""
+    """Have the collector look for cycles less often, unless the application has set its thresholds.
+
+    Requests in flight outlive several collections and are then freed without the collector: with 64,000 requests at
+    once the default spends half of the time looking at them.
+    """
     if gc.get_threshold() == DEFAULT_COLLECTION:
         gc.freeze()
         gc.set_threshold(*COLLECTION)
 
 
 def serve_until_stopped(serve: Callable[..., Awaitable[object]]) -> None:
-    """Serve until SIGINT or SIGTERM, and say where; a second one kills.
+    """Serve until SIGINT or SIGTERM, and print the URIs; a second signal kills.
 
-    Raises ``Failure`` for a SIGINT that comes before it serves.
+    Raise ``Failure`` for a SIGINT that comes before it serves.
     """
     collect_rarely()
     serves = False

@@ -1,4 +1,4 @@
-"""What the commands that run Spark share: its settings, Java's output kept aside, and the reason of a failure."""
+"""Helpers of the commands that run Spark: its settings, Java's output kept aside, and the reason of a failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STDERR = 2
 
 
 def setting(text: str) -> tuple[str, str]:
-    """``KEY=VALUE``, as Spark takes it."""
+    """Return key and value of a setting of Spark, from ``KEY=VALUE``."""
     key, equals, value = text.partition("=")
     if not key.startswith("spark.") or not equals:
         raise click.BadParameter(f"{text!r}: a setting of Spark is given as in spark.driver.memory=4g")
@@ -26,9 +26,9 @@ def setting(text: str) -> tuple[str, str]:
 
 @contextmanager
 def aside(file: IO[bytes]) -> Iterator[None]:
-    """Have what this process and those that it starts in the block say on stderr go to a file.
+    """Redirect stderr to a file for the block, also for the processes that are started in it.
 
-    Java keeps it for its life: it greets with warnings that are of no use to anybody.
+    Java keeps it for its life: it begins with warnings that are of no use.
     """
     kept = os.dup(STDERR)
     try:
@@ -42,7 +42,7 @@ def aside(file: IO[bytes]) -> Iterator[None]:
 
 
 def reason(text: str) -> str:
-    """What an error of Spark says, fit for a terminal: what Java threw if it did, and what caused that."""
+    """Return the text of an error of Spark, fit for a terminal: Java's exception, if any, and its cause."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")] or lines
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
@@ -51,7 +51,7 @@ def reason(text: str) -> str:
 
 
 def last_line(file: IO[bytes]) -> str:
-    """The last thing that Java said."""
+    """Return the last line of Java's output."""
     file.seek(0)
     lines = [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]
     return readable(lines[-1])[:MAX_REASON] if lines else "no reason was given"

@@ -28,7 +28,7 @@ def begin() -> None:
 
 
 def done() -> None:
-    """The command has begun its work: from now on Ctrl-C is a ``KeyboardInterrupt``."""
+    """Have Ctrl-C raise ``KeyboardInterrupt`` again: the command has begun its work."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,4 +1,4 @@
-"""The command ``streamux``: shows initialize messages as JSON, and what two of them agree on."""
+"""The command ``streamux``: shows initialize messages as JSON, and the outcome of a negotiation between two."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NUMBERS: Final = ("min_id", "max_id", "rec_id", "min_len", "max_len", "rec_len",
 KEYS: Final = ("version", *FLAGS, *NUMBERS)
 """Of a message in JSON, as they are called in ``Initialize``."""
 ABSENT: Final[Mapping[str, Any]] = {"version": VERSION, **dict.fromkeys(FLAGS, False), **dict.fromkeys(NUMBERS, 0)}
-"""What a key that is not there stands for."""
+"""The values of absent keys."""
 
 
 def hexadecimal(text: str) -> bytes:
-    """The bytes that an argument stands for. What is no hex is wrong usage."""
+    """Return the bytes of an argument in hex; anything else is a usage error."""
     return checked(unhex, text)[0]
 
 
@@ -56,7 +56,7 @@ def init_command(ctx: click.Context, /, message: bytes | None) -> None:
 
 
 def negotiated(a: bytes, b: bytes) -> Answer:
-    """What two messages come to, in JSON, whether or not they come to anything."""
+    """Return the outcome of two messages in JSON, also of a negotiation that fails."""
     try:
         outcome = negotiate(_offered("a", a), _offered("b", b))
     except NegotiationFailed as error:
@@ -65,7 +65,7 @@ def negotiated(a: bytes, b: bytes) -> Answer:
 
 
 def shown(data: bytes) -> Answer:
-    """The fields of a message in JSON, right or wrong."""
+    """Return the fields of a message in JSON, also of values that are invalid."""
     try:
         message = Initialize.decode(data)
     except NegotiationFailed as error:
@@ -81,7 +81,7 @@ def encode_lines(lines: Iterable[str]) -> Iterator[Answer]:
 
 
 def _offered(side: str, data: bytes) -> Initialize:
-    """The message of one side. Raises ``NegotiationFailed`` naming the side for what no peer may offer."""
+    """Return the message of one side. Raise ``NegotiationFailed`` naming the side if no peer may offer it."""
     try:
         message = Initialize.decode(data)
         message.check()
@@ -116,7 +116,7 @@ def _encoded(line: str) -> Answer:
 
 
 def _message(content: Mapping[str, object]) -> Initialize:
-    """The message that an object describes. Raises ``ValueError`` naming the key for what describes none."""
+    """Return the message that an object describes. Raise ``ValueError`` naming the key if it describes none."""
     for key, number in content.items():
         if key in FLAGS:
             # A bool is an int, and 1.0 equals 1: the type decides.

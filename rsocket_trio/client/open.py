@@ -1,4 +1,4 @@
-"""Opening a connection: by URI, or over a stream that is there already."""
+"""Opens a client's connection: by URI, or over a stream that is connected already."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from trio_websocket import WebSocketConnection
 
 Connected: TypeAlias = "trio.abc.Stream | Transport | WebSocketConnection"
-"""What frames can travel over."""
+"""The kinds of stream that frames can travel over."""
 Connect: TypeAlias = Callable[[], Awaitable[Connected]]
 """An async function that opens a new stream to the server each time it is called.
 
@@ -98,7 +98,7 @@ def open_connection(
 def open_connection_over(
     stream: Connected | Connect, **options: Unpack[StreamOptions[PayloadLike]]
 ) -> AbstractAsyncContextManager[Connection]:
-    """The same over a Trio stream (or a transport) that is connected already; it is closed when the block ends.
+    """Use a Trio stream (or a transport) that is connected already; it is closed when the block ends.
 
     So it is over a ``trio_websocket.WebSocketConnection`` that the program opened.
 
@@ -120,7 +120,7 @@ def open_connection_over(
 
 @asynccontextmanager
 async def _connected(stream: Connected | Connect) -> AsyncIterator[Transport]:
-    """A transport over the stream, or over a new one each time. Raises ``ConnectionLost``."""
+    """Provide a transport over the stream, or over a new one each time. Raise ``ConnectionLost``."""
     if callable(stream):
         try:
             stream = await stream()
@@ -137,7 +137,7 @@ async def _connected(stream: Connected | Connect) -> AsyncIterator[Transport]:
 
 
 def as_transport(stream: Connected) -> Transport:
-    """Any Trio stream as a transport, and any WebSocket of trio-websocket's."""
+    """Return a Trio stream, or a WebSocket of trio-websocket, as a transport."""
     if isinstance(stream, trio.abc.Stream):
         return ByteStreamTransport(stream)
     # Nobody has one who never imported it; programs that use TCP need not.
@@ -150,7 +150,7 @@ def as_transport(stream: Connected) -> Transport:
 
 
 def _factory(options: StreamOptions[PayloadLike]) -> ProtocolFactory:
-    """Return what makes the client's session, with checked terms. Raise ``ValueError`` and ``TypeError``."""
+    """Return the factory of the client's session, with checked terms. Raise ``ValueError`` and ``TypeError``."""
     payload, keepalive = as_payload(options["setup"]), options["keepalive"]
     if not isinstance(keepalive, Keepalive):
         raise TypeError(f"keepalive is a Keepalive, not {type(keepalive).__name__}")
@@ -183,7 +183,7 @@ async def _run_client(
     """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
     if not trio.lowlevel.in_trio_run():
         raise no_trio()
-    # Wrong terms are told of when the block begins, and what was said is kept no longer than that.
+    # Invalid options raise when the block begins, and the options are kept no longer than that.
     end, dial = prepare()
     del prepare
     error: BaseException | None = None

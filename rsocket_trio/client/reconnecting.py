@@ -188,7 +188,7 @@ class ReconnectingClient(Requests):
         return ConnectionLost(f"no connection within {self._retry.answer_seconds:g} s")
 
     def _hand_over(self) -> None:
-        """The connection drains: open streams go on, and new requests go to the next connection."""
+        """Direct new requests to the next connection, as this one drains; its open streams go on."""
         self._connection, self._why = None, ConnectionClosed("the last one drains")
         self._changes.wake_all()
         self._tell("draining")

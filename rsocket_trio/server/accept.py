@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -35,11 +35,13 @@ from rsocket_trio.mux.recording import Recording
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
 from rsocket_trio.rsocket.frames import ErrorFrame
-from rsocket_trio.server.options import StreamServeOptions
 from rsocket_trio.server.session_registry import SessionRegistry
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.listen import Accepted, AcceptedStream
+
+if TYPE_CHECKING:
+    from rsocket_trio.server.options import StreamServeOptions
 
 logger = logging.getLogger("rsocket_trio")
 

@@ -43,7 +43,7 @@ class ServeOptions(StreamServeOptions, total=False):
 
 @shows_options
 def serve_options(**options: Unpack[ServeOptions]) -> ServeOptions:
-    """Return these options of a server with the defaults of all others. What is iterable can be iterated again."""
+    """Return these options of a server with the defaults of all others. Iterables can be iterated again."""
     complete: Any = dict(completed(serve_options, options))
     for name in ("dialects", "origins"):
         given = complete[name]

@@ -25,7 +25,7 @@ from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAda
 from rsocket_trio.transports.websocket.origins import parse_origins
 
 Where = str | trio.abc.Listener[Any]
-"""What can be served: a URI, or a listener of the application's own that accepts Trio streams."""
+"""A URI, or a listener of the application's own that accepts Trio streams."""
 
 
 def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Unpack[ServeOptions]) -> None:
@@ -34,8 +34,8 @@ def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Un
     This is ``trio.run`` of ``serve``. The first signal stops listening and lets every connection drain for at most
     ``grace`` seconds; then this returns. A second one ends the process at once. Nothing is printed.
 
-    Raises what ``serve`` raises, and ``RuntimeError`` outside of the main thread, or inside of a loop that runs: one of
-    Trio, or of asyncio.
+    Raise the errors of ``serve``, and ``RuntimeError`` outside of the main thread, or inside of a running loop of Trio
+    or asyncio.
     """
     refuse_asyncio()
     with Stop() as stop:
@@ -72,7 +72,7 @@ async def serve(
     cancelled, and this returns then; a second one ends the process at once. One that comes before anything is bound
     makes it report no URIs.
 
-    Raises ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect, a quirk, an origin or a
+    Raise ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect, a quirk, an origin or a
     responder's name that is none, ``ImportError`` for a module that fails; ``ChildProcessError`` when workers end again
     and again; ``RuntimeError`` for ``signals`` outside of the main thread.
     """
@@ -86,7 +86,7 @@ async def serve(
     reported: list[str] | None = None
 
     class Status:
-        """Remembers what was reported."""
+        """Keeps the URIs that were reported."""
 
         def started(self, value: list[str]) -> None:
             nonlocal reported
@@ -132,8 +132,8 @@ async def serve_here(
 ) -> None:
     """Serve on these listeners until cancelled, then let every connection drain.
 
-    Once ``retiring`` is set nothing is accepted any more; what is connected is served a little longer, then drains, and
-    this returns.
+    Once ``retiring`` is set nothing is accepted any more. Open connections are served for ``RETIRE_DELAY`` seconds and
+    drain; then this returns.
     """
     async with recording_into(options["capture"]) as recording:
         server = Server(responder, options, recording)

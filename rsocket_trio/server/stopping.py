@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import trio
 
 STOP = (signal.SIGINT, signal.SIGTERM)
-"""What asks a server to stop."""
+"""The signals that ask a server to stop."""
 
 INIT = 1
 """The process id of the first process, a container's: signals that nobody handles do nothing to it."""
@@ -24,7 +24,7 @@ class Stop:
     A second one ends the process, even where the loop is blocked and can't hear of the first: by the signal itself, as
     if nobody handled it. It also works where SIGINT was ignored, as in what a shell script starts with ``&``.
 
-    Several can be in use at once: a signal is for all of them. At the end signals go to whoever handled them before.
+    Several can be in use at once: a signal is for all of them. At the end the handlers from before are restored.
     """
 
     _used: ClassVar[list[Stop]] = []
@@ -65,7 +65,10 @@ class Stop:
             await work(*args)
 
     def tell(self, number: int) -> bool:
-        """Cancel what runs, or will. Return whether that was news. Called by a signal's handler, at any moment."""
+        """Cancel the work, running or to come. Return whether this was the first signal.
+
+        A signal's handler calls it, at any moment.
+        """
         if self._told:
             return False
         self._told = True

@@ -57,9 +57,9 @@ class Transport(Protocol):
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
-        """Writes all frames without waiting, while no ``send`` is under way; ``None`` if the transport can't.
+        """Write all frames without waiting, while no ``send`` is under way; ``None`` if the transport can't.
 
-        Returns False if something is left: it goes first with the next ``send``, which is due then.
+        Return False if something is left: it goes first with the next ``send``, which is due then.
         """
         return None
 

@@ -1,1 +1,1 @@
-"""Several processes that serve the same addresses: what they are told, each of them, and who looks after them."""
+"""Several processes that serve the same addresses: their messages, the worker and its supervisor."""

@@ -23,7 +23,7 @@ class BrokenModule(ImportError):
 
 
 def split_name(name: object) -> tuple[str, str]:
-    """Return the module and the path of names inside it. Raises ``NoSuchName``, and ``TypeError`` unless text."""
+    """Return the module and the path of names inside it. Raise ``NoSuchName``, and ``TypeError`` unless it is text."""
     if not isinstance(name, str):
         raise TypeError(f"a responder's name is text like 'app:responder', not {_kind(name)}")
     module, colon, path = name.partition(":")
@@ -33,7 +33,7 @@ def split_name(name: object) -> tuple[str, str]:
 
 
 def find_responder(name: str) -> Responder:
-    """Import the module and return the responder. Raises ``NoSuchName`` and ``BrokenModule``, which say why."""
+    """Import the module and return the responder. Raise ``NoSuchName`` and ``BrokenModule`` with the reason."""
     module, path = split_name(name)
     found: object = _import(module)
     owner = f"module {module!r}"

@@ -93,7 +93,7 @@ class _TermsPickler(pickle.Pickler):
 
 
 def encode_run(run: Run) -> bytes:
-    """Pickle the function that serves, for another process. Raises ``ValueError`` for terms that can't be pickled."""
+    """Pickle the function that serves, for another process. Raise ``ValueError`` for terms that can't be pickled."""
     buffer = BytesIO()
     try:
         _TermsPickler(buffer).dump(run)
@@ -103,7 +103,7 @@ def encode_run(run: Run) -> bytes:
 
 
 def decode_run(content: bytes) -> Run:
-    """Unpickle the function that serves. Raises the errors of importing the modules that it names."""
+    """Unpickle the function that serves. Raise the errors of importing the modules that it names."""
     run: Run = pickle.loads(content)
     return run
 

@@ -67,12 +67,12 @@ async def serve_in_processes(
     """Have so many processes serve the named responder on all URIs, until cancelled.
 
     Each process imports the responder and calls ``run``. The addresses are bound here, once; the workers accept from
-    the same sockets, so no client that connects is lost with one of them. Reports the bound URIs once all workers
+    the same sockets, so no client that connects is lost with one of them. Report the bound URIs once all workers
     serve.
 
     In the main thread SIGHUP starts new workers, and then lets the old ones finish. A worker that dies is replaced.
 
-    Raises the error that keeps the first workers from serving, and ``ChildProcessError`` when workers die again and
+    Raise the error that keeps the first workers from serving, and ``ChildProcessError`` when workers die again and
     again.
     """
     wanted = list(uris)

@@ -1,4 +1,4 @@
-"""Messages that begin with their own size, as frames of ReactiveSocket 0.1 do on a stream of bytes.
+"""Wraps a transport of messages that begin with their own size, as frames of ReactiveSocket 0.1 do on a byte stream.
 
 The document leaves the length out where messages have borders; its peers that spoke over WebSocket kept it.
 """
@@ -47,10 +47,10 @@ class LengthOnMessages:
         return getattr(self._transport, "has_unread", False)
 
     def use_framing(self, framing: Framing) -> None:
-        """Nothing to cut: messages are frames."""
+        """Do nothing: messages are frames."""
 
     async def peek(self) -> tuple[bytes, bool]:
-        """The first message as it came, its length included."""
+        """Return the first message as it came, its length included."""
         return await self._transport.peek()
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
@@ -58,7 +58,7 @@ class LengthOnMessages:
         await self._transport.send([_behind_length(frame) for frame in frames])
 
     async def receive(self) -> Sequence[bytes]:
-        """The frames that came next, without their lengths.
+        """Return the frames that came next, without their lengths.
 
         A length that is wrong raises ``RemoteProtocolError`` once the frames before it were handed out.
         """
@@ -76,11 +76,11 @@ class LengthOnMessages:
         return frames
 
     async def finish(self, code: int = 1000) -> None:
-        """Say that nothing more is sent, then wait for the peer to do the same."""
+        """Send the end of the stream, then wait for the peer to do the same."""
         await self._transport.finish(code)
 
     def cut(self) -> bool:
-        """Close at once, if that takes no waiting."""
+        """Close at once if that takes no waiting. Return whether it closed."""
         return self._transport.cut()
 
     async def aclose(self) -> None:

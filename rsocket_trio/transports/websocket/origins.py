@@ -1,7 +1,7 @@
-"""The origins of pages that may open a WebSocket here, as browsers say them and nobody else has to.
+"""Checks the ``Origin`` header of WebSocket handshakes, which tells the page that a browser shows.
 
 A browser lets every page connect anywhere, with the user's cookies and from within the user's network, and says in the
-``Origin`` of the handshake where the page came from (RFC 6455, 10.2). So a server has to look.
+``Origin`` of the handshake where the page came from (RFC 6455, 10.2). So a server has to check it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ AUTHORITY = re.compile(r"(\[[^\]]*\]|[^/?#@:\[\]\\\s,]+)(?::[0-9]{0,5})?")
 
 @attrs.frozen
 class Origins:
-    """Those that are allowed beside pages of the server's own host: some, or with ``any`` all."""
+    """The allowed origins beside pages of the server's own host: some, or with ``any`` all."""
 
     some: frozenset[str] = frozenset()
     any: bool = False
 
     def allow(self, said: Sequence[str], hosts: Sequence[str]) -> bool:
-        """Whether a handshake with these ``Origin`` and ``Host`` headers may go on.
+        """Return whether a handshake with these ``Origin`` and ``Host`` headers may go on.
 
-        One without an origin comes from no page. Scheme and port of the host's own pages do not matter: what serves
-        them is often another server on the same machine.
+        A handshake without an origin comes from no page. Scheme and port of the host's own pages do not matter: often
+        another server on the same machine serves them.
         """
         if self.any or not said:
             return True
@@ -44,13 +44,13 @@ class Origins:
 
 
 OWN = Origins()
-"""Pages of the server's own host, and whoever is no page."""
+"""Pages of the server's own host, and clients that are no page."""
 
 
 def parse_origins(origins: str | Iterable[str]) -> Origins:
-    """What ``origins=`` means: full origins, as in ``https://app.example:8443``, or ``"*"`` for all.
+    """Parse the argument ``origins``: full origins, as in ``https://app.example:8443``, or ``"*"`` for all.
 
-    Raises ``ValueError`` naming what is no origin, ``TypeError`` for what is no text.
+    Raise ``ValueError`` naming an invalid origin, ``TypeError`` for one that is no text.
     """
     wanted = (origins,) if isinstance(origins, str) else tuple(origins)
     some: set[str] = set()
@@ -79,7 +79,7 @@ def _checked(origin: str) -> str:
 
 
 def _normal(origin: str) -> str | None:
-    """One way to write it: in lower case, without a port that goes without saying. ``None`` for what is none."""
+    """Return an origin in lower case, without the scheme's own port. ``None`` if it is none."""
     found = ORIGIN.fullmatch(origin)
     if found is None:
         return None
@@ -92,7 +92,7 @@ def _normal(origin: str) -> str | None:
 
 
 def _without_port(origin: str) -> str:
-    """The host of an origin that is written in one way."""
+    """Return the host of a normalized origin."""
     rest = origin.partition("://")[2]
     return rest if rest.endswith("]") else rest.rpartition(":")[0] or rest
 
@@ -103,7 +103,7 @@ def _host_of(authority: str) -> str | None:
 
 
 def _host(host: str) -> str | None:
-    """One way to write a host: lower case, no dot at the end, as ASCII, and IPv6 addresses in short."""
+    """Return a host in lower case, without a dot at the end, as ASCII, and IPv6 addresses in short. ``None`` if it is none."""
     if host.startswith("["):
         try:
             return f"[{ipaddress.IPv6Address(host[1:-1]).compressed}]"

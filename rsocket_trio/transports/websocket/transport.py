@@ -254,7 +254,7 @@ async def open_websocket(
     headers: Iterable[tuple[str, str]] = (),
     limits: Limits,
 ) -> AsyncIterator[WebSocketTransport]:
-    """Do the client's handshake over a stream, and close it when the block ends. Raises ``HandshakeFailed``.
+    """Do the client's handshake over a stream, and close it when the block ends. Raise ``HandshakeFailed``.
 
     A header ``Sec-WebSocket-Protocol`` offers sub-protocols; by default none is offered.
     """
@@ -270,7 +270,7 @@ async def open_websocket(
 async def accept_websocket(
     stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, *, origins: Origins, limits: Limits
 ) -> AsyncIterator[WebSocketTransport]:
-    """Do the server's handshake over a stream, and close it when the block ends. Raises ``HandshakeFailed``.
+    """Do the server's handshake over a stream, and close it when the block ends. Raise ``HandshakeFailed``.
 
     A path other than the endpoint's gets 404, a page whose origin is not allowed 403. Compression is never agreed on.
     """
