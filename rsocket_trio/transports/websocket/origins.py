@@ -103,7 +103,7 @@ def _host_of(authority: str) -> str | None:
 
 
 def _host(host: str) -> str | None:
-    """Return a host in lower case, without a dot at the end, as ASCII, and IPv6 addresses in short. ``None`` if it is none."""
+    """Return a host in lower case, as ASCII, without a final dot; IPv6 addresses in short. ``None`` if it is none."""
     if host.startswith("["):
         try:
             return f"[{ipaddress.IPv6Address(host[1:-1]).compressed}]"
