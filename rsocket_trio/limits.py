@@ -16,6 +16,9 @@ ENTRY_OVERHEAD: Final = 256
 """Bytes that each entry counts beside its own. A frame of a few bytes takes some 60 beside them, an item 110, an item
 with metadata 150, an element at a sink up to 210; an empty one is not free."""
 
+DRAIN_TIMEOUT = 10.0
+"""Seconds that open streams get to finish when a connection drains."""
+
 
 @attrs.frozen(kw_only=True)
 class Limits:

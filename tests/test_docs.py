@@ -377,6 +377,7 @@ INNER = {
     "run",
     "leave",
     "wait_for_answer",
+    "failed_call",
     "resumable",
     "discard",
     "on_item",

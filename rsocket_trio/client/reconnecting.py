@@ -7,21 +7,22 @@ import logging
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Final, TypeAlias, Unpack, cast
 
 import trio
 
 from rsocket_trio.client.open import open_connection
 from rsocket_trio.client.options import ConnectionOptions
-from rsocket_trio.client.reconnecting_requests import Requests
-from rsocket_trio.connection.connection import Connection
+from rsocket_trio.connection.connection import Connection, Requester, new_stream
+from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.fault_log import only_leaf
 from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.protocols import checked_peer
 from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.connection.resumption import is_absence
+from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
 from rsocket_trio.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -56,13 +57,20 @@ RENEWED: Final[dict[str, Callable[[Any], object]]] = {"setup": as_payload, "head
 """The terms that a function may give for each connection, with the converter of its result."""
 
 
-class ReconnectingClient(Requests):
+class ReconnectingClient(
+    Requester[
+        AbstractAsyncContextManager[Incoming],
+        AbstractAsyncContextManager[IncomingWithPushes],
+        AbstractAsyncContextManager[Channel],
+    ]
+):
     """Sends the requests of a ``Connection`` over the current connection. Made by ``connect_forever``.
 
     A call takes the current connection and stays with it: when that is lost the call raises ``ConnectionLost``,
     as on a ``Connection``. A call is never repeated automatically, because the server may have processed it. Without a
     connection, or while it drains, a call waits for the next one, without a timeout of its own; with ``wait=False`` it
-    raises ``ConnectionLost`` at once. After a refusal, and after the block, every call raises.
+    raises ``ConnectionLost`` at once. After a refusal, and after the block, every call raises. A request without an
+    answer may be lost with its connection, and no error says so.
 
     The next connection is made as soon as one drains; the draining one stays until its open streams are done.
     """
@@ -96,9 +104,14 @@ class ReconnectingClient(Requests):
         await trio.lowlevel.checkpoint()
         return await self._next(wait=True)
 
-    async def _take(self) -> Connection:
+    async def _ready(self) -> Engine:
         need_trio()
-        return await self._next(self._wait)
+        return (await self._next(self._wait))._engine
+
+    @asynccontextmanager
+    async def _open(self, kind: type[Incoming], *request: Any) -> AsyncIterator[Incoming]:
+        async with new_stream(await self._ready(), kind, *request) as stream:
+            yield stream
 
     async def _next(self, wait: bool) -> Connection:
         """Return the connection for a new request. There is no checkpoint after it was found."""

@@ -1,12 +1,13 @@
-"""Connection: how a user sees the link to a peer, and when it ends."""
+"""The user's view of a connection: its requests, its state, how it is drained and closed."""
 
 from __future__ import annotations
 
 import contextvars
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import attrs
 import trio
@@ -14,22 +15,29 @@ import trio
 from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.fault_log import FailureLog, FaultLog
-from rsocket_trio.connection.loops import need_trio
-from rsocket_trio.connection.requester import Requester
+from rsocket_trio.connection.loops import need_trio, no_trio
+from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.resumption import Reconnector, ResumableConnection, ResumeListener
+from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.errors import ConnectionClosed, RSocketError
+from rsocket_trio.limits import DRAIN_TIMEOUT
+from rsocket_trio.metadata.mime import NO_MIME, mime_name
+from rsocket_trio.metadata.routes import with_route
+from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
+from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.payload import BytesLike, Payload, PayloadLike, as_bytes, as_payload
 from rsocket_trio.responder import Responder
-from rsocket_trio.rsocket.extensions.blocks import Entry
-from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport
-
-DRAIN_TIMEOUT = 10.0
-"""Seconds that open streams get to finish when a connection drains."""
+from rsocket_trio.values import UnsaidNumber
 
 PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. What it asks meanwhile is refused."""
+
+if TYPE_CHECKING:
+    from rsocket_trio.rsocket.extensions.blocks import Entry
+    from rsocket_trio.rsocket.session import Session as RSocketSession
 
 _current: contextvars.ContextVar[Connection] = contextvars.ContextVar("rsocket_trio.connection")
 
@@ -40,6 +48,266 @@ def current_connection() -> Connection:
         return _current.get()
     except LookupError:
         raise LookupError("current_connection() works in handlers only") from None
+
+
+INITIAL_REQUEST_N = UnsaidNumber(256)
+"""Initial credit of a request in items, unless its caller or ``peer=`` sets another."""
+StreamT = TypeVar("StreamT")
+PushesT = TypeVar("PushesT")
+ChannelT = TypeVar("ChannelT")
+
+
+class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
+    """The requests of a connection, or of a client that takes a connection for each of them.
+
+    What a request for a stream returns is used under ``async with``, which gives an ``Incoming``,
+    ``IncomingWithPushes`` or ``Channel``.
+    """
+
+    _engine: Engine | None = None
+    """The engine of all requests; ``None`` where each one takes a connection, which it stays with."""
+
+    async def request_response(
+        self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
+    ) -> Payload:
+        """Send a request, and return its one answer. A cancellation, also by a deadline, sends CANCEL.
+
+        ``entries`` are extension entries of the request, in the extension draft.
+
+        Raise ``ApplicationError``, ``Rejected``, ``Canceled`` or ``Invalid`` as the responder answered,
+        ``ConnectionLost`` or ``ConnectionClosed`` when the connection is gone, ``Unsupported`` if the dialect has no
+        such interaction. Waits for a permit if leases were agreed.
+        """
+        engine = self._engine
+        if engine is None:
+            engine = await self._ready()
+        request = as_payload(payload) if route is None else routed(engine, payload, route)
+        extensions = checked_entries(entries) if entries else ()
+        # The same as RequestQueue.open, without a coroutine of its own for each request.
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except RuntimeError:
+            raise no_trio() from None
+        stream = engine.request_queue.at_once(Interaction.REQUEST_RESPONSE, request, None, extensions)
+        if stream is None:
+            stream = await engine.request_queue.in_turn(Interaction.REQUEST_RESPONSE, request, None, extensions)
+        stream.owner = reply = PendingResponse(trio.lowlevel.current_task(), engine, stream)
+        answer: Payload = await trio.lowlevel.wait_task_rescheduled(reply.abort)
+        return answer
+
+    @overload
+    def request_stream(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: Literal[False] = False,
+    ) -> StreamT: ...
+
+    @overload
+    def request_stream(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: Literal[True],
+    ) -> PushesT: ...
+
+    def request_stream(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: bool = False,
+    ) -> StreamT | PushesT:
+        """Return a stream of items, for use under ``async with``.
+
+        ``initial_request_n`` items (256, or what ``peer=`` sets) may come before the reader takes one; credit is
+        topped up at half, unless ``refill`` is false. Raise ``ValueError`` for a credit outside of 1 to 2^31-1. With
+        ``pushes`` metadata that a peer of ReactiveSocket 0.0 pushes onto the stream comes between the items, as
+        ``MetadataPush``; without it such metadata is dropped.
+        """
+        kind = IncomingWithPushes if pushes else Incoming
+        stream: StreamT | PushesT = self._open(
+            kind, Interaction.REQUEST_STREAM, payload, route, entries, initial_request_n, refill
+        )
+        return stream
+
+    @overload
+    def request_subscription(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: Literal[False] = False,
+    ) -> StreamT: ...
+
+    @overload
+    def request_subscription(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: Literal[True],
+    ) -> PushesT: ...
+
+    def request_subscription(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: bool = False,
+    ) -> StreamT | PushesT:
+        """Return a stream that never completes (drafts 0.0 and 0.1), for use like that of ``request_stream``."""
+        kind = IncomingWithPushes if pushes else Incoming
+        stream: StreamT | PushesT = self._open(
+            kind, Interaction.REQUEST_SUBSCRIPTION, payload, route, entries, initial_request_n, refill
+        )
+        return stream
+
+    def request_channel(
+        self,
+        payload: PayloadLike = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+    ) -> ChannelT:
+        """Return a channel for ``async with``; the payload opens it and is the handler's ``channel.request``."""
+        channel: ChannelT = self._open(
+            Channel, Interaction.REQUEST_CHANNEL, payload, route, entries, initial_request_n, refill
+        )
+        return channel
+
+    async def fire_and_forget(
+        self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
+    ) -> None:
+        """Send a request that is never answered. An accepted request is still sent when the connection is left."""
+        need_trio()
+        engine = self._engine or await self._ready()
+        request = routed(engine, payload, route)
+        extensions = checked_entries(entries)
+        await trio.lowlevel.checkpoint()
+        await engine.request_queue.open(Interaction.FIRE_AND_FORGET, request, None, extensions)
+
+    async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
+        """Send metadata that concerns the connection as a whole; its type is that of ReactiveSocket 0.0."""
+        content = as_bytes(metadata)
+        need_trio()
+        engine = self._engine or await self._ready()
+        await trio.lowlevel.checkpoint()
+        await engine.request_queue.wait_for_room(len(content))
+        supported(engine.session, engine.session.connection_metadata, "metadata").metadata_push(content, metadata_type)
+        engine.wake()
+
+    async def ping(self) -> float:
+        """Send a ping, and return its round trip time in seconds.
+
+        Answers match in order; their data is not checked. Raise ``Unsupported`` if the dialect has no ping. In
+        Streamux a ping takes a request id, and waits while none is free.
+        """
+        need_trio()
+        engine = self._engine or await self._ready()
+        await trio.lowlevel.checkpoint()
+        answered = trio.Event()
+        await engine.request_queue.ping(answered)
+        started = trio.current_time()
+        engine.pings[answered] = None
+        try:
+            await answered.wait()
+        finally:
+            del engine.pings[answered]
+        engine.check_open()
+        return trio.current_time() - started
+
+    @abstractmethod
+    async def _ready(self) -> Engine:
+        """Return the engine of the connection for a new request. Nothing may wait after it was found."""
+
+    @abstractmethod
+    def _open(
+        self,
+        kind: type[Incoming],
+        interaction: Interaction,
+        payload: PayloadLike,
+        route: str | None,
+        entries: Iterable[object],
+        initial_request_n: int,
+        refill: bool,
+    ) -> Any:
+        """Return a new stream for use under ``async with``; ``new_stream`` makes it."""
+
+
+T = TypeVar("T", bound=Incoming)
+
+
+def new_stream(
+    engine: Engine,
+    kind: type[T],
+    interaction: Interaction,
+    payload: PayloadLike,
+    route: str | None,
+    entries: Iterable[object],
+    initial_request_n: int,
+    refill: bool,
+) -> T:
+    """Return a stream of a connection, which its block opens. Raise ``ValueError`` for an impossible credit."""
+    if type(initial_request_n) is UnsaidNumber:
+        credit = engine.session.dialect.initial_request_n
+    else:
+        credit = checked_request_n(initial_request_n)
+    request = routed(engine, payload, route)
+    return kind(engine, interaction, request, credit, refill=refill, entries=checked_entries(entries))
+
+
+def checked_entries(entries: Iterable[object]) -> tuple[Entry, ...]:
+    """Return extension entries as the session takes them. Raise ``TypeError`` for what is none."""
+    if entries == ():
+        return ()
+    # Imported here, so that programs without the extension draft do not load it.
+    from rsocket_trio.rsocket.extensions.terms import as_entries
+
+    return as_entries(entries)
+
+
+def routed(engine: Engine, payload: PayloadLike, route: str | None) -> Payload:
+    """Return the payload of a request, with the route in its metadata if there is one."""
+    request = payload if type(payload) is Payload else as_payload(payload)
+    if route is None:
+        return request
+    if not isinstance(route, str):
+        raise TypeError(f"a route is a str, not {type(route).__name__}")
+    dialect = engine.session.dialect
+    if not dialect.routes:
+        supported(engine.session, None, "routes")
+    mime = engine.connection.setup.metadata_mime
+    if request.metadata_mime not in NO_MIME and dialect.mime_fields:
+        mime = mime_name(request.metadata_mime)
+    return Payload(
+        request.data,
+        with_route(route, request.metadata, mime),
+        data_mime=request.data_mime,
+        metadata_mime=request.metadata_mime,
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -55,13 +323,15 @@ class Call:
     connection: Connection
 
 
-class Connection(Requester):
+class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     """One connection to a peer, whichever side opened it. Both sides can request and respond at the same time.
 
     ``state`` is the application's own, for what a setup handler learns and handlers want to know. ``setup`` is what
     the client said, ``handshake`` what the transport knows of the peer. ``granted`` are the extension entries that a
     server of the extension draft granted this client.
     """
+
+    _engine: Engine
 
     def __init__(
         self,
@@ -92,6 +362,36 @@ class Connection(Requester):
         side = "client" if session.client else "server"
         peer = f" {self.handshake.transport} {self.handshake.peer}".rstrip()
         return f"<Connection {session.dialect.name} {side}{peer}, {self.status}>"
+
+    async def send_extension(self, ext_type: int, body: BytesLike = b"", *, ignore: bool = True) -> None:
+        """Send an EXT frame; a peer that does not know the type skips it, unless ``ignore`` is false."""
+        engine = self._engine
+        need_trio()
+        await trio.lowlevel.checkpoint()
+        engine.check_open()
+        extensions = supported(engine.session, engine.session.extensions, "extension frames")
+        extensions.extension(ext_type, as_bytes(body), ignore=ignore)
+        engine.wake()
+
+    async def send_entries(self, entries: Iterable[object], *, ignore: bool = True) -> None:
+        """Send extension entries that concern the connection, in the extension draft.
+
+        A peer that cannot read them skips all, unless ``ignore`` is false. Raise ``Unsupported`` in another dialect.
+        """
+        engine = self._engine
+        content = checked_entries(entries)
+        need_trio()
+        await trio.lowlevel.checkpoint()
+        engine.check_open()
+        extension = supported(engine.session, engine.session.extension_entries, "extension entries")
+        extension.entries(content, ignore=ignore)
+        engine.wake()
+
+    async def _ready(self) -> Engine:
+        return self._engine
+
+    def _open(self, kind: type[T], *request: Any) -> T:
+        return new_stream(self._engine, kind, *request)
 
     # The connection itself
 

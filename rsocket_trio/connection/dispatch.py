@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Awaitable, Callable, Iterable
 from inspect import isawaitable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from rsocket_trio.connection.entries import EntryHooks, HookFailed, with_entries
 from rsocket_trio.connection.fault_log import is_failure, only_leaf
 from rsocket_trio.connection.handler_tasks import HandlerCall, HandlerPort, NoStream, Unfinished
 from rsocket_trio.errors import (
@@ -47,8 +46,11 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload, as_payload
-from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.terms import Setup
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.entries import EntryHooks
+    from rsocket_trio.rsocket.extensions.blocks import Entry
 
 
 class DispatchPort(HandlerPort, Protocol):
@@ -156,15 +158,10 @@ class Dispatcher:
                 port.fail_stream(stream, error)
             return
         if event.entries:
-            handler = with_entries(handler, event.entries)
-            try:
-                port.entry_hooks.offer_request(event.entries)
-            except HookFailed as failed:
-                if stream.interaction is Interaction.FIRE_AND_FORGET and isinstance(failed.error, StreamError):
-                    port.faults.dropped += 1
-                else:
-                    HandlerCall(port, stream, failed.hook, payload).fail(failed.error)
+            entitled = self._with_entries(handler, stream, payload, event.entries)
+            if entitled is None:
                 return
+            handler = entitled
         if handler.kind is Kind.INLINE:
             self._run_inline(stream, handler, payload)
             return
@@ -176,6 +173,23 @@ class Dispatcher:
             if stream.interaction is Interaction.REQUEST_CHANNEL:
                 call.accept_channel()
         port.workers.start(call)
+
+    def _with_entries(
+        self, handler: Handler, stream: StreamState, payload: Payload, entries: tuple[Entry, ...]
+    ) -> Handler | None:
+        """Return the handler with the entries of its request; ``None`` if a hook of the application failed."""
+        # Imported here, so that programs without the extension draft do not load it.
+        from rsocket_trio.connection.entries import HookFailed, with_entries
+
+        try:
+            self._port.entry_hooks.offer_request(entries)
+        except HookFailed as failed:
+            if stream.interaction is Interaction.FIRE_AND_FORGET and isinstance(failed.error, StreamError):
+                self._port.faults.dropped += 1
+            else:
+                HandlerCall(self._port, stream, failed.hook, payload).fail(failed.error)
+            return None
+        return with_entries(handler, entries)
 
     def _find(self, interaction: Interaction, payload: Payload) -> Handler:
         port = self._port

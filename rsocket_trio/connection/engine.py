@@ -8,14 +8,13 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import trio
 
 from rsocket_trio.connection.deadlines import ConnectionTimer, Deadlines, Timeout
 from rsocket_trio.connection.dispatch import Dispatcher
-from rsocket_trio.connection.entries import EntryHooks, HookFailed
 from rsocket_trio.connection.fault_log import FailureLog, FaultLog, failures_told_to, is_the_end, only_leaf
 from rsocket_trio.connection.handler_tasks import HandlerCall, Workers
 from rsocket_trio.connection.inbox import ReceiveBudget
@@ -40,9 +39,12 @@ from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Leasing, Session
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
 from rsocket_trio.payload import MetadataPush, Payload
-from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.terms import Setup
 from rsocket_trio.transports.base import Handshake, Transport
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.entries import EntryHooks
+    from rsocket_trio.rsocket.extensions.blocks import Entry
 
 DETACHED_TIMEOUT = 1.0
 """Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
@@ -471,18 +473,18 @@ class Engine:
     @property
     def entry_hooks(self) -> EntryHooks:
         """The application's hooks for extension entries."""
+        # Imported here, so that programs without the extension draft do not load it.
+        from rsocket_trio.connection.entries import EntryHooks
+
         return EntryHooks(self.responder.entry_hooks, self.run_in_context, self.session.limits.setup_size)
 
     def _accept(self) -> None:
         if self.ended is not None:
             return
-        granted: tuple[Entry, ...] = ()
-        if self.connection.setup.entries:
-            try:
-                granted = self.entry_hooks.grants(self.connection.setup.entries)
-            except HookFailed as failed:
-                self._refuse(failed.hook, failed.error)
-                return
+        entries: tuple[Entry, ...] = self.connection.setup.entries
+        granted = self.entry_hooks.grants(entries, self._refuse) if entries else ()
+        if granted is None:
+            return
         self._start_lease_policy()
         self._act(self.session.accept(trio.current_time(), granted))
         self.timer.reset()

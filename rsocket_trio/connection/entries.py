@@ -55,8 +55,13 @@ class EntryHooks:
     call: Callable[..., Any]
     limit: int
 
-    def grants(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
-        """Return the answers to the entries of a SETUP that ask for one. Raise ``HookFailed``."""
+    def grants(
+        self, entries: Iterable[Entry], failed: Callable[[Handler, Exception], object]
+    ) -> tuple[Entry, ...] | None:
+        """Return the answers to the entries of a SETUP that ask for one.
+
+        ``failed`` is called for the first hook that raises; then return ``None``.
+        """
         granted: list[Entry] = []
         for entry, hook, content in self._hooked(AT_SETUP, entries):
             try:
@@ -64,7 +69,8 @@ class EntryHooks:
                 if answer is not None and entry.ack and isinstance(entry.ext, str):
                     granted.append(Entry(entry.ext, ignore=True, payload=self._checked(answer)))
             except Exception as error:
-                raise HookFailed(hook, error) from error
+                failed(hook, error)
+                return None
         return tuple(granted)
 
     def offer_request(self, entries: Iterable[Entry]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import trio
 
@@ -12,7 +12,9 @@ from rsocket_trio.errors import ConnectionClosed, Drained, RSocketError, Unsuppo
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.extensions.blocks import Entry
+
+if TYPE_CHECKING:
+    from rsocket_trio.rsocket.extensions.blocks import Entry
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 import trio
@@ -20,11 +20,13 @@ from rsocket_trio.errors import ConnectionClosed, ConnectionLost, RejectedResume
 from rsocket_trio.limits import charged
 from rsocket_trio.mux.framing import Framing
 from rsocket_trio.mux.retransmission import RetainingOutbox, Shared
-from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
-from rsocket_trio.rsocket.resume_positions import ResumeRequest
-from rsocket_trio.rsocket.session import Session
 from rsocket_trio.terms import ResumeOptions
 from rsocket_trio.transports.base import Transport
+
+if TYPE_CHECKING:
+    from rsocket_trio.rsocket.resume_handshake import ResumeHandshake
+    from rsocket_trio.rsocket.resume_positions import ResumeRequest
+    from rsocket_trio.rsocket.session import Session
 
 Dial = Callable[[], AbstractAsyncContextManager[Transport]]
 """Opens a new transport to the same server, for as long as a block."""

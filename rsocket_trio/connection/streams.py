@@ -15,11 +15,11 @@ from rsocket_trio.connection.sender import Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes
-from rsocket_trio.rsocket.extensions.blocks import Entry
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
+    from rsocket_trio.rsocket.extensions.blocks import Entry
 
 
 class StreamObserver:

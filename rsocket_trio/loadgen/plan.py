@@ -9,8 +9,8 @@ import attrs
 
 from rsocket_trio import Keepalive, Payload
 from rsocket_trio.client.options import DATA_MIME, DIALECT, KEEPALIVE, METADATA_MIME, ConnectionOptions
+from rsocket_trio.connection.connection import INITIAL_REQUEST_N
 from rsocket_trio.connection.protocols import ALL, SHORT, peer_and_dialect
-from rsocket_trio.connection.requester import INITIAL_REQUEST_N
 from rsocket_trio.metadata import (
     AUTHENTICATION,
     COMPOSITE_METADATA,

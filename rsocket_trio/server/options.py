@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import Annotated, Any, TypeAlias, TypedDict, Unpack
 
 from rsocket_trio.client.options import FRAGMENT_SIZE, LIMITS
-from rsocket_trio.connection.connection import DRAIN_TIMEOUT
 from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.connection.recording import CaptureLike
-from rsocket_trio.limits import Limits
+from rsocket_trio.limits import DRAIN_TIMEOUT, Limits
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import ResumeOptions

@@ -23,7 +23,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.client.options import DIALECT, KEEPALIVE
-from rsocket_trio.connection.requester import INITIAL_REQUEST_N, Requester
+from rsocket_trio.connection.connection import INITIAL_REQUEST_N, Requester
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
 from rsocket_trio.rsocket.quirks import known_quirks
