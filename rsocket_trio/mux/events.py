@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rsocket_trio.errors import ConnectionLost, RSocketError
-from rsocket_trio.mux.stream_state import StreamState
-from rsocket_trio.payload import MetadataPush, Payload
-from rsocket_trio.terms import Setup
 from rsocket_trio.values import value
+
+if TYPE_CHECKING:
+    from rsocket_trio.errors import ConnectionLost, RSocketError
+    from rsocket_trio.mux.stream_state import StreamState
+    from rsocket_trio.payload import MetadataPush, Payload
+    from rsocket_trio.terms import Setup
 
 
 @value

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from rsocket_trio.limits import ENTRY_OVERHEAD, charged
-from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.payload import Payload
+
+if TYPE_CHECKING:
+    from rsocket_trio.mux.framing import EncodedFrame
+    from rsocket_trio.payload import Payload
 
 WRITE_SIZE = 65536
 """Bytes that one write holds at most: an urgent frame never waits behind megabytes. A larger frame goes alone."""

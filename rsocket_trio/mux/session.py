@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError, SetupError, StreamError
-from rsocket_trio.limits import Limits
-from rsocket_trio.mux.events import Event
-from rsocket_trio.mux.outbox import Outbox
-from rsocket_trio.mux.stream_state import Interaction, StreamState
-from rsocket_trio.payload import MetadataPush, Payload
-from rsocket_trio.terms import Lease
+if TYPE_CHECKING:
+    from rsocket_trio.errors import ConnectionLost, RemoteProtocolError, RSocketError, SetupError, StreamError
+    from rsocket_trio.limits import Limits
+    from rsocket_trio.mux.events import Event
+    from rsocket_trio.mux.outbox import Outbox
+    from rsocket_trio.mux.stream_state import Interaction, StreamState
+    from rsocket_trio.payload import MetadataPush, Payload
+    from rsocket_trio.terms import Lease
 
 
 class Capabilities(Protocol):

@@ -31,17 +31,17 @@ from rsocket_trio.connection.recording import (
 )
 from rsocket_trio.connection.resumption import ResumableConnection, ResumedTransport, ResumeListener
 from rsocket_trio.errors import InvalidSetup, RejectedResume, RemoteProtocolError
-from rsocket_trio.mux.recording import Recording
-from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.detection import UNDECIDED, answer_for, keeps_length
 from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.server.session_registry import SessionRegistry
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
-from rsocket_trio.transports.listen import Accepted, AcceptedStream
 
 if TYPE_CHECKING:
+    from rsocket_trio.mux.recording import Recording
+    from rsocket_trio.responder import Responder
     from rsocket_trio.server.options import StreamServeOptions
+    from rsocket_trio.transports.listen import Accepted, AcceptedStream
 
 logger = logging.getLogger("rsocket_trio")
 

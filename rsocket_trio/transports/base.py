@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from rsocket_trio.mux.framing import EncodedFrame, Framing
 from rsocket_trio.values import value
+
+if TYPE_CHECKING:
+    from rsocket_trio.mux.framing import EncodedFrame, Framing
 
 
 @value
