@@ -68,7 +68,7 @@ def in_duckdb(directory: str) -> dict[str, Any]:
     begun = time.perf_counter()
     import duckdb
 
-    from rsocket_trio.analytics.answers import ASKED, SHARED
+    from rsocket_trio.analytics.answers import REPORT_TABLES, SHARED
     from rsocket_trio.analytics.views import create_duckdb_views
 
     connection = duckdb.connect()
@@ -83,7 +83,7 @@ def in_duckdb(directory: str) -> dict[str, Any]:
                 "kept", f"kept_{name}"
             )
         )
-    for asked in ASKED:
+    for asked in REPORT_TABLES:
         order = asked.order.replace(" DESC", " DESC NULLS LAST")
         rows = connection.sql(f"SELECT * FROM {asked.view} ORDER BY {order} LIMIT {asked.limit}").to_arrow_table()
         now = time.perf_counter()

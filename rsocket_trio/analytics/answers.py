@@ -22,7 +22,7 @@ SHARED: Final = (
 
 
 @attrs.frozen
-class Ask:
+class ReportTable:
     """A query of the report: a view, the order of its rows, and their greatest number."""
 
     view: str
@@ -30,24 +30,24 @@ class Ask:
     limit: int = 10_000
 
 
-ASKED: Final = (
-    Ask("red", "minute, role, route, interaction"),
-    Ask("route_latency", "n DESC, role, route, interaction, metric"),
-    Ask("latency_heatmap", "minute, role, metric, bucket, route", 200_000),
-    Ask("credit_stalls", "stall_us DESC, role, route"),
-    Ask("stalled_streams", "stall_us DESC, capture_id, conn_id, stream_id", 50),
-    Ask("starved", "stall_us DESC, capture_id, conn_id, stream_id, bytes DESC", 200),
-    Ask("cancellations", "cancels DESC, role, route, interaction"),
-    Ask("bytes_after_cancel", "bytes DESC, cancel_dir, route"),
-    Ask("leases", "lease_granted DESC, capture_id, conn_id", 200),
-    Ask("errors", "minute, level, error_code, route"),
-    Ask("connection_timeline", "t_start, capture_id, conn_id", 500),
-    Ask("fan_in", "capture_id, kind, place"),
-    Ask("fragmentation", "bytes DESC, side, dir, frame_name"),
-    Ask("frame_sizes", "minute, side, dir, frame_name, bucket"),
-    Ask("stream_rate", "second, side, dir, interaction", 50_000),
-    Ask("client_server", "streams DESC, route, interaction"),
-    Ask("capture_health", "capture_id, side"),
+REPORT_TABLES: Final = (
+    ReportTable("red", "minute, role, route, interaction"),
+    ReportTable("route_latency", "n DESC, role, route, interaction, metric"),
+    ReportTable("latency_heatmap", "minute, role, metric, bucket, route", 200_000),
+    ReportTable("credit_stalls", "stall_us DESC, role, route"),
+    ReportTable("stalled_streams", "stall_us DESC, capture_id, conn_id, stream_id", 50),
+    ReportTable("starved", "stall_us DESC, capture_id, conn_id, stream_id, bytes DESC", 200),
+    ReportTable("cancellations", "cancels DESC, role, route, interaction"),
+    ReportTable("bytes_after_cancel", "bytes DESC, cancel_dir, route"),
+    ReportTable("leases", "lease_granted DESC, capture_id, conn_id", 200),
+    ReportTable("errors", "minute, level, error_code, route"),
+    ReportTable("connection_timeline", "t_start, capture_id, conn_id", 500),
+    ReportTable("fan_in", "capture_id, kind, place"),
+    ReportTable("fragmentation", "bytes DESC, side, dir, frame_name"),
+    ReportTable("frame_sizes", "minute, side, dir, frame_name, bucket"),
+    ReportTable("stream_rate", "second, side, dir, interaction", 50_000),
+    ReportTable("client_server", "streams DESC, route, interaction"),
+    ReportTable("capture_health", "capture_id, side"),
 )
 
 
@@ -68,7 +68,7 @@ class Answer:
 def answers(
     spark: SparkSession, directory: str | Path, *, server: str | Path | None = None, paired: bool = True
 ) -> Iterator[Answer]:
-    """Yield each table of ``ASKED`` as soon as it is computed. Takes the arguments of ``create_views``."""
+    """Yield each table of ``REPORT_TABLES`` as soon as it is computed. Takes the arguments of ``create_views``."""
     create_views(spark, directory, server=server, paired=paired)
     for name in SHARED if paired else ("interactions", *SHARED):
         spark.catalog.cacheTable(name)
@@ -77,7 +77,7 @@ def answers(
         spark.table("cancelled_streams").count()
         roles = {row.role for row in spark.sql("SELECT DISTINCT role FROM latency_histogram").collect()}
         one_sided = server is None and len(roles) < 2
-        for asked in ASKED:
+        for asked in REPORT_TABLES:
             if asked.view == "client_server" and one_sided:
                 # A join with an empty side would still scan the other one.
                 yield Answer(asked.view, tuple(spark.table(asked.view).columns), ())

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from rsocket_trio.capture.connection_decoder import Kept
+from rsocket_trio.capture.connection_decoder import CapturedFrame
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.mux.recording import Facts
 
@@ -27,7 +27,7 @@ class Entry(NamedTuple):
     source: Recorded
     kind: int
     now: int
-    frames: list[Kept]
+    frames: list[CapturedFrame]
     size: int
     dropped: int
     text: str = ""
@@ -61,7 +61,7 @@ class Buffer:
         """Return the number of frames that wait."""
         return self._put_frames - self._taken_frames
 
-    def put(self, source: Recorded, kind: int, frames: list[Kept], size: int) -> None:
+    def put(self, source: Recorded, kind: int, frames: list[CapturedFrame], size: int) -> None:
         """Append frames if there is room, else count them as dropped."""
         number = len(frames)
         waiting, held = self._put_frames - self._taken_frames, self._put_bytes - self._taken_bytes
@@ -113,12 +113,12 @@ class Recorded:
 
     def received(self, frames: Sequence[bytes]) -> None:
         """Record received frames; in Streamux, received bytes."""
-        kept: list[Kept] = list(frames)
+        kept: list[CapturedFrame] = list(frames)
         self._buffer.put(self, RECEIVED, kept, sum(map(len, frames)))
 
     def sent(self, frames: Sequence[EncodedFrame]) -> None:
         """Record the frames of one write. Of a frame in pieces only the first is kept: the others are user data."""
-        kept: list[Kept] = []
+        kept: list[CapturedFrame] = []
         size = 0
         for frame in frames:
             if isinstance(frame, bytes):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from rsocket_trio.capture.captured_stream import CapturedStream
-from rsocket_trio.capture.rows import REMEMBERED, Origin, Rows, Seen
+from rsocket_trio.capture.rows import REMEMBERED, FrameCells, Origin, Rows
 from rsocket_trio.capture.schema import CONN_LOST, RTT_BUCKETS, UNKNOWN
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import BOTH
@@ -117,7 +117,7 @@ Sessions: TypeAlias = dict[tuple[str, str], CapturedSession]
 """Sessions that may be resumed, by side and id: one capture may see both ends of a session."""
 
 
-Kept: TypeAlias = bytes | tuple[bytes, int]
+CapturedFrame: TypeAlias = bytes | tuple[bytes, int]
 """A frame as it was kept: whole, or everything before its data and how many bytes of data follow."""
 MOST_PINGS = 1024
 """Keepalives that await an answer; older ones have no round-trip time."""
@@ -186,7 +186,7 @@ class ConnectionDecoder:
         self._setup: tuple[str | None, str | None, int | None, int | None, bool | None, bool | None]
         self._setup = (None, None, None, None, None, None)
 
-    def frames(self, now: int, inward: bool, frames: list[Kept], dropped: int) -> None:
+    def frames(self, now: int, inward: bool, frames: list[CapturedFrame], dropped: int) -> None:
         """Handle frames that passed at this time; ``dropped`` counts the frames not kept since the last call."""
         self.drop(dropped)
         take = self._take
@@ -245,7 +245,7 @@ class ConnectionDecoder:
 
     # For subclasses
 
-    def _take(self, now: int, inward: bool, frame: Kept) -> None:
+    def _take(self, now: int, inward: bool, frame: CapturedFrame) -> None:
         raise AssertionError("a subclass reads the frames")
 
     def _after_drop(self) -> None:
@@ -256,7 +256,7 @@ class ConnectionDecoder:
         counts[0] += 1
         counts[1] += size
 
-    def _row(self, now: int, inward: bool, size: int, seen: Seen) -> None:
+    def _row(self, now: int, inward: bool, size: int, seen: FrameCells) -> None:
         """Append the row of one frame."""
         origin, facts = self._origin, self.facts
         seq, dropped = self._seq, self._unreported_drops

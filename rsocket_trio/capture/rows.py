@@ -52,7 +52,7 @@ class Rows:
         return taken
 
 
-class Seen:
+class FrameCells:
     """The content of one frame, by column name; an attribute that is not set is null."""
 
     stream_id: int | None = None

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from rsocket_trio.capture.captured_stream import LONGEST_METADATA, REQUESTER, RESPONDER, CapturedStream
-from rsocket_trio.capture.connection_decoder import LONGEST, ConnectionDecoder, Kept, Sessions
-from rsocket_trio.capture.rows import Origin, Rows, Seen, readable_route, session_id, trace_of
+from rsocket_trio.capture.connection_decoder import LONGEST, CapturedFrame, ConnectionDecoder, Sessions
+from rsocket_trio.capture.rows import FrameCells, Origin, Rows, readable_route, session_id, trace_of
 from rsocket_trio.capture.schema import (
     CANCEL,
     COMPLETE,
@@ -58,7 +58,7 @@ class Size:
         self.repeated = repeated
 
 
-def measure(seen: Seen, payload: Payload, beyond: int) -> None:
+def measure(seen: FrameCells, payload: Payload, beyond: int) -> None:
     """Set the sizes of data and metadata of a frame."""
     seen.data_bytes = len(payload.data) + beyond
     seen.metadata_bytes = None if payload.metadata is None else len(payload.metadata)
@@ -82,11 +82,11 @@ class RSocketDecoder(ConnectionDecoder):
         self._position: int | None = None
         """The position up to which the peer has received, as its resume request states."""
 
-    def _take(self, now: int, inward: bool, frame: Kept) -> None:
+    def _take(self, now: int, inward: bool, frame: CapturedFrame) -> None:
         data, beyond = (frame, 0) if isinstance(frame, bytes) else frame
         size = len(data) + beyond
         self._count(inward, size)
-        seen = Seen()
+        seen = FrameCells()
         codec = self._dialect.codec
         header = codec.header(data)
         if header is not None:
@@ -151,7 +151,7 @@ class RSocketDecoder(ConnectionDecoder):
     # One method for each kind of frame
 
     def _read_setup(
-        self, now: int, inward: bool, frame: SetupFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: SetupFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         measure(seen, frame.payload, size.beyond)
         frame = stated(self._dialect, frame)
@@ -164,7 +164,7 @@ class RSocketDecoder(ConnectionDecoder):
         )
 
     def _read_setup_ok(
-        self, now: int, inward: bool, frame: SetupOkFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: SetupOkFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         measure(seen, frame.payload, size.beyond)
         grant = content_at(AT_OK, frame.extensions, ResumeGrant)
@@ -173,31 +173,31 @@ class RSocketDecoder(ConnectionDecoder):
             self._go_on(now, grant.last_received_client_position)
 
     def _read_resume(
-        self, now: int, inward: bool, frame: ResumeFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: ResumeFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         seen.resume_pos = frame.last_received_server_position
 
     def _read_resume_ok(
-        self, now: int, inward: bool, frame: ResumeOkFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: ResumeOkFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         seen.resume_pos = frame.last_received_client_position
         self._go_on(now, frame.last_received_client_position)
 
     def _read_keepalive(
-        self, now: int, inward: bool, frame: KeepaliveFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: KeepaliveFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         seen.data_bytes = len(frame.data) + size.beyond
         seen.keepalive_pos = frame.last_received_position
         self._beat(now, inward, asks=frame.respond)
 
     def _read_lease(
-        self, now: int, inward: bool, frame: LeaseFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: LeaseFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
         self._grant(now, inward, frame.number_of_requests, frame.time_to_live_ns, seen)
 
     def _read_ext(
-        self, now: int, inward: bool, frame: ExtFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: ExtFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         seen.data_bytes = len(frame.body) + size.beyond
         for entry in frame.extensions:
@@ -210,11 +210,17 @@ class RSocketDecoder(ConnectionDecoder):
                 self._grant(now, inward, content.number, content.time_to_live_ns, seen)
 
     def _read_push(
-        self, now: int, inward: bool, frame: MetadataPushFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self,
+        now: int,
+        inward: bool,
+        frame: MetadataPushFrame,
+        seen: FrameCells,
+        stream: CapturedStream | None,
+        size: Size,
     ) -> None:
         seen.metadata_bytes = len(frame.metadata) + size.beyond
 
-    def _grant(self, now: int, inward: bool, number: int, ttl_ns: int, seen: Seen) -> None:
+    def _grant(self, now: int, inward: bool, number: int, ttl_ns: int, seen: FrameCells) -> None:
         seen.lease_n = min(number, LONGEST)
         seen.lease_ttl_ms = min(ttl_ns // NS_PER_MS, LONGEST)
         # A received lease is for requests sent.
@@ -223,7 +229,7 @@ class RSocketDecoder(ConnectionDecoder):
     # Frames of a stream
 
     def _read_request(
-        self, now: int, inward: bool, frame: RequestFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: RequestFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         ours = not inward
         dialect = self._dialect
@@ -253,7 +259,7 @@ class RSocketDecoder(ConnectionDecoder):
         self._payload(now, inward, stream, frame.payload, seen, size.all, frame.follows, True, frame.complete)
 
     def _read_payload(
-        self, now: int, inward: bool, frame: PayloadFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: PayloadFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         measure(seen, frame.payload, size.beyond)
         if stream is not None and not size.repeated:
@@ -262,7 +268,7 @@ class RSocketDecoder(ConnectionDecoder):
             self._payload(*(now, inward, stream, frame.payload, seen, size.all, frame.follows, is_item, frame.complete))
 
     def _read_request_n(
-        self, now: int, inward: bool, frame: RequestNFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: RequestNFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         seen.request_n = frame.request_n
         seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
@@ -272,7 +278,7 @@ class RSocketDecoder(ConnectionDecoder):
             seen.credit_after = stream.grant(frame.request_n, now, by_requester=by_requester)
 
     def _read_cancel(
-        self, now: int, inward: bool, frame: CancelFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: CancelFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         seen.metadata_bytes = None if frame.metadata is None else len(frame.metadata)
         if stream is None or size.repeated:
@@ -286,7 +292,7 @@ class RSocketDecoder(ConnectionDecoder):
             self.session.end(stream, now, CANCEL)
 
     def _read_error(
-        self, now: int, inward: bool, frame: ErrorFrame, seen: Seen, stream: CapturedStream | None, size: Size
+        self, now: int, inward: bool, frame: ErrorFrame, seen: FrameCells, stream: CapturedStream | None, size: Size
     ) -> None:
         code = as_int32(frame.code)
         seen.error_code = code
@@ -308,7 +314,7 @@ class RSocketDecoder(ConnectionDecoder):
         inward: bool,
         stream: CapturedStream,
         payload: Payload,
-        seen: Seen,
+        seen: FrameCells,
         size: int,
         follows: bool,
         is_item: bool,
@@ -356,7 +362,7 @@ class RSocketDecoder(ConnectionDecoder):
         if payload.metadata is not None and len(stream.metadata or b"") < LONGEST_METADATA:
             stream.metadata = (stream.metadata or b"") + payload.metadata
 
-    def _name_route(self, stream: CapturedStream, payload: Payload, seen: Seen) -> None:
+    def _name_route(self, stream: CapturedStream, payload: Payload, seen: FrameCells) -> None:
         metadata, stream.metadata = stream.metadata, None
         if not metadata:
             return

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from rsocket_trio.capture.captured_stream import CapturedStream
-from rsocket_trio.capture.connection_decoder import ConnectionDecoder, Kept
-from rsocket_trio.capture.rows import Origin, Rows, Seen
+from rsocket_trio.capture.connection_decoder import CapturedFrame, ConnectionDecoder
+from rsocket_trio.capture.rows import FrameCells, Origin, Rows
 from rsocket_trio.capture.schema import (
     CANCEL,
     CHUNK,
@@ -52,7 +52,7 @@ class StreamuxDecoder(ConnectionDecoder):
         # The next byte may be in the middle of a chunk.
         self._deaf = True
 
-    def _take(self, now: int, inward: bool, frame: Kept) -> None:
+    def _take(self, now: int, inward: bool, frame: CapturedFrame) -> None:
         self._now = now
         data, beyond = (frame, 0) if isinstance(frame, bytes) else frame
         if inward and self._deaf:
@@ -89,14 +89,14 @@ class StreamuxDecoder(ConnectionDecoder):
 
     def _unread(self, inward: bool, size: int) -> None:
         self._count(inward, size)
-        self._row(self._now, inward, size, Seen())
+        self._row(self._now, inward, size, FrameCells())
 
     # The negotiation
 
     def _initialize(self, inward: bool, message: Initialize) -> None:
         self._initial[inward] = message
         self._count(inward, SIZE)
-        seen = Seen()
+        seen = FrameCells()
         seen.stream_id, seen.frame_type = 0, INITIALIZE
         self._row(self._now, inward, SIZE, seen)
         terms = self._terms(message)
@@ -140,7 +140,7 @@ class StreamuxDecoder(ConnectionDecoder):
         # The id counts requests of the sender of the chunk, or, with the response bit, those of its receiver.
         ours = inward == response
         by_client = ours == (self.facts.side == "client")
-        seen = Seen()
+        seen = FrameCells()
         seen.stream_id = stream_id = stream_id_of(request_id, clients=by_client)
         seen.flags = bits
         seen.data_bytes = length
@@ -170,7 +170,7 @@ class StreamuxDecoder(ConnectionDecoder):
         self.session.begin(stream, self._now)
         return stream
 
-    def _message(self, stream: CapturedStream | None, inward: bool, size: int, bits: int, seen: Seen) -> None:
+    def _message(self, stream: CapturedStream | None, inward: bool, size: int, bits: int, seen: FrameCells) -> None:
         """Handle a chunk of a request or of a response."""
         seen.fragments = 0
         if stream is None:
@@ -188,7 +188,7 @@ class StreamuxDecoder(ConnectionDecoder):
             if not by_requester:
                 self.session.end(stream, self._now, COMPLETE)
 
-    def _ping(self, inward: bool, stream_id: int, response: bool, seen: Seen) -> None:
+    def _ping(self, inward: bool, stream_id: int, response: bool, seen: FrameCells) -> None:
         if not response:
             seen.frame_type = PING
             self._pinged.add(stream_id)

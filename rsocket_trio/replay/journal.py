@@ -235,7 +235,7 @@ class FileLedger(Ledger):
                     raise LedgerMismatch(
                         f"{self.directory}: partition {partition} ends at {latest} and {what}: {decision}"
                     )
-                missing[partition] = Rest(chain, await self._check_there(chain, partition, begin, latest))
+                missing[partition] = Remaining(chain, await self._check_there(chain, partition, begin, latest))
         if missing:
             await self.log.append_all(missing)
         await trio.to_thread.run_sync(self._note_done, decision)
@@ -311,7 +311,7 @@ class FileLedger(Ledger):
 
 
 @attrs.frozen
-class Rest:
+class Remaining:
     """The elements behind the first ``skipped``; they can be read more than once."""
 
     elements: Iterable[Element]

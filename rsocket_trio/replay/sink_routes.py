@@ -35,13 +35,13 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
 
     async def write(request: Payload) -> bytes:
         await ledger.open()
-        with told_to_writers():
+        with errors_for_writers():
             await ledger.write(by_partition([read_sink_payload(request)]))
         return b""
 
     async def take(channel: Channel) -> None:
         await ledger.open()
-        queue = Waiting()
+        queue = WriteQueue()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(receive, channel, queue)
             while writes := await queue.take():
@@ -52,7 +52,7 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
                     continue
                 # One of them was refused: write them one by one, so that the writer learns which.
                 for one in writes:
-                    with told_to_writers():
+                    with errors_for_writers():
                         await ledger.write(by_partition([one]))
                     await acknowledge(channel, 1)
 
@@ -68,7 +68,7 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
         wanted = read_stage(channel.request.data)
         staged = await ledger.begin(wanted.sink, wanted.attempt, wanted.partition)
         try:
-            with told_to_writers():
+            with errors_for_writers():
                 while batch := await channel.receive_batch():
                     for payload in batch:
                         await staged.add(read_sink_payload(payload, staged=True).element)
@@ -81,14 +81,14 @@ def add_sink(responder: Responder, route: str, ledger: Ledger) -> None:
     async def commit(request: Payload) -> bytes:
         await ledger.open()
         wanted = read_commit(request.data)
-        with told_to_writers():
+        with errors_for_writers():
             done = await ledger.commit(wanted.sink, wanted.batch, wanted.attempts, once=wanted.once)
         return answer(promoted=done.promoted, rows=done.rows, last=done.last)
 
     async def abort(request: Payload) -> bytes:
         await ledger.open()
         wanted = read_abort(request.data)
-        with told_to_writers():
+        with errors_for_writers():
             return answer(dropped=await ledger.abort(wanted.sink, wanted.attempts))
 
     responder.request_response(route)(write)
@@ -105,7 +105,7 @@ async def acknowledge(channel: Channel, count: int) -> None:
         await channel.send(b"")
 
 
-class Waiting:
+class WriteQueue:
     """The elements of a channel that wait to be written: at ``WAITING_BYTES`` it receives no more."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Waiting:
         return writes
 
 
-async def receive(channel: Channel, queue: Waiting) -> None:
+async def receive(channel: Channel, queue: WriteQueue) -> None:
     """Queue the elements of a channel, that of the opening payload first."""
     await queue.put(read_sink_payload(channel.request))
     while batch := await channel.receive_batch():
@@ -161,7 +161,7 @@ def answer(**content: object) -> bytes:
 
 
 @contextmanager
-def told_to_writers() -> Iterator[None]:
+def errors_for_writers() -> Iterator[None]:
     """Translate errors of the disk and the log into errors that are sent to the writer and name no file."""
     try:
         yield

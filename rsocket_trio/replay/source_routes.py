@@ -37,7 +37,7 @@ def add_source(
 
     async def offsets(request: Payload) -> bytes:
         await log.open()
-        return said_bounds(log)
+        return encode_bounds(log)
 
     async def read(request: Payload, out: Outgoing) -> None:
         await log.open()
@@ -72,7 +72,7 @@ def add_source(
 async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, most: int) -> None:
     """Send the records of a range; without an end also future ones. ``most`` is the largest read in bytes."""
     partition, end = wanted.partition, wanted.end
-    place = Place(wanted.start)
+    place = ReaderPosition(wanted.start)
     size = min(FIRST_BYTES, most)
     while end is None or place.position < end:
         before, began = place.position, trio.current_time()
@@ -86,7 +86,7 @@ async def send_range(log: ReplayableLog, out: Outgoing, wanted: RangeRequest, mo
 
 
 @attrs.define
-class Place:
+class ReaderPosition:
     """The position behind the records that were sent to a reader."""
 
     position: int
@@ -98,7 +98,7 @@ class Place:
             yield source_payload(record)
 
 
-def said_bounds(log: ReplayableLog) -> bytes:
+def encode_bounds(log: ReplayableLog) -> bytes:
     """Return the bounds of all partitions as JSON."""
     bounds = {str(partition): log.bounds(partition) for partition in log.partitions()}
     told = {number: {"earliest": earliest, "latest": latest} for number, (earliest, latest) in bounds.items()}

@@ -13,7 +13,7 @@ import trio
 from rsocket_trio import Channel, Connection, Payload
 from rsocket_trio.errors import ConnectionLost, RSocketError, StreamError
 from rsocket_trio.spark.connections import Pool
-from rsocket_trio.spark.delivering import Delivery, Pieces, Silence, SinkError, is_missing_route, passes
+from rsocket_trio.spark.delivering import Delivery, Pieces, SilenceWatch, SinkError, is_missing_route, passes
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.request_rows import PIECE_BYTES, route_entry
 
@@ -29,7 +29,7 @@ class Round:
         self.connection = connection
         self.failure: Exception | None = None
         self.scope = trio.CancelScope()
-        self.silence = Silence(delivery.pool, connection, delivery.options, self.is_waiting)
+        self.silence = SilenceWatch(delivery.pool, connection, delivery.options, self.is_waiting)
 
     def is_waiting(self) -> bool:
         """Return whether something was sent and not answered."""

@@ -134,7 +134,7 @@ class Delivery(ABC):
         self.report.problem = self.report.problem or str(error)
 
 
-class Silence:
+class SilenceWatch:
     """Ends a block in which the server says nothing for too long, while ``awaited`` says that it should."""
 
     def __init__(self, pool: Pool, connection: Connection, options: Options, awaited: Callable[[], bool]) -> None:

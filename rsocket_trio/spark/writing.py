@@ -82,7 +82,7 @@ class Writer:
     def _commit(self, messages: Iterable[WriterCommitMessage | None], batch: int, once: bool = False) -> None:
         """Commit the rows that tasks staged, if they did, and log those that they skipped."""
         options = self._options
-        written = told(messages)
+        written = finished(messages)
         if options.delivery == "exactlyOnce":
             sink = self._sink or next((one.sink for one in written), None)
             # If no task ran, the query's id is unknown: nothing is to be promoted, and the next batch is later.
@@ -103,7 +103,7 @@ class Writer:
     def _abort(self, messages: Iterable[WriterCommitMessage | None]) -> None:
         """Drop the rows that tasks staged."""
         by_sink: dict[str, list[str]] = {}
-        for one in told(messages):
+        for one in finished(messages):
             by_sink.setdefault(one.sink, []).extend(attempt for attempt, _ in one.attempts)
         here = background()
         for sink, attempts in by_sink.items():
@@ -173,7 +173,7 @@ async def deliver(pool: Pool, options: Options, origin: Origin, pieces: Pieces) 
     return await delivery.run()
 
 
-def told(messages: Iterable[WriterCommitMessage | None]) -> Sequence[Written]:
+def finished(messages: Iterable[WriterCommitMessage | None]) -> Sequence[Written]:
     """Return the reports of the tasks that finished."""
     return [message for message in messages if isinstance(message, Written)]
 

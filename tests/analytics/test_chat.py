@@ -15,7 +15,7 @@ import trio
 
 from examples import chat
 from rsocket_trio import Rejected, RejectedSetup, serve
-from rsocket_trio.analytics.answers import ASKED, Answer, answers
+from rsocket_trio.analytics.answers import REPORT_TABLES, Answer, answers
 from rsocket_trio.analytics.report import render
 from rsocket_trio.capture import Capture
 
@@ -107,9 +107,14 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Chat:
 def found(spark: SparkSession, done: Chat) -> Mapping[str, Answer]:
     """The tables that are looked at here, as the command reads them; the others without rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rsocket_trio.analytics.answers.ASKED", [asked for asked in ASKED if asked.view in LOOKED_AT])
+        patch.setattr(
+            "rsocket_trio.analytics.answers.REPORT_TABLES",
+            [asked for asked in REPORT_TABLES if asked.view in LOOKED_AT],
+        )
         found = {answer.view: answer for answer in answers(spark, done.directory)}
-    return {asked.view: Answer(asked.view, tuple(spark.table(asked.view).columns), ()) for asked in ASKED} | found
+    return {
+        asked.view: Answer(asked.view, tuple(spark.table(asked.view).columns), ()) for asked in REPORT_TABLES
+    } | found
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rsocket_trio.analytics.answers import ASKED, Answer
+from rsocket_trio.analytics.answers import REPORT_TABLES, Answer
 from rsocket_trio.analytics.capture_tables import capture_files
 from rsocket_trio.analytics.report import as_script, cell, charts, duration, label, render
 from rsocket_trio.cli.exit_codes import Failure
@@ -102,7 +102,7 @@ def test_a_capture_in_which_nothing_happened_has_a_page_as_well(told: Mapping[st
 
 
 def test_every_answer_is_in_the_page_as_a_table_or_a_plot(told: Mapping[str, Answer]) -> None:
-    assert {asked.view for asked in ASKED} == set(told)
+    assert {asked.view for asked in REPORT_TABLES} == set(told)
     shown = render(told, title="all")
     in_plots = {
         "latency_heatmap": "heatmap-requester-total",

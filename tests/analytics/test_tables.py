@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rsocket_trio.analytics.answers import ASKED, Answer
+from rsocket_trio.analytics.answers import REPORT_TABLES, Answer
 from rsocket_trio.analytics.capture_tables import CaptureTables, read_capture
 from rsocket_trio.analytics.views import VIEWS, create_duckdb_views
 from tests.analytics.handwritten import HOSTILE
@@ -184,7 +184,7 @@ def test_duckdb_gives_the_same_answers_to_the_same_text(by_hand: Path, told: Map
         connection.execute("SET TimeZone = 'UTC'")
         assert create_duckdb_views(connection, by_hand) == VIEWS
 
-        for asked in ASKED:
+        for asked in REPORT_TABLES:
             table = connection.sql(f"SELECT * FROM {asked.view} ORDER BY {asked.order}").to_arrow_table()
             found = Answer(
                 asked.view, tuple(table.column_names), tuple(tuple(row.values()) for row in table.to_pylist())

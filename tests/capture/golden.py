@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rsocket_trio.capture.buffer import CLOSED, OPENED, OVER, RECEIVED, SENT, Buffer, Entry, Recorded
-from rsocket_trio.capture.connection_decoder import Kept
+from rsocket_trio.capture.connection_decoder import CapturedFrame
 from rsocket_trio.capture.rows import Origin, Row
 from rsocket_trio.capture.tracker import Tracker
 from rsocket_trio.capture.writers import FORMATS, TableWriter
@@ -134,7 +134,7 @@ def entries(conversation: tuple[tuple[int, str, int, object], ...]) -> Iterator[
     for us, name, kind, what in conversation:
         if isinstance(what, Facts):
             sources[name] = Recorded(buffer, what)
-        kept: list[Kept] = what if isinstance(what, list) else []
+        kept: list[CapturedFrame] = what if isinstance(what, list) else []
         text = what if isinstance(what, str) else ""
         yield Entry(sources[name], kind, us * 1000, kept, sum(map(len, kept)), 0, text)
 

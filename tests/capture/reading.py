@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from rsocket_trio.capture.buffer import CLOSED, OVER, RECEIVED, SENT, Buffer, Entry, Recorded
-from rsocket_trio.capture.connection_decoder import Kept
+from rsocket_trio.capture.connection_decoder import CapturedFrame
 from rsocket_trio.capture.rows import Origin, Row
 from rsocket_trio.capture.schema import TABLES
 from rsocket_trio.capture.tracker import Tracker
@@ -54,11 +54,15 @@ class Script:
         self.tell()
         return source
 
-    def sent(self, *frames: Kept, at: int | None = None, source: Recorded | None = None, dropped: int = 0) -> None:
+    def sent(
+        self, *frames: CapturedFrame, at: int | None = None, source: Recorded | None = None, dropped: int = 0
+    ) -> None:
         """These went out."""
         self._see(SENT, list(frames), at, source, dropped)
 
-    def received(self, *frames: Kept, at: int | None = None, source: Recorded | None = None, dropped: int = 0) -> None:
+    def received(
+        self, *frames: CapturedFrame, at: int | None = None, source: Recorded | None = None, dropped: int = 0
+    ) -> None:
         """These came in."""
         self._see(RECEIVED, list(frames), at, source, dropped)
 
@@ -74,7 +78,9 @@ class Script:
         frames, interactions, connections = (named(table, taken[table]) for table in TABLES)
         return frames, interactions, connections
 
-    def _see(self, kind: int, frames: list[Kept], at: int | None, source: Recorded | None, dropped: int) -> None:
+    def _see(
+        self, kind: int, frames: list[CapturedFrame], at: int | None, source: Recorded | None, dropped: int
+    ) -> None:
         self.now = self.now + 1 if at is None else at
         self.tracker.see(Entry(source or self.source, kind, self.now * 1000, frames, 0, dropped))
 
