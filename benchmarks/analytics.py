@@ -40,8 +40,8 @@ def write(directory: str, frames: int) -> dict[str, Any]:
 def in_spark(directory: str) -> dict[str, Any]:
     """Every table, from the start of the session on."""
     begun = time.perf_counter()
-    from rsocket_trio.analytics.answers import answers
     from rsocket_trio.analytics.local_spark import local_session
+    from rsocket_trio.analytics.views import answers
 
     tables, sums = {}, {}
     size = sum(path.stat().st_size for path in Path(directory).rglob("*.parquet"))
@@ -68,8 +68,7 @@ def in_duckdb(directory: str) -> dict[str, Any]:
     begun = time.perf_counter()
     import duckdb
 
-    from rsocket_trio.analytics.answers import REPORT_TABLES, SHARED
-    from rsocket_trio.analytics.views import create_duckdb_views
+    from rsocket_trio.analytics.views import REPORT_TABLES, SHARED, create_duckdb_views
 
     connection = duckdb.connect()
     connection.execute("SET threads = 2; SET TimeZone = 'UTC'; SET memory_limit = '2GB'")

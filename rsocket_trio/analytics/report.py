@@ -10,13 +10,15 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from html import escape
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import attrs
 
-from rsocket_trio.analytics.answers import Answer
 from rsocket_trio.analytics.sql import PER_OCTAVE_SHOWN
 from rsocket_trio.errors import readable
+
+if TYPE_CHECKING:
+    from rsocket_trio.analytics.views import Answer
 
 Figure: TypeAlias = dict[str, Any]
 Row: TypeAlias = Mapping[str, Any]

@@ -76,10 +76,10 @@ def make_report(
     All of that is checked before Spark starts, which takes seconds.
     """
     try:
-        from rsocket_trio.analytics.answers import answers
         from rsocket_trio.analytics.capture_tables import capture_files
         from rsocket_trio.analytics.local_spark import local_session
         from rsocket_trio.analytics.report import need_report, render
+        from rsocket_trio.analytics.views import answers
         from rsocket_trio.spark import JavaNotFoundError, ensure_java
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "pyarrow"):

@@ -10,8 +10,7 @@ import pyarrow as pa
 
 from rsocket_trio.spark.background import Producer, background
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.records import Chunk, SchemaMismatchError, arrow_batches, joined, raw_batch
-from rsocket_trio.spark.replayed import Weights
+from rsocket_trio.spark.records import Chunk, SchemaMismatchError, Weights, arrow_batches, joined, raw_batch
 
 
 def rows_of(

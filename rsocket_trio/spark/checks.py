@@ -7,8 +7,7 @@ from collections.abc import Callable
 import attrs
 
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA
-from rsocket_trio.spark.options import OptionError, Options, Use
-from rsocket_trio.spark.parsing import EARLIEST, LATEST, route_name
+from rsocket_trio.spark.options import EARLIEST, LATEST, OptionError, Options, Use, route_name
 from rsocket_trio.spark.protocol import OFFSETS_ROUTE
 
 SOURCES = ("stream", "channel", "response")

@@ -11,7 +11,6 @@ import random
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
 import attrs
 import trio
@@ -37,11 +36,8 @@ from rsocket_trio.metadata import (
     encode_authentication,
     encode_composite,
 )
-from rsocket_trio.spark.parsing import shown_uri
+from rsocket_trio.spark.options import Options, shown_uri
 from rsocket_trio.terms import Retry
-
-if TYPE_CHECKING:
-    from rsocket_trio.spark.options import Options
 
 logger = logging.getLogger("rsocket_trio.spark")
 

@@ -14,8 +14,7 @@ from rsocket_trio.spark.background import Taker
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.ranges import DataLossError
-from rsocket_trio.spark.records import Chunk, now_us
-from rsocket_trio.spark.replayed import Weights
+from rsocket_trio.spark.records import Chunk, Weights, now_us
 
 logger = logging.getLogger("rsocket_trio.spark")
 

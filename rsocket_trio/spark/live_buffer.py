@@ -1,4 +1,4 @@
-"""Stores the elements of a live stream, numbered and bounded, until Spark has read them.
+"""Stores the elements of a live stream, numbered and bounded, until Spark has read them: in memory or in a log.
 
 A store takes elements in the background thread; the thread that Spark calls asks for its end. The producer gets new
 credit only for elements that the store has safely, and only while the store has room.
@@ -6,20 +6,34 @@ credit only for elements that the store has safely, and only while the store has
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import struct
 import threading
+import time
+import uuid
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import trio
 from pyspark.sql.datasource import InputPartition
 
 from rsocket_trio import Payload
+from rsocket_trio.errors import readable
+from rsocket_trio.replay.errors import LogLocked
+from rsocket_trio.replay.locking import DirectoryLock
+from rsocket_trio.replay.log import Element, Record
+from rsocket_trio.replay.segment_records import SEGMENT_HEADER, Damage, records
+from rsocket_trio.replay.segments import SUFFIX, Segments
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
 from rsocket_trio.spark.live import chunk_of, subscribed
 from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.ranges import DataLossError, Range, split
-from rsocket_trio.spark.records import Chunk
+from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, split
+from rsocket_trio.spark.records import Chunk, now_us
 
 logger = logging.getLogger("rsocket_trio.spark")
 
@@ -237,3 +251,239 @@ def check_buffered(store: Store, start: int, end: int) -> None:
             f"{store.end - 1}): they were lost with the process that had them; with failOnDataLoss=false they are "
             "left out"
         )
+
+
+RECEIVED_AT = struct.Struct(">Q")
+"""Prefix of each element's metadata: the time it came, in microseconds; a zero byte follows if metadata follows."""
+
+
+def chunks_between(directory: Path, start: int, end: int, rows: int) -> Iterator[Chunk]:
+    """Yield the elements between two indexes, in chunks of at most ``rows``.
+
+    Raise ``DataLossError`` if one of them is missing or can't be read.
+    """
+    chunk: Chunk | None = None
+    for record in _records(directory, start, end):
+        received_at, metadata = _opened(record)
+        if chunk is not None and (len(chunk.datas) >= rows or chunk.received_at != received_at):
+            yield chunk
+            chunk = None
+        if chunk is None:
+            chunk = Chunk(record.position, [], [], received_at)
+        assert chunk.metadatas is not None
+        chunk.datas.append(record.data)
+        chunk.metadatas.append(metadata)
+    if chunk is not None:
+        yield chunk
+
+
+def _opened(record: Record) -> tuple[int, bytes | None]:
+    """Return the time an element came, in microseconds, and its own metadata."""
+    packed = record.metadata or b""
+    (received_at,) = RECEIVED_AT.unpack_from(packed)
+    return received_at, packed[RECEIVED_AT.size + 1 :] if len(packed) > RECEIVED_AT.size else None
+
+
+def _records(directory: Path, start: int, end: int) -> Iterator[Record]:
+    position = start
+    while position < end:
+        path = _segment_of(directory, position)
+        first = int(path.stem)
+        try:
+            block = path.read_bytes()
+        except OSError as error:
+            raise DataLossError(f"{path}: {error.strerror}, elements from {position} on can't be read") from error
+        try:
+            for record in records(block[SEGMENT_HEADER:], SEGMENT_HEADER, len(block), first, position, end):
+                yield record
+                position = record.end
+        except Damage as damage:
+            raise DataLossError(
+                f"{path} can't be read at offset {damage.offset}, element {damage.position}: {damage.reason}"
+            ) from None
+        if position < end and _segment_of(directory, position) == path:
+            raise DataLossError(f"{path} ends at element {position}, planned was {end}")
+
+
+def _segment_of(directory: Path, position: int) -> Path:
+    """Return the file that holds an index. Raise ``DataLossError`` if no file does."""
+    found = [path for path in directory.glob(f"*{SUFFIX}") if path.stem.isdigit() and int(path.stem) <= position]
+    if not found:
+        raise DataLossError(f"{directory} does not hold element {position} any more")
+    return max(found, key=lambda path: int(path.stem))
+
+
+SEGMENT_BYTES = 8 * 2**20
+"""Small segments, because a task reads a segment from its beginning, and because they are deleted whole."""
+IDENTITY: Final = {"id": str, "f": str, "epoch": int}
+LOCK_TIMEOUT = 10.0
+"""Seconds that a query waits for the process of the one before it to go."""
+
+
+class WalError(Exception):
+    """Raised if the log can't be written: names its directory and the reason. The elements in it are whole."""
+
+
+class WalPartition(InputPartition):
+    """Elements that stand in the log, for one task."""
+
+    def __init__(self, directory: str, start: int, end: int) -> None:
+        super().__init__((start, end))
+        self.directory = directory
+        self.start = start
+        self.end = end
+
+    def __repr__(self) -> str:
+        return f"WalPartition({self.start} to {self.end})"
+
+    def chunks(self, rows: int) -> Iterator[Chunk]:
+        """Return the elements, in chunks of up to so many."""
+        return chunks_between(Path(self.directory), self.start, self.end, rows)
+
+
+class WalStore(Store):
+    """Elements in a log on files. Opening blocks: it reads the end of the log, and cuts off a torn tail.
+
+    ``id`` names the log for checkpoints; ``truncated`` is how many bytes were cut off. Raise ``LogLocked`` while
+    another process writes, ``CheckpointError`` for the log of another query, ``CorruptLog`` and ``OSError``.
+    """
+
+    def __init__(self, directory: Path, options: Options) -> None:
+        super().__init__(options.wal_max_bytes)
+        self._each = options.wal_sync == "always"
+        self._directory = directory / "log"
+        self._identity = directory / "wal.json"
+        self._sync = options.wal_sync != "never"
+        self._lock = _locked(directory)
+        # Adding, releasing and closing run in threads of their own, and the files take one of them at a time.
+        self._turn = threading.Lock()
+        try:
+            self.id, self._epoch = self._claim(options.fingerprint)
+            self._segments = self._opened()
+        except BaseException:
+            self._lock.release()
+            raise
+        self.truncated = self._segments.truncated
+        self.begin, self.end = self._segments.earliest, self._segments.latest
+        if self.end > self.begin:
+            self._count(self.end - self.begin, self._segments.size)
+
+    def _opened(self, first: int = 0) -> Segments:
+        return Segments(self._directory, segment_bytes=SEGMENT_BYTES, sync=self._sync, first=first, partition=0)
+
+    def begin_anew(self, index: int) -> None:
+        """Drop all elements, and number new ones from an index on. Blocks; only while nothing is added."""
+        with self._turn:
+            self.check_epoch()
+            self._segments.close()
+            for path in sorted(self._directory.glob(f"*{SUFFIX}"), reverse=True):
+                path.unlink()
+            self._segments = self._opened(index)
+            self.begin = self.end = index
+            self._forget_sizes()
+
+    async def write(self, batch: list[Payload]) -> None:
+        """Write elements, and wait for the disk. Raise ``WalError`` where there is no room."""
+        received_at = RECEIVED_AT.pack(now_us())
+        batch_elements = [
+            Element(payload.data, received_at if payload.metadata is None else received_at + b"\0" + payload.metadata)
+            for payload in batch
+        ]
+        # Not abandoned when cancelled: the thread must not write to a file that is being closed.
+        try:
+            await trio.to_thread.run_sync(self._append, batch_elements)
+        except OSError as error:
+            # No OSError: the intake would take it for a lost connection, and each try would cost another credit.
+            raise WalError(
+                f"option 'walDir': {self._directory.parent} can't be written: {error.strerror or error}. What it holds "
+                "is read; start the query again when there is room"
+            ) from error
+
+    def _append(self, elements: list[Element]) -> None:
+        with self._turn:
+            for group in [[one] for one in elements] if self._each else [elements]:
+                self._segments.append(group)
+            self.end = self._segments.latest
+
+    def planned(self, start: int, end: int, pieces: int | None) -> list[InputPartition]:
+        """Return the elements between two indexes."""
+        ranges = split([Range(0, start, end)], pieces) if end > start else []
+        return [WalPartition(str(self._directory), one.start, one.end) for one in ranges]
+
+    async def release(self, before: int) -> None:
+        """Delete the files below an index. Raise ``DataLossError`` where another process has taken the log over."""
+        await trio.to_thread.run_sync(self._release, before)
+
+    def _release(self, before: int) -> None:
+        with self._turn:
+            self.check_epoch()
+            self._segments.trim(before)
+            self.begin = self._segments.earliest
+
+    async def aclose(self) -> None:
+        """Close the files, and let others write."""
+        await trio.to_thread.run_sync(self._close)
+        self._lock.release()
+
+    def _close(self) -> None:
+        with self._turn:
+            self._segments.close()
+
+    def check_epoch(self) -> None:
+        """Raise ``DataLossError`` if another process opened the log meanwhile: locks do not hold on every network."""
+        if self._said()["epoch"] != self._epoch:
+            raise DataLossError(f"{self._directory} was taken over by another query: two may not share a walDir")
+
+    def _claim(self, fingerprint: str) -> tuple[str, int]:
+        try:
+            found = self._said()
+        except FileNotFoundError:
+            found = {"v": 1, "id": uuid.uuid4().hex, "f": fingerprint, "epoch": 0}
+        if found["f"] != fingerprint:
+            raise CheckpointError(
+                f"{self._identity.parent} holds the log of a query with other options: choose another walDir"
+            )
+        found["epoch"] += 1
+        _replace(self._identity, json.dumps(found).encode())
+        return found["id"], found["epoch"]
+
+    def _said(self) -> dict[str, Any]:
+        """Return the content of ``wal.json``. Raise ``CheckpointError`` if it is damaged."""
+        content = self._identity.read_bytes()
+        try:
+            found = json.loads(content)
+            if any(type(found[key]) is not kind for key, kind in IDENTITY.items()):
+                raise TypeError("of another type")
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise CheckpointError(
+                f"{self._identity} is damaged, so nobody knows which query the log beside it belongs to: it holds "
+                f"{readable(content[:100]) or 'nothing'}. Restore it, or choose another walDir and another checkpoint"
+            ) from error
+        return dict(found)
+
+
+def _locked(directory: Path) -> DirectoryLock:
+    """Return the lock, as soon as the process that had it is gone."""
+    deadline = time.monotonic() + LOCK_TIMEOUT
+    while True:
+        try:
+            return DirectoryLock(directory)
+        except LogLocked:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that it is there whole, or as it was."""
+    fresh = path.with_suffix(".new")
+    with fresh.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+    fd = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

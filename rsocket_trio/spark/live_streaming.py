@@ -19,11 +19,18 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from rsocket_trio.spark.batching import gathered
-from rsocket_trio.spark.live_buffer import ChunkPartition, Intake, MemoryStore, Store, check_buffered
+from rsocket_trio.spark.live_buffer import (
+    ChunkPartition,
+    Intake,
+    MemoryStore,
+    Store,
+    WalPartition,
+    WalStore,
+    check_buffered,
+)
 from rsocket_trio.spark.ranges import VERSION, CheckpointError, DataLossError, check_offset
 from rsocket_trio.spark.records import Chunk
 from rsocket_trio.spark.streaming import StreamReader
-from rsocket_trio.spark.wal import WalPartition, WalStore
 
 logger = logging.getLogger("rsocket_trio.spark")
 

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
+from pyspark.sql.datasource import InputPartition
 
-from rsocket_trio.spark.parsing import EARLIEST, LATEST, MAX_POSITION, Positions, partitions_of, position_map
+from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Positions, partitions_of, position_map
 
 VERSION = 1
 
@@ -48,6 +49,17 @@ class Range:
     def size(self) -> int:
         """Return the number of positions."""
         return self.end - self.start
+
+
+class RangePartition(InputPartition):
+    """A range of one of the server's partitions, for one task."""
+
+    def __init__(self, range_: Range) -> None:
+        super().__init__(range_)
+        self.range = range_
+
+    def __repr__(self) -> str:
+        return f"RangePartition({self.range.partition}: {self.range.start} to {self.range.end})"
 
 
 def parse_bounds(answer: bytes) -> dict[int, Bounds]:

@@ -24,9 +24,8 @@ from pyspark.sql.datasource import (
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.live import fetch_live
-from rsocket_trio.spark.options import Options
-from rsocket_trio.spark.parsing import EARLIEST, LATEST, MAX_POSITION
-from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, ranges_between, resolve, split
+from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options
+from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, RangePartition, ranges_between, resolve, split
 from rsocket_trio.spark.replayed import ask_bounds, fetch
 
 if TYPE_CHECKING:
@@ -81,17 +80,6 @@ def selection_of(one: Filter) -> Selection | None:
 
 
 logger = logging.getLogger("rsocket_trio.spark")
-
-
-class RangePartition(InputPartition):
-    """A range of one of the server's partitions, for one task."""
-
-    def __init__(self, range_: Range) -> None:
-        super().__init__(range_)
-        self.range = range_
-
-    def __repr__(self) -> str:
-        return f"RangePartition({self.range.partition}: {self.range.start} to {self.range.end})"
 
 
 class LivePartition(InputPartition):

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import pyarrow as pa
 
+from rsocket_trio.spark.options import Options
+
 RAW_SCHEMA = pa.schema(
     [
         ("partition", pa.int32()),
@@ -65,6 +67,20 @@ class Chunk:
             Chunk(self.start, self.datas[:rows], head, self.received_at),
             Chunk(self.start + rows, self.datas[rows:], tail, self.received_at),
         )
+
+
+class Weights:
+    """Weighs rows on a conveyor: by their bytes, but at least by a row's share of a full batch.
+
+    The limit is that of two batches: so little is sent in vain to a reader that stops early.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.limit = 2 * options.batch_bytes
+        self._row = max(options.batch_bytes // options.batch_rows, 1)
+
+    def __call__(self, chunk: Chunk) -> int:
+        return max(chunk.size, chunk.rows * self._row)
 
 
 def now_us() -> int:

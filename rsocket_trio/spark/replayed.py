@@ -30,7 +30,7 @@ from rsocket_trio.spark.protocol import (
     encode_range,
 )
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, parse_bounds
-from rsocket_trio.spark.records import Chunk, SchemaMismatchError, now_us
+from rsocket_trio.spark.records import Chunk, SchemaMismatchError, Weights, now_us
 
 
 class Cursor:
@@ -252,20 +252,6 @@ class Fetch:
             cursor.cut(there.latest)
         else:
             cursor.skip_to(cursor.end, str(error))
-
-
-class Weights:
-    """Weighs rows on a conveyor: by their bytes, but at least by a row's share of a full batch.
-
-    The limit is that of two batches: so little is sent in vain to a reader that stops early.
-    """
-
-    def __init__(self, options: Options) -> None:
-        self.limit = 2 * options.batch_bytes
-        self._row = max(options.batch_bytes // options.batch_rows, 1)
-
-    def __call__(self, chunk: Chunk) -> int:
-        return max(chunk.size, chunk.rows * self._row)
 
 
 async def acknowledge(pool: Pool, options: Options, ends: Mapping[int, int]) -> None:

@@ -27,13 +27,13 @@ from rsocket_trio.spark.background import Background, background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.connections import PASSING_FOR_READS
-from rsocket_trio.spark.options import Options, Use
-from rsocket_trio.spark.parsing import LATEST
+from rsocket_trio.spark.options import LATEST, Options, Use
 from rsocket_trio.spark.ranges import (
     Bounds,
     DataLossError,
     PositionMap,
     Range,
+    RangePartition,
     advance,
     first_of,
     from_offset,
@@ -42,7 +42,6 @@ from rsocket_trio.spark.ranges import (
     split,
     to_offset,
 )
-from rsocket_trio.spark.reading import RangePartition
 from rsocket_trio.spark.records import Chunk
 from rsocket_trio.spark.replayed import acknowledge, ask_bounds, fetch
 

@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from rsocket_trio.analytics.answers import Answer
+    from rsocket_trio.analytics.views import Answer
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ class Reported:
 @pytest.fixture(scope="session")
 def reported(spark: SparkSession, by_hand: Path, tmp_path_factory: pytest.TempPathFactory) -> Reported:
     """The report of the capture: made once, since each of its tables takes Spark a second."""
-    from rsocket_trio.analytics import answers as module
+    from rsocket_trio.analytics import views as module
     from rsocket_trio.cli.main import commands
 
     out = tmp_path_factory.mktemp("reported") / "report.html"

@@ -15,8 +15,8 @@ import trio
 
 from examples import chat
 from rsocket_trio import Rejected, RejectedSetup, serve
-from rsocket_trio.analytics.answers import REPORT_TABLES, Answer, answers
 from rsocket_trio.analytics.report import render
+from rsocket_trio.analytics.views import REPORT_TABLES, Answer, answers
 from rsocket_trio.capture import Capture
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def found(spark: SparkSession, done: Chat) -> Mapping[str, Answer]:
     """The tables that are looked at here, as the command reads them; the others without rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "rsocket_trio.analytics.answers.REPORT_TABLES",
+            "rsocket_trio.analytics.views.REPORT_TABLES",
             [asked for asked in REPORT_TABLES if asked.view in LOOKED_AT],
         )
         found = {answer.view: answer for answer in answers(spark, done.directory)}

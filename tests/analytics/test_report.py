@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from rsocket_trio.analytics.answers import REPORT_TABLES, Answer
 from rsocket_trio.analytics.capture_tables import capture_files
 from rsocket_trio.analytics.report import as_script, cell, charts, duration, label, render
+from rsocket_trio.analytics.views import REPORT_TABLES, Answer
 from rsocket_trio.cli.exit_codes import Failure
 from tests.analytics.browser import look_at, require_browser
 from tests.analytics.conftest import Reported

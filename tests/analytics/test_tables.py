@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from rsocket_trio.analytics.answers import REPORT_TABLES, Answer
 from rsocket_trio.analytics.capture_tables import CaptureTables, read_capture
-from rsocket_trio.analytics.views import VIEWS, create_duckdb_views
+from rsocket_trio.analytics.views import REPORT_TABLES, VIEWS, Answer, create_duckdb_views
 from tests.analytics.handwritten import HOSTILE
 
 if TYPE_CHECKING:

@@ -23,13 +23,20 @@ from trio.testing import MockClock
 from rsocket_trio import ApplicationError, Channel, Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import LogLocked
 from rsocket_trio.replay.filesystem import FileSystem
-from rsocket_trio.spark import wal
-from rsocket_trio.spark.live_buffer import Intake, MemoryStore, check_buffered, within
+from rsocket_trio.spark import live_buffer
+from rsocket_trio.spark.live_buffer import (
+    Intake,
+    MemoryStore,
+    WalError,
+    WalStore,
+    check_buffered,
+    chunks_between,
+    within,
+)
 from rsocket_trio.spark.live_streaming import LiveStreamReader, MemoryStreamReader, WalStreamReader
 from rsocket_trio.spark.options import Options, Use, parse_options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range
 from rsocket_trio.spark.records import Chunk
-from rsocket_trio.spark.wal import WalError, WalStore, chunks_between
 from tests.blocks import ROOT
 from tests.spark.serving import URI, options, served
 from tests.spark.test_reading import column
@@ -293,7 +300,7 @@ async def test_a_torn_tail_is_cut_off_and_nothing_else(tmp_path: Path) -> None:
 
 
 async def test_committed_files_are_deleted_and_later_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal, "SEGMENT_BYTES", 1000)
+    monkeypatch.setattr(live_buffer, "SEGMENT_BYTES", 1000)
     log = store(tmp_path)
     for _ in range(5):
         await log.add(payloads(10))
@@ -401,7 +408,7 @@ async def test_the_log_waits_for_the_disk_as_asked(sync: str, tmp_path: Path, mo
 
 
 async def test_two_writers_are_one_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal, "LOCK_TIMEOUT", 0.05)
+    monkeypatch.setattr(live_buffer, "LOCK_TIMEOUT", 0.05)
     log = store(tmp_path)
     with pytest.raises(LogLocked, match="has a writer already"):
         store(tmp_path)

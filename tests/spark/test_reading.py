@@ -23,13 +23,12 @@ from pyspark.sql.datasource import (
 from rsocket_trio import ConnectionLost, Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import MemoryLog, add_source
 from rsocket_trio.spark.background import background
-from rsocket_trio.spark.parsing import MAX_POSITION
-from rsocket_trio.spark.ranges import Bounds, DataLossError, Range
+from rsocket_trio.spark.options import MAX_POSITION
+from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, RangePartition
 from rsocket_trio.spark.reading import (
     BatchReader,
     LivePartition,
     PushdownReader,
-    RangePartition,
     Selection,
     planned,
     selection_of,

@@ -16,8 +16,7 @@ from rsocket_trio import Rejected, Responder
 from rsocket_trio.replay import Element, MemoryLog, add_source
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
-from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range
-from rsocket_trio.spark.reading import RangePartition
+from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, RangePartition
 from rsocket_trio.spark.streaming import ROWS_PER_PARTITION, ServerStreamReader, Volume
 from tests.spark.serving import URI, filled
 from tests.spark.test_reading import column
