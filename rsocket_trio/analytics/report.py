@@ -39,6 +39,7 @@ MOST: Final = 8
 """Routes, codes or kinds that have a colour of their own; the others share the last."""
 OTHERS: Final = "others"
 LONGEST_LABEL: Final = 48
+"""Characters of a label in a chart."""
 TALL: Final = 60
 """Connections that the timeline shows."""
 NO_ROUTE: Final = "(no route)"

@@ -25,6 +25,7 @@ from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION, ChunkReader, Hea
 from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms, negotiate, quick_terms
 
 LONGEST_CHUNK: Final = 2**30 - 1
+"""Bytes of a chunk that are still read."""
 ANSWER: Final = Interaction.REQUEST_RESPONSE
 """One request message and one response message: the wire does not show whether they are handled in pieces."""
 

@@ -57,9 +57,11 @@ class CommittedBatches:
 
 
 STAGED_BYTES = 64 * 2**20
+"""Bytes that all attempts together may hold in memory."""
 STAGED_SECONDS = 3600.0
 """Seconds after which an attempt that was not committed is dropped."""
 STAGED_ATTEMPTS = 10_000
+"""Attempts that may be staged at a time."""
 
 
 @value

@@ -16,6 +16,7 @@ from rsocket_trio.values import value
 LONGEST_RECORD = 64 * 2**20
 """Bytes of data and metadata in a record: as many as a receiver accepts in one payload by default."""
 LARGEST_COUNT = 2**31 - 1
+"""Rows of one record, at most."""
 READ_BYTES = 2**20
 """Bytes that one reader has in memory at a time."""
 

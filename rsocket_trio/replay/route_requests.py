@@ -14,7 +14,9 @@ from rsocket_trio.errors import Invalid, readable
 from rsocket_trio.values import value
 
 LARGEST = 2**63 - 1
+"""The largest position, batch or number of rows."""
 LONGEST_SINK = 256
+"""Characters of a sink's name."""
 LONGEST_REQUEST = 2**20
 """Bytes of a request at most: that is a commit of some 15,000 attempts."""
 _ATTEMPT = re.compile(r"[0-9A-Za-z_-]{1,64}", re.ASCII)

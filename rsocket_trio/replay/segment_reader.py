@@ -21,6 +21,7 @@ INDEX_BYTES = 16 * 2**10
 CURSORS = 1024
 """Readers whose place is remembered exactly."""
 FOREVER = 2**63
+"""A position beyond all others."""
 
 
 @attrs.define(eq=False)

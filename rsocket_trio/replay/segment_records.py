@@ -31,6 +31,7 @@ PREFIX = struct.Struct(">II")
 FIELDS = struct.Struct(">IQIII")
 HEADER = struct.Struct(">IIIQIII")
 NO_METADATA = 0xFFFFFFFF
+"""The size of metadata that stands for none, unlike 0 for empty ones."""
 
 
 class Damage(Exception):

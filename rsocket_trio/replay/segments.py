@@ -26,7 +26,9 @@ from rsocket_trio.replay.segment_records import (
 )
 
 SEGMENT_BYTES = 32 * 2**20
+"""Bytes of a file after which the next record begins a new one, by default."""
 LARGEST_SEGMENT = 2**30
+"""The largest ``segment_bytes``: offsets in a file fit into 32 bits."""
 WRITE_BYTES = 2**20
 """Bytes of records that are encoded before they are written."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -224,7 +226,7 @@ class Segments:
         return sum(segment.size for segment in gone)
 
     def close(self) -> None:
-        """Close the file. Does nothing the second time."""
+        """Close the file. Do nothing the second time."""
         self._close_file()
 
     # Reading

@@ -30,6 +30,7 @@ Parser: TypeAlias = Callable[[str], Any]
 """From an option's text to its value; ``ValueError`` says what is wrong with it, without the option's name."""
 
 MAX_POSITION = 2**63 - 1
+"""The largest position, which a column of 64 bits holds."""
 NO_PASSWORDS = "user names and passwords do not belong into a URI (see option 'auth.type')"
 EARLIEST = "earliest"
 LATEST = "latest"

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Positions, partitions_of, position_map
 
 VERSION = 1
+"""The version of the format of offsets."""
 
 PositionMap: TypeAlias = dict[int, int]
 """By partition: the next position to read."""
@@ -102,7 +103,7 @@ def from_offset(offset: Mapping[str, Any], fingerprint: str) -> PositionMap:
 
 
 def first_of(offset: Mapping[str, Any], fingerprint: str) -> PositionMap | None:
-    """Return the beginning of a query's first batch from its end, else ``None``. Raises as ``from_offset`` does."""
+    """Return the beginning of a query's first batch from its end, else ``None``. Raise as ``from_offset`` does."""
     return _positions(offset, fingerprint, "i") if "i" in offset else None
 
 
