@@ -312,14 +312,14 @@ MUTANTS = (
         "StreamTable.new",
         "        self.learns = False  # ALL-RCT-12",
         "        # ALL-RCT-12",
-        ("tests/conformance/test_stream_id_parity.py",),
+        ("tests/conformance/every_dialect/test_stream_id_parity.py",),
     ),
     Mutant(
         "a server learns the parity anew from every request",
         "StreamTable.learn",
         "        self.learns = False\n        parity =",
         "        parity =",
-        ("tests/conformance/test_stream_id_parity.py",),
+        ("tests/conformance/every_dialect/test_stream_id_parity.py",),
     ),
     Mutant(
         "four zero bytes end a channel in the midst of a payload",

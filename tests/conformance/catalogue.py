@@ -87,7 +87,7 @@ def shown_by_vectors() -> Iterator[tuple[str, str]]:
     files = {dialect.name: file for file, dialect in FILES.items()}
     for vector in ALL:
         for name in vector.clauses:
-            yield name, f"vectors/{files[vector.dialect.name]}: {vector.name}"
+            yield name, f"conformance/vectors/{files[vector.dialect.name]}: {vector.name}"
 
 
 def judged(clauses: Iterable[Clause], shown: Mapping[str, Iterable[str]]) -> list[Verdict]:

@@ -23,7 +23,7 @@ from rsocket_trio.rsocket.dialects import (
 )
 from rsocket_trio.rsocket.extensions import blocks as extensions
 
-VECTORS = Path(__file__).parent.parent / "vectors"
+VECTORS = Path(__file__).parent.parent / "conformance" / "vectors"
 FILES = {
     "rsocket_1_0.txt": RSOCKET_1_0,
     "reactivesocket_0_2.txt": REACTIVESOCKET_0_2,

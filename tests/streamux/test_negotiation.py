@@ -20,7 +20,7 @@ from rsocket_trio.streamux.negotiation import WILDCARD, Initialize, Outcome, Ter
 from tests.rsocket.test_vectors import unhex
 
 clause = pytest.mark.clause
-PATH = Path(__file__).parent.parent / "vectors" / "streamux_1.txt"
+PATH = Path(__file__).parent.parent / "conformance" / "vectors" / "streamux_1.txt"
 KEYS = ("version", "qr", "qa", "min_id", "max_id", "rec_id", "min_len", "max_len", "rec_len", "reserved")
 
 Numbers = tuple[int, int, int]

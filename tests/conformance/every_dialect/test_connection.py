@@ -26,7 +26,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.errors import StreamError
 from rsocket_trio.rsocket.extensions.payloads import Complexity
-from tests.application.worlds import (
+from tests.conformance.every_dialect.worlds import (
     CHANNEL,
     CLOSE,
     CODES,

@@ -26,8 +26,8 @@ from rsocket_trio.connection.protocols import ALL, STREAMUX
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.schemes import parse_uri
-from tests.application.worlds import CHANNEL, LACKS, PATIENCE, SUBSCRIPTION, Overheard, Seen, application
 from tests.conformance import raw
+from tests.conformance.every_dialect.worlds import CHANNEL, LACKS, PATIENCE, SUBSCRIPTION, Overheard, Seen, application
 
 LISTENERS: Final = ("tcp://127.0.0.1:0", "ws://127.0.0.1:0/rsocket")
 SPLITS: Final = range(1, 40)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from tests.application.worlds import World
+from tests.conformance.every_dialect.worlds import World
 
 
 @pytest.fixture(scope="session")

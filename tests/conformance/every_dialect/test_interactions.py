@@ -14,7 +14,7 @@ from rsocket_trio import (
     open_connection,
 )
 from rsocket_trio.rsocket.dialects import DIALECTS
-from tests.application.worlds import (
+from tests.conformance.every_dialect.worlds import (
     CHANNEL,
     ENTRIES,
     LACKS,
