@@ -216,7 +216,7 @@ class Dispatcher:
                     self._finish_in_task(stream, handler, payload, Unfinished(result, context))
                 return
             reply = as_payload(result)
-            if port.session.outbox.has_room(reply.size):
+            if port.session.outbox.has_room(reply):
                 port.send_item(stream, reply, complete=True)
                 return
         except Exception as error:

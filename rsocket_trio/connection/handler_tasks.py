@@ -196,9 +196,8 @@ async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[Payloa
 async def _respond(call: HandlerCall) -> None:
     reply = as_payload(await call.handler.function(call.payload))
     port, stream = call.port, call.stream
-    size = len(reply.data) if reply.metadata is None else reply.size
-    while stream.open & SENDING and not port.session.outbox.has_room(size):
-        await port.request_queue.wait_for_room(size)
+    while stream.open & SENDING and not port.session.outbox.has_room(reply):
+        await port.request_queue.wait_for_room(reply.size)
     if stream.open & SENDING:
         port.answer(stream, reply)
 

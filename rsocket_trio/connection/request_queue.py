@@ -86,8 +86,12 @@ class RequestQueue:
         port = self._port
         if entries:
             supported(self._session, self._session.extension_entries, "extension entries")
-        size = len(payload.data) if payload.metadata is None else payload.size
-        if port.ended is not None or self._handed or not self._session.opens_at_once or not self._outbox.has_room(size):
+        if (
+            port.ended is not None
+            or self._handed
+            or not self._session.opens_at_once
+            or not self._outbox.has_room(payload)
+        ):
             return None
         stream: StreamState = self._commands.open(interaction, payload, initial_n, entries=entries)
         link = port.link

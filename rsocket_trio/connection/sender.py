@@ -51,8 +51,7 @@ class Sender:
             await trio.lowlevel.checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
-        size = len(item.data) if item.metadata is None else item.size
-        while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(size):
+        while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(item):
             # A handler that was woken for room and cancelled before it ran hears of the cancel.
             await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
@@ -60,7 +59,7 @@ class Sender:
                 # From here, and not from a coroutine of its own: one is kept for every stream that waits for credit.
                 await self._waiters().park()
             else:
-                await self._wait_for_room(size)
+                await self._wait_for_room(item.size)
         self._commands.send_item(stream, item)
         link = port.link
         if not link.is_awake:
@@ -75,14 +74,13 @@ class Sender:
         try:
             for payload in payloads:
                 item = payload if type(payload) is Payload else as_payload(payload)
-                size = len(item.data) if item.metadata is None else item.size
                 turn -= 1
-                if not turn or stream.room <= 0 or not stream.open & SENDING or not has_room(size):
+                if not turn or stream.room <= 0 or not stream.open & SENDING or not has_room(item):
                     # What was put goes out while this waits: a wake for each item would cost as much as a send.
                     port.link.wake()
                     turn = ITEMS_PER_TURN
                     await trio.lowlevel.checkpoint()
-                    await self._wait_to_send(size)
+                    await self._wait_to_send(item)
                 put(stream, item)
         finally:
             port.link.wake()
@@ -131,16 +129,16 @@ class Sender:
                 raise fresh_copy(self.error)
             raise Canceled("the peer wants no more items")
 
-    async def _wait_to_send(self, size: int) -> None:
+    async def _wait_to_send(self, item: Payload) -> None:
         """Wait for credit and room."""
         stream = self._stream
-        while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(size):
+        while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(item):
             await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
             if stream.room <= 0:
                 await self._waiters().park()
             else:
-                await self._wait_for_room(size)
+                await self._wait_for_room(item.size)
 
     async def _wait_for_room(self, size: int) -> None:
         """Wait among all that wait for room on this connection; remembered here, for the stream may end first."""
