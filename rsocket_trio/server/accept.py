@@ -46,18 +46,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("rsocket_trio")
 
 CLOSE_TIMEOUT = 1.0
-
+"""Seconds that a refusal and the end of a transport may take."""
 
 AcceptedClient = tuple[ServerProtocolFactory, Transport, Sequence[bytes]] | ResumedTransport
-"""A new client's end, its transport and the frames that came already, or the next transport of a client
-that resumes."""
+"""The protocol, the transport and the first frames of a new client, or the next transport of one that resumes."""
 
 
 class Server:
     """State that all connections of one ``serve`` share: the responder, the terms, and the open connections."""
 
     def __init__(self, responder: Responder, options: StreamServeOptions, recording: Recording | None = None) -> None:
-        """Check the options, all of which are there. Raise ``ValueError``, ``TypeError`` and ``Unsupported``."""
+        """Check the options, which are complete. Raise ``ValueError``, ``TypeError`` and ``Unsupported``."""
         resume = options["resume"]
         self.responder = responder
         self.protocols = server_protocols(
@@ -75,7 +74,7 @@ class Server:
         self.draining = False
         self.deadlines: Deadlines | None = None
         self.failure_log = FailureLog()
-        self._noise = 0
+        self._turned_away = 0
         self._recording = recording
 
     async def accept(self, accepted: Accepted | AcceptedStream) -> None:
@@ -87,20 +86,20 @@ class Server:
                 await self._accept_after_handshake(accepted, deadline)
                 return
             cut = transport.cut
-            transport = self._looked_on(transport)
+            transport = self._with_recorder(transport)
             client: AcceptedClient | None = None
             try:
-                # One read, as a rule: what lies in a socket is read before Trio looks at the deadline.
+                # One read, as a rule: Trio reads what a socket holds before it looks at the deadline.
                 with trio.CancelScope(deadline=deadline):
                     client = await self._accept_client(transport)
                 if client is not None:
-                    # No more coroutines here than it takes, and nothing kept that only the beginning needs: both cost
-                    # memory for as long as the connection.
-                    serving = self._go_on(client, deadline)
+                    # As few coroutines as possible, and no reference that only the beginning needs: both cost memory
+                    # for as long as the connection lives.
+                    serving = self._serve(client, deadline)
                     del transport, client
                     await serving
             finally:
-                cut()  # of another kind than sockets are streams that were given, whose listener closes them
+                cut()  # returns False for a stream that is no socket: its listener closes that one
         except HandshakeFailed:
             raise
         except Exception:
@@ -108,24 +107,24 @@ class Server:
             logger.exception("%s: a connection failed", accepted.endpoint)
 
     async def _accept_after_handshake(self, accepted: Accepted | AcceptedStream, deadline: float) -> None:
-        with Timeout(self.deadlines, deadline) as patience:
+        with Timeout(self.deadlines, deadline) as timeout:
             async with accepted.open(self.limits) as opened:
-                transport = self._looked_on(opened)
+                transport = self._with_recorder(opened)
                 client = await self._accept_client(transport)
-                patience.lift()
+                timeout.lift()
                 if client is not None:
-                    await self._go_on(client, deadline)
+                    await self._serve(client, deadline)
 
     async def serve_one(self, transport: Transport, served: trio.Event) -> None:
         """Serve one transport that needs no handshake, and close it."""
         deadline = trio.current_time() + self.limits.setup_timeout
-        transport = self._looked_on(transport)
+        transport = self._with_recorder(transport)
         client: AcceptedClient | None = None
         try:
             with trio.CancelScope(deadline=deadline):
                 client = await self._accept_client(transport)
             if client is not None:
-                await self._go_on(client, deadline)
+                await self._serve(client, deadline)
         finally:
             served.set()
             with trio.CancelScope(shield=True):
@@ -173,38 +172,42 @@ class Server:
             found = await self._protocol_of(transport)
             if found is None:
                 return None
-            end, transport = found
-            begin_recording(transport, end.name)
-            client = (end, transport, ()) if end.resume is None else await self._read_first_frames(transport, end)
+            protocol, transport = found
+            begin_recording(transport, protocol.name)
+            client = (
+                (protocol, transport, ())
+                if protocol.resume is None
+                else await self._read_first_frames(transport, protocol)
+            )
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             logger.debug("a client went before its SETUP: %s", error)
         except RemoteProtocolError as error:
             logger.debug("a client sent what is no frame: %s", error)
-            await self._say_goodbye(transport)
+            await self._finish(transport)
         finally:
             if client is None:
                 give_up_recording(transport, "no session came of it")
         return client
 
-    def _looked_on(self, transport: Transport) -> Transport:
+    def _with_recorder(self, transport: Transport) -> Transport:
         """Return the transport, wrapped by a recorder if this server records."""
         return transport if self._recording is None else RecordedTransport(transport, self._recording, "server")
 
-    def _go_on(self, client: AcceptedClient, deadline: float) -> Coroutine[Any, Any, None]:
+    def _serve(self, client: AcceptedClient, deadline: float) -> Coroutine[Any, Any, None]:
         """Return the coroutine that serves this client to the end; await it at once. The connection times its SETUP."""
         if isinstance(client, ResumedTransport):
             return _wait_done(client)
-        end, transport, first = client
-        return self.run(transport, end, deadline, first)
+        protocol, transport, first = client
+        return self.run(transport, protocol, deadline, first)
 
     async def run(
-        self, transport: Transport, end: ServerProtocolFactory, setup_deadline: float, first: Sequence[bytes] = ()
+        self, transport: Transport, protocol: ServerProtocolFactory, setup_deadline: float, first: Sequence[bytes] = ()
     ) -> None:
         """Run one connection to its end; ``first`` are the frames that came on its transport already."""
         if self.draining:
             give_up_recording(transport, "the server is closing")
             return
-        connection, returning, listener = self._begin(transport, end)
+        connection, resumable, listener = self._begin(transport, protocol)
         running = connection.run(transport, setup_deadline=setup_deadline, first=first, deadlines=self.deadlines)
         recorder = recorder_of(transport)
         del transport, first
@@ -214,66 +217,66 @@ class Server:
         finally:
             self.connections.discard(connection)
             session_over(recorder, connection)
-            if self.sessions is not None and returning is not None and listener is not None:
-                self.sessions.release(returning)
+            if self.sessions is not None and resumable is not None and listener is not None:
+                self.sessions.release(resumable)
                 listener.let_go()
 
     def _begin(
-        self, transport: Transport, end: ServerProtocolFactory
+        self, transport: Transport, protocol: ServerProtocolFactory
     ) -> tuple[Connection, ResumableConnection | None, ResumeListener | None]:
         """Make a connection for this client, resumable if its SETUP asks for that."""
-        begun = end.begin(trio.current_time())
-        if end.resume is None:
-            transport.use_framing(end.framing(first=True))
+        begun = protocol.begin(trio.current_time())
+        if protocol.resume is None:
+            transport.use_framing(protocol.framing(first=True))
         sessions, session = self.sessions, begun.resumable
-        if sessions is None or session is None or end.resume is None:
+        if sessions is None or session is None or protocol.resume is None:
             alone = Connection(begun.session, self.responder, begun.setup, transport.handshake, None, self.failure_log)
             return alone, None, None
-        listener = ResumeListener(end.resume)
+        listener = ResumeListener(protocol.resume)
         connection = Connection(
             begun.session, self.responder, begun.setup, transport.handshake, listener, self.failure_log
         )
-        returning = connection.resumable(session, listener)
-        session.resume_handshake.claim = partial(sessions.claim, returning)
-        returning.watch(sessions.on_growth)
-        returning.share(sessions.live)
-        connection.on_state(lambda _: sessions.on_state(returning))
-        return connection, returning, listener
+        resumable = connection.resumable(session, listener)
+        session.resume_handshake.claim = partial(sessions.claim, resumable)
+        resumable.watch(sessions.on_growth)
+        resumable.share(sessions.live)
+        connection.on_state(lambda _: sessions.on_state(resumable))
+        return connection, resumable, listener
 
-    async def _read_first_frames(self, transport: Transport, end: ServerProtocolFactory) -> AcceptedClient | None:
+    async def _read_first_frames(self, transport: Transport, protocol: ServerProtocolFactory) -> AcceptedClient | None:
         """Read the first frames of a client. A RESUME hands its transport to the session that it names."""
-        transport.use_framing(end.framing(first=True))
+        transport.use_framing(protocol.framing(first=True))
         try:
             frames = await transport.receive()
         except RemoteProtocolError:
-            return end, transport, ()  # the session meets it again, and answers
+            return protocol, transport, ()  # the session reads it again, and answers
         if not frames:
             return None
-        back = end.resume_request(frames[0])
+        back = protocol.resume_request(frames[0])
         if back is None:
-            return end, transport, frames
+            return protocol, transport, frames
         assert self.sessions is not None
         try:
             return self.sessions.resume(back, transport, frames[1:])
         except RejectedResume as refusal:
             with trio.move_on_after(CLOSE_TIMEOUT):
-                await transport.send([end.refusal(refusal)])
-            await self._say_goodbye(transport)
+                await transport.send([protocol.refusal(refusal)])
+            await self._finish(transport)
             return None
 
     async def _protocol_of(self, transport: Transport) -> tuple[ServerProtocolFactory, Transport] | None:
-        """Return the end whose dialect the first bytes speak, and the transport as its client frames it.
+        """Return the protocol of the first bytes, and the transport as its client frames it.
 
         ``None`` if the client disconnected, or after it was turned away because no dialect matches.
         """
         messages = transport.is_message_based
         if len(self.protocols) == 1:
-            (end,) = self.protocols.values()
-            if messages and end.lengths_are_learnt:
+            (protocol,) = self.protocols.values()
+            if messages and protocol.lengths_are_learnt:
                 data, _ = await transport.peek()
                 if keeps_length(data):
                     transport = with_lengths(transport)
-            return end, transport
+            return protocol, transport
         while True:
             data, ended = await transport.peek()
             found = detect_protocol(data, message=messages, ended=ended)
@@ -289,23 +292,23 @@ class Server:
             return None
 
     async def _turn_away(self, transport: Transport, data: bytes, found: Detected | None) -> None:
-        self._noise += 1
-        if self._noise == 1:
+        self._turned_away += 1
+        if self._turned_away == 1:
             logger.warning("first bytes that fit no dialect served here: %s; further ones are counted", data[:16].hex())
         answer = found or answer_for(data, message=transport.is_message_based)
         if answer is None or isinstance(answer, str):
-            # Streamux has no word for a refusal.
+            # Streamux can't express a refusal.
             if transport.is_message_based:
-                # Closed without an answer; a WebSocket still says goodbye.
-                await self._say_goodbye(transport)
+                # Closed without an answer; a WebSocket still sends its close frame.
+                await self._finish(transport)
             return
         refusal = ErrorFrame(0, InvalidSetup.default_code, b"the first frame must be a SETUP of a version served here")
         transport.use_framing(framing_for(answer, self.limits))
         with trio.move_on_after(CLOSE_TIMEOUT):
             await transport.send([answer.codec.encode(refusal)])
-        await self._say_goodbye(transport)
+        await self._finish(transport)
 
-    async def _say_goodbye(self, transport: Transport) -> None:
+    async def _finish(self, transport: Transport) -> None:
         with trio.move_on_after(CLOSE_TIMEOUT):
             try:
                 await transport.finish()
