@@ -150,7 +150,10 @@ class Dispatcher:
         if port.ended is not None or (not stream.open and stream.interaction is not Interaction.FIRE_AND_FORGET):
             return  # it was cancelled, or the session ended, in the same read
         try:
-            handler = self._find(stream.interaction, payload)
+            if payload.metadata:
+                handler = self._find(stream.interaction, payload, payload.metadata)
+            else:
+                handler = port.responder.find(stream.interaction, None)
         except StreamError as error:
             if stream.interaction is Interaction.FIRE_AND_FORGET:
                 port.faults.dropped += 1
@@ -191,16 +194,15 @@ class Dispatcher:
             return None
         return with_entries(handler, entries)
 
-    def _find(self, interaction: Interaction, payload: Payload) -> Handler:
+    def _find(self, interaction: Interaction, payload: Payload, metadata: bytes) -> Handler:
+        """Return the handler of a request by the route in its metadata. Raise ``StreamError`` if there is none."""
         port = self._port
-        if not payload.metadata:
-            return port.responder.find(interaction, None)
         try:
             limit = port.session.limits.metadata_entries
             mime = port.metadata_mime
             if payload.metadata_mime not in NO_MIME:
                 mime = mime_name(payload.metadata_mime)
-            route = route_of(payload.metadata, mime, limit)
+            route = route_of(metadata, mime, limit)
         except RemoteProtocolError as error:
             raise Invalid(f"metadata: {error}") from error
         return port.responder.find(interaction, route)

@@ -194,7 +194,8 @@ async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[Payloa
 
 
 async def _respond(call: HandlerCall) -> None:
-    reply = as_payload(await call.handler.function(call.payload))
+    answer = await call.handler.function(call.payload)
+    reply = answer if type(answer) is Payload else as_payload(answer)
     port, stream = call.port, call.stream
     while stream.open & SENDING and not port.session.outbox.has_room(reply):
         await port.request_queue.wait_for_room(reply.size)
@@ -409,8 +410,16 @@ class Workers:
                             was_cancelled = call.cancelled
                             self._forget(call)
                             call = None  # a task that waits keeps no request alive
-                        if not was_cancelled:
+                        if was_cancelled:
+                            break
+                        if self._line or len(self._idle) >= self._idle_limit:
                             call = await self._next_call(worker)
+                        else:
+                            # As in ``_next_call``, without a coroutine of its own: ``start`` wakes this task.
+                            self._idle.append(worker)
+                            await trio.lowlevel.wait_task_rescheduled(worker.leave)
+                            self._begin()
+                            call = worker.call
             except Exception as error:
                 # What a handler raised beside being cancelled: its stream is over, so only the log can hear of it.
                 self._fail(handler, error)
@@ -444,7 +453,7 @@ class Workers:
     def _begin(self) -> None:
         """A task that was called has come. If it was the last, those before it may all be waiting: call more."""
         self._coming -= 1
-        if self._coming == 0:
+        if self._coming == 0 and type(self._line) is deque:
             for _ in range(MAX_STARTING):
                 if not self._line:
                     self._line = ()
