@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,3 +154,95 @@ def imports_in(tree: ast.AST, package: tuple[str, ...], *, for_annotations: bool
             yield from imports_in(ast.Module(node.orelse, []), package, for_annotations=for_annotations)
         else:
             yield from imports_in(node, package, for_annotations=for_annotations)
+
+
+LARGEST_CIRCLE = 3
+"""Modules of one folder that may import each other in a circle, imports for annotations included."""
+LONGEST_CHAIN = 16
+"""Modules of a chain of which each imports the next as it is loaded."""
+
+
+def test_no_circle_of_imports_inside_a_folder_is_larger_than_three() -> None:
+    every, _ = graphs()
+    within = {
+        name: {target for target in targets if folder_of_module(target) == folder_of_module(name)}
+        for name, targets in every.items()
+    }
+
+    assert [circle for circle in circles(within) if len(circle) > LARGEST_CIRCLE] == []
+
+
+def test_no_chain_of_imports_is_longer_than_allowed() -> None:
+    _, loaded = graphs()
+
+    @cache
+    def longest(name: str) -> tuple[str, ...]:
+        return (name, *max((longest(target) for target in loaded[name]), key=len, default=()))
+
+    assert circles(loaded) == []
+    chain = max(map(longest, loaded), key=len)
+    assert len(chain) <= LONGEST_CHAIN, " -> ".join(chain)
+
+
+def test_the_judge_finds_a_circle() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+
+
+@cache
+def graphs() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Return what each module imports of the package: anywhere in it, and as it is loaded."""
+    modules = {
+        ".".join((PACKAGE.name, *path.relative_to(PACKAGE).with_suffix("").parts)): path
+        for path in FILES
+        if path.name != "__init__.py"
+    }
+    every: dict[str, set[str]] = {}
+    loaded: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        tree = ast.parse(path.read_text("utf-8"))
+        package = tuple(name.split(".")[:-1])
+        every[name] = targets_of(imports_in(tree, package), modules) - {name}
+        late = {
+            found.line
+            for node in ast.walk(tree)
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            for found in imports_in(node, package)
+        }
+        at_once = (one for one in imports_in(tree, package) if not one.for_annotations and one.line not in late)
+        loaded[name] = targets_of(at_once, modules) - {name}
+    return every, loaded
+
+
+def targets_of(found: Iterable[Import], modules: Container[str]) -> set[str]:
+    """Return the modules that imports name: the module itself, or the one that has the imported name."""
+    targets: set[str] = set()
+    for one in found:
+        target = one.module
+        while target and target not in modules:
+            target = target.rpartition(".")[0]
+        if target:
+            targets.add(target)
+    return targets
+
+
+def circles(graph: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Return the groups of modules that reach each other, the largest first."""
+    reached = {name: reachable(graph, name) for name in graph}
+    groups = {
+        tuple(sorted({name} | {other for other in reached[name] if name in reached.get(other, ())}))
+        for name in graph
+        if name in reached[name]
+    }
+    return sorted(map(list, groups), key=lambda group: (-len(group), group))
+
+
+def reachable(graph: Mapping[str, Collection[str]], start: str) -> set[str]:
+    """Return all modules that a module imports, and those that they import in their turn."""
+    seen: set[str] = set()
+    waiting = list(graph.get(start, ()))
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting.extend(graph.get(name, ()))
+    return seen

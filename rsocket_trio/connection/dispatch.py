@@ -248,8 +248,8 @@ class Dispatcher:
     ) -> None:
         """Let a worker finish a request whose plain function has returned."""
         port = self._port
-        rest = attrs.evolve(handler, function=function, kind=Kind.ASYNC, origin=handler.registered)
-        call = HandlerCall(port, stream, rest, payload)
+        remaining = attrs.evolve(handler, function=function, kind=Kind.ASYNC, origin=handler.registered)
+        call = HandlerCall(port, stream, remaining, payload)
         if stream.interaction is Interaction.FIRE_AND_FORGET:
             port.workers.detach(call)
         else:

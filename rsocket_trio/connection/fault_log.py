@@ -156,11 +156,11 @@ def failures_told_to(hear: Callable[[Exception], object]) -> Iterator[None]:
     except Exception as error:
         hear(error)
     except BaseExceptionGroup as group:
-        failures, rest = group.split(Exception)
+        failures, others = group.split(Exception)
         if failures is not None:
             hear(failures)
-        if rest is not None:
-            raise rest from None
+        if others is not None:
+            raise others from None
 
 
 def kind_of(error: BaseException) -> tuple[str, str, str]:

@@ -352,13 +352,13 @@ class Workers:
         for call in calls[:BATCH]:
             call.on_error(error)
         if len(calls) > BATCH:
-            rest = calls[BATCH:]
-            for call in rest:
+            later = calls[BATCH:]
+            for call in later:
                 # Nothing more begins, or is said, until its turn comes.
                 call.cancelled = True
                 call.stream.open = NEITHER
             self._ending = True
-            self._nursery.start_soon(self._end_in_portions, rest, error)
+            self._nursery.start_soon(self._end_in_batches, later, error)
 
     @property
     def has_detached(self) -> bool:
@@ -378,7 +378,7 @@ class Workers:
             if number % BATCH == 0:
                 await trio.lowlevel.checkpoint()
 
-    async def _end_in_portions(self, calls: Sequence[HandlerCall], error: RSocketError) -> None:
+    async def _end_in_batches(self, calls: Sequence[HandlerCall], error: RSocketError) -> None:
         for start in range(0, len(calls), BATCH):
             await trio.lowlevel.checkpoint()
             for call in calls[start : start + BATCH]:
@@ -425,11 +425,11 @@ class Workers:
                 self._fail(handler, error)
             except BaseExceptionGroup as group:
                 # The same when the nursery was cancelled meanwhile: being cancelled goes on, and nothing else.
-                failures, rest = group.split(Exception)
+                failures, others = group.split(Exception)
                 if failures is not None:
                     self._fail(handler, failures)
-                if rest is not None:
-                    raise rest from None
+                if others is not None:
+                    raise others from None
             if was_cancelled:
                 await self._next_call(worker)
 

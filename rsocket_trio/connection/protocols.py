@@ -423,21 +423,21 @@ def server_protocols(
     names = tuple(dict.fromkeys(map(full_name, names)))
     family = [dialect_named(name) for name in names if name != STREAMUX]
     own_size = not isinstance(fragment_size, Unsaid)
-    ends: dict[str, ServerProtocolFactory] = {}
+    factories: dict[str, ServerProtocolFactory] = {}
     for record in map(spoken, _with_quirks(family, quirks)):
         resumes = resume if record.resumes else None
-        ends[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes, own_size)
+        factories[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes, own_size)
     if resume is not None and not any(record.resumes for record in family):
         raise Unsupported(f"resumption of {', '.join(names)}: there is none")
     largest = min((record.codec.largest for record in family), default=LONGEST_CHUNK)
     _checked_size(fragment_size, largest, resume)
     if STREAMUX in names:
-        ends[STREAMUX] = StreamuxPeer(
+        factories[STREAMUX] = StreamuxPeer(
             SERVING if streamux is None else streamux, False, limits, fragment_size, responder
         )
     elif streamux is not None:
         raise ValueError(f"streamux options, but {STREAMUX} is not among the dialects served")
-    return ends
+    return factories
 
 
 def _with_quirks(family: Sequence[Dialect], quirks: Iterable[str]) -> Sequence[Dialect]:

@@ -57,7 +57,7 @@ class RecordedTransport:
         """Expect a length prefix in each message from now on; the recorder gets frames without it."""
         self._transport = LengthOnMessages(self._transport)
 
-    def give_up(self, reason: str) -> None:
+    def abandon(self, reason: str) -> None:
         """Close the recorder of a transport that led to no session."""
         self.end(reason)
         if self.recorder is not None:
@@ -148,10 +148,10 @@ def recorder_of(transport: Transport) -> Recorder | None:
     return transport.recorder if isinstance(transport, RecordedTransport) else None
 
 
-def give_up_recording(transport: Transport, reason: str) -> None:
+def abandon_recording(transport: Transport, reason: str) -> None:
     """Close the recording of a transport that leads to no session, or to no more frames."""
     if isinstance(transport, RecordedTransport):
-        transport.give_up(reason)
+        transport.abandon(reason)
 
 
 def session_over(recorder: Recorder | None, connection: Connection) -> None:

@@ -23,8 +23,8 @@ from rsocket_trio.connection.protocols import (
 )
 from rsocket_trio.connection.recording import (
     RecordedTransport,
+    abandon_recording,
     begin_recording,
-    give_up_recording,
     recorder_of,
     session_over,
     with_lengths,
@@ -186,7 +186,7 @@ class Server:
             await self._finish(transport)
         finally:
             if client is None:
-                give_up_recording(transport, "no session came of it")
+                abandon_recording(transport, "no session came of it")
         return client
 
     def _with_recorder(self, transport: Transport) -> Transport:
@@ -205,7 +205,7 @@ class Server:
     ) -> None:
         """Run one connection to its end; ``first`` are the frames that came on its transport already."""
         if self.draining:
-            give_up_recording(transport, "the server is closing")
+            abandon_recording(transport, "the server is closing")
             return
         connection, resumable, listener = self._begin(transport, protocol)
         running = connection.run(transport, setup_deadline=setup_deadline, first=first, deadlines=self.deadlines)
@@ -321,4 +321,4 @@ async def _wait_done(resumed: ResumedTransport) -> None:
     """Keep the transport open for as long as its session goes on over it, and while that drains."""
     with trio.CancelScope(shield=True):
         await resumed.done.wait()
-    give_up_recording(resumed.transport, "closed by this side")
+    abandon_recording(resumed.transport, "closed by this side")
