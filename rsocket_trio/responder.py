@@ -13,7 +13,7 @@ from rsocket_trio.errors import Rejected, readable
 from rsocket_trio.forms import Function, Handler, checked, name_of_function
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.extensions.blocks import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
+from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
 from rsocket_trio.terms import Lease, Setup
 
 if TYPE_CHECKING:

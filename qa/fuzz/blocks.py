@@ -27,7 +27,6 @@ from rsocket_trio.metadata import (
     encode_route,
     route_of,
 )
-from rsocket_trio.rsocket.extensions import blocks as extensions
 from rsocket_trio.rsocket.extensions.blocks import (
     MalformedExtension,
     Point,
@@ -36,6 +35,7 @@ from rsocket_trio.rsocket.extensions.blocks import (
     encode_block,
 )
 from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, AT_SETUP, AT_STREAM, entry_of
+from rsocket_trio.rsocket.frames import Entry as ExtensionEntry
 from rsocket_trio.rsocket.frames import ExtFrame, RequestFrame, SetupFrame, SetupOkFrame
 from tests.rsocket.test_vectors import WRITABLE
 
@@ -99,7 +99,7 @@ def block_seeds() -> Sequence[bytes]:
     return tuple(seeds)
 
 
-def read_block(data: bytes) -> tuple[Point, tuple[extensions.Entry, ...]]:
+def read_block(data: bytes) -> tuple[Point, tuple[ExtensionEntry, ...]]:
     point, start = (POINTS[data[0] % len(POINTS)], 1) if data else (AT_EXT, 0)
     entries, end = decode_block(data, start, point)
     assert end <= len(data)
@@ -108,7 +108,7 @@ def read_block(data: bytes) -> tuple[Point, tuple[extensions.Entry, ...]]:
     return point, entries
 
 
-def reread(point: Point, entry: extensions.Entry) -> None:
+def reread(point: Point, entry: ExtensionEntry) -> None:
     """The content of an entry is written back, but for values that only a receiver may meet."""
     content = point.read(entry)
     if content is None:
@@ -120,7 +120,7 @@ def reread(point: Point, entry: extensions.Entry) -> None:
     assert point.read(again) == content, (content, again)
 
 
-def write_block(block: tuple[Point, tuple[extensions.Entry, ...]]) -> bytes:
+def write_block(block: tuple[Point, tuple[ExtensionEntry, ...]]) -> bytes:
     point, entries = block
     return bytes([POINTS.index(point)]) + encode_block(entries, point)
 

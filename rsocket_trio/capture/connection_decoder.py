@@ -12,9 +12,9 @@ from rsocket_trio.capture.schema import CONN_LOST, RTT_BUCKETS, UNKNOWN
 from rsocket_trio.mux.recording import Facts
 from rsocket_trio.mux.stream_state import BOTH
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.payloads import AT_STREAM, Resumable
 from rsocket_trio.rsocket.extensions.terms import content_at
+from rsocket_trio.rsocket.frames import Entry
 from rsocket_trio.rsocket.resume_positions import is_tracked
 
 MOST_STREAMS = 1_000_000

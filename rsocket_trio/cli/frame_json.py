@@ -20,8 +20,7 @@ from rsocket_trio.rsocket.dialects import (
     RSOCKET_1_0,
     RSOCKET_2_0_DRAFT,
 )
-from rsocket_trio.rsocket.extensions.blocks import Entry
-from rsocket_trio.rsocket.frames import ErrorFrame, SetupFrame
+from rsocket_trio.rsocket.frames import Entry, ErrorFrame, SetupFrame
 from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
 
 NS_PER_MS: Final = 1_000_000

@@ -36,7 +36,7 @@ PEER_CLOSE_TIMEOUT = 1.0
 """Seconds that a peer gets to close a connection after CONNECTION_CLOSE. What it asks meanwhile is refused."""
 
 if TYPE_CHECKING:
-    from rsocket_trio.rsocket.extensions.blocks import Entry
+    from rsocket_trio.rsocket.frames import Entry
     from rsocket_trio.rsocket.session import Session as RSocketSession
 
 _current: contextvars.ContextVar[Connection] = contextvars.ContextVar("rsocket_trio.connection")

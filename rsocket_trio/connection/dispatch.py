@@ -50,7 +50,7 @@ from rsocket_trio.terms import Setup
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.entries import EntryHooks
-    from rsocket_trio.rsocket.extensions.blocks import Entry
+    from rsocket_trio.rsocket.frames import Entry
 
 
 class DispatchPort(HandlerPort, Protocol):

@@ -44,7 +44,7 @@ from rsocket_trio.transports.base import Handshake, Transport
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.entries import EntryHooks
-    from rsocket_trio.rsocket.extensions.blocks import Entry
+    from rsocket_trio.rsocket.frames import Entry
 
 DETACHED_TIMEOUT = 1.0
 """Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""

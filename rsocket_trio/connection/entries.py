@@ -11,8 +11,9 @@ import attrs
 
 from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.payload import as_bytes
-from rsocket_trio.rsocket.extensions.blocks import Entry, Point
+from rsocket_trio.rsocket.extensions.blocks import Point
 from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_SETUP, AT_STREAM
+from rsocket_trio.rsocket.frames import Entry
 
 _entries: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar("rsocket_trio.entries", default=())
 

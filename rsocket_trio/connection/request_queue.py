@@ -14,7 +14,7 @@ from rsocket_trio.mux.stream_state import Interaction, StreamState
 from rsocket_trio.payload import Payload
 
 if TYPE_CHECKING:
-    from rsocket_trio.rsocket.extensions.blocks import Entry
+    from rsocket_trio.rsocket.frames import Entry
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, 
 if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
-    from rsocket_trio.rsocket.extensions.blocks import Entry
+    from rsocket_trio.rsocket.frames import Entry
 
 
 class StreamObserver:

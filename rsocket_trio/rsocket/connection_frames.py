@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from rsocket_trio.errors import (
     CONNECTION_CLOSE,
@@ -15,9 +15,12 @@ from rsocket_trio.errors import (
 )
 from rsocket_trio.mux.events import Event, ExtensionReceived, LeaseReceived, MetadataPushed, PeerDraining, Pong
 from rsocket_trio.mux.outbox import Outbox, StreamQueue
+from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.codec import BadMetadata
+from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
+    Entry,
     ErrorFrame,
     ExtFrame,
     Frame,
@@ -32,15 +35,10 @@ from rsocket_trio.rsocket.frames import (
     SetupFrame,
     SetupOkFrame,
 )
+from rsocket_trio.rsocket.lease import Leases
+from rsocket_trio.rsocket.resume_positions import ResumePositions
+from rsocket_trio.terms import Lease
 from rsocket_trio.values import value
-
-if TYPE_CHECKING:
-    from rsocket_trio.mux.stream_state import Interaction
-    from rsocket_trio.rsocket.dialect import Dialect
-    from rsocket_trio.rsocket.extensions.blocks import Entry
-    from rsocket_trio.rsocket.lease import Leases
-    from rsocket_trio.rsocket.resume_positions import ResumePositions
-    from rsocket_trio.terms import Lease
 
 NANOSECONDS = 1_000_000_000
 

@@ -2,18 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import ClassVar, Protocol
 
 import attrs
 
-from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, SetupError
+from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, RemoteProtocolError, SetupError
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Codec
+from rsocket_trio.rsocket.frames import Entry, SetupFrame
+from rsocket_trio.terms import Keepalive
 
 NO_COUNT = bytes(4)
 """A number of items where its flag says that there is none."""
+
+
+class ExtensionRules(Protocol):
+    """The rules of extension entries, for a dialect that has them. They are loaded when a session first needs them."""
+
+    def asked(
+        self, keepalive: Keepalive, *, lease: bool, token: bytes | None = None, position: int | None = None
+    ) -> tuple[Entry, ...]:
+        """Return the entries of a client's own SETUP; with ``position`` it resumes."""
+        ...
+
+    def stated(self, frame: SetupFrame) -> SetupFrame:
+        """Return the SETUP with its terms also in the fields that other dialects have for them."""
+        ...
+
+    def unreadable(self, error: RemoteProtocolError) -> SetupError:
+        """Return the refusal of a SETUP that was not understood."""
+        ...
+
+    def refusal(self, frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> SetupError | None:
+        """Return a server's refusal of this SETUP, ``None`` if it can be accepted."""
+        ...
+
+    def grants(self, frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> tuple[Entry, ...]:
+        """Return the entries that a server grants by itself."""
+        ...
+
+    def check_grants(self, asked_for: Iterable[Entry], granted: tuple[Entry, ...]) -> None:
+        """Check the grants of SETUP_OK. Raise ``RemoteProtocolError`` or ``UnsupportedSetup``."""
+        ...
+
+    def asked_to_resume(self, frame: SetupFrame) -> tuple[bytes, int] | None:
+        """Return the token and the position of a SETUP that resumes a session, ``None`` for any other."""
+        ...
+
+    def resume_grant(self, position: int | None) -> Entry:
+        """Return a server's grant of resumption, with its position for a client that resumes."""
+        ...
+
+    def resumed_from(self, granted: Iterable[Entry]) -> int | None:
+        """Return the position of a server that resumes the session, ``None`` if it does not."""
+        ...
+
+    def with_mark(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Return a request's entries with its stream marked as resumable, unless they carry a mark."""
+        ...
+
+    def is_resumable(self, entries: Iterable[Entry]) -> bool:
+        """Return whether a request with these entries marks its stream as resumable."""
+        ...
+
+    def block_size(self, entries: tuple[Entry, ...]) -> int:
+        """Return the bytes that a request's entries take."""
+        ...
+
+    def mime_size(self, payload: Payload) -> int:
+        """Return the bytes that a payload's own MIME types take."""
+        ...
+
+    def cost_of(self, entries: tuple[Entry, ...]) -> int:
+        """Return the cost in permits of a request with these entries."""
+        ...
+
+    def misdirected(self, entries: tuple[Entry, ...]) -> bool:
+        """Return whether a broker's address lacks exactly one of unicast, multicast and shard."""
+        ...
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -27,7 +96,8 @@ class Dialect:
     major: int
     minor: int
     """The version that SETUP and RESUME carry."""
-    codec: Codec
+    layout: Codec | Callable[[], Codec]
+    """The codec, or what loads it when it is first needed."""
     framing: str
     """The length prefix on byte streams: ``"u24"``, which does not count itself."""
     interactions: frozenset[Interaction]
@@ -104,6 +174,8 @@ class Dialect:
     """A channel item of four zero bytes that completes carries no item: they are a number without its flag."""
     requester_responds: bool = False
     """A channel's requester may end its half with an empty RESPONSE."""
+    load_extensions: Callable[[], ExtensionRules] | None = None
+    """Loads the rules of extension entries, for a dialect with ``entries``."""
     entries: bool = False
     """Terms, leases and signs of life are extension entries; SETUP can ask for an answer, requests have entries too."""
     mime_fields: bool = False
@@ -123,12 +195,23 @@ class Dialect:
     request_n_field: int = 4
     """Bytes of a number of items."""
 
+    @cached_property
+    def codec(self) -> Codec:
+        """The codec of the frames."""
+        return self.layout if isinstance(self.layout, Codec) else self.layout()
+
+    @cached_property
+    def extensions(self) -> ExtensionRules:
+        """The rules of extension entries, which only a dialect with ``entries`` has."""
+        assert self.load_extensions is not None
+        return self.load_extensions()
+
     def refusal(self, code: int, data: bytes) -> SetupError | None:
         """Return the refusal in an ERROR on stream 0, or ``None``. A code that no table has keeps its number."""
         codes = self.setup_codes or {}
-        for plain, error in SETUP_ERRORS.items():
-            if codes.get(plain, plain) == code:
-                return error.received(plain, data)
+        for number, error in SETUP_ERRORS.items():
+            if codes.get(number, number) == code:
+                return error.received(number, data)
         return RejectedSetup.received(code, data) if code in self.refusals else None
 
     def only_completes(self, payload: Payload, initial_n: int | None = None) -> bool:

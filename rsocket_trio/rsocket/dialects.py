@@ -7,13 +7,12 @@ from typing import Final
 import attrs
 
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX
-from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, Codec
+from rsocket_trio.rsocket.dialect import Dialect, ExtensionRules
 from rsocket_trio.rsocket.layouts import v0_0 as layout_0_0
 from rsocket_trio.rsocket.layouts import v0_1 as layout_0_1
 from rsocket_trio.rsocket.layouts import v0_2 as layout_0_2
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
-from rsocket_trio.rsocket.layouts import v2_0_draft as layout_2_0_draft
 from rsocket_trio.rsocket.layouts.fields_32 import METADATA_HEADER
 
 # The clauses are named in the order of the fields. RSOCKET_1_0 is the default; others are described by how they differ.
@@ -21,7 +20,7 @@ RSOCKET_1_0: Final = Dialect(
     name="rsocket/1.0",
     major=1,
     minor=0,  # RS10-GEN-05
-    codec=layout_1_0.CODEC,
+    layout=layout_1_0.CODEC,
     framing="u24",  # RS10-FRM-03
     interactions=frozenset(Interaction) - {Interaction.REQUEST_SUBSCRIPTION},
     client_first_id=1,  # RS10-SID-03
@@ -45,7 +44,7 @@ REACTIVESOCKET_0_2: Final = attrs.evolve(
     name="reactivesocket/0.2",
     major=0,
     minor=2,  # RS02-GEN-01
-    codec=layout_0_2.CODEC,
+    layout=layout_0_2.CODEC,
     id_reuse=False,  # RS02-SID-05
     halves=False,  # RS02-SEQ-04
     bad_metadata_ignored=True,  # RS02-MD-02
@@ -63,7 +62,7 @@ REACTIVESOCKET_0_1: Final[Dialect] = attrs.evolve(
     name="reactivesocket/0.1",
     major=0,
     minor=1,  # RS01-GEN-01
-    codec=layout_0_1.CODEC,
+    layout=layout_0_1.CODEC,
     framing="u32",  # RS01-HDR-03, RS01-HDR-04
     interactions=frozenset(Interaction),  # RS01-GEN-03
     client_first_id=2,  # RS01-SID-04
@@ -96,7 +95,7 @@ REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
     name="reactivesocket/0.0",
     major=0,
     minor=0,  # RS00-HDR-07
-    codec=layout_0_0.CODEC,
+    layout=layout_0_0.CODEC,
     framing="u32",  # RS00-HDR-03, RS00-HDR-04
     interactions=frozenset(Interaction) - {Interaction.REQUEST_CHANNEL},  # RS00-TYP-01
     client_first_id=2,  # RS00-SID-05
@@ -128,12 +127,27 @@ REACTIVESOCKET_0_0: Final[Dialect] = attrs.evolve(
     request_n_field=layout_0_0.SHAPE.count.size,  # RS00-STR-01
 )
 
+
+def _draft_codec() -> Codec:
+    # Programs that never meet the extension draft do not load it.
+    from rsocket_trio.rsocket.layouts.v2_0_draft import CODEC
+
+    return CODEC
+
+
+def _draft_rules() -> ExtensionRules:
+    from rsocket_trio.rsocket.extensions import terms
+
+    return terms
+
+
 RSOCKET_2_0_DRAFT: Final = attrs.evolve(
     RSOCKET_1_0,
     name="rsocket/2.0-draft",
     major=2,
     minor=0,  # RSX-GAP-16
-    codec=layout_2_0_draft.CODEC,
+    layout=_draft_codec,
+    load_extensions=_draft_rules,
     has_lifetime=False,  # RSX-KA-06
     entries=True,  # RSX-SETUP-02, RSX-REQ-01, RSX-EXT-02
     mime_fields=True,  # RSX-MIME-01, RSX-GAP-10

@@ -5,19 +5,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.values import value
 
-if TYPE_CHECKING:
-    # Its module needs the codec, and the codec these frames.
-    from rsocket_trio.rsocket.extensions.blocks import Entry
-
 # A union would have every dialect ask which of the two it holds, and only one has numbers.
 Mime: TypeAlias = Any
 """A MIME type of SETUP: a text; in the extension draft it may be the number of a well-known one."""
+
+
+# Extension entries, which frames of the extension draft carry. A text id is kept byte by byte as Latin-1 (RSX-TLV-09).
+
+# RSX-GAP-17
+KEEPALIVE: Final = 0x01
+RESUME: Final = 0x02
+LEASE: Final = 0x03
+BROKER: Final = 0x04
+NAMES: Final = {KEEPALIVE: "keepalive", RESUME: "resume", LEASE: "lease", BROKER: "broker"}
+RESERVED: Final = (0x00, 0x7F, "")
+"""Ids that no extension has (RSX-TLV-04)."""
+
+
+def name_of(ext: int | str) -> str:
+    """What messages call an extension: its name, its number, or its text in quotes."""
+    return NAMES.get(ext) or f"0x{ext:02X}" if isinstance(ext, int) else repr(ext)
+
+
+@value
+class Entry:
+    """One extension in a frame; ``ext`` is the number of a well-known one or the name of an application's own.
+
+    ``ignore`` lets a receiver skip it, ``ack`` asks for an answer in SETUP_OK, ``nibble`` is four bits that the
+    extension defines.
+    """
+
+    ext: int | str
+    ignore: bool = False
+    ack: bool = False
+    nibble: int = 0
+    payload: bytes = b""
+
+    @property
+    def name(self) -> str:
+        """What messages call the extension."""
+        return name_of(self.ext)
 
 
 @value

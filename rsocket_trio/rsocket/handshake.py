@@ -20,10 +20,9 @@ from rsocket_trio.errors import (
 from rsocket_trio.limits import Limits, charged
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions import terms as extension_terms
-from rsocket_trio.rsocket.extensions.blocks import LEASE, Entry
-from rsocket_trio.rsocket.extensions.payloads import ResumeRequest
 from rsocket_trio.rsocket.frames import (
+    LEASE,
+    Entry,
     ErrorFrame,
     ExtFrame,
     MetadataPushFrame,
@@ -63,8 +62,9 @@ class ClientTerms:
 def setup_frame(dialect: Dialect, terms: ClientTerms, *, position: int | None = None) -> SetupFrame:
     """Return the SETUP of this dialect for those terms; with ``position`` the one that resumes from there."""
     if dialect.entries:
-        resume = None if terms.resume_token is None else ResumeRequest(terms.resume_token, position)
-        entries = (*extension_terms.asked(terms.keepalive, lease=terms.lease, resume=resume), *terms.entries)
+        rules = dialect.extensions
+        asked = rules.asked(terms.keepalive, lease=terms.lease, token=terms.resume_token, position=position)
+        entries = (*asked, *terms.entries)
         ack = any(entry.ack for entry in entries)
         version, mimes = (dialect.major, dialect.minor), (terms.metadata_mime, terms.data_mime)
         return SetupFrame(*version, 0.0, 0.0, *mimes, terms.payload, ack=ack, extensions=entries)
@@ -95,7 +95,7 @@ def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool, res
         header = codec.header(data)
         row = codec.row(header.number) if header is not None else None
         if row is not None and row.frame is SetupFrame:
-            raise extension_terms.unreadable(error) from None
+            raise (dialect.extensions.unreadable(error) if dialect.entries else InvalidSetup(str(error))) from None
         # ALL-RCT-04: whatever its ignore flag says.
         raise InvalidSetup(str(error)) from None
     if isinstance(frame, ResumeFrame) and not frame.stream_id:
@@ -113,14 +113,14 @@ def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool, res
     if refused is not None:
         raise refused
     if dialect.entries:
-        granted = extension_terms.grants(frame, grants_leases=grants_leases, resumes=resumes)
+        granted = dialect.extensions.grants(frame, grants_leases=grants_leases, resumes=resumes)
         frame = attrs.evolve(frame, lease=any(entry.ext == LEASE for entry in granted))
     return frame
 
 
 def stated(dialect: Dialect, frame: SetupFrame) -> SetupFrame:
     """Return the same SETUP; terms that stand in extension entries are in its fields, too."""
-    return extension_terms.stated(frame) if dialect.entries else frame
+    return dialect.extensions.stated(frame) if dialect.entries else frame
 
 
 def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool, resumes: bool = False) -> SetupError | None:
@@ -130,7 +130,7 @@ def refusal(dialect: Dialect, frame: SetupFrame, *, grants_leases: bool, resumes
         # RS10-SETUP-08, RS02-CON-07: the description of the code names versions.
         return InvalidSetup(f"version {frame.major}.{frame.minor} is not spoken here, {dialect.name} is")
     if dialect.entries:
-        return extension_terms.refusal(frame, grants_leases=grants_leases, resumes=resumes)
+        return dialect.extensions.refusal(frame, grants_leases=grants_leases, resumes=resumes)
     if dialect.has_lifetime and (frame.keepalive_interval <= 0 or frame.max_lifetime <= 0):
         return InvalidSetup(
             f"keepalive interval {frame.keepalive_interval:g} s and lifetime {frame.max_lifetime:g} s must be above 0"
@@ -190,7 +190,8 @@ class ClientHandshake:
 
     def check_grants(self, frame: SetupOkFrame) -> None:
         """Raise ``UnsupportedSetup`` if the server did not grant what the SETUP needs (RSX-OK-02)."""
-        extension_terms.check_grants(setup_frame(self._dialect, self.terms).extensions, frame.extensions)
+        dialect = self._dialect
+        dialect.extensions.check_grants(setup_frame(dialect, self.terms).extensions, frame.extensions)
 
 
 @value
@@ -242,7 +243,7 @@ class ServerHandshake:
         joins = self._own_size or (frame.major, frame.minor) not in dialect.whole_versions
         granted = None
         if frame.ack:
-            self.granted = granted = extension_terms.grants(frame, grants_leases=leases, resumes=resumes)
+            self.granted = granted = dialect.extensions.grants(frame, grants_leases=leases, resumes=resumes)
             self.gate.owes_answer = True
         return Admitted(frame, described(dialect, frame), joins, granted)
 

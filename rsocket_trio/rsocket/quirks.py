@@ -34,7 +34,7 @@ class Quirk:
 
 def _rows_otherwise(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
     """Return the dialect with all codec rows that these quirks replace: two of them may change one row."""
-    return attrs.evolve(dialect, codec=layout_0_1_quirks.codec(quirks.intersection(layout_0_1_quirks.QUIRKS)))
+    return attrs.evolve(dialect, layout=layout_0_1_quirks.codec(quirks.intersection(layout_0_1_quirks.QUIRKS)))
 
 
 def _announced_0_0(dialect: Dialect, quirks: frozenset[str]) -> Dialect:
@@ -96,7 +96,7 @@ def spoken(dialect: Dialect) -> Dialect:
     """Return the dialect as sessions write it: with flags beyond its document that peers ignore or need."""
     if not dialect.flags_counts:
         return dialect
-    return attrs.evolve(dialect, codec=layout_0_1_quirks.flagging_counts(dialect.codec))
+    return attrs.evolve(dialect, layout=layout_0_1_quirks.flagging_counts(dialect.codec))
 
 
 def with_quirks(dialect: Dialect, names: Iterable[str]) -> Dialect:

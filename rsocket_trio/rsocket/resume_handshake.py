@@ -16,10 +16,7 @@ from rsocket_trio.mux.events import Event, StreamFailed
 from rsocket_trio.mux.retransmission import RetainingOutbox
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions.blocks import Entry
-from rsocket_trio.rsocket.extensions.payloads import AT_OK, ResumeGrant
-from rsocket_trio.rsocket.extensions.terms import content_at, resume_grant
-from rsocket_trio.rsocket.frames import ErrorFrame, ResumeFrame, ResumeOkFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import Entry, ErrorFrame, ResumeFrame, ResumeOkFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.handshake import ClientTerms, setup_frame
 from rsocket_trio.rsocket.resume_positions import MarkedPositions, ResumePositions, ResumeRequest
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
@@ -167,9 +164,8 @@ class ResumeHandshake:
         position: int | None = None
         if isinstance(frame, ResumeOkFrame) and not frame.stream_id and not dialect.entries:
             position = frame.last_received_client_position
-        elif isinstance(frame, SetupOkFrame) and not frame.stream_id:
-            grant = content_at(AT_OK, frame.extensions, ResumeGrant)
-            position = grant.last_received_client_position if isinstance(grant, ResumeGrant) else None
+        elif isinstance(frame, SetupOkFrame) and not frame.stream_id and dialect.entries:
+            position = dialect.extensions.resumed_from(frame.extensions)
         if position is None:
             raise RemoteProtocolError(f"{dialect.codec.name_of(frame)} in answer to the wish to resume")
         self._agreed().go_on(position, None)
@@ -191,7 +187,7 @@ class ResumeHandshake:
         """Resume the session with a returning client. Call ``check`` first."""
         positions, dialect = self._agreed(), self._dialect
         first = (
-            SetupOkFrame(Payload(), self._granted_again(resume_grant(positions.received)))
+            SetupOkFrame(Payload(), self._granted_again(dialect.extensions.resume_grant(positions.received)))
             if dialect.entries
             else ResumeOkFrame(positions.received)
         )

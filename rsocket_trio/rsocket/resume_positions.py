@@ -9,11 +9,7 @@ from typing import Final
 from rsocket_trio.errors import RejectedResume, RemoteProtocolError
 from rsocket_trio.mux.retransmission import FrameStore, RetainingOutbox
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions import payloads
-from rsocket_trio.rsocket.extensions.blocks import Entry
-from rsocket_trio.rsocket.extensions.payloads import AT_SETUP, AT_STREAM, Resumable
-from rsocket_trio.rsocket.extensions.terms import content_at
-from rsocket_trio.rsocket.frames import RequestFrame, ResumeFrame, SetupFrame
+from rsocket_trio.rsocket.frames import Entry, RequestFrame, ResumeFrame, SetupFrame
 from rsocket_trio.values import value
 
 FIRST_TRACKED: Final = 0x04
@@ -57,10 +53,10 @@ def resume_request(dialect: Dialect, first: bytes) -> ResumeRequest | None:
         positions = frame.last_received_server_position, frame.first_available_client_position
         return ResumeRequest(frame.token, (frame.major, frame.minor), *positions)
     if isinstance(frame, SetupFrame) and not frame.stream_id and dialect.entries:
-        request = content_at(AT_SETUP, frame.extensions, payloads.ResumeRequest)
-        if isinstance(request, payloads.ResumeRequest) and request.last_received_server_position is not None:
-            position, mimes = request.last_received_server_position, (frame.metadata_mime, frame.data_mime)
-            return ResumeRequest(request.token, (frame.major, frame.minor), position, mimes=mimes)
+        asked = dialect.extensions.asked_to_resume(frame)
+        if asked is not None:
+            mimes = frame.metadata_mime, frame.data_mime
+            return ResumeRequest(asked[0], (frame.major, frame.minor), asked[1], mimes=mimes)
     return None
 
 
@@ -228,9 +224,8 @@ class MarkedPositions(ResumePositions):
 
     def opened(self, stream_id: int, entries: tuple[Entry, ...]) -> None:
         """Note a stream: it is resumable if its request is marked so."""
-        mark = content_at(AT_STREAM, entries, Resumable)
         self._unmarked.pop(stream_id, None)
-        if not (isinstance(mark, Resumable) and mark.resumable):
+        if not self._dialect.extensions.is_resumable(entries):
             if len(self._unmarked) >= REMEMBERED:
                 del self._unmarked[next(iter(self._unmarked))]
             self._unmarked[stream_id] = None

@@ -28,6 +28,7 @@ from rsocket_trio.errors import (
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     Event,
+    LeaseReceived,
     PeerDraining,
     SessionEnded,
     SetupAccepted,
@@ -40,12 +41,10 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.connection_frames import ConnectionFrames, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions.blocks import Entry
-from rsocket_trio.rsocket.extensions.control import EntryFrames
-from rsocket_trio.rsocket.extensions.terms import cost_of
 from rsocket_trio.rsocket.fast_path import patterns_of, take_short
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
+    Entry,
     ErrorFrame,
     Frame,
     KeepaliveFrame,
@@ -106,6 +105,15 @@ SHARED_HANDLERS: dict[type, Callable[[StreamReceiver, Any], None]] = {
 """The frames that concern a stream unless their stream id is 0."""
 
 
+def _frames_class(dialect: Dialect) -> type[ConnectionFrames]:
+    """Return the class of the connection's frames. The extension draft's is loaded by its first session."""
+    if not dialect.entries:
+        return ConnectionFrames
+    from rsocket_trio.rsocket.extensions.control import EntryFrames
+
+    return EntryFrames
+
+
 class Session:
     """The rules of one connection of the RSocket family.
 
@@ -114,7 +122,8 @@ class Session:
     the session again before all of it was collected.
 
     ``receiver`` takes the frames of streams, ``control`` those of the connection. ``patterns`` are those of the fast
-    path, ``None`` to take every frame the long way. The handshake is ``None`` once the connection is open or over.
+    path, ``None`` to take every frame the long way. ``opens_at_once`` says that a new request needs no permit, and is
+    not refused. The handshake is ``None`` once the connection is open or over.
     """
 
     __slots__ = (
@@ -131,6 +140,7 @@ class Session:
         "has_announced",
         "keepalive",
         "limits",
+        "opens_at_once",
         "outbox",
         "patterns",
         "receiver",
@@ -157,6 +167,7 @@ class Session:
         self.error: RSocketError | None = None
         self.attention = False
         self.has_announced = False
+        self.opens_at_once = True
         self._suspended = False
         self._handshake: ClientHandshake | ServerHandshake | None = None
         self.table = StreamTable(dialect, client=client)
@@ -167,8 +178,7 @@ class Session:
             *(dialect, self.patterns, self.table, self.outbox), fragment_size, limits.frame_size
         )
         self.receiver = StreamReceiver(dialect, limits, self.table, self.commands, self.outbox)
-        frames = EntryFrames if dialect.entries else ConnectionFrames
-        self.control = frames(dialect, self.outbox, extensions, client=client)
+        self.control = _frames_class(dialect)(dialect, self.outbox, extensions, client=client)
         self.keepalive = KeepaliveTimer(math.inf, math.inf, 0.0)
 
     def _retaining_outbox(self, options: ResumeOptions) -> Outbox:
@@ -231,11 +241,6 @@ class Session:
     def draining(self) -> bool:
         """Whether new requests are neither accepted nor sent."""
         return self.receiver.draining
-
-    @property
-    def opens_at_once(self) -> bool:
-        """Whether a new request needs no permit, and is not refused."""
-        return not self.receiver.draining and (self.control.leases is None or self.permits is None)
 
     @property
     def awaits_setup(self) -> bool:
@@ -324,7 +329,7 @@ class Session:
         """Return the permits that these entries cost. Raise ``Unsupported`` if the dialect has no entries."""
         if not self.dialect.entries:
             raise Unsupported(f"{self.dialect.name} has no extension entries")
-        return cost_of(entries)
+        return self.dialect.extensions.cost_of(entries)
 
     # The handshake of a client
 
@@ -467,6 +472,7 @@ class Session:
         """Require permits of both sides from now on."""
         leases = Leases(client=self.client, implicit=self.dialect.implicit_lease)
         self.control.leases = self.receiver.leases = leases
+        self.opens_at_once = self.opens_at_once and leases.permits is None
 
     def ping(self, token: object) -> None:
         """Ask for a sign of life; ``Pong`` with this token is its answer, in order.
@@ -482,6 +488,7 @@ class Session:
     def drain(self) -> None:
         """Refuse new requests from now on; what is open may finish."""
         self.receiver.draining = True
+        self.opens_at_once = False
         self.attention = True
 
     def announce_close(self, *, last: bool) -> None:
@@ -573,6 +580,8 @@ class Session:
         for event in self.control.receive(frame, now):
             if isinstance(event, PeerDraining):
                 self.drain()
+            elif isinstance(event, LeaseReceived):
+                self.opens_at_once = False
             self.receiver.events.append(event)
 
     def _skip(self, data: bytes, error: RemoteProtocolError) -> None:

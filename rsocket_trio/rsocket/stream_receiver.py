@@ -38,7 +38,6 @@ from rsocket_trio.mux.stream_state import (
 )
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions.terms import cost_of, misdirected
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
     ErrorFrame,
@@ -116,7 +115,7 @@ class StreamReceiver:
         is that of no stream of the peer's.
         """
         table = self.table
-        if not table.is_peers(stream_id):
+        if stream_id not in table.peer_ids:
             self._ignore_request(stream_id)
             return
         if table.learns:
@@ -215,7 +214,7 @@ class StreamReceiver:
 
     def refuse_unread(self, stream_id: int, interaction: Interaction | None, code: int, text: str) -> None:
         """Answer a request that was understood in part, unless its id is in use or not the peer's to use."""
-        if not self.table.is_peers(stream_id):
+        if stream_id not in self.table.peer_ids:
             self._ignore_request(stream_id)
             return
         if stream_id in self.table.theirs:
@@ -247,9 +246,9 @@ class StreamReceiver:
             return REJECTED, f"{self.limits.streams} streams are open already"
         cost = 1
         if frame is not None and frame.extensions:
-            if misdirected(frame.extensions):
+            if self.dialect.extensions.misdirected(frame.extensions):
                 return REJECTED, "a broker's address is unicast, multicast or shard"
-            cost = cost_of(frame.extensions)
+            cost = self.dialect.extensions.cost_of(frame.extensions)
         if self.leases is not None and not self.leases.admits(self.now, cost):
             return REJECTED, self.dialect.lease_refusal
         return None

@@ -25,19 +25,16 @@ from rsocket_trio.mux.stream_state import (
 )
 from rsocket_trio.payload import MetadataPush, Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.extensions.blocks import Entry, encode_block
-from rsocket_trio.rsocket.extensions.payloads import AT_STREAM
-from rsocket_trio.rsocket.extensions.terms import with_mark
 from rsocket_trio.rsocket.fast_path import LENGTH, BytePatterns, Head
 from rsocket_trio.rsocket.frames import (
     CancelFrame,
+    Entry,
     ErrorFrame,
     MetadataPushFrame,
     PayloadFrame,
     RequestFrame,
     RequestNFrame,
 )
-from rsocket_trio.rsocket.layouts.v2_0_draft import mime_fields
 from rsocket_trio.rsocket.resume_positions import ResumePositions
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 
@@ -106,7 +103,7 @@ def fragments(
     if dialect.mime_fields:
         # RSX-MIME-05: the first frame says them, and may become larger than others for that.
         opening = Payload(data_mime=payload.data_mime, metadata_mime=payload.metadata_mime)
-        first_room = max(first_room - len(mime_fields("", payload)[1]), metadata_header)
+        first_room = max(first_room - dialect.extensions.mime_size(payload), metadata_header)
     for piece in pieces(payload, first_room, later_room, metadata_header):
         complete = frame.complete and not piece.follows
         part: RequestFrame | PayloadFrame
@@ -231,11 +228,11 @@ class StreamSender:
             raise Unsupported(f"{self._dialect.name} has no {interaction.value}")
         fixed = 0 if initial_n is None else self._dialect.request_n_field
         if self.positions is not None and self._dialect.entries:
-            entries = with_mark(entries)
+            entries = self._dialect.extensions.with_mark(entries)
         if entries:
             if not self._dialect.entries:
                 raise Unsupported(f"{self._dialect.name} has no extension entries")
-            fixed += len(encode_block(entries, AT_STREAM))
+            fixed += self._dialect.extensions.block_size(entries)
             self._check_room(fixed, payload)
         patterns = self._patterns
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
@@ -280,7 +277,7 @@ class StreamSender:
     def _check_room(self, fixed: int, payload: Payload) -> None:
         """Raise ``LocalProtocolError`` if the first fragment can never fit into the resumption store."""
         if self.positions is not None:
-            size = self._header + fixed + len(mime_fields("", payload)[1]) + self._dialect.metadata_header
+            size = self._header + fixed + self._dialect.extensions.mime_size(payload) + self._dialect.metadata_header
             if size > self.positions.store_bytes:
                 raise LocalProtocolError(
                     f"a request begins with {size} bytes: the store for resumption has {self.positions.store_bytes}"

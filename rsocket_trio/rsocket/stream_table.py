@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from rsocket_trio.mux.outbox import StreamQueue
@@ -82,24 +83,46 @@ class Stream(StreamQueue):
         return f"<Stream {self.id} {self.interaction.value}, {side}, open {self.open}>"
 
 
+@functools.cache
+def ids_between(first: int, last: int, step: int) -> range:
+    """Return the ids from ``first`` to ``last``: one object for all connections."""
+    return range(first, last + 1, step)
+
+
 class StreamTable:
     """All streams that are not over: ``mine`` were opened by this side, ``theirs`` by the peer.
 
     A stream that has ended stays until its last frame left the outbox, so that a late CANCEL still finds it.
     ``reassembling`` is the bytes of all payloads that still arrive. ``late`` are streams of the peer's that this side
     ended or refused while the peer was still sending: where its items and fragments are request frames, what is on its
-    way must not open them anew (ALL-RCT-14). ``learns`` says that the peer's parity is not certain yet.
+    way must not open them anew (ALL-RCT-14). ``learns`` says that the peer's parity is not certain yet;
+    ``peer_ids`` are the ids with which it may open streams.
     """
 
-    __slots__ = ("_ids", "_peer_parity", "_requests_repeat", "late", "learns", "mine", "reassembling", "theirs")
+    __slots__ = (
+        "_document_parity",
+        "_ids",
+        "_last_id",
+        "_requests_repeat",
+        "late",
+        "learns",
+        "mine",
+        "peer_ids",
+        "reassembling",
+        "theirs",
+    )
 
     def __init__(self, dialect: Dialect, *, client: bool) -> None:
         first, peers_first = dialect.client_first_id, dialect.server_first_id
         if not client or dialect.client_swaps_ids:
             first, peers_first = peers_first, first
         self._ids = StreamIds(first, dialect.last_id, reuse=dialect.id_reuse)
-        self._peer_parity = peers_first % 2 if dialect.ids_have_parity else None
+        self._document_parity = peers_first % 2
+        self._last_id = dialect.codec.layout.last_id
         self.learns = dialect.parity_is_learnt and not client
+        # RS10-SID-03, -04; any unused one: RS10-SID-05
+        has_any = self.learns or not dialect.ids_have_parity
+        self.peer_ids = ids_between(1 if has_any else 2 - self._document_parity, self._last_id, 1 if has_any else 2)
         self._requests_repeat = dialect.request_repeats and dialect.request_fragments
         self.late: dict[int, Interaction] = {}
         self.reassembling = 0
@@ -114,22 +137,23 @@ class StreamTable:
         """Where this side's ids come from."""
         return self._ids
 
-    def is_peers(self, stream_id: int) -> bool:
-        """Whether the peer may open a stream of this id (RS10-SID-03, -04; any unused one: RS10-SID-05)."""
-        return stream_id != 0 and (self.learns or self._peer_parity in (None, stream_id % 2))
-
     @property
     def peers_parity(self) -> str:
-        """The parity of the peer's ids in a word, for what is told of an id that is none of its."""
-        return "odd" if self._peer_parity else "even"
+        """The parity of the peer's ids in a word, for messages about an id that is none of them."""
+        return "odd" if self.peer_ids.start % 2 else "even"
 
     def learn(self, stream_id: int) -> None:
         """The connection's first request has this id: the peer keeps to its parity, and this side takes the other."""
         self.learns = False
         parity = stream_id % 2
-        if parity != self._peer_parity:
-            self._peer_parity = parity
+        if parity != self._document_parity:
             self._ids.begin_at(1 + parity)
+        self.peer_ids = ids_between(2 - parity, self._last_id, 2)
+
+    def _keep_parity(self) -> None:
+        """Learn no parity any more: the peer has the one of the document."""
+        self.learns = False
+        self.peer_ids = ids_between(2 - self._document_parity, self._last_id, 2)
 
     def find(self, stream_id: int) -> Stream | None:
         """The stream of this id, whoever opened it; this side's where ids tell nothing."""
@@ -142,7 +166,8 @@ class StreamTable:
     def new(self, interaction: Interaction) -> Stream:
         """A stream of this side's. Raises ``LocalProtocolError`` when ids are used up."""
         stream_id = self._ids.take(self.mine)
-        self.learns = False  # ALL-RCT-12: who asks first uses the document's parity, and the peer has the other one
+        if self.learns:
+            self._keep_parity()  # ALL-RCT-12: who asks first uses the document's parity, the peer the other one
         stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], requester=True)
         if interaction is not Interaction.FIRE_AND_FORGET:
             self.mine[stream_id] = stream

@@ -27,7 +27,7 @@ from rsocket_trio import (
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.connection.connection import Requester
 from rsocket_trio.connection.protocols import ALL
-from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.frames import Entry
 from rsocket_trio.transports.memory import listen_memory
 from tests.client.reconnecting import EXACT, URI, Told, busy_responder, service
 from tests.conformance import raw

@@ -17,7 +17,7 @@ from rsocket_trio import (
 )
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.protocols import STREAMUX
-from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.frames import Entry
 from rsocket_trio.transports.memory import listen_memory
 from tests.client.reconnecting import DELAYS, EXACT, URI, Told, service
 from tests.connection.pairs import settle

@@ -535,7 +535,7 @@ async def test_failures_of_extensions_are_reported(logged: Logged, autojump_cloc
 
 
 async def test_a_failure_of_an_entrys_hook_is_the_hooks(logged: Logged, autojump_clock: MockClock) -> None:
-    from rsocket_trio.rsocket.extensions.blocks import Entry
+    from rsocket_trio.rsocket.frames import Entry
 
     responder = Responder()
     heard: list[str] = []

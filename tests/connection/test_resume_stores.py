@@ -14,7 +14,7 @@ from rsocket_trio import (
     LocalProtocolError,
     RejectedResume,
 )
-from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.frames import Entry
 from tests.connection.resuming import (
     CLIENTS,
     OPTIONS,

@@ -27,7 +27,7 @@ from rsocket_trio import (
     serve,
     serve_stream,
 )
-from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.frames import Entry
 from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import STREAMUX, Recorded, echoing, streamux_pair, widths

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
-from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.broker import Address, BrokerInfo, RouteAdd, RouteJoin
 from rsocket_trio.rsocket.extensions.payloads import (
     Beat,
@@ -22,7 +21,7 @@ from rsocket_trio.rsocket.extensions.payloads import (
     Strategies,
     entry_of,
 )
-from rsocket_trio.rsocket.frames import ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import Entry, ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
 
 LAST: Final = 2**31 - 1
 

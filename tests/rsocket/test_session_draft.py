@@ -23,10 +23,9 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0, RSOCKET_2_0_DRAFT
-from rsocket_trio.rsocket.extensions.blocks import Entry
 from rsocket_trio.rsocket.extensions.payloads import Complexity, KeepaliveTerms, Resumable, entry_of
 from rsocket_trio.rsocket.extensions.terms import as_entries, asked, cost_of, grants, misdirected, refusal, stated
-from rsocket_trio.rsocket.frames import SetupFrame
+from rsocket_trio.rsocket.frames import Entry, SetupFrame
 from rsocket_trio.rsocket.handshake import setup_frame
 from rsocket_trio.rsocket.session import Session, State
 from rsocket_trio.terms import Keepalive, Lease

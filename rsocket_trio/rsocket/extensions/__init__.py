@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from rsocket_trio.rsocket.extensions.blocks import Entry, MalformedExtension, Point, UnknownExtension
+from rsocket_trio.rsocket.extensions.blocks import MalformedExtension, Point, UnknownExtension
+from rsocket_trio.rsocket.frames import Entry
 
 __all__ = ["Entry", "MalformedExtension", "Point", "UnknownExtension"]

@@ -14,16 +14,7 @@ import attrs
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, NotUnderstood, check
-from rsocket_trio.values import value
-
-# RSX-GAP-17
-KEEPALIVE: Final = 0x01
-RESUME: Final = 0x02
-LEASE: Final = 0x03
-BROKER: Final = 0x04
-NAMES: Final = {KEEPALIVE: "keepalive", RESUME: "resume", LEASE: "lease", BROKER: "broker"}
-RESERVED: Final = (0x00, 0x7F, "")
-"""Ids that no extension has (RSX-TLV-04)."""
+from rsocket_trio.rsocket.frames import RESERVED, Entry, name_of
 
 # RSX-TLV-02
 FOLLOWS: Final = 0x80
@@ -52,26 +43,6 @@ class UnknownExtension(NotUnderstood):
     def __init__(self, text: str, *, offset: int = 0, ext: int | str = "") -> None:
         self.ext = ext
         super().__init__(text, offset=offset)
-
-
-@value
-class Entry:
-    """One extension in a frame; ``ext`` is the number of a well-known one or the name of an application's own.
-
-    ``ignore`` lets a receiver skip it, ``ack`` asks for an answer in SETUP_OK, ``nibble`` is four bits that the
-    extension defines.
-    """
-
-    ext: int | str
-    ignore: bool = False
-    ack: bool = False
-    nibble: int = 0
-    payload: bytes = b""
-
-    @property
-    def name(self) -> str:
-        """What messages call the extension."""
-        return name_of(self.ext)
 
 
 class Reader:
@@ -240,8 +211,3 @@ def name_field(name: int | str, what: str) -> bytes:
     if len(text) > LONGEST_TEXT:
         raise LocalProtocolError(f"{what} of {len(text)} bytes, limit {LONGEST_TEXT}")
     return bytes((len(text),)) + text
-
-
-def name_of(ext: int | str) -> str:
-    """What messages call an extension: its name, its number, or its text in quotes."""
-    return NAMES.get(ext) or f"0x{ext:02X}" if isinstance(ext, int) else repr(ext)

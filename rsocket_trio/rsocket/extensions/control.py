@@ -5,7 +5,7 @@ from __future__ import annotations
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.mux.events import EntriesReceived
 from rsocket_trio.rsocket.connection_frames import ConnectionFrames, Events, UnreadRequest
-from rsocket_trio.rsocket.extensions.blocks import Entry, MalformedExtension, UnknownExtension
+from rsocket_trio.rsocket.extensions.blocks import MalformedExtension, UnknownExtension
 from rsocket_trio.rsocket.extensions.payloads import (
     AT_EXT,
     REQUESTS_COUNT,
@@ -14,7 +14,7 @@ from rsocket_trio.rsocket.extensions.payloads import (
     ResumePosition,
     entry_of,
 )
-from rsocket_trio.rsocket.frames import ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
+from rsocket_trio.rsocket.frames import Entry, ExtFrame, Frame, KeepaliveFrame, LeaseFrame, RequestFrame
 from rsocket_trio.rsocket.layouts.v2_0_draft import EXTENSION_BLOCK
 from rsocket_trio.rsocket.resume_positions import MarkedPositions
 

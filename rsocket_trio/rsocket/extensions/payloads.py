@@ -12,16 +12,8 @@ from typing import Any, Final
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, check, sized
 from rsocket_trio.rsocket.extensions import broker
-from rsocket_trio.rsocket.extensions.blocks import (
-    BROKER,
-    KEEPALIVE,
-    LEASE,
-    RESUME,
-    Entry,
-    Point,
-    Reader,
-    name_field,
-)
+from rsocket_trio.rsocket.extensions.blocks import Point, Reader, name_field
+from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, LEASE, RESUME, Entry
 from rsocket_trio.rsocket.layouts.fields_24 import NS_PER_MS, milliseconds
 from rsocket_trio.values import value
 

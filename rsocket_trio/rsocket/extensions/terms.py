@@ -14,7 +14,8 @@ from rsocket_trio.errors import (
     SetupError,
     UnsupportedSetup,
 )
-from rsocket_trio.rsocket.extensions.blocks import BROKER, KEEPALIVE, LEASE, RESUME, Entry, Point, UnknownExtension
+from rsocket_trio.payload import Payload
+from rsocket_trio.rsocket.extensions.blocks import Point, UnknownExtension, encode_block
 from rsocket_trio.rsocket.extensions.broker import Address
 from rsocket_trio.rsocket.extensions.payloads import (
     AT_OK,
@@ -29,7 +30,8 @@ from rsocket_trio.rsocket.extensions.payloads import (
     Strategies,
     entry_of,
 )
-from rsocket_trio.rsocket.frames import SetupFrame
+from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, LEASE, RESUME, Entry, SetupFrame
+from rsocket_trio.rsocket.layouts.v2_0_draft import mime_fields
 from rsocket_trio.terms import Keepalive
 
 TERMS_SIZE: Final = 8
@@ -55,14 +57,33 @@ def content_at(point: Point, entries: Iterable[Entry], kind: type) -> object:
 # The client asks
 
 
-def asked(keepalive: Keepalive, *, lease: bool, resume: ResumeRequest | None = None) -> tuple[Entry, ...]:
-    """Return the entries of our own SETUP: keepalive needs no answer, leases and resumption ask for a grant."""
+def asked(
+    keepalive: Keepalive, *, lease: bool, token: bytes | None = None, position: int | None = None
+) -> tuple[Entry, ...]:
+    """Return the entries of our own SETUP: keepalive needs no answer, leases and resumption ask for a grant.
+
+    ``token`` asks to resume the session later, with ``position`` to resume it now.
+    """
     entries = [entry_of(KeepaliveTerms(keepalive.interval, keepalive.max_lifetime), ignore=True)]
-    if resume is not None:
-        entries.append(entry_of(resume, ack=True))  # RSX-RES-04
+    if token is not None:
+        entries.append(entry_of(ResumeRequest(token, position), ack=True))  # RSX-RES-04
     if lease:
         entries.append(entry_of(Strategies((REQUESTS_COUNT,)), ack=True))  # RSX-LEASE-06
     return tuple(entries)
+
+
+def asked_to_resume(frame: SetupFrame) -> tuple[bytes, int] | None:
+    """Return the token and the position of a SETUP that resumes a session, ``None`` for any other."""
+    request = content_at(AT_SETUP, frame.extensions, ResumeRequest)
+    if not isinstance(request, ResumeRequest) or request.last_received_server_position is None:
+        return None
+    return request.token, request.last_received_server_position
+
+
+def resumed_from(granted: Iterable[Entry]) -> int | None:
+    """Return the position of a server that resumes the session, ``None`` if it does not."""
+    grant = content_at(AT_OK, granted, ResumeGrant)
+    return grant.last_received_client_position if isinstance(grant, ResumeGrant) else None
 
 
 def resume_grant(position: int | None) -> Entry:
@@ -173,6 +194,22 @@ def check_grants(asked_for: Iterable[Entry], granted: tuple[Entry, ...]) -> None
 
 
 # Requests
+
+
+def is_resumable(entries: Iterable[Entry]) -> bool:
+    """Return whether a request with these entries marks its stream as resumable (RSX-RES-07)."""
+    mark = content_at(AT_STREAM, entries, Resumable)
+    return isinstance(mark, Resumable) and mark.resumable
+
+
+def block_size(entries: tuple[Entry, ...]) -> int:
+    """Return the bytes that a request's entries take."""
+    return len(encode_block(entries, AT_STREAM))
+
+
+def mime_size(payload: Payload) -> int:
+    """Return the bytes that a payload's own MIME types take."""
+    return len(mime_fields("", payload)[1])
 
 
 def cost_of(entries: tuple[Entry, ...]) -> int:

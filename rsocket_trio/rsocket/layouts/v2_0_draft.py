@@ -17,7 +17,6 @@ from rsocket_trio.rsocket.codec import UINT31_MAX, Codec, Parts, Row, check, end
 from rsocket_trio.rsocket.extensions.blocks import (
     ENTRY_LIMIT,
     WELL_KNOWN,
-    Entry,
     Point,
     UnknownExtension,
     decode_block,
@@ -25,7 +24,7 @@ from rsocket_trio.rsocket.extensions.blocks import (
     name_field,
 )
 from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_OK, AT_SETUP, AT_STREAM
-from rsocket_trio.rsocket.frames import ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import Entry, ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
 from rsocket_trio.rsocket.layouts.fields_24 import (
     BODY,

@@ -19,9 +19,9 @@ from rsocket_trio import (
     current_connection,
 )
 from rsocket_trio.connection.entries import current_request_entries
-from rsocket_trio.rsocket.extensions.blocks import BROKER, KEEPALIVE, Entry
 from rsocket_trio.rsocket.extensions.broker import Address, BrokerInfo, RouteAdd, RouteJoin
 from rsocket_trio.rsocket.extensions.payloads import Complexity
+from rsocket_trio.rsocket.frames import BROKER, KEEPALIVE, Entry
 from tests.conformance.draft_frames import (
     BROKER_ID,
     LEASE_ID,

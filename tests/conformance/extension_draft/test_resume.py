@@ -24,7 +24,7 @@ from rsocket_trio import (
     UnsupportedSetup,
     open_connection_over,
 )
-from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.frames import Entry
 from tests.conformance.draft_frames import (
     KEEPALIVE_ID,
     KEEPALIVES,

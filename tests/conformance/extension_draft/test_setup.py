@@ -20,7 +20,7 @@ from rsocket_trio import (
     current_connection,
     open_connection_over,
 )
-from rsocket_trio.rsocket.extensions.blocks import Entry
+from rsocket_trio.rsocket.frames import Entry
 from tests.conformance.draft_frames import (
     KEEPALIVE_ID,
     KEEPALIVES,

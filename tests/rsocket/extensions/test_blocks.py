@@ -19,11 +19,7 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import NotUnderstood
 from rsocket_trio.rsocket.dialects import RSOCKET_1_0, RSOCKET_2_0_DRAFT
 from rsocket_trio.rsocket.extensions.blocks import (
-    BROKER,
     ENTRY_LIMIT,
-    KEEPALIVE,
-    RESUME,
-    Entry,
     MalformedExtension,
     Point,
     Reader,
@@ -50,7 +46,18 @@ from rsocket_trio.rsocket.extensions.payloads import (
     Strategies,
     entry_of,
 )
-from rsocket_trio.rsocket.frames import ExtFrame, Frame, PayloadFrame, RequestFrame, SetupFrame, SetupOkFrame
+from rsocket_trio.rsocket.frames import (
+    BROKER,
+    KEEPALIVE,
+    RESUME,
+    Entry,
+    ExtFrame,
+    Frame,
+    PayloadFrame,
+    RequestFrame,
+    SetupFrame,
+    SetupOkFrame,
+)
 from rsocket_trio.rsocket.layouts import v1_0 as layout_1_0
 from rsocket_trio.rsocket.layouts.v2_0_draft import Layout
 from tests.rsocket import drafted
@@ -367,7 +374,17 @@ def test_the_table_is_that_of_1_0_and_setup_ok() -> None:  # RSX-GEN-03, RSX-GEN
 
 def test_the_draft_is_1_0_in_all_that_it_does_not_replace() -> None:  # RSX-GEN-02, RSX-GAP-16
     assert (RSOCKET_2_0_DRAFT.name, RSOCKET_2_0_DRAFT.major, RSOCKET_2_0_DRAFT.minor) == ("rsocket/2.0-draft", 2, 0)
-    replaced = {"name", "major", "minor", "codec", "has_lifetime", "entries", "mime_fields", "resume_versions"}
+    replaced = {
+        "name",
+        "major",
+        "minor",
+        "layout",
+        "load_extensions",
+        "has_lifetime",
+        "entries",
+        "mime_fields",
+        "resume_versions",
+    }
     for field in attrs.fields_dict(type(RSOCKET_1_0)).keys() - replaced:
         assert getattr(RSOCKET_2_0_DRAFT, field) == getattr(RSOCKET_1_0, field)
 
