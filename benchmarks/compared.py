@@ -43,10 +43,11 @@ def workloads(figures: dict[str, Any]) -> list[str]:
     return [
         "## Against rsocket-py, and to the floor",
         (
-            "How many times our CPU seconds rsocket-py takes (it reads 64 KiB at once), and how many times the floor's "
-            "we take. The floor is Trio with a pooled task and a cancel scope for each request, credit as an integer, "
-            "and nothing else: no errors, no limits, no cancellation on the wire. It uses Trio's own socket streams; "
-            "this library drives its sockets itself and keeps memory for large payloads, so that it can be below."
+            "CPU seconds of rsocket-py (it reads 64 KiB at once) in ratio to those of this library, and those of this "
+            "library in ratio to the floor. The floor is Trio with a pooled task and a cancel scope for each request, "
+            "credit as an integer, and nothing else: no errors, no limits, no cancellation on the wire. It uses Trio's "
+            "own socket streams; this library drives its sockets itself and keeps memory for large payloads, so that "
+            "it can be below."
         ),
         table(
             [
@@ -63,17 +64,17 @@ def workloads(figures: dict[str, Any]) -> list[str]:
             against,
         ),
         command(*BY_NAME),
-        "## Everyone",
+        "## All libraries",
         (
-            "How many times our CPU seconds each takes. The gRPC libraries carry bytes as they are, without protobuf; "
+            "CPU seconds of each in ratio to this library. The gRPC libraries carry plain bytes, without protobuf; "
             "their streams have HTTP/2's flow control in place of credit. rsocket-js has TCP_NODELAY set."
         ),
         table(["workload", *(library.title for library in shown)], all_of_them),
-        "What two of them have to take, at least:",
+        "Ratios that two of them have to reach:",
         table(["", "ratio", "must", "met"], peers(figures["workloads"])),
         command(*BY_NAME),
-        "## How long one operation waits",
-        "Milliseconds that so many percent of the operations did not exceed, medians of the repetitions.",
+        "## Latency of one operation",
+        "Percentiles in milliseconds, medians of the repetitions.",
         table(["", "p50", "p90", "p99", "p99.9"], waits),
         command("rr1", "rr64", "large", "connect"),
     ]
@@ -116,7 +117,7 @@ def other_dialects(figures: dict[str, Any]) -> list[str]:
         rows.append([f"{BY_NAME[name].label} {BY_NAME[name].what}", spread(cpu(runs, yardstick)), *cells])
     return [
         "## The other dialects",
-        f"How many times the CPU seconds of `{yardstick}` each takes. Streamux has no streams.",
+        f"CPU seconds of each in ratio to `{yardstick}`. Streamux has no streams.",
         table(["workload", f"{yardstick}, CPU s", *others], rows),
         command("dialects"),
     ]
@@ -132,7 +133,7 @@ def resumption(figures: dict[str, Any]) -> list[str]:
     return [
         "## Resumption",
         (
-            "How many times the CPU seconds without it are taken where a server offers it, and where a client asks for "
+            "CPU seconds in ratio to those without resumption, if the server offers it, and if the client asks for "
             "it as well."
         ),
         table(["workload", "without, CPU s", "offered", "on"], rows),

@@ -25,15 +25,15 @@ INTRODUCTION = """\
 # Performance
 
 This page is generated: `make bench` measures on your machine and writes it anew, `python -m benchmarks.report
-result.json` writes it from results that there are.
+result.json` writes it from existing results.
 
-**Ratios are what counts.** All libraries of a table were measured in the same run, in turn, repetition by repetition,
-and whoever came first in one came last in the next: what the machine did, it did to all of them. Seconds say what the
-machine was; on another they are others, and the ratios stay about the same.
+**Compare ratios.** All libraries of a table were measured in the same run, in turn, repetition by repetition, in
+reversed order every second time, so that changes of the machine affect all of them alike. Seconds depend on the
+machine; ratios are about the same on another.
 
 Client and server are two processes that talk over loopback TCP, `rsocket/1.0` unless a table says otherwise. CPU
-seconds are those of both together, user and kernel, all threads, as the operating system counts them, from when the
-connection stands and has answered once. A cell is the median; in brackets the least and the most.
+seconds are those of both together, user and kernel, all threads, as the operating system counts them, after the first
+answer on the connection. A cell is the median; in brackets are the least and the most.
 """
 
 

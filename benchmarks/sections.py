@@ -52,7 +52,7 @@ def memory(figures: dict[str, Any]) -> list[str]:
         rows.append([f"W8 {what} ({count:,} of them)", f"{size:.1f}", others, *bars])
     return [
         "## Memory",
-        "KiB of resident memory that one more costs the server.",
+        "KiB of resident memory of the server for one more.",
         table(["", "ours", "rsocket-py", "must", "aim", "met"], rows),
         f"A reader that stops for 10 s while 1 GiB waits for it makes the server grow by {grown:.1f} MiB.",
         command("memory"),
@@ -103,10 +103,10 @@ def scaling(figures: dict[str, Any]) -> list[str]:
     return [
         "## Many connections, many streams",
         (
-            f"Requests a second and CPU microseconds of each, both ends together, once everybody who asks has asked "
-            "once: what begins with a first request is not throughput. A thousand connections at once have "
-            f"to reach {SCALED:.0%} of what one does; beside open streams a request has to cost the same. Python's "
-            "collector looks less often than it would, as [the how-to](../howto/many-requests.md) says."
+            "Requests a second and CPU microseconds of each, both ends together, after the first request of each "
+            f"connection. A thousand connections at once have to reach {SCALED:.0%} of the rate of one; beside open "
+            "streams a request has to cost the same. The thresholds of Python's collector are raised, as in "
+            "[the how-to](../howto/many-requests.md)."
         ),
         table(["", "requests/s", "of the first", "CPU us a request", "met"], rows),
         command("scaling"),
@@ -183,9 +183,9 @@ def interpreters(figures: dict[str, Any]) -> list[str]:
     return [
         "## On other Pythons",
         (
-            f"How many times the CPU of Python {first} each takes. The first row is this library; the others are the "
-            "interpreter alone, the best of several rounds. Creating objects, starting coroutines and calling into C "
-            "is what the hot path consists of: where these cost more, a request does, and nothing here can change it."
+            f"CPU in ratio to that of Python {first}. The first row is this library; the others are the interpreter "
+            "alone, the best of several rounds. The hot path consists of creating objects, starting coroutines and "
+            "calling into C: if these cost more, a request does, and this library cannot change it."
         ),
         table(["", *others], rows),
         command("interpreters"),
