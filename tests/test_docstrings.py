@@ -16,8 +16,8 @@ import pytest
 
 from tests.blocks import ROOT
 from tests.missing import give_up
+from tests.test_docs import INNER
 
-LATER = {"rsocket_trio"}
 PACKAGES = {
     "rsocket_trio": None,
     "rsocket_trio.analytics": "pyspark",
@@ -35,7 +35,7 @@ FOR_TESTS_AND_SPEED = {"filesystem", "head", "one"}
 """Parameters that no user gives: a file system that fails on purpose, and constants that are looked up faster so."""
 
 
-@pytest.mark.parametrize("package", sorted(set(PACKAGES) - LATER))
+@pytest.mark.parametrize("package", PACKAGES)
 def test_every_public_name_is_documented_with_its_parameters(package: str) -> None:
     needed = PACKAGES[package]
     if needed is not None and importlib.util.find_spec(needed) is None:
@@ -53,12 +53,13 @@ def test_every_public_name_is_documented_with_its_parameters(package: str) -> No
 
 
 def public_parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield a public thing and, of a class, what it defines itself for users."""
+    """Yield a public thing and, of a class, its methods and properties."""
     if not callable(thing):
         return
     yield name, thing
     if inspect.isclass(thing):
-        for part, found in vars(thing).items():
+        for part in sorted(own_names(thing) - INNER):
+            found = inspect.getattr_static(thing, part)
             function = getattr(found, "__func__", found)
             if not part.startswith("_") and (inspect.isfunction(function) or isinstance(found, property)):
                 yield f"{name}.{part}", getattr(thing, part)
