@@ -83,7 +83,7 @@ class CodedError(RSocketError):
 
     @classmethod
     def received(cls, code: int, data: bytes) -> Self:
-        """Return the error that a peer sent, with any code."""
+        """Return the error of ``code`` and ``data`` as a peer sent it; any code is accepted."""
         error = cls.__new__(cls)
         error._say(data[:DATA_LIMIT], code)
         return error

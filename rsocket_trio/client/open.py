@@ -54,32 +54,38 @@ NO_RECORDING = nullcontext()
 def open_connection(
     uri: str, **options: Unpack[ConnectionOptions[PayloadLike, HeadersLike]]
 ) -> AbstractAsyncContextManager[Connection]:
-    """Connect to a peer for as long as the block.
+    """Connect to the server at ``uri`` for as long as the block. Return a context manager that gives the
+    ``Connection``.
 
-    ``setup`` is the application's word to the server, ``keepalive`` the interval and lifetime (20 s and 90 s),
-    ``fragment_size`` the bytes of an outbound frame. ``headers`` go into a WebSocket handshake, a mapping or pairs.
-    ``responder`` serves the requests that the server makes. ``quirks`` name deviations of old peers to put up with.
+    Options, all by name:
 
-    ``peer`` names an old implementation, and sets what it needs: the dialect, quirks, MIME types, keepalive, fragment
-    size and the credit that requests begin with. What is given beside it wins; ``quirks`` are added.
+    * ``dialect``: the protocol and version, in full or in short; ``"rsocket/1.0"`` by default.
+    * ``responder``: serves the requests of the server. Without one they are rejected.
+    * ``setup``: data of the application for the server: a payload, bytes or text.
+    * ``data_mime``, ``metadata_mime``: MIME types of all payloads; octet-stream and composite metadata by default.
+    * ``keepalive``: seconds between KEEPALIVEs and the longest silence, 20 and 90.
+    * ``lease``: agree on leases; requests then wait for a permit.
+    * ``strict``: the strict flag of ReactiveSocket 0.1 and 0.2.
+    * ``resume``: ``ResumeOptions``; the session goes on over a new transport after a loss.
+    * ``limits``: the bounds of this side, ``Limits()``.
+    * ``fragment_size``: bytes of the largest frame to send, 65536; larger payloads are cut.
+    * ``quirks``: names of deviations of the peer to support.
+    * ``peer``: the name of an old implementation. It sets dialect, quirks, MIME types, keepalive, fragment size and
+      initial credit; options that are given win, and ``quirks`` are added.
+    * ``entries``: extension entries of the SETUP, in the extension draft.
+    * ``streamux``: ``StreamuxOptions``, for ``streamux/1`` only.
+    * ``capture``: a ``Capture``, or a directory for a capture of this connection.
+    * ``ssl_context``: for ``tls`` and ``wss``; the certificates of the system are trusted by default.
+    * ``headers``: of the WebSocket handshake: a mapping, or pairs of text.
 
-    ``entries`` are extension entries of the SETUP, in the extension draft. Where they, or ``lease``, ask for an answer
-    there, the block starts with that answer, and a refusal is raised at once.
+    The block starts once the SETUP is queued. It starts with the answer of the server if ``lease`` or ``entries`` ask
+    for one in the extension draft, and in Streamux unless a quick init is requested. Leaving cancels open streams and
+    writes queued frames, for at most a second.
 
-    With ``resume`` a connection that breaks goes on over a new one, and nothing is lost: see ``ResumeOptions``. A
-    server that does not resume refuses with ``RejectedSetup``; when it refuses later, or the time is over, calls raise
-    ``RejectedResume`` or ``ConnectionLost``.
-
-    ``streamux`` are the options of ``streamux/1``. There the block starts with the server's initialize message, or at
-    once with a quick init; ``NegotiationFailed`` is raised where the two share no terms.
-
-    ``capture`` records the frames: a ``Capture``, or a directory, which this connection then has a capture of its own
-    for.
-
-    Otherwise the block starts once SETUP is queued. A refusal raises ``RejectedSetup``, ``InvalidSetup`` or
-    ``UnsupportedSetup`` in every waiting and later call, a lost connection ``ConnectionLost``. Raises
-    ``ConnectionLost`` at once when the peer can't be reached, and ``ValueError`` for terms that can't be said. Leaving
-    cancels what is open and flushes what is queued, for at most a second.
+    Raise ``ConnectionLost`` if the server cannot be reached, ``ValueError`` for an invalid URI or option,
+    ``Unsupported`` for an option that the dialect lacks, ``NegotiationFailed`` if two Streamux peers share no terms. A
+    refusal raises ``RejectedSetup``, ``InvalidSetup`` or ``UnsupportedSetup`` in every waiting and later call; so do
+    ``RejectedResume`` and ``ConnectionLost`` when a session ends.
     """
 
     terms = completed(open_connection, options)
@@ -98,13 +104,17 @@ def open_connection(
 def open_connection_over(
     stream: Connected | Connect, **options: Unpack[StreamOptions[PayloadLike]]
 ) -> AbstractAsyncContextManager[Connection]:
-    """Use a Trio stream (or a transport) that is connected already; it is closed when the block ends.
+    """Use ``stream``, a connected Trio stream, for as long as the block; it is closed at the end.
 
-    So it is over a ``trio_websocket.WebSocketConnection`` that the program opened.
+    A transport or a ``trio_websocket.WebSocketConnection`` is accepted as well. The options are those of
+    ``open_connection`` except ``uri``, ``ssl_context`` and ``headers``: ``dialect``, ``responder``, ``setup``,
+    ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``, ``fragment_size``,
+    ``quirks``, ``peer``, ``entries``, ``streamux`` and ``capture``.
 
-    With ``resume`` more than one stream may be needed: then it is an async function that opens one each time. What it
-    raises where it can't connect is tried again (see ``Connect``), or is the cause of the first ``ConnectionLost``;
-    anything else ends the session and leaves the block as it is.
+    With ``resume`` more than one stream may be needed: then ``stream`` is an async function that opens one each time.
+    An error that says that it cannot connect (see ``Connect``) is followed by another try, or is the cause of the first
+    ``ConnectionLost``; any other error ends the session and leaves the block unchanged. Raise ``TypeError`` for a
+    single stream with ``resume``.
     """
 
     terms = completed(open_connection_over, options)

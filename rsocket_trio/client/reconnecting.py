@@ -241,24 +241,27 @@ async def connect_forever(
     on_state: Callable[[str], object] | None = None,
     **options: Unpack[ReconnectOptions],
 ) -> AsyncIterator[ReconnectingClient]:
-    """Provide a client that connects, and reconnects whenever its connection is lost, until the block ends.
+    """Provide a client that connects to ``uri``, and reconnects whenever its connection is lost, until the block ends.
 
-    The block starts at once. ``retry`` sets the pauses between tries, ``wait`` whether requests wait for a
-    connection or raise ``ConnectionLost`` at once. ``on_state`` is a plain function that gets ``"connecting"`` at
-    each try, ``"connected"`` once the SETUP is queued, ``"lost"``, or ``"draining"`` if open calls may still finish,
-    and at the end ``"closed"``. The other ``options`` are those of ``open_connection``, for every connection; with
-    ``resume`` a session is resumed first, and a new connection made when that failed.
+    The block starts at once. ``retry`` sets the pauses between tries, ``wait`` whether requests wait for a connection
+    or raise ``ConnectionLost`` at once. ``on_state`` is a plain function that gets ``"connecting"`` at each try,
+    ``"connected"`` once the SETUP is queued, ``"lost"``, or ``"draining"`` if open calls may still finish, and at the
+    end ``"closed"``.
 
-    ``setup`` and ``headers`` may be functions, async or not, that are called for each new connection, for tokens that
-    expire. An error of such a function counts as a failed try if the function could not connect itself (see
-    ``open_connection_over``); any other error ends the block unchanged. A session that is resumed sends no new SETUP.
+    The options of each connection are those of ``open_connection``: ``dialect``, ``responder``, ``setup``,
+    ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``, ``fragment_size``,
+    ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``ssl_context`` and ``headers``. With ``resume`` a
+    session is resumed first, and a new connection is made if that fails. ``setup`` and ``headers`` may be functions,
+    async or not, that are called for each new connection, for tokens that expire. An error of such a function counts as
+    a failed try if the function could not connect itself (see ``open_connection_over``); any other error ends the block
+    unchanged. A session that is resumed sends no new SETUP.
 
     Requests in progress raise when their connection is lost; none is repeated automatically. After a connection that
     the server closes in good order the client connects again, too.
 
-    Raise ``ValueError`` and ``TypeError`` at once for terms that can be checked then. A refusal (``RejectedSetup``,
-    ``InvalidSetup``, ``UnsupportedSetup``, ``NegotiationFailed``, ``Unsupported``) and invalid terms are not
-    tried again: the client is closed, and every waiting and later call raises them.
+    Raise ``ValueError`` and ``TypeError`` at once for options that can be checked then. A refusal (``RejectedSetup``,
+    ``InvalidSetup``, ``UnsupportedSetup``, ``NegotiationFailed``, ``Unsupported``) and invalid terms are not tried
+    again: the client is closed, and every waiting and later call raises them.
     """
     need_trio()
     if not isinstance(retry, Retry):

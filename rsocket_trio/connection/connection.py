@@ -43,7 +43,9 @@ _current: contextvars.ContextVar[Connection] = contextvars.ContextVar("rsocket_t
 
 
 def current_connection() -> Connection:
-    """The connection that the running handler's request came on. Raises ``LookupError`` outside of a handler."""
+    """Return the connection of the request that the running handler serves. Raise ``LookupError`` outside of a
+    handler.
+    """
     try:
         return _current.get()
     except LookupError:
@@ -70,12 +72,13 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     async def request_response(
         self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
     ) -> Payload:
-        """Send a request, and return its one answer. A cancellation, also by a deadline, sends CANCEL.
+        """Send ``payload`` as a request, and return its one answer. A cancellation, also by a deadline, sends CANCEL.
 
-        ``entries`` are extension entries of the request, in the extension draft.
+        ``route`` is written into the metadata. ``entries`` are extension entries of the request, in the extension
+        draft.
 
         Raise ``ApplicationError``, ``Rejected``, ``Canceled`` or ``Invalid`` as the responder answered,
-        ``ConnectionLost`` or ``ConnectionClosed`` when the connection is gone, ``Unsupported`` if the dialect has no
+        ``ConnectionLost`` or ``ConnectionClosed`` when the connection is over, ``Unsupported`` if the dialect has no
         such interaction. Waits for a permit if leases were agreed.
         """
         engine = self._engine
@@ -129,12 +132,13 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         refill: bool = True,
         pushes: bool = False,
     ) -> StreamT | PushesT:
-        """Return a stream of items, for use under ``async with``.
+        """Return the stream of items that ``payload`` requests, for use under ``async with``.
 
-        ``initial_request_n`` items (256, or what ``peer=`` sets) may come before the reader takes one; credit is
-        topped up at half, unless ``refill`` is false. Raise ``ValueError`` for a credit outside of 1 to 2^31-1. With
-        ``pushes`` metadata that a peer of ReactiveSocket 0.0 pushes onto the stream comes between the items, as
-        ``MetadataPush``; without it such metadata is dropped.
+        ``route`` is written into the metadata. ``entries`` are extension entries of the request, in the extension
+        draft. ``initial_request_n`` items (256, or the number of ``peer=``) may come before the reader takes one;
+        credit is topped up at half, unless ``refill`` is false. With ``pushes`` metadata that a peer of ReactiveSocket
+        0.0 pushes onto the stream comes between the items, as ``MetadataPush``; without it such metadata is dropped.
+        Raise ``ValueError`` for a credit outside of 1 to 2^31-1.
         """
         kind = IncomingWithPushes if pushes else Incoming
         stream: StreamT | PushesT = self._open(
@@ -176,7 +180,11 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         refill: bool = True,
         pushes: bool = False,
     ) -> StreamT | PushesT:
-        """Return a stream that never completes (drafts 0.0 and 0.1), for use like that of ``request_stream``."""
+        """Return a stream that never completes, of ReactiveSocket 0.0 and 0.1, for use under ``async with``.
+
+        ``payload``, ``route``, ``entries``, ``initial_request_n``, ``refill`` and ``pushes`` are those of
+        ``request_stream``.
+        """
         kind = IncomingWithPushes if pushes else Incoming
         stream: StreamT | PushesT = self._open(
             kind, Interaction.REQUEST_SUBSCRIPTION, payload, route, entries, initial_request_n, refill
@@ -192,7 +200,10 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
     ) -> ChannelT:
-        """Return a channel for ``async with``; the payload opens it and is the handler's ``channel.request``."""
+        """Return a channel for ``async with``; ``payload`` opens it and is the handler's ``channel.request``.
+
+        ``route``, ``entries``, ``initial_request_n`` and ``refill`` are those of ``request_stream``.
+        """
         channel: ChannelT = self._open(
             Channel, Interaction.REQUEST_CHANNEL, payload, route, entries, initial_request_n, refill
         )
@@ -201,7 +212,10 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     async def fire_and_forget(
         self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
     ) -> None:
-        """Send a request that is never answered. An accepted request is still sent when the connection is left."""
+        """Send ``payload`` without an answer. An accepted request is still sent when the connection is left.
+
+        ``route`` and ``entries`` are those of ``request_response``.
+        """
         need_trio()
         engine = self._engine or await self._ready()
         request = routed(engine, payload, route)
@@ -210,7 +224,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         await engine.request_queue.open(Interaction.FIRE_AND_FORGET, request, None, extensions)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
-        """Send metadata that concerns the connection as a whole; its type is that of ReactiveSocket 0.0."""
+        """Send ``metadata`` that concerns the connection as a whole; ``metadata_type`` is the byte of ReactiveSocket
+        0.0.
+        """
         content = as_bytes(metadata)
         need_trio()
         engine = self._engine or await self._ready()
@@ -312,10 +328,10 @@ def routed(engine: Engine, payload: PayloadLike, route: str | None) -> Payload:
 
 @attrs.frozen(kw_only=True)
 class Call:
-    """What a handler was called for: ``route`` of ``interaction`` on ``connection``.
+    """The call of a handler that failed: a request of ``route`` and ``interaction`` on ``connection``.
 
-    ``interaction`` is the name of the decorator, as in ``"request_response"``; ``route`` is ``None`` for the handler
-    without a route, and for what has no routes, as ``"setup"``.
+    ``interaction`` is the name of the decorator, such as ``"request_response"``; ``route`` is ``None`` for a handler
+    without a route.
     """
 
     route: str | None
@@ -326,9 +342,9 @@ class Call:
 class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     """One connection to a peer, whichever side opened it. Both sides can request and respond at the same time.
 
-    ``state`` is the application's own, for what a setup handler learns and handlers want to know. ``setup`` is what
-    the client said, ``handshake`` what the transport knows of the peer. ``granted`` are the extension entries that a
-    server of the extension draft granted this client.
+    ``state`` is a namespace for the application: a setup handler can keep its findings there. ``setup`` is the SETUP of
+    the client, ``handshake`` holds the facts of the transport. ``granted`` are the extension entries that a server of
+    the extension draft granted this client.
     """
 
     _engine: Engine
@@ -352,7 +368,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     @property
     def state(self) -> SimpleNamespace:
-        """The application's own."""
+        """Return the namespace of the application."""
         if self._state is None:
             self._state = SimpleNamespace()
         return self._state
@@ -364,7 +380,9 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         return f"<Connection {session.dialect.name} {side}{peer}, {self.status}>"
 
     async def send_extension(self, ext_type: int, body: BytesLike = b"", *, ignore: bool = True) -> None:
-        """Send an EXT frame; a peer that does not know the type skips it, unless ``ignore`` is false."""
+        """Send an EXT frame of type ``ext_type`` with ``body``; a peer that does not know it skips it, if ``ignore``
+        is true.
+        """
         engine = self._engine
         need_trio()
         await trio.lowlevel.checkpoint()
@@ -374,7 +392,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         engine.wake()
 
     async def send_entries(self, entries: Iterable[object], *, ignore: bool = True) -> None:
-        """Send extension entries that concern the connection, in the extension draft.
+        """Send extension ``entries`` that concern the connection, in the extension draft.
 
         A peer that cannot read them skips all, unless ``ignore`` is false. Raise ``Unsupported`` in another dialect.
         """
@@ -398,10 +416,10 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     async def drain(self, *, grace: float = DRAIN_TIMEOUT, announce: bool = False) -> None:
         """Close in good order.
 
-        New requests are answered with REJECTED, and own ones raise ``ConnectionClosed``; open streams get ``grace``
-        seconds to finish, then they are cancelled; then CONNECTION_CLOSE is sent and the connection closed: by the
-        peer, which may have asked for something before it heard of that and is still answered, or after a second. With
-        ``announce`` it is sent first, for peers that honour it.
+        New requests are answered with REJECTED, and own ones raise ``ConnectionClosed``. Open streams get ``grace``
+        seconds to finish, then they are cancelled. Then CONNECTION_CLOSE is sent. The peer closes the connection, and
+        gets answers to requests that it sent before; after a second this side closes it. With ``announce``
+        CONNECTION_CLOSE is sent first, for peers that honour it.
         """
         need_trio()
         engine = self._engine
@@ -419,24 +437,26 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         engine.close(closed)
 
     async def wait_closed(self) -> RSocketError:
-        """Wait until the connection is over, and return why: the error that every later call raises."""
+        """Wait for the end of the connection, and return the error that every later call raises."""
         need_trio()
         await trio.lowlevel.checkpoint()
         return await self._engine.wait_over()
 
     @property
     def unsent(self) -> int:
-        """Bytes of requests and items that wait to be written. At 0 a ``ping`` is answered behind all that was sent."""
+        """Return the bytes of requests and items that wait to be written. At 0 a returned ``ping`` shows that the
+        peer read all.
+        """
         return self._engine.session.outbox.size
 
     @property
     def dialect(self) -> str:
-        """The name of the dialect that this connection speaks."""
+        """Return the name of the dialect."""
         return self._engine.session.dialect.name
 
     @property
     def status(self) -> str:
-        """``open``, ``suspended`` while a session has no transport, ``draining`` or ``closed``."""
+        """Return ``open``, ``suspended`` while a session has no transport, ``draining`` or ``closed``."""
         if self._engine.ended is not None:
             return "closed"
         if self._engine.is_suspended:
@@ -445,13 +465,18 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     @property
     def can_resume(self) -> bool:
-        """Whether the loss of the transport is not the end: resumption was agreed, and is still promised."""
+        """Return whether the connection outlives the loss of its transport: resumption was agreed, and was not given
+        up.
+        """
         resumable = self._engine.session.resumable
         return resumable is not None and resumable.can_resume
 
     def on_state(self, function: Callable[[str], object]) -> None:
-        """Have a plain function called with each new ``status``: when the transport is lost, when the session goes on
-        over another one, when the connection drains, when it is over."""
+        """Call a plain ``function`` with each new ``status``.
+
+        It is called when the transport is lost, when the session goes on over another one, when the connection drains,
+        and at the end.
+        """
         engine = self._engine
 
         def tell() -> None:
@@ -464,7 +489,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     @property
     def lease(self) -> Lease | None:
-        """What the peer's last lease still allows, to look at and not to act on; ``None`` without leases."""
+        """Return the rest of the peer's last lease, to look at and not to act on; ``None`` without leases."""
         leasing, now = self._engine.session.leasing, trio.current_time()
         permits = leasing.permits if leasing is not None else None
         if permits is None:
@@ -473,7 +498,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     @property
     def faults(self) -> FaultLog:
-        """How often the peer or a handler failed, and what was dropped."""
+        """Return the counts of faults of the peer, failures of handlers, and dropped requests."""
         return self._engine.faults
 
     def failed_call(self, interaction: str, route: str | None) -> Call:

@@ -83,16 +83,16 @@ class Outgoing:
         return await self._sender.wait_room(beyond)
 
     def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
-        """Send one item.
+        """Send ``payload`` as one item.
 
-        Waits for the peer's credit and for room in the connection's outbox; when cancelled meanwhile, nothing was
-        sent. Raise ``Canceled`` after the peer cancelled this half, ``ConnectionLost`` or ``ConnectionClosed`` when
-        the connection is gone.
+        Waits for the peer's credit and for room in the connection's outbox; when cancelled meanwhile, nothing was sent.
+        Raise ``Canceled`` after the peer cancelled this half, ``ConnectionLost`` or ``ConnectionClosed`` when the
+        connection is over.
         """
         return self._sender.send(payload)
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
-        """Send items in order, at a lower cost than one ``send`` for each.
+        """Send ``payloads`` in order, at a lower cost than one ``send`` for each.
 
         Waits and raises as ``send`` does, before the item that must wait or cannot be sent; the items before it were
         sent.
@@ -100,9 +100,9 @@ class Outgoing:
         await self._sender.send_many(payloads)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
-        """Send metadata that concerns this stream, in order with its items; it takes no credit.
+        """Send ``metadata`` that concerns this stream, in order with its items; it takes no credit.
 
-        Raise ``Unsupported`` in every dialect but ReactiveSocket 0.0.
+        ``metadata_type`` is its type byte. Raise ``Unsupported`` in every dialect but ReactiveSocket 0.0.
         """
         await self._sender.push(MetadataPush(as_bytes(metadata), metadata_type))
 
@@ -187,7 +187,7 @@ class Incoming(StreamObserver):
         self._opened()[1].request_n(request_n)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
-        """Send metadata that concerns this stream to its responder.
+        """Send ``metadata`` that concerns this stream to its responder; ``metadata_type`` is its type byte.
 
         Raise ``Unsupported`` in every dialect but ReactiveSocket 0.0.
         """
@@ -279,27 +279,26 @@ class Channel(Incoming):
         return self._sending().room
 
     async def wait_room(self, beyond: int = 0) -> int:
-        """Wait until the peer's credit allows more than ``beyond`` items, and return how many it allows: ``room``.
+        """Wait until the peer's credit allows more than ``beyond`` items, and return the number: ``room``.
 
-        For those who hand demand on in place of buffering: what the peer granted is what they ask of others. Waits for
-        credit alone, not for room in the outbox. Raises as ``send`` does when nothing more can be sent. Where the
-        protocol has no credit (Streamux) ``room`` is always 2^31-1.
+        For handlers that forward credit instead of buffering. Waits for credit alone, not for room in the outbox. Raise
+        as ``send`` does when nothing more can be sent. Without credit, in Streamux, ``room`` is always 2^31-1.
         """
         return await self._sending().wait_room(beyond)
 
     def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]:
-        """Send one item, waiting for the peer's credit and for room in the connection's outbox.
+        """Send ``payload`` as one item.
 
-        When cancelled meanwhile, nothing was sent. Raises ``Canceled`` after the peer cancelled this half,
-        ``LocalProtocolError`` after ``send_eof``, ``ConnectionLost`` or ``ConnectionClosed`` when the connection is
-        gone.
+        Waits for the peer's credit and for room in the connection's outbox; when cancelled meanwhile, nothing was sent.
+        Raise ``Canceled`` after the peer cancelled this half, ``LocalProtocolError`` after ``send_eof``,
+        ``ConnectionLost`` or ``ConnectionClosed`` when the connection is over.
         """
         # No coroutine of its own: there is one for every item.
         sender = self._sender
         return self._sending().send(payload) if sender is None else sender.send(payload)
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
-        """Send items in order, for less than so many calls of ``send`` cost; as ``Outgoing.send_many``."""
+        """Send ``payloads`` in order, at a lower cost than one ``send`` for each; see ``Outgoing.send_many``."""
         await self._sending().send_many(payloads)
 
     async def wait_send_closed(self) -> None:

@@ -29,10 +29,11 @@ Where = str | trio.abc.Listener[Any]
 
 
 def run(responder: Responder | str, uris: Where | Iterable[Where], **options: Unpack[ServeOptions]) -> None:
-    """Serve on all URIs until SIGINT or SIGTERM: a whole server program, which takes the arguments of ``serve``.
+    """Serve ``responder`` on ``uris`` until SIGINT or SIGTERM: a whole server program.
 
-    This is ``trio.run`` of ``serve``. The first signal stops listening and lets every connection drain for at most
-    ``grace`` seconds; then this returns. A second one ends the process at once. Nothing is printed.
+    This is ``trio.run`` of ``serve``, whose ``options`` it takes. The first signal stops listening, and every
+    connection drains for at most ``grace`` seconds; then this returns. A second one ends the process at once. Nothing
+    is printed.
 
     Raise the errors of ``serve``, and ``RuntimeError`` outside of the main thread, or inside of a running loop of Trio
     or asyncio.
@@ -51,30 +52,34 @@ async def serve(
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[ServeOptions],
 ) -> None:
-    """Serve on all URIs until cancelled; to be started with ``nursery.start``, which returns the bound URIs.
+    """Serve ``responder`` on ``uris`` until cancelled. ``nursery.start`` of it returns the bound URIs.
 
-    A listener that is no URI, but a ``trio.abc.Listener`` of streams, is served as well, and closed at the end.
-    One port serves every dialect that ``dialects`` names. ``unix_mode`` are the permissions of a Unix socket.
-    ``origins`` are those of pages in browsers that may open a WebSocket, beside pages of the host that they connect to:
-    full origins as in ``https://app.example:8443``, or ``"*"`` for all. Other pages get HTTP 403.
-    When cancelled: listening stops, every connection drains for at most ``grace`` seconds, then is closed.
+    ``responder`` is a ``Responder``, or the name of one to import, as in ``"app:responder"``. ``uris`` are one or
+    several URIs, or ``trio.abc.Listener`` objects of streams, which are closed at the end. ``task_status`` is for
+    ``nursery.start``. Options, all by name:
 
-    Each of ``quirks`` changes those of the dialects that know it. ``streamux`` are the options of ``streamux/1``; by
-    default a quick init is allowed. With ``resume`` clients that ask for it when they connect may come back after their
-    transport was lost, and go on where they were. ``capture`` records the frames of all connections: a ``Capture``, or
-    a directory, which the server then has a capture of its own for.
+    * ``dialects``: those that are served, all by default; the first bytes of a client decide.
+    * ``resume``: ``ResumeOptions``; clients that ask for it may resume their sessions.
+    * ``limits``: the bounds of each connection, ``Limits()``.
+    * ``fragment_size``: bytes of the largest frame to send, 65536.
+    * ``ssl_context``: for ``tls`` and ``wss``: a context, or a function that makes one.
+    * ``unix_mode``: permissions of a Unix socket.
+    * ``origins``: origins of pages in browsers that may open a WebSocket, beside pages of the server's own host: full
+      origins as in ``"https://app.example:8443"``, or ``"*"`` for all. Other pages get HTTP 403.
+    * ``grace``: seconds that open streams get when this is cancelled, 10.
+    * ``quirks``: names of deviations of peers to support, each in the dialects that have it.
+    * ``streamux``: ``StreamuxOptions``; by default a quick init is allowed.
+    * ``capture``: a ``Capture``, or a directory for a capture of all connections.
+    * ``workers``: number of processes that serve. SIGHUP replaces them without refusing a client. The responder is
+      given by name then, ``ssl_context`` is a function of a module, ``capture`` a directory; limits are those of each.
+    * ``signals``: handle SIGINT and SIGTERM. The first one has the effect of a cancellation, and this returns; a second
+      one ends the process at once. A signal before anything is bound makes it report no URIs.
 
-    With ``workers`` so many processes serve the same addresses, and SIGHUP replaces them without refusing anybody. The
-    responder is named then, as in ``"app:responder"``, and imported by each; ``ssl_context`` is a function of a module,
-    ``capture`` a directory. Limits hold in each process by itself.
+    When cancelled, listening stops, every connection drains for at most ``grace`` seconds, and is closed.
 
-    With ``signals`` SIGINT and SIGTERM are handled for as long as this serves. The first one is as if this had been
-    cancelled, and this returns then; a second one ends the process at once. One that comes before anything is bound
-    makes it report no URIs.
-
-    Raise ``OSError`` for an address that can't be bound, ``ValueError`` for a URI, a dialect, a quirk, an origin or a
-    responder's name that is none, ``ImportError`` for a module that fails; ``ChildProcessError`` when workers end again
-    and again; ``RuntimeError`` for ``signals`` outside of the main thread.
+    Raise ``OSError`` for an address that cannot be bound, ``ValueError`` for an invalid URI, dialect, quirk, origin or
+    name of a responder, ``ImportError`` for a module that fails, ``ChildProcessError`` when workers end again and
+    again, ``RuntimeError`` for ``signals`` outside of the main thread.
     """
     need_trio()
     terms = serve_options(**completed(serve, options))
@@ -242,11 +247,12 @@ async def serve_stream(
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[StreamServeOptions],
 ) -> None:
-    """Serve one stream (or transport) that is connected already, until its peer ends it; it is closed then.
+    """Serve ``responder`` on ``stream``, a connected Trio stream or transport, until its peer ends it; then close it.
 
-    A ``trio_websocket.WebSocketConnection`` that the program accepted is served as well.
-
-    When cancelled the connection drains for at most ``grace`` seconds.
+    A ``trio_websocket.WebSocketConnection`` that the program accepted is served as well. The options are those of
+    ``serve`` for one connection: ``dialects``, ``resume``, ``limits``, ``fragment_size``, ``grace``, ``quirks``,
+    ``streamux`` and ``capture``. ``task_status`` is for ``nursery.start``. When cancelled the connection drains for at
+    most ``grace`` seconds.
     """
     need_trio()
     terms = completed(serve_stream, options)
