@@ -79,7 +79,7 @@ def _model(name: str) -> str:
     return name.upper().replace("-", "_")
 
 
-@click.command(cls=RscCommand)
+@click.command("call", cls=RscCommand)
 @click.argument("uri", type=uri)
 @click.option("--request", "kind", flag_value=Kind.REQUEST.value, help="Ask for one answer (default).")
 @click.option("--stream", "kind", flag_value=Kind.STREAM.value, help="Ask for a stream.")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import json
 import os
 import signal
 import subprocess
+import sys
 
+import click
 import pytest
 
+from rsocket_trio.cli.main import COMMANDS, commands
 from rsocket_trio.connection.protocols import ALL, SHORT
 from rsocket_trio.rsocket.dialects import DIALECTS
 from tests.cli.commands import COMMAND, run, started
@@ -177,3 +181,21 @@ async def test_the_demo_runs_to_its_end() -> None:
 
     assert (result.code, result.stderr) == (0, "")
     assert result.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_the_one_of_the_module_of_its_name(name: str) -> None:
+    command = commands.get_command(click.Context(commands), name)
+
+    assert command is not None
+    assert command.name == name
+    assert command is importlib.import_module(f"rsocket_trio.cli.{name}").command
+
+
+def test_a_command_loads_the_modules_of_no_other() -> None:
+    script = "import sys; from rsocket_trio.cli.entry import main\ntry: main()\nfinally: print(*sys.modules)"
+    arguments = [sys.executable, "-c", script, "detect"]
+    done = subprocess.run(arguments, input="", capture_output=True, text=True, check=True)
+
+    loaded = {name.rpartition(".")[2] for name in done.stdout.split() if name.startswith("rsocket_trio.cli.")}
+    assert loaded & set(COMMANDS) == {"detect"}
