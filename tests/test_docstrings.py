@@ -1,4 +1,4 @@
-"""The docstrings of public names name every parameter, so that a reference can be generated from them."""
+"""Public names are in the reference, and their docstrings name every parameter: a reference can be generated."""
 
 from __future__ import annotations
 
@@ -29,6 +29,19 @@ PACKAGES = {
     "rsocket_trio.testing": None,
 }
 """Each package with public names, and the library without which it can't be imported."""
+PAGES = {
+    f"rsocket_trio.{name}": ROOT / "docs" / "reference" / f"{page}.md"
+    for name, page in {
+        "analytics": "analytics",
+        "capture": "capture",
+        "loadgen": "loadgen",
+        "metadata": "payload",
+        "replay": "replay",
+        "spark": "spark",
+        "testing": "testing",
+    }.items()
+}
+"""The page of each package; the names at the top have a page by topic."""
 MADE_BY_THE_LIBRARY = {"Channel", "Connection", "Incoming", "Outgoing", "ReconnectingClient", "SimulatedStream"}
 """Classes that users get and do not make: the arguments of their ``__init__`` are no part of the public API."""
 FOR_TESTS_AND_SPEED = {"filesystem", "head", "one"}
@@ -50,6 +63,21 @@ def test_every_public_name_is_documented_with_its_parameters(package: str) -> No
                 wrong.append(f"{path}: {', '.join(missing) or 'no docstring'}")
 
     assert wrong == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_in_the_reference(package: str) -> None:
+    needed = PACKAGES[package]
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        give_up(f"{needed} is not installed")
+    pages = [PAGES[package]] if package in PAGES else sorted((ROOT / "docs" / "reference").glob("*.md"))
+    text = "\n".join(path.read_text("utf-8") for path in pages)
+
+    assert [
+        name
+        for name in importlib.import_module(package).__all__
+        if not re.search(rf"`{name}[`(]|^#+ {name}$", text, re.MULTILINE)
+    ] == []
 
 
 def public_parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
