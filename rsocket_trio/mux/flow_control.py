@@ -23,18 +23,18 @@ class Window:
         self.used = 0
 
     def use(self, items: int = 1) -> bool:
-        """So many items were taken by their reader: whether it is time to top up."""
+        """Count items that their reader took. Return whether it is time to top up."""
         self.used += items
         return self.used >= self.half
 
     def refill(self) -> int:
-        """What to grant now: one for each item used since the last time. It may be nought."""
+        """Return the credit to grant now: one for each item used since the last time, possibly 0."""
         used, self.used = self.used, 0
         return used
 
 
 def checked_request_n(request_n: int) -> int:
-    """``request_n`` if it can be said on the wire. Raises ``TypeError`` or ``ValueError`` naming it otherwise."""
+    """Return ``request_n``. Raise ``TypeError`` or ``ValueError``, which name it, if the wire can't carry it."""
     if type(request_n) is not int:
         raise TypeError(f"request_n is an int, not {type(request_n).__name__}")
     if not 1 <= request_n <= MAX_REQUEST_N:

@@ -98,7 +98,7 @@ class StreamQueue:
 
 
 class Outbox:
-    """Everything that waits to be written on one connection.
+    """All frames that wait to be written on one connection.
 
     ``size`` is the bytes in the queues, ``entries`` what they are in, ``charge`` what both count towards the limit.
     Replies (answers that the peer provokes) are counted apart, in ``reply_size`` and ``reply_frames``. ``drained`` is
@@ -157,7 +157,7 @@ class Outbox:
 
     @property
     def charge(self) -> int:
-        """What waits in the queues, as it counts towards the limit."""
+        """The charge of all queued entries towards the limit, in bytes."""
         return charged(self.small_size + self.bulk_size, self.entries)
 
     @property
@@ -182,29 +182,29 @@ class Outbox:
         return True
 
     def on_answer(self, queue: Departed) -> None:
-        """The peer answered all that this queue said. What left before it the peer has read, too."""
+        """Note that the peer answered what left this queue, and so has read all that left before it."""
         # Of a queue that has said nothing the number may be that of an earlier one, which is no more.
         if queue.left and self._sole_queue == id(queue):
             self.is_acknowledged = True
 
     def mark_unacknowledged(self) -> None:
-        """Something left, or leaves, in another way than from a queue."""
+        """Note that a frame left, or leaves, that is in no queue: an answer says nothing of it."""
         self._sole_queue = 0
         self.is_acknowledged = False
 
     def hold(self) -> None:
-        """Let nothing leave until ``release``; errors that end everything excepted, which ``drop_held`` lets out."""
+        """Hold all frames until ``release``. An error that ends the session leaves earlier, by ``drop_held``."""
         self._held = True
 
     def release(self, first: bytes) -> None:
-        """Let go, and this frame goes before all others; the first write may be larger for it."""
+        """Release the held frames, behind this one. The first write may exceed its limit by its size."""
         self._held = False
         self._introduced = True
         self._urgent.insert(0, first)
         self.has_urgent = True
 
     def drop_held(self) -> None:
-        """Forget what was held, beside replies; does nothing where nothing is held."""
+        """Drop the held frames except replies. Do nothing if none are held."""
         if self._held:
             self._held = False
             self._urgent.clear()
@@ -264,7 +264,7 @@ class Outbox:
         return True
 
     def discard(self, queue: StreamQueue) -> None:
-        """Drop what waits in one queue; the others are not touched."""
+        """Drop the waiting frames of one queue."""
         entry = queue.head
         while entry is not None:
             self._forget(entry)
@@ -273,14 +273,14 @@ class Outbox:
         queue.tail = None
 
     def discard_queues(self) -> None:
-        """Drop what waits in all queues: after an error that ends the connection nothing else is said."""
+        """Drop the frames of all queues: after an error that ends the connection no other frame is sent."""
         for queue in self._turns:
             self.discard(queue)
             if queue.ended:
                 self._drained(queue)
 
     def clear(self) -> None:
-        """Keep nothing: nothing will be written any more."""
+        """Drop all frames: none will be written any more."""
         self.discard_queues()
         self._turns = ()
         self._urgent = []
@@ -294,7 +294,7 @@ class Outbox:
         self.has_urgent = True
 
     def take(self, limit: int = WRITE_SIZE, room: int | None = None) -> list[EncodedFrame]:
-        """The frames of the next write: at most ``limit`` bytes, or one larger frame; never more than ``room``."""
+        """Return the frames of the next write: ``limit`` bytes at most, or one larger frame; no more than ``room``."""
         frames: list[EncodedFrame] = []
         if self._held:
             return frames
@@ -311,7 +311,7 @@ class Outbox:
             queue = turns[0]
             entry = queue.head
             if entry is None:
-                # What was discarded left its queue in the round.
+                # Its frames were discarded; the queue kept its turn.
                 turns.popleft()
                 queue.in_turn = False
                 continue
@@ -381,7 +381,7 @@ class Outbox:
         return total
 
     def _take_run(self, queue: StreamQueue, frames: list[EncodedFrame], total: int, limit: int) -> int:
-        """Take small entries of the only queue that waits, all but the last one. Returns the bytes taken in all."""
+        """Take small entries of the only queue that waits, all but the last one. Return the bytes taken in all."""
         rest, entry, before, taken = queue.tail, queue.head, total, len(frames)
         assert rest is not None
         while rest and type(entry) is bytes and (size := len(entry)) <= SMALL and total + size <= limit:

@@ -198,7 +198,7 @@ class PartialPayload:
     def add(self, payload: Payload, limit: int, tiny_limit: int) -> None:
         """Take one more piece.
 
-        Raises ``RemoteProtocolError`` for metadata after data (RS10-FRAG-09), a payload above ``limit`` bytes, or
+        Raise ``RemoteProtocolError`` for metadata after data (RS10-FRAG-09), a payload above ``limit`` bytes, or
         more than ``tiny_limit`` pieces below ``TINY`` bytes in a row (RS10-FRAG-08).
         """
         self._count(payload.size, limit, tiny_limit)
@@ -213,12 +213,12 @@ class PartialPayload:
             self._data.add(payload.data)
 
     def add_data(self, data: bytes | memoryview, limit: int, tiny_limit: int) -> None:
-        """Take one more piece that has nothing but data. Raises as ``add`` does."""
+        """Take one more piece that has nothing but data. Raise as ``add`` does."""
         self._count(len(data), limit, tiny_limit)
         self._data.add(data)
 
     def add_large(self, parts: Sequence[memoryview]) -> int:
-        """Take pieces that have nothing but data, are not tiny, and no more than there may be. Returns their bytes."""
+        """Take pieces that have nothing but data, are not tiny, and no more than there may be. Return their bytes."""
         data, before = self._data, self._data.size
         for part in parts:
             data.add(part)

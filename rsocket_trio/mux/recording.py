@@ -29,7 +29,7 @@ class Recorder(Protocol):
     """
 
     def received(self, frames: Sequence[bytes]) -> None:
-        """Whole frames arrived; in Streamux, chunks of bytes."""
+        """See whole frames that arrived; in Streamux, chunks of bytes."""
         ...
 
     def sent(self, frames: Sequence[EncodedFrame]) -> None:

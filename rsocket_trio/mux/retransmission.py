@@ -175,23 +175,23 @@ class Sharer(Protocol):
 
     @property
     def live_bytes(self) -> int:
-        """What is known of what it keeps."""
+        """The bytes that it keeps, as far as is known."""
         ...
 
     def ask(self) -> None:
-        """Its peer should say what it has, for a sender waits until less is kept."""
+        """Ask the peer for its position, because a sender waits until less is kept."""
         ...
 
     def on_room(self) -> None:
-        """Its senders may go on."""
+        """Wake its senders, because there may be room."""
         ...
 
 
 class Shared:
-    """What sessions keep together: at most ``limit`` bytes, beyond which those wait that keep most.
+    """A limit in bytes for all that several sessions keep. The sessions that keep most wait first.
 
-    A large item waits until it fits in ``most``, whoever sends it; one above the limit would do so for ever, and goes.
-    ``soon`` has ``look`` called once whoever is at work is done, however often it was called meanwhile.
+    A large item waits until it fits in ``most``; one above the limit would wait for ever, and is let through.
+    ``soon`` has ``look`` called when the running task is done, once for any number of calls.
     """
 
     __slots__ = ("_soon", "_waiting", "grace", "limit", "most", "total")
@@ -206,7 +206,7 @@ class Shared:
 
     @property
     def waiting(self) -> int:
-        """Sessions whose senders wait."""
+        """The number of sessions whose senders wait."""
         return len(self._waiting)
 
     def admits(self, kept: int, size: int = 0) -> bool:
@@ -216,22 +216,22 @@ class Shared:
         return size <= SMALL or size <= self.most - self.total or size > self.limit
 
     def wait(self, sharer: Sharer) -> None:
-        """Somebody has to wait until less is kept."""
+        """Note that a sender of this session waits until less is kept."""
         self._waiting[sharer] = None
         sharer.ask()
 
     def changed(self, by: int) -> None:
-        """So many bytes more are kept, or less."""
+        """Count ``by`` bytes more, or less if negative. Fewer bytes let waiting sessions look again, soon."""
         self.total += by
         if by < 0 and self._waiting:
             self._soon(self.look)
 
     def forget(self, sharer: Sharer) -> bool:
-        """This session waits no more. Whether it did."""
+        """Take this session from those that wait. Return whether it was among them."""
         return self._waiting.pop(sharer, self) is None
 
     def look(self) -> None:
-        """Let those go on who may; of the others the peers should say what they have."""
+        """Wake the sessions that may keep more, and have the others ask their peers for positions."""
         for sharer in list(self._waiting):
             if self.admits(sharer.live_bytes):
                 del self._waiting[sharer]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Capabilities(Protocol):
-    """What a dialect has and lacks. It does not change while a session lasts."""
+    """The properties of a dialect that a connection depends on. They do not change while a session lasts."""
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class Capabilities(Protocol):
 
     @property
     def keeps_credit(self) -> bool:
-        """Whether the peer sends only what it was granted; else only a pause of reading holds it back."""
+        """Whether the peer sends only as many items as it was granted; else only a pause of reading slows it down."""
         ...
 
     @property
@@ -68,7 +68,7 @@ class StreamCommands(Protocol):
         *,
         entries: tuple[Any, ...] = (),
     ) -> StreamState:
-        """Open a stream. Raises ``Unsupported`` where the protocol lacks the interaction, or extension entries."""
+        """Open a stream. Raise ``Unsupported`` if the dialect lacks the interaction, or extension entries."""
         ...
 
     def send_item(self, stream: Any, payload: Payload, *, complete: bool = False) -> None:
@@ -76,28 +76,28 @@ class StreamCommands(Protocol):
         ...
 
     def send_complete(self, stream: Any) -> None:
-        """Say that this side sends nothing more."""
+        """Complete this side's half of the stream."""
         ...
 
     def send_error(self, stream: Any, error: StreamError) -> RSocketError | None:
-        """End the stream with an error. Where that can't be said, returns the error that ends the whole session."""
+        """End the stream with an error. Return the error that ends the session if the dialect can't send one."""
         ...
 
     def send_cancel(self, stream: Any) -> None:
-        """Say that the peer's items are not wanted. Does nothing on a stream that has ended."""
+        """Cancel the peer's half. Do nothing on a stream that has ended."""
         ...
 
     def metadata_push(self, stream: Any, push: MetadataPush) -> None:
-        """Send metadata for one stream. Raises ``Unsupported`` where the protocol has none."""
+        """Send metadata for one stream. Raise ``Unsupported`` if the dialect has none."""
         ...
 
     def request_n(self, stream: Any, amount: int) -> None:
-        """Grant credit. Does nothing once the peer's half is closed."""
+        """Grant credit. Do nothing once the peer's half is closed."""
         ...
 
 
 class LeaseState(Protocol):
-    """What the peer's last lease allows this side."""
+    """The peer's last lease: the requests that it still allows."""
 
     def remaining(self, now: float) -> int:
         """Requests that may be sent."""
@@ -210,8 +210,8 @@ class OwnFraming(Protocol):
 class Session(Protocol):
     """The rules of one connection: frames in, events out, time as an argument.
 
-    ``receive``, ``broken``, ``expire``, ``accept`` and ``refuse`` return what happened; nothing may be asked of the
-    session before all of it was collected. ``permits`` is ``None`` where no leases were agreed.
+    ``receive``, ``broken``, ``expire``, ``accept`` and ``refuse`` return events. The caller collects all of them before
+    it calls the session again.
     """
 
     client: bool
@@ -230,7 +230,7 @@ class Session(Protocol):
 
     @property
     def dialect(self) -> Capabilities:
-        """What the dialect has and lacks."""
+        """The properties of the dialect."""
         ...
 
     # What one protocol has and another lacks: ``None`` if the session's dialect lacks it, or its options exclude it.
@@ -277,32 +277,32 @@ class Session(Protocol):
 
     @property
     def commands(self) -> StreamCommands:
-        """What can be sent on streams."""
+        """The commands that send on streams."""
         ...
 
     @property
     def draining(self) -> bool:
-        """Whether nothing new is taken or asked."""
+        """Whether neither side may open new streams."""
         ...
 
     @property
     def awaits_setup(self) -> bool:
-        """Whether the peer has still to say who it is."""
+        """Whether a server still waits for the first message of its client."""
         ...
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether the peer has still to say that it lets this side in, before which nothing may be asked."""
+        """Whether a client still waits for the answer to its first message, before which it may not send requests."""
         ...
 
     @property
     def deadline(self) -> float:
-        """When ``expire`` has something to say, as far as is known now."""
+        """The time of the next call of ``expire``, as far as is known now."""
         ...
 
     @property
     def patience_until(self) -> float:
-        """When ``expire`` gives the peer up, unless something comes before; infinite where nothing has to come."""
+        """The time at which ``expire`` gives up a peer that stays silent; infinite if it may stay silent."""
         ...
 
     @property
@@ -316,12 +316,12 @@ class Session(Protocol):
         ...
 
     def open_streams(self) -> Iterable[StreamState]:
-        """All streams of both sides, as they are now."""
+        """Return all streams of both sides, as they are now."""
         ...
 
     @property
     def opens_at_once(self) -> bool:
-        """Whether a new request needs neither permit nor patience, and is not refused."""
+        """Whether a new request needs neither a permit nor an id that is in use, and is not refused."""
         ...
 
     @property
@@ -330,31 +330,31 @@ class Session(Protocol):
         ...
 
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
-        """Raise ``Unsupported``, or ``ValueError``, for what the protocol can't ask at any time."""
+        """Raise ``Unsupported``, or ``ValueError``, for a request that the protocol never allows."""
         ...
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
-        """Take whole frames, in order. Nothing that a peer can send raises."""
+        """Take whole frames, in order, and return the events. No bytes of a peer make this raise."""
         ...
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
-        """The transport could not find the next frame."""
+        """End the session, because the transport could not find the next frame."""
         ...
 
     def expire(self, now: float) -> list[Event]:
-        """What the clock asks for."""
+        """Do what is due at this time, and return the events."""
         ...
 
     def accept(self, now: float, granted: tuple[Any, ...] = ()) -> list[Event]:
-        """The application lets the peer in, and grants these extension entries."""
+        """Open the session to a client that the application accepts, and grant these extension entries."""
         ...
 
     def refuse(self, error: SetupError) -> list[Event]:
-        """The application refuses the peer."""
+        """End the session with a client that the application refuses."""
         ...
 
     def ping(self, token: object) -> None:
-        """Ask for a sign of life. Raises ``Unsupported`` where the protocol has none."""
+        """Send a ping, whose answer is ``Pong`` with this token. Raise ``Unsupported`` if the dialect has none."""
         ...
 
     def drain(self) -> None:
@@ -362,5 +362,5 @@ class Session(Protocol):
         ...
 
     def close(self, error: RSocketError | None = None) -> None:
-        """The session is over: all that comes is ignored from now on."""
+        """End the session on this side: frames that come are ignored from now on."""
         ...

@@ -16,7 +16,7 @@ BOTH = SENDING | RECEIVING
 
 
 class Interaction(enum.StrEnum):
-    """What a stream is for. The value is the name that users know it by, and the member equals it."""
+    """The kind of a request. The value is the name that users know it by, and the member equals it."""
 
     REQUEST_RESPONSE = "request_response"
     FIRE_AND_FORGET = "fire_and_forget"

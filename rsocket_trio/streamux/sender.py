@@ -197,7 +197,7 @@ class ChunkSender:
         self._outbox.put_reply(self._pack(request_id, CANCEL_ACK))
 
     def _release(self) -> None:
-        """Let the initialize message of a quick init leave, before the first chunk."""
+        """Release the initialize message of a quick init, which leaves before the first chunk."""
         release, self.before_first = self.before_first, None
         if release is not None:
             release()

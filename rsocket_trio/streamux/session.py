@@ -41,20 +41,20 @@ from rsocket_trio.terms import Setup
 
 
 class State(enum.Enum):
-    """Where a connection stands."""
+    """The state of a connection, from before the negotiation to the end."""
 
     NEGOTIATING = enum.auto()
-    """The peer's initialize message is not here, and nothing is said before it is."""
+    """The peer's initialize message is not here; without a quick init no request is sent before it is."""
     GATED = enum.auto()
-    """A server whose application considers the client."""
+    """A server whose application has not accepted the client yet."""
     OPEN = enum.auto()
-    """Messages flow. A quick init begins here."""
+    """Messages flow. A client with a quick init begins here."""
     OVER = enum.auto()
 
 
 @attrs.frozen
 class StreamuxCapabilities:
-    """What Streamux has and lacks, for ``mux.session.Capabilities``; ``message_budget`` is an option."""
+    """The ``Capabilities`` of Streamux; ``message_budget``, in bytes, is an option."""
 
     message_budget: int | None = None
 
@@ -158,7 +158,7 @@ class Session:
         self._gate: RequestGate | None = None
         self._reader: ChunkReader | None = None
 
-    # What the connection says
+    # Commands of the connection
 
     def start(self, now: float) -> None:
         """Send the initialize message. A client that asks for a quick init is ready to make requests at once."""
@@ -170,7 +170,7 @@ class Session:
             self._agree(terms)
 
     def accept(self, now: float, granted: tuple[Any, ...] = ()) -> list[Event]:
-        """The application lets the client in: what it asked meanwhile happens now."""
+        """Open a server's session to its client. Return the events that were held meanwhile."""
         if self._gate is None:
             return []
         self.state = State.OPEN
@@ -178,33 +178,33 @@ class Session:
         return held
 
     def refuse(self, error: SetupError) -> list[Event]:
-        """The application refuses the client, which sees the connection close: the protocol has no word for it."""
+        """End the session with a client that the application refuses. The client sees the connection close."""
         if self.state is State.GATED:
             self._end(error)
         return self._collected()
 
     def ping(self, token: object) -> None:
-        """Ask for a sign of life; ``Pong`` with this token is its answer."""
+        """Send a ping, whose answer is ``Pong`` with this token."""
         self.commands.ping(token)
 
     def drain(self) -> None:
-        """Refuse new requests from now on; what is open may finish."""
+        """Refuse new requests from now on; open ones may finish."""
         self.table.draining = True
         self.attention = True
 
     def close(self, error: RSocketError | None = None) -> None:
-        """The session is over on this side, or its transport is gone: all that comes is ignored from now on."""
+        """End the session on this side: bytes that come are ignored from now on."""
         if self.error is None:
             self.error = error if error is not None else ConnectionClosed("the connection was closed by this side")
         self.state = State.OVER
         self.outbox.drop_held()
         self._gate = None
 
-    # What the connection asks
+    # The state, for the connection
 
     @property
     def draining(self) -> bool:
-        """Whether nothing new is taken or asked."""
+        """Whether neither side may make new requests."""
         return self.table.draining
 
     @property
@@ -255,14 +255,14 @@ class Session:
 
     @property
     def deadline(self) -> float:
-        """When ``expire`` has something to say; infinite once both sides have spoken."""
+        """The time of the next call of ``expire``; infinite once both initialize messages were exchanged."""
         return (
             self._negotiation.deadline if self._negotiation is not None and self.state is not State.OVER else math.inf
         )
 
     @property
     def patience_until(self) -> float:
-        """When ``expire`` ends a connection whose server said nothing; infinite once it has."""
+        """The time at which ``expire`` gives up a silent server; infinite once its initialize message is here."""
         if self._negotiation is None or self.state is State.OVER:
             return math.inf
         return self._negotiation.overdue_at
@@ -279,17 +279,17 @@ class Session:
         )
 
     def open_streams(self) -> list[Exchange]:
-        """All requests of both sides, as they are now."""
+        """Return all requests of both sides, as they are now."""
         return self.table.live
 
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
         """Raise ``Unsupported``, or ``ValueError`` for an empty request, which would be a ping (SMX-MSG-04)."""
         check(payload, interaction)
 
-    # What the peer and the clock say
+    # Bytes of the peer, and the clock
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
-        """Take bytes as they come: their borders mean nothing. Nothing that a peer can send raises."""
+        """Take bytes as they come, and return the events. No bytes of a peer make this raise."""
         if self.state is State.OVER:
             return []
         try:
@@ -310,13 +310,13 @@ class Session:
         return events
 
     def broken(self, error: RemoteProtocolError) -> list[Event]:
-        """The transport could not go on."""
+        """End the session, because the transport could not go on."""
         if self.state is not State.OVER:
             self._fail(error)
         return self._collected()
 
     def cut_off(self, lost: ConnectionLost) -> RSocketError:
-        """The transport ended: whether it did so inside of something (SMX-SPU-05)."""
+        """Return the error of a transport that ended, which names the chunk that it cut, if any (SMX-SPU-05)."""
         if self._negotiation is not None and self._negotiation.received:
             error: RSocketError = NegotiationFailed(
                 f"{lost.text} after {len(self._negotiation.received)} of the {SIZE} bytes of its initialize message"
@@ -329,7 +329,7 @@ class Session:
         return error
 
     def expire(self, now: float) -> list[Event]:
-        """What the clock asks for: the initialize message goes alone, or the peer's did not come."""
+        """Send the initialize message of a quick init alone, or end the session if the server's is overdue."""
         if self.state is not State.OVER and self._negotiation is not None and self._negotiation.expire(now):
             self._end(ConnectionLost(f"no initialize message came for {self.limits.setup_timeout:g} s"))
         return self._collected()
@@ -337,7 +337,7 @@ class Session:
     # The negotiation
 
     def _negotiate(self, negotiation: Negotiation, data: bytes) -> bytes:
-        """Take the peer's initialize message, if it is whole now; what came behind it. Raises ``NegotiationFailed``."""
+        """Take bytes of the peer's initialize message. Return those behind it. Raise ``NegotiationFailed``."""
         rest, terms = negotiation.take(data)
         if terms is None:
             return rest
@@ -369,7 +369,7 @@ class Session:
         return events if self._gate is None else self._gate.passed(events)
 
     def _fail(self, error: RemoteProtocolError) -> None:
-        """A fault of the peer's: there is nobody to tell, so the connection ends."""
+        """End the session for a fault of the peer's, which the protocol has no frame to report."""
         lost = ConnectionLost(f"the peer broke the protocol: {error}")
         lost.__cause__ = error.with_traceback(None)  # which would keep the frames of our own that read it
         self._end(lost)
