@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import attrs
 
 from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, RemoteProtocolError, SetupError
-from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Codec
-from rsocket_trio.rsocket.frames import Entry, SetupFrame
-from rsocket_trio.terms import Keepalive
+
+if TYPE_CHECKING:
+    from rsocket_trio.mux.stream_state import Interaction
+    from rsocket_trio.payload import Payload
+    from rsocket_trio.rsocket.frames import Entry, SetupFrame
+    from rsocket_trio.terms import Keepalive
 
 NO_COUNT = bytes(4)
 """A number of items where its flag says that there is none."""

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import Payload
 from rsocket_trio.values import value
+
+if TYPE_CHECKING:
+    from rsocket_trio.mux.stream_state import Interaction
+    from rsocket_trio.payload import Payload
 
 # A union would have every dialect ask which of the two it holds, and only one has numbers.
 Mime: TypeAlias = Any

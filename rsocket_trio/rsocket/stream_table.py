@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rsocket_trio.mux.outbox import StreamQueue
-from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.mux.stream_ids import StreamIds
 from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING, Interaction
-from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.frames import RequestFrame
+
+if TYPE_CHECKING:
+    from rsocket_trio.mux.reassembly import PartialPayload
+    from rsocket_trio.rsocket.dialect import Dialect
+    from rsocket_trio.rsocket.frames import RequestFrame
 
 REQUESTERS_HALVES = {
     Interaction.REQUEST_RESPONSE: RECEIVING,
