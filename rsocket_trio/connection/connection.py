@@ -33,7 +33,7 @@ from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.values import UnsaidNumber
 
 PEER_CLOSE_TIMEOUT = 1.0
-"""Seconds that a peer gets to close a connection after CONNECTION_CLOSE. What it asks meanwhile is refused."""
+"""Seconds that a peer gets to close a connection after CONNECTION_CLOSE. Its requests are refused meanwhile."""
 
 if TYPE_CHECKING:
     from rsocket_trio.rsocket.frames import Entry
@@ -62,7 +62,7 @@ ChannelT = TypeVar("ChannelT")
 class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     """The requests of a connection, or of a client that takes a connection for each of them.
 
-    What a request for a stream returns is used under ``async with``, which gives an ``Incoming``,
+    The result of a request for a stream is used under ``async with``, which gives an ``Incoming``,
     ``IncomingWithPushes`` or ``Channel``.
     """
 
@@ -502,7 +502,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         return self._engine.faults
 
     def failed_call(self, interaction: str, route: str | None) -> Call:
-        """Return what the functions of ``on_error`` are told of a call on this connection."""
+        """Return the argument of ``on_error`` functions for a call on this connection."""
         return Call(route=route, interaction=interaction, connection=self)
 
     # What opens and serves connections
@@ -527,7 +527,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         return engine.run(transport, context, first, deadlines)
 
     def resumable(self, session: RSocketSession, reconnector: ResumeListener) -> ResumableConnection:
-        """What a server asks of this connection when its client comes back."""
+        """Return this connection as a server handles it when its client comes back."""
         return ResumableConnection(self._engine, session, reconnector)
 
     async def wait_for_answer(self) -> None:
@@ -536,8 +536,8 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
             await self._engine.wait_for_answer()
 
     def leave(self) -> None:
-        """End the connection: what is open is cancelled, what is queued still goes out."""
-        # Who may resume has to be told that nobody will.
+        """End the connection: cancel open streams, send the queued frames, then close."""
+        # A peer that may resume the session has to know that this side will not.
         resumable = self._engine.session.resumable
         announce = resumable is not None and (resumable.can_resume or resumable.gave_up_resuming)
         self._engine.close(ConnectionClosed("the connection was closed by this side"), announce=announce)

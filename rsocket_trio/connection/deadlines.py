@@ -16,7 +16,7 @@ logger = logging.getLogger("rsocket_trio")
 
 
 BATCH = 64
-"""Deadlines that are told of in one go: where thousands come at once, others run in between."""
+"""Timers that expire in one go: where thousands come at once, other tasks run in between."""
 SLACK = 64
 """Entries that mean nothing any more and may wait beside as many as mean something."""
 ROUNDS = 8
@@ -29,7 +29,7 @@ PAUSE = 0.01
 
 
 class Timer(Protocol):
-    """Who wants to hear of a deadline. ``due`` is set by the deadlines: when it will, infinite when it will not."""
+    """An object with a deadline. ``due`` is when it will expire, set by ``Deadlines``; infinite for never."""
 
     due: float
 
@@ -39,7 +39,7 @@ class Timer(Protocol):
 
 
 class PeerTimer(Timer, Protocol):
-    """An timer at which somebody may be given up, for what did not come of him."""
+    """A timer at which a silent peer may be given up."""
 
     def overdue_since(self, now: float) -> float:
         """When the time was over of a peer that ``expire`` would give up now; infinite where it would not."""
@@ -170,12 +170,12 @@ class Deadlines:
         try:
             timer.expire(now)
         except Exception:
-            # Whoever rings looks after its own faults; what gets here must not silence all the others.
-            logger.exception("a deadline could not be told of")
+            # A timer handles its own faults; one that gets here must not silence all the others.
+            logger.exception("a timer failed")
 
 
 def is_peer_timer(timer: Timer) -> TypeGuard[PeerTimer]:
-    """Whether somebody may be given up when it rings."""
+    """Return whether a peer may be given up when the timer expires."""
     return hasattr(timer, "overdue_since")
 
 
@@ -186,7 +186,7 @@ class Timeout:
     __slots__ = ("_deadline", "_deadlines", "due", "scope")
 
     has_unread = True
-    """Nobody knows what a beginning still waits for."""
+    """A connection that begins may always have bytes to read."""
 
     def __init__(self, deadlines: Deadlines | None, deadline: float) -> None:
         self.scope = trio.CancelScope(deadline=math.inf if deadlines is not None else deadline)
@@ -205,7 +205,7 @@ class Timeout:
         return self.scope.__exit__(kind, error, at)
 
     def lift(self) -> None:
-        """Never mind the deadline any more."""
+        """Remove the deadline."""
         self._deadline = self.scope.deadline = math.inf
         if self._deadlines is not None:
             self._deadlines.clear(self)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 class DispatchPort(HandlerPort, Protocol):
-    """What the dispatcher asks of its connection, beside what handlers ask. None of these waits."""
+    """The side of a connection that the dispatcher sees. None of these waits."""
 
     responder: HandlerTable
 

@@ -61,7 +61,7 @@ class View(Protocol):
     granted: tuple[Entry, ...]
 
     def failed_call(self, interaction: str, route: str | None) -> object:
-        """Return what the functions of ``on_error`` are told of a handler's call."""
+        """Return the argument of ``on_error`` functions for a handler's call."""
         ...
 
 
@@ -180,12 +180,12 @@ class Engine:
                     if self.ended is None:
                         # Only a fault, here or in one of the tasks, gets to this point without a word to the engine.
                         self.end(ConnectionLost("the connection failed on this side"))
-                self._outbox.clear()  # whoever still refers to this connection need not keep what it sent
+                self._outbox.clear()  # a reference to this connection need not keep what it sent
                 if self.workers.has_detached:
                     with trio.move_on_after(DETACHED_TIMEOUT):
                         await self.workers.wait_detached()
                 await self.workers.cancel_detached()
-                # Tasks that only wait for something to do are sent home: to be cancelled takes longer than many a call.
+                # Tasks that only wait for something to do are woken to end: to cancel them takes longer.
                 going = self.workers.stop_idle()
                 if own is not None:
                     own.stop()
@@ -224,7 +224,7 @@ class Engine:
             function()
 
     def failed_call(self, interaction: str, route: str | None) -> object:
-        """Return what the functions of ``on_error`` are told of a handler's call."""
+        """Return the argument of ``on_error`` functions for a handler's call."""
         return self.connection.failed_call(interaction, route)
 
     @property
@@ -248,7 +248,7 @@ class Engine:
             self._attend()
             return True
         if outbox.entries or outbox.has_urgent:
-            # Answers to what was read, put by the session: the send task is not told of them yet.
+            # The session queued answers to these frames, and sessions wake no tasks.
             link = self.link
             if not link.is_awake:
                 link.wake()
@@ -559,7 +559,7 @@ class Engine:
         return over if over <= now else math.inf
 
     def on_deadline(self, now: float) -> None:
-        """Act on a deadline that has come, noticed at ``now``: what came since was heard later, and counts."""
+        """Act on a deadline that has come, noticed at ``now``: frames that were read since are later, and count."""
         try:
             self._act_on_deadline(now)
             self.timer.reset()
@@ -575,7 +575,7 @@ class Engine:
                 self.faults.peer_fault(missing)
                 self.end(ConnectionLost(missing))
         elif self.receive_budget.pauses_reading and not self.is_suspended:
-            # Nothing is read because nobody here takes what came: that is no silence of the peer's.
+            # Nothing is read because readers here take nothing: that is no silence of the peer's.
             self._forgive_silence(now)
             if self.link.stalled_for(now) >= silence:
                 self._end_stall(silence)

@@ -1,4 +1,4 @@
-"""Extension entries as an application meets them: its hooks, what they grant, and what the running request has."""
+"""Extension entries for applications: the hooks that see them, their answers, the entries of the running request."""
 
 from __future__ import annotations
 

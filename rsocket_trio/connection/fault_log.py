@@ -34,7 +34,7 @@ LEAVES = 64
 TYPES = 4
 """Types of exceptions in a group that tell one group from another."""
 MAX_REPORTS = 16
-"""Async functions of one connection that may be at work at once: each keeps the exception that it was told of."""
+"""Async functions of one connection that may be at work at once: each keeps its exception."""
 REPORT_TIMEOUT = 1.0
 """Seconds that these get to finish once the connection is over."""
 OURS = str(Path(__file__).parent), str(Path(__file__).parent.parent / "forms.py")
@@ -43,7 +43,7 @@ OURS = str(Path(__file__).parent), str(Path(__file__).parent.parent / "forms.py"
 
 @attrs.define(eq=False)
 class Repeated:
-    """A failure that was logged at ``since``, and how often it came again since somebody was told."""
+    """A failure that was logged at ``since``, and how often it was repeated since the last line about it."""
 
     name: str
     since: float
@@ -51,7 +51,7 @@ class Repeated:
 
 
 class FailureLog:
-    """What the log heard of failures: those of all connections of a server, or of one that a client opened.
+    """The failures that were logged: of all connections of a server, or of one that a client opened.
 
     A failure is told from others by the handler, the type of the exception, and where it was raised: that line, and the
     one in the handler that led there. Only texts and numbers are kept of it, no exception and no frame, and of at most
@@ -80,7 +80,7 @@ class FailureLog:
         known = self._known.get(key)
         if known is None and len(self._known) < DIFFERENT:
             self._known[key] = Repeated(f"{name}, {kind} at {place}", now)
-            # The connection's name as text: whoever keeps the record must not keep the connection.
+            # The connection's name as text: a record that is kept must not keep the connection.
             logger.error("%s: %s failed; repeats are counted", repr(where), name, exc_info=error)
             return
         if known is None and self._others is None:
@@ -150,7 +150,7 @@ def _times(count: int) -> str:
 
 @contextmanager
 def failures_told_to(hear: Callable[[Exception], object]) -> Iterator[None]:
-    """Have a function told of what the block raises, and go on. Being cancelled leaves the block, alone."""
+    """Call a function with the exception that the block raises, and go on. ``Cancelled`` leaves the block, alone."""
     try:
         yield
     except Exception as error:
@@ -224,7 +224,7 @@ def only_leaf(error: BaseException) -> BaseException:
 
 
 class FaultPort(Protocol):
-    """What the log of a connection's faults asks of the connection."""
+    """The side of a connection that its log of faults sees."""
 
     ended: RSocketError | None
     """Why the connection is over, or ``None``."""
@@ -241,7 +241,7 @@ class FaultPort(Protocol):
         ...
 
     def failed_call(self, interaction: str, route: str | None) -> object:
-        """Return what the functions of ``on_error`` are told of a handler's call."""
+        """Return the argument of ``on_error`` functions for a handler's call."""
         ...
 
     def run_in_context(self, function: Callable[..., Any], *args: object) -> Any:

@@ -143,7 +143,7 @@ class HandlerCall(StreamObserver):
 
 
 class HandlerPort(StreamPort, Protocol):
-    """What the tasks of handlers ask of their connection, beside what streams ask."""
+    """The side of a connection that the tasks of handlers see."""
 
     workers: Workers
 
@@ -252,7 +252,7 @@ class Worker:
         self.task: trio.lowlevel.Task | None = None
 
     def leave(self, _: object) -> trio.lowlevel.Abort:
-        """Wait no more: called by Trio when the task is cancelled."""
+        """Stop waiting; Trio calls this when the task is cancelled."""
         self.idle.remove(self)
         return trio.lowlevel.Abort.SUCCEEDED
 
@@ -263,7 +263,7 @@ soon, which most handlers are, rather than start one task each."""
 
 
 BATCH = 256
-"""Handlers that the end of a connection cancels in one go: ten thousand at once would hold up everybody else."""
+"""Handlers that the end of a connection cancels in one go: ten thousand at once would hold up all other tasks."""
 
 
 class Workers:
@@ -271,8 +271,8 @@ class Workers:
 
     The scope is replaced only after a cancel. Each call runs in a fresh copy of ``context``.
 
-    Jobs of a burst that find no task wait in line. Whoever finishes takes the next of them; and as soon as all tasks
-    that were called have begun, more are called for those still in line, so that handlers that wait hold up nobody.
+    Calls of a burst that find no task wait in line. A task that finishes takes the next of them. As soon as all tasks
+    that were started have begun, more are started for the calls in line, so that a waiting handler holds up no other.
     """
 
     __slots__ = (
@@ -303,7 +303,7 @@ class Workers:
         self._done = ParkingLot()
 
     def start(self, call: HandlerCall) -> None:
-        """Run a call, in a task that is free or in a new one, or as soon as there is one."""
+        """Run a call in an idle task or a new one, or as soon as a task is free."""
         if self._idle:
             worker = self._idle.pop()
             task = worker.task
@@ -322,7 +322,7 @@ class Workers:
             self._line = deque((call,))
 
     def stop_idle(self) -> int:
-        """Let the tasks go that wait for a call. Returns how many."""
+        """End the tasks that wait for a call. Return their number."""
         going = len(self._idle)
         for worker in self._idle:
             assert worker.task is not None
@@ -332,23 +332,23 @@ class Workers:
         return going
 
     def mark_detached(self, call: HandlerCall) -> None:
-        """A handler's stream is over before the handler is: it goes on counting as a stream."""
+        """Count a handler as a stream although its stream is over before it."""
         if not call.detached:
             call.detached = True
             self._port.session.detached += 1
 
     def detach(self, call: HandlerCall) -> None:
-        """A handler that answers nobody: it counts as a stream, and gets a moment when the connection ends."""
+        """Count a handler without an answer as a stream, and give it a moment when the connection ends."""
         self.mark_detached(call)
         self._detached[call] = None
 
     @property
     def detached(self) -> int:
-        """Handlers at work that answer nobody."""
+        """The number of running handlers without an answer."""
         return len(self._detached)
 
     def end(self, calls: Sequence[HandlerCall], error: RSocketError) -> None:
-        """The connection is over: cancel these handlers, the first of them at once."""
+        """Cancel these handlers because the connection is over, the first of them at once."""
         for call in calls[:BATCH]:
             call.on_error(error)
         if len(calls) > BATCH:
@@ -362,16 +362,16 @@ class Workers:
 
     @property
     def has_detached(self) -> bool:
-        """Whether handlers that answer nobody are at work, or others have still to be cancelled."""
+        """Whether handlers without an answer are running, or others have still to be cancelled."""
         return bool(self._detached) or self._ending
 
     async def wait_detached(self) -> None:
-        """Wait for the handlers that answer nobody, and until all others were cancelled."""
+        """Wait for the handlers without an answer, and until all others were cancelled."""
         while self.has_detached:
             await self._done.park()
 
     async def cancel_detached(self) -> None:
-        """Cancel the handlers that answer nobody and did not end; those that wait for a task never begin."""
+        """Cancel the handlers without an answer that did not end; calls that wait for a task never begin."""
         self._line = ()
         for number, call in enumerate(list(self._detached), 1):
             call.cancel()
@@ -421,7 +421,7 @@ class Workers:
                             self._begin()
                             call = worker.call
             except Exception as error:
-                # What a handler raised beside being cancelled: its stream is over, so only the log can hear of it.
+                # A handler raised beside being cancelled. Its stream is over, so the error goes to the log alone.
                 self._fail(handler, error)
             except BaseExceptionGroup as group:
                 # The same when the nursery was cancelled meanwhile: being cancelled goes on, and nothing else.
@@ -438,7 +438,7 @@ class Workers:
             self._port.faults.handler_failed(handler, error)
 
     async def _next_call(self, worker: Worker) -> HandlerCall | None:
-        """The next call in line, or one that comes later; ``None`` at once when enough tasks wait already."""
+        """Return the next call in line, or a later one; ``None`` at once if enough tasks wait already."""
         if self._line:
             worker.call = self._line.popleft()
             trio.lowlevel.current_task().context = self.context.copy()
@@ -451,7 +451,7 @@ class Workers:
         return worker.call
 
     def _begin(self) -> None:
-        """A task that was called has come. If it was the last, those before it may all be waiting: call more."""
+        """Note that a started task runs. After the last of them start more: those before it may all be waiting."""
         self._coming -= 1
         if self._coming == 0 and type(self._line) is deque:
             for _ in range(MAX_STARTING):

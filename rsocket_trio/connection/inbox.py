@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class InboxPort(Protocol):
-    """What an inbox asks of its connection. None of these waits."""
+    """The side of a connection that an inbox sees. None of these waits."""
 
     def request_n(self, stream: StreamState, amount: int) -> None:
         """Grant the peer credit for so many more items."""
@@ -161,16 +161,16 @@ class Inbox:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes, read or not."""
+        """Whether no more items come."""
         return self._ended
 
     @property
     def unread(self) -> int:
-        """Items that came and were not taken."""
+        """The number of items that were not taken."""
         return len(self._items)
 
     def put(self, payload: Payload, complete: bool) -> None:
-        """An item came."""
+        """Add an item; with ``complete`` it is the last."""
         self._items.append(payload)
         metadata, budget = payload.metadata, self._budget
         budget.size += budget.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0)
@@ -179,14 +179,14 @@ class Inbox:
         self._wake()
 
     def put_all(self, payloads: Sequence[Payload]) -> None:
-        """Items came together, none of them with metadata."""
+        """Add items that came together, none of them with metadata."""
         self._items.extend(payloads)
         budget = self._budget
         budget.size += sum([len(payload.data) for payload in payloads]) + len(payloads) * budget.overhead
         self._wake()
 
     def end(self, error: RSocketError | None) -> None:
-        """Nothing more comes; what came before can still be read."""
+        """End the stream; items that came before can still be read."""
         if self._ended:
             return
         self._ended = True
@@ -194,7 +194,7 @@ class Inbox:
         self._wake()
 
     def drop(self) -> None:
-        """Nobody reads any more."""
+        """Drop all items: no task reads any more."""
         if self._items or not self._ended:
             self._error = LocalProtocolError("the stream was left: nothing more can be read from it")
         self._ended = True
@@ -204,7 +204,7 @@ class Inbox:
         self._budget.taken(size)
 
     async def get(self) -> Payload:
-        """The next item. Raises ``StopAsyncIteration`` at the end, or the error that ended the stream."""
+        """Return the next item. Raise ``StopAsyncIteration`` at the end, or the error that ended the stream."""
         if self._reader is not None:
             raise trio.BusyResourceError("another task reads from this stream already")
         items = self._items
@@ -233,7 +233,7 @@ class Inbox:
         return payload
 
     async def get_all(self) -> list[Payload]:
-        """Everything that has come, at least one item; nothing at the end. Raises the error that ended the stream."""
+        """Return all items that wait, at least one; none at the end. Raise the error that ended the stream."""
         # Once per batch, others may run each time: the senders among them, so that the next batch is no smaller.
         await trio.lowlevel.checkpoint()
         if self._reader is not None:
@@ -247,7 +247,7 @@ class Inbox:
         self._items.clear()
         self._until_checkpoint = ITEMS_PER_TURN
         window, budget = self._window, self._budget
-        # Before the budget hears of it, which may grant what was withheld for want of room.
+        # Before the budget is reduced, which may grant deferred credit.
         due = window is not None and window.use(self._credit_of(batch))
         budget.taken(sum([payload.size for payload in batch]) + len(batch) * budget.overhead)
         if due:
@@ -266,7 +266,7 @@ class Inbox:
             self._port.request_n(self._stream, amount)
 
     def request_n(self, amount: int) -> None:
-        """Grant credit by hand. Raises ``ValueError`` for a number that can't be said."""
+        """Grant credit by hand. Raise ``ValueError`` for a number outside of 1 to 2^31-1."""
         checked_request_n(amount)
         if not self._ended:
             self._port.request_n(self._stream, amount)
@@ -279,7 +279,7 @@ class Inbox:
         if self._ended:
             await trio.lowlevel.checkpoint()
             self._raise_end()
-        # Nobody else may read until this task has taken what it was woken for.
+        # No other task may read until this one has taken the item that it was woken for.
         self._reader = trio.lowlevel.current_task()
         self._woken = False
         try:
@@ -318,11 +318,11 @@ class BudgetedInbox(Inbox):
         self._waiting = 0
 
     def put(self, payload: Payload, complete: bool) -> None:
-        """An item came. One too many ends the message here, once what came before it was read."""
+        """Add an item. One too many ends the message here, once the items before it were read."""
         if self._refused:
             return
         self._waiting += payload.size
-        # The first one may be as large as it is: a reader who waits for it is not slow.
+        # The first one may be as large as it is: a reader that waits for it is not slow.
         if self._items and (self._waiting > self._message_budget or self._budget.is_full):
             self._port.count_dropped()
             self._port.cancel_stream(self._stream)
@@ -334,7 +334,7 @@ class BudgetedInbox(Inbox):
             super().put(payload, complete)
 
     def put_all(self, payloads: Sequence[Payload]) -> None:
-        """Items came together."""
+        """Add items that came together."""
         for payload in payloads:
             self.put(payload, False)
 

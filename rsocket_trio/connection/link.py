@@ -25,7 +25,7 @@ CLOSE_TIMEOUT = 1.0
 class LinkSession(Protocol):
     """The session whose frames a link moves.
 
-    ``attention`` says that the owner wants to hear of writes: something rare goes on.
+    ``attention`` says that ``after_write`` has to be called: something rare goes on.
     """
 
     outbox: Outbox
@@ -33,7 +33,7 @@ class LinkSession(Protocol):
 
 
 class LinkOwner(Protocol):
-    """The connection that a link serves: what the link asks of it, and what it reports. Nothing here waits.
+    """The connection that a link serves, as the link sees it. Nothing here waits.
 
     Questions change nothing; ``pause_reading`` and ``resume_reading`` are the commands that go with them.
     """
@@ -178,7 +178,7 @@ class Link:
         self._stall_since: float | None = None
 
     def wake(self) -> None:
-        """Something was put into the outbox."""
+        """Wake the send task, or start it, after something was put into the outbox."""
         writer = self._writer
         if writer is not None:
             self._writer = None
@@ -191,7 +191,7 @@ class Link:
             self._context.run(self._nursery.start_soon, self._send)
 
     def flush(self) -> None:
-        """As ``wake``, but nobody is in the middle of anything: what was put may be written here and now."""
+        """As ``wake``, from a place where no session call is in progress: the frames may be written here and now."""
         if (
             not self._at_once
             or self._nursery is None
@@ -232,7 +232,7 @@ class Link:
             self.wake()
 
     def resume(self) -> None:
-        """What reading paused for may be over."""
+        """Check again whether reading must pause."""
         self._drained.wake_all()
 
     def stalled_for(self, now: float) -> float:
@@ -346,7 +346,7 @@ class Link:
                     if self._drained.first is not None:
                         # The store may have turned out to be full, and what reading pauses for to be another matter.
                         self._drained.wake_all()
-                    # From here until ``wake`` nothing is found by itself: whoever queues a frame wakes this task.
+                    # From here until ``wake`` queued frames are not found: the task that queues one calls ``wake``.
                     self._writer = trio.lowlevel.current_task()
                     self.is_awake = False
                     await trio.lowlevel.wait_task_rescheduled(self._abort_wait)
@@ -367,7 +367,7 @@ class Link:
             self._drained.wake_all()
 
     def _break(self, error: Exception) -> None:
-        """Writing failed. What the peer said before is still read, unless reading pauses."""
+        """Note that writing failed. Frames that the peer sent before are still read, unless reading pauses."""
         self._broken = error
         self._reading.deadline = trio.current_time() + READ_AFTER_BREAK_TIMEOUT
         self._drained.wake_all()
@@ -402,7 +402,7 @@ class Link:
             try:
                 await self._transport.finish()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                # The peer was quicker; there is nobody left to be polite to.
+                # The peer closed first: there is no end to announce.
                 return
 
     async def _wait_sent(self) -> None:

@@ -11,7 +11,7 @@ import trio
 
 
 class Waiter:
-    """Where one task waits, and what it asks for. Called by Trio when the task is cancelled."""
+    """One waiting task and the size that it asks for. Trio calls it when the task is cancelled."""
 
     __slots__ = ("_lot", "size", "task")
 
@@ -26,7 +26,7 @@ class Waiter:
 
 
 class ParkingLot:
-    """Where tasks wait in the order in which they came. Who wakes all says nothing: they look for themselves.
+    """The tasks that wait, in the order in which they came. Tasks that are woken together check again by themselves.
 
     ``first`` is the waiter of the task that waits longest, ``None`` where none does.
     """
@@ -40,7 +40,7 @@ class ParkingLot:
         self._others: OrderedDict[trio.lowlevel.Task, Waiter] | None = None
 
     def park(self, size: object = None) -> Coroutine[Any, Any, Any]:
-        """Wait until woken, for what the waker gives. A checkpoint; being cancelled leaves no trace.
+        """Wait until woken, and return the value that the waker gives. A checkpoint; being cancelled leaves no trace.
 
         To be awaited at once by the task that calls it. No coroutine of its own, because each costs every task that
         waits 200 bytes.
@@ -56,7 +56,7 @@ class ParkingLot:
         return trio.lowlevel.wait_task_rescheduled(waiter)  # noqa: ASYNC105
 
     def leave(self, task: trio.lowlevel.Task) -> bool:
-        """Forget this task. Whether it was here."""
+        """Forget this task. Return whether it was here."""
         if self.first is not None and self.first.task is task:
             self._move_up()
             return True

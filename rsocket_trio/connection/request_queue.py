@@ -40,7 +40,7 @@ class Wakeable(Protocol):
 
 
 class QueuePort(Protocol):
-    """What the queue asks of its connection."""
+    """The side of a connection that the queue of requests sees."""
 
     ended: RSocketError | None
     """Why the connection is over, or ``None``."""

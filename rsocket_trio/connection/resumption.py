@@ -189,7 +189,7 @@ class ResumeListener:
 
 
 class ResumePort(Protocol):
-    """What a server asks of a connection whose client may come back."""
+    """The side of a connection that may be resumed, as its server sees it."""
 
     is_suspended: bool
     """Whether the session has no transport."""
@@ -246,8 +246,8 @@ class ResumableConnection:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes that its client costs while it is away: what is to be sent (again), what was received and is held, not
-        whole or not read, each entry with what holding it costs, and its open streams."""
+        """Bytes that the session keeps while its client is away: frames to be sent (again), received data that is held,
+        not whole or not read, the cost of each entry, and the open streams."""
         session, resumption = self._session, self._session.resume_handshake.positions
         outbox = session.outbox
         sent = outbox.charge + charged(outbox.reply_size, outbox.reply_frames)
@@ -261,7 +261,7 @@ class ResumableConnection:
 
     @property
     def live_bytes(self) -> int:
-        """What is known of what it keeps to send (again), while its client is connected."""
+        """Bytes that it is known to keep to send (again) while its client is connected."""
         return self._outbox.counted
 
     def share(self, shared: Shared) -> None:
@@ -295,7 +295,7 @@ class ResumableConnection:
     def adopt(self, back: ResumeRequest, resumed: ResumedTransport) -> None:
         """Go on over the transport that the client came back on; one that is still here is half-open (RS02-RSM-23).
 
-        Raises ``RejectedResume`` where whoever heard that the old one is lost ended the session.
+        Raise ``RejectedResume`` if an ``on_state`` function that heard of the loss ended the session.
         """
         # Offered first: the session does not wait for a client that is here.
         self._listener.offer(resumed)

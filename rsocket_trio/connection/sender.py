@@ -52,7 +52,7 @@ class Sender:
         else:
             await trio.lowlevel.checkpoint()
         while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(item):
-            # A handler that was woken for room and cancelled before it ran hears of the cancel.
+            # A handler that was woken for room and cancelled before it ran is cancelled here.
             await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
             if stream.room <= 0:
@@ -66,7 +66,7 @@ class Sender:
             link.wake()
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
-        """Send items in order. What was sent stays sent when a later one is cancelled, or can't be sent."""
+        """Send items in order. Items stay sent if a later one is cancelled or cannot be sent."""
         stream, port = self._stream, self._port
         put, has_room = self._commands.send_item, self._outbox.has_room
         await trio.lowlevel.checkpoint()
@@ -96,7 +96,7 @@ class Sender:
         return stream.room
 
     async def push(self, push: MetadataPush) -> None:
-        """Send metadata for the stream, waiting for room. Raises ``Unsupported`` where the dialect has none."""
+        """Send metadata for the stream, waiting for room. Raise ``Unsupported`` if the dialect has none."""
         stream, port = self._stream, self._port
         await trio.lowlevel.checkpoint()
         await port.request_queue.wait_for_room(len(push.metadata))
@@ -111,7 +111,7 @@ class Sender:
             await self._waiters().park()
 
     def on_credit(self) -> None:
-        """More may be sent, or nothing may: whoever waits looks again."""
+        """Wake the waiting senders: more may be sent, or nothing more."""
         if self._parking is not None:
             self._parking.wake_all()
         if self._wants_room and not self._stream.open & SENDING:

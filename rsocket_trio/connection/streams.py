@@ -1,4 +1,4 @@
-"""The user objects of streams: ``Incoming``, ``Outgoing``, ``Channel``; and what waits for one response."""
+"""The user objects of streams: ``Incoming``, ``Outgoing``, ``Channel``, and ``PendingResponse``."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ class IncomingWithPushes(Incoming):
 
     __slots__ = ()
 
-    def __anext__(self) -> Coroutine[Any, Any, Payload | MetadataPush]:  # type: ignore[override]  # who asked gets them
+    def __anext__(self) -> Coroutine[Any, Any, Payload | MetadataPush]:  # type: ignore[override]  # the caller asked for them
         return super().__anext__()
 
     async def receive_batch(self) -> list[Payload | MetadataPush]:  # type: ignore[override]
@@ -275,7 +275,7 @@ class Channel(Incoming):
 
     @property
     def room(self) -> int:
-        """How many items the peer's credit allows right now, without waiting."""
+        """Number of items that the peer's credit allows right now, without waiting."""
         return self._sending().room
 
     async def wait_room(self, beyond: int = 0) -> int:
@@ -304,12 +304,12 @@ class Channel(Incoming):
     async def wait_send_closed(self) -> None:
         """Wait until nothing more can be sent: completed by this side, cancelled or ended by the peer.
 
-        For those who send rarely and want to hear at once that nobody listens.
+        For code that sends rarely and has to know at once that the peer stopped listening.
         """
         await self._sending().wait_closed()
 
     async def send_eof(self) -> None:
-        """Say that this side sends nothing more; receiving goes on. Does nothing the second time."""
+        """Complete this side's half; receiving goes on. Do nothing the second time."""
         sender = self._sending()
         await trio.lowlevel.checkpoint()
         if not sender.completed:
@@ -324,7 +324,7 @@ class Channel(Incoming):
     def on_item(self, payload: Payload, complete: bool) -> None:
         self._opened()[1].put(payload, complete)
         if complete:
-            # Where this ends both halves, whoever waits to send has to hear of it.
+            # If this ends both halves, tasks that wait to send are woken to raise.
             self.on_credit()
 
     def on_complete(self) -> None:

@@ -50,7 +50,7 @@ class SessionRegistry:
             del self._by_token[token]
 
     def close(self) -> None:
-        """Nobody can come back any more: what waits for its client ends, and from now on whatever loses it."""
+        """End the sessions that wait for their clients, and from now on each one that loses its client."""
         self._closed = True
         for waiting in list(self._waiting):
             waiting.leave(self._stopped())
@@ -68,7 +68,7 @@ class SessionRegistry:
             self._hold_bounds()
 
     def on_growth(self, connection: ResumableConnection) -> None:
-        """Something was queued for a client that is not here. Looked at soon: whoever queued it is in the midst."""
+        """Note that something was queued for an absent client. Checked soon, when the running task is done."""
         if connection in self._waiting:
             self._grown.add(connection)
             _soon(self._hold_bounds)
@@ -80,7 +80,7 @@ class SessionRegistry:
             # What shrank says nothing of it, and must not cost anybody the session.
             self._measure(self._waiting)
         while len(self._waiting) > self.options.sessions or self._kept_bytes > self.options.sessions_bytes:
-            # Whoever was never let in must not push out anybody who was.
+            # A client that was never let in must not push out one that was.
             oldest = next((one for one in self._waiting if not one.is_let_in), next(iter(self._waiting)))
             self._forget(oldest)
             oldest.lose(ConnectionLost("too many sessions wait for their clients: this one waited longest"))
@@ -103,10 +103,10 @@ class SessionRegistry:
         return ConnectionClosed("the server stops, and its client is away")
 
     def resume(self, back: ResumeRequest, transport: Transport, rest: Sequence[bytes]) -> ResumedTransport:
-        """Give a session its next transport. Raises ``RejectedResume``, alike for tokens never known and forgotten.
+        """Give a session its next transport. Raise ``RejectedResume``, alike for tokens never known and forgotten.
 
         A session that waits is dropped when its client can't go on (RS10-RSM-19). One that has a transport is left
-        alone, for who asked may be somebody else, and so is every session by a RESUME that was recorded.
+        alone, because the RESUME may come from another client, and so is every session by a RESUME that was recorded.
         """
         connection = self._by_token.get(back.token)
         if connection is None:
@@ -124,5 +124,5 @@ class SessionRegistry:
 
 
 def _soon(function: Callable[[], None]) -> None:
-    """Call this when those who are at work are done, however often it was asked for meanwhile."""
+    """Call the function once when the running task is done, however often this was called meanwhile."""
     trio.lowlevel.current_trio_token().run_sync_soon(function, idempotent=True)
