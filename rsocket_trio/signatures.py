@@ -43,7 +43,7 @@ def shows_options(function: F) -> F:
     shown: Any = function
     keywords = [each for each in own if each.kind is inspect.Parameter.KEYWORD_ONLY]
     shown.__signature__ = signature.replace(parameters=[*own[: len(own) - len(keywords)], *options, *keywords])
-    shown.__options__ = declaration
+    shown.__complete__ = _completing(function.__name__, declared(declaration))
     return function
 
 
@@ -53,15 +53,22 @@ def completed(function: Callable[..., object], options: T) -> T:
     Raise ``TypeError`` for an unknown name, with the text that Python has for it.
     """
     given: Any = options
-    declaration: Any = function.__options__  # type: ignore[attr-defined]
-    known = declared(declaration)
-    for name in given:
-        if name not in known:
-            raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
-    complete: Any = {name: default for name, (_, default) in known.items()}
-    complete.update(given)
-    result: T = complete
+    complete: Callable[..., Any] = function.__complete__  # type: ignore[attr-defined]
+    result: T = complete(**given)
     return result
+
+
+def _completing(name: str, options: dict[str, tuple[str, object]]) -> Callable[..., dict[str, object]]:
+    """Return a function of this name that returns its keyword arguments with the defaults of all others.
+
+    It is compiled, so that Python itself refuses an unknown name, with the text and the suggestion of its version.
+    """
+    defaults = {each: default for each, (_, default) in options.items()}
+    scope: dict[str, Any] = {"_defaults": defaults}
+    arguments = ", ".join(f"{each}=_defaults[{each!r}]" for each in options)
+    exec(f"def {name}(*, {arguments}): return locals()", scope)
+    function: Callable[..., dict[str, object]] = scope[name]
+    return function
 
 
 @cache
