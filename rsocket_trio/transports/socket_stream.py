@@ -17,7 +17,7 @@ import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled, notify_closing, wait_readable, wait_writable
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview
-Given = TypeVar("Given")
+Data = TypeVar("Data")
 READ_SIZE = 65536
 """Bytes that one read brings when nothing else is asked for."""
 UNSENT = 16384
@@ -92,11 +92,11 @@ class SocketStream(trio.abc.HalfCloseableStream):
         """Return how many bytes the system took, from the front. Raise as ``send_all`` does."""
         return self._hand_over(self.socket.send, data)
 
-    def _hand_over(self, send: Callable[[Given], int], given: Given) -> int:
+    def _hand_over(self, send: Callable[[Data], int], data: Data) -> int:
         if self._said_the_end:
             raise trio.ClosedResourceError("nothing can be sent after the end was said")
         try:
-            return send(given)
+            return send(data)
         except BlockingIOError:
             return 0
         except OSError as error:
