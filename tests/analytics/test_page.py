@@ -44,16 +44,16 @@ def test_every_option_is_on_the_page() -> None:
     assert documented | {"--stacktrace"} == {option.opts[0] for option in analyze.params[1:]}
 
 
-@pytest.mark.parametrize("sql", SQL, ids=range(len(SQL)))
-def test_the_sql_of_the_page_runs_in_both_engines(spark: SparkSession, by_hand: Path, sql: str) -> None:
+def test_the_sql_of_the_page_runs_in_both_engines(spark: SparkSession, by_hand: Path) -> None:
     import duckdb  # where it is used: at its interpreter's end it complains of what pytest still holds
 
     analytics.create_views(spark, by_hand)
-    rows = spark.sql(sql).collect()
     with duckdb.connect() as connection:
         analytics.create_duckdb_views(connection, by_hand)
+        assert len(SQL) > 3
 
-        assert len(connection.sql(sql).to_arrow_table()) == len(rows)
+        for sql in SQL:
+            assert len(connection.sql(sql).to_arrow_table()) == len(spark.sql(sql).collect()), sql
 
 
 def test_the_code_of_the_page_runs(

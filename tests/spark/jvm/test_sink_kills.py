@@ -162,11 +162,10 @@ def test_a_worker_killed_after_staging_repeats_nothing(session: Process, scratch
         assert ledger(uri) == once(2000)
 
 
-@pytest.mark.parametrize(("module", "survives"), [(SOURCE_RUNNER, False), (WORKER, True)], ids=["source", "tasks"])
-def test_a_streaming_source_killed_in_the_middle_loses_and_repeats_nothing(
-    module: str, survives: bool, session: Process, tmp_path: Path
+def test_tasks_and_a_streaming_source_killed_in_the_middle_lose_and_repeat_nothing(
+    session: Process, tmp_path: Path
 ) -> None:
-    batches, rows = 6, 1800
+    batches, rows = 7, 2100
     with server_of(tmp_path / "ledger", source_rows=rows) as (server, uri):
 
         def job(partitions: int) -> tuple[str, str, dict[str, object]]:
@@ -178,17 +177,18 @@ def test_a_streaming_source_killed_in_the_middle_loses_and_repeats_nothing(
             )
 
         session.tell(*job(2))
-        # Wherever it is then: while it plans, reads, stages or commits.
-        for batch in (1, 3) if survives else (2,):
+        # Wherever they are then, reading or staging: Spark repeats their tasks, and the query goes on.
+        for batch in (1, 3):
             server.reads(f"promoted {batch}")
-            assert kill_started(session.pid, module) >= 1
-        if not survives:
-            # Spark ends the query with that process: it has to be started again, here with other partitions.
-            session.reads("failed stream .*")
-            found = ledger(uri)
-            assert set(found.values()) == {1}
-            assert len(found) < rows
-            session.tell(*job(3))
+            assert kill_started(session.pid, WORKER) >= 1
+        server.reads("promoted 4")
+        assert kill_started(session.pid, SOURCE_RUNNER) >= 1
+        # Spark ends the query with that process: it has to be started again, here with other partitions.
+        session.reads("failed stream .*")
+        found = ledger(uri)
+        assert set(found.values()) == {1}
+        assert len(found) < rows
+        session.tell(*job(3))
         session.reads("done stream")
         assert ledger(uri) == once(rows)
 
