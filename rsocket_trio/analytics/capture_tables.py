@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 SUFFIXES: Final = (".parquet", ".jsonl")
 INTEGERS: Final = {"int8": 2**7, "int16": 2**15, "int32": 2**31, INT64: 2**63}
 """Integer types, and the first number that is too large for each."""
+PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
+"""Characters that Hadoop reads as a pattern in a path."""
+
+
+# Files
 
 
 class Unreadable(ValueError):
@@ -154,8 +159,7 @@ def _is_time(text: str) -> bool:
         return False
 
 
-PATTERN: Final = re.compile(r"[\[\]{}*?\\]")
-"""Characters that Hadoop reads as a pattern in a path."""
+# Tables
 
 
 @attrs.frozen

@@ -45,6 +45,9 @@ TALL: Final = 60
 NO_ROUTE: Final = "(no route)"
 
 
+# Charts
+
+
 @attrs.frozen
 class Chart:
     """A chart of the report. ``id`` is the id of its element in the page."""
@@ -389,6 +392,9 @@ TITLES: Final = {
 }
 PROPER: Final = frozenset({"stream_id", "route_id", "error_code", "place", "route_rank"})
 """Columns whose numbers are names: shown without digit grouping."""
+
+
+# The page
 
 
 @attrs.frozen

@@ -62,6 +62,12 @@ DUCKDB_MACROS: Final = (
 """Functions of Spark that have another name in DuckDB."""
 
 
+PER_OCTAVE = 16
+"""Buckets of a histogram between a latency and its double: 4.4 % wide each, so a percentile is right within 2.2 %."""
+PER_OCTAVE_SHOWN = 4
+"""Buckets for each doubling in the heatmap: 19 % wide each."""
+
+
 def frame_names(dialects: Iterable[str]) -> str:
     """Return SQL for the name of ``frame_type``; it reads ``dialect`` only if their names differ."""
     tables: dict[str, list[str]] = {}
@@ -149,12 +155,6 @@ def percentile(per_mille: int, *, where: str, bucket: str = "bucket") -> str:
     """Return SQL for the middle, in us, of the bucket where the running sum ``upto`` reaches a share of ``total``."""
     reached = f"({where}) AND upto * 1000 >= total * {per_mille}"
     return f"CAST(round(pow(2, (min(CASE WHEN {reached} THEN {bucket} END) + 0.5) / {PER_OCTAVE})) AS BIGINT)"
-
-
-PER_OCTAVE = 16
-"""Buckets of a histogram between a latency and its double: 4.4 % wide each, so a percentile is right within 2.2 %."""
-PER_OCTAVE_SHOWN = 4
-"""Buckets for each doubling in the heatmap: 19 % wide each."""
 
 
 def bucket_of(column: str) -> str:

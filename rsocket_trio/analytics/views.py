@@ -149,6 +149,9 @@ SHARED: Final = (
 """Tables cached in memory: others read each of them, and each is much smaller than its sources."""
 
 
+# The tables of a report
+
+
 @attrs.frozen
 class ReportTable:
     """A query of the report: a view, the order of its rows, and their greatest number."""

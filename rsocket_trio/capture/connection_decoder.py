@@ -21,6 +21,17 @@ MOST_STREAMS = 1_000_000
 """Open streams of a session that are followed; beyond it the oldest end as ``unknown``."""
 
 
+CapturedFrame: TypeAlias = bytes | tuple[bytes, int]
+"""A frame as it was kept: whole, or everything before its data and how many bytes of data follow."""
+MOST_PINGS = 1024
+"""Keepalives that await an answer; older ones have no round-trip time."""
+LONGEST = 2**31 - 1
+"""The largest value of an unsigned number on the wire that a column of 32 bits holds."""
+
+
+# Sessions
+
+
 class CapturedSession:
     """The streams of one session, over one or several transports.
 
@@ -117,12 +128,7 @@ Sessions: TypeAlias = dict[tuple[str, str], CapturedSession]
 """Sessions that may be resumed, by side and id: one capture may see both ends of a session."""
 
 
-CapturedFrame: TypeAlias = bytes | tuple[bytes, int]
-"""A frame as it was kept: whole, or everything before its data and how many bytes of data follow."""
-MOST_PINGS = 1024
-"""Keepalives that await an answer; older ones have no round-trip time."""
-LONGEST = 2**31 - 1
-"""The largest value of an unsigned number on the wire that a column of 32 bits holds."""
+# Connections
 
 
 class LeaseCounter:

@@ -46,6 +46,9 @@ from rsocket_trio.rsocket.frames import (
 from rsocket_trio.rsocket.handshake import stated
 from rsocket_trio.rsocket.resume_positions import resume_request
 
+NS_PER_MS = 1_000_000
+"""Nanoseconds in a millisecond."""
+
 
 class Size:
     """The size of a frame: ``all`` its bytes, the bytes ``beyond`` the kept part, and whether it was sent before."""
@@ -62,10 +65,6 @@ def measure(seen: FrameCells, payload: Payload, beyond: int) -> None:
     """Set the sizes of data and metadata of a frame."""
     seen.data_bytes = len(payload.data) + beyond
     seen.metadata_bytes = None if payload.metadata is None else len(payload.metadata)
-
-
-NS_PER_MS = 1_000_000
-"""Nanoseconds in a millisecond."""
 
 
 class RSocketDecoder(ConnectionDecoder):

@@ -35,6 +35,11 @@ from rsocket_trio.replay.log import Element, ReplayableLog
 from rsocket_trio.replay.segments import Segments
 from rsocket_trio.replay.staged_attempts import FileStagedAttempt, StagedAttempt, sealed_attempts
 
+STAGED_BYTES = 2**30
+"""Bytes that all attempts together may hold on the disk."""
+JOURNAL_BYTES = 2**20
+"""Bytes of a journal after which it begins anew, with the last batch of each sink."""
+
 
 @attrs.frozen
 class Decision:
@@ -67,12 +72,6 @@ def decision_of(content: dict[str, Any]) -> Decision:
     """Return the decision that a record of the journal holds."""
     content |= {name: {int(key): number for key, number in content[name].items()} for name in ("begins", "ends")}
     return Decision(**content)
-
-
-STAGED_BYTES = 2**30
-"""Bytes that all attempts together may hold on the disk."""
-JOURNAL_BYTES = 2**20
-"""Bytes of a journal after which it begins anew, with the last batch of each sink."""
 
 
 class LedgerMismatch(RSocketError):

@@ -21,6 +21,12 @@ SINKS = 10_000
 """Limit of remembered sinks that go on committing."""
 ONE_TIME_SINKS = 10_000
 """Limit of remembered sinks of one batch, whose writers may ask again; the oldest are forgotten."""
+STAGED_BYTES = 64 * 2**20
+"""Bytes that all attempts together may hold in memory."""
+STAGED_SECONDS = 3600.0
+"""Seconds after which an attempt that was not committed is dropped."""
+STAGED_ATTEMPTS = 10_000
+"""Attempts that may be staged at a time."""
 
 
 @attrs.define
@@ -54,14 +60,6 @@ class CommittedBatches:
         """Remove all that is known of a sink."""
         self.lasting.pop(sink, None)
         self.one_time.pop(sink, None)
-
-
-STAGED_BYTES = 64 * 2**20
-"""Bytes that all attempts together may hold in memory."""
-STAGED_SECONDS = 3600.0
-"""Seconds after which an attempt that was not committed is dropped."""
-STAGED_ATTEMPTS = 10_000
-"""Attempts that may be staged at a time."""
 
 
 @value

@@ -37,9 +37,15 @@ from rsocket_trio.spark.records import Chunk, now_us
 
 logger = logging.getLogger("rsocket_trio.spark")
 
-
 OVERHEAD = 100
 """Bytes that an element takes beside its data and metadata, about: empty ones fill a store, too."""
+RECEIVED_AT = struct.Struct(">Q")
+"""Prefix of each element's metadata: the time it came, in microseconds; a zero byte follows if metadata follows."""
+SEGMENT_BYTES = 8 * 2**20
+"""Small segments, because a task reads a segment from its beginning, and because they are deleted whole."""
+IDENTITY: Final = {"id": str, "f": str, "epoch": int}
+LOCK_TIMEOUT = 10.0
+"""Seconds that a query waits for the process of the one before it to go."""
 
 
 class Store(ABC):
@@ -103,6 +109,9 @@ class Store(ABC):
     @abstractmethod
     async def aclose(self) -> None:
         """Close the store and drop its elements."""
+
+
+# In memory
 
 
 class ChunkPartition(InputPartition):
@@ -174,6 +183,9 @@ def within(chunk: Chunk, one: Range) -> Chunk | None:
     if chunk.start < one.start:
         _, chunk = chunk.split(one.start - chunk.start)
     return chunk if chunk.rows else None
+
+
+# The stream that fills a store
 
 
 class Intake:
@@ -253,8 +265,7 @@ def check_buffered(store: Store, start: int, end: int) -> None:
         )
 
 
-RECEIVED_AT = struct.Struct(">Q")
-"""Prefix of each element's metadata: the time it came, in microseconds; a zero byte follows if metadata follows."""
+# In a log on files
 
 
 def chunks_between(directory: Path, start: int, end: int, rows: int) -> Iterator[Chunk]:
@@ -311,13 +322,6 @@ def _segment_of(directory: Path, position: int) -> Path:
     if not found:
         raise DataLossError(f"{directory} does not hold element {position} any more")
     return max(found, key=lambda path: int(path.stem))
-
-
-SEGMENT_BYTES = 8 * 2**20
-"""Small segments, because a task reads a segment from its beginning, and because they are deleted whole."""
-IDENTITY: Final = {"id": str, "f": str, "epoch": int}
-LOCK_TIMEOUT = 10.0
-"""Seconds that a query waits for the process of the one before it to go."""
 
 
 class WalError(Exception):

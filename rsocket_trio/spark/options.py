@@ -44,6 +44,9 @@ _SIZES = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+# Parsers
+
+
 def text(written: str) -> str:
     """Parse any text."""
     return written
@@ -219,6 +222,9 @@ def shown_uri(uri: str) -> str:
 REDACTED: Final = "(redacted)"
 SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 """Options of a query that Spark hands on to its sink."""
+
+
+# The table
 
 
 class Use(enum.Flag):

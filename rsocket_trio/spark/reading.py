@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+logger = logging.getLogger("rsocket_trio.spark")
+
+
+# Filters that are pushed down
+
+
 @attrs.frozen
 class Selection:
     """Rows by partition and position: ``partitions`` is ``None`` for all, ``end`` is behind the last position."""
@@ -79,7 +85,7 @@ def selection_of(one: Filter) -> Selection | None:
     return None
 
 
-logger = logging.getLogger("rsocket_trio.spark")
+# The readers
 
 
 class LivePartition(InputPartition):

@@ -32,6 +32,8 @@ from rsocket_trio.spark.protocol import (
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, parse_bounds
 from rsocket_trio.spark.records import Chunk, SchemaMismatchError, Weights, now_us
 
+logger = logging.getLogger("rsocket_trio.spark")
+
 
 class Cursor:
     """The position of a reader in a range: everything below ``position`` was taken, or counted in ``lost``.
@@ -136,9 +138,6 @@ def _append(chunks: list[Chunk], more: list[Chunk]) -> None:
             last.metadatas += chunk.metadatas
         else:
             chunks.append(chunk)
-
-
-logger = logging.getLogger("rsocket_trio.spark")
 
 
 async def ask_bounds(pool: Pool, options: Options) -> dict[int, Bounds]:

@@ -49,6 +49,13 @@ logger = logging.getLogger("rsocket_trio.spark")
 
 BOUNDS_TIMEOUT = 0.5
 """Seconds that a micro-batch waits for new bounds before it is planned with the known ones."""
+ROWS_PER_PARTITION = 100_000
+"""Rows of a micro-batch by default, for each partition. They bound the first micro-batch after a long pause."""
+SAMPLE = 64
+"""Rows of a partition that are read ahead to learn how large they are."""
+
+
+# The bounds of the server and the read limits of a query
 
 
 class LatestOffsets:
@@ -104,10 +111,6 @@ class LatestOffsets:
             del error
 
 
-ROWS_PER_PARTITION = 100_000
-"""Rows of a micro-batch by default, for each partition. They bound the first micro-batch after a long pause."""
-
-
 class Volume:
     """The read limits of one query."""
 
@@ -153,10 +156,7 @@ class Volume:
         return True
 
 
-logger = logging.getLogger("rsocket_trio.spark")
-
-SAMPLE = 64
-"""Rows of a partition that are read ahead to learn how large they are."""
+# The readers
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
