@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias, Unpack, cast
 import trio
 
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
-from rsocket_trio.connection.connection import Connection
+from rsocket_trio.connection.connection import Connection, checked_entries
 from rsocket_trio.connection.fault_log import only_leaf
 from rsocket_trio.connection.loops import no_trio
 from rsocket_trio.connection.protocols import ProtocolFactory, client_protocol
@@ -27,7 +27,6 @@ from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.responder import Responder
-from rsocket_trio.rsocket.extensions.terms import as_entries
 from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import Keepalive
@@ -171,7 +170,7 @@ def _factory(options: StreamOptions[PayloadLike]) -> ProtocolFactory:
         keepalive,
         options["lease"],
         options["strict"],
-        as_entries(options["entries"]),
+        checked_entries(options["entries"]),
     )
     return client_protocol(
         options["dialect"],

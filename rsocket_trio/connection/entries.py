@@ -11,9 +11,10 @@ import attrs
 
 from rsocket_trio.forms import Handler, unfit
 from rsocket_trio.payload import as_bytes
-from rsocket_trio.rsocket.extensions.blocks import Point
-from rsocket_trio.rsocket.extensions.payloads import AT_EXT, AT_SETUP, AT_STREAM
 from rsocket_trio.rsocket.frames import Entry
+
+# The names of the places where a block of entries may stand.
+AT_SETUP, AT_STREAM, AT_EXT = "SETUP", "REQUEST", "EXT"
 
 _entries: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar("rsocket_trio.entries", default=())
 
@@ -90,16 +91,16 @@ class EntryHooks:
             except Exception as error:
                 failed(hook, error)
 
-    def _hooked(self, point: Point, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Handler, object]]:
+    def _hooked(self, point: str, entries: Iterable[Entry]) -> Iterator[tuple[Entry, Handler, object]]:
         """Yield the entries that a hook takes, with its argument: the content of a broker's entry, or the entry."""
         for entry in entries:
             hook = self.hooks.get(entry.ext)
             if hook is not None:
-                content = point.read(entry)
+                content = _content(entry, point)
                 yield entry, hook, entry if content is None else content
 
-    def _call(self, hook: Handler, point: Point, content: object) -> Any:
-        answer = self.call(hook.function, point.name, content)
+    def _call(self, hook: Handler, point: str, content: object) -> Any:
+        answer = self.call(hook.function, point, content)
         if inspect.isawaitable(answer):
             wanted = "bytes or nothing: it is a plain function, run inline"
             raise unfit(hook.interaction, hook.registered, answer, wanted)
@@ -110,3 +111,12 @@ class EntryHooks:
         if len(content) > self.limit:
             raise ValueError(f"answer of {len(content)} bytes to an extension entry, limit {self.limit}")
         return content
+
+
+def _content(entry: Entry, point: str) -> object:
+    """Return the meaning of an entry's payload at this place, ``None`` for an extension that is not known there."""
+    # Imported here, so that programs without the extension draft do not load it.
+    from rsocket_trio.rsocket.extensions import payloads
+
+    points = (payloads.AT_SETUP, payloads.AT_STREAM, payloads.AT_EXT)
+    return next(place for place in points if place.name == point).read(entry)

@@ -429,7 +429,7 @@ def server_protocols(
         factories[record.name] = RSocketServer(record, limits, fragment_size, responder, resumes, own_size)
     if resume is not None and not any(record.resumes for record in family):
         raise Unsupported(f"resumption of {', '.join(names)}: there is none")
-    largest = min((record.codec.largest for record in family), default=LONGEST_CHUNK)
+    largest = min((record.largest_frame for record in family), default=LONGEST_CHUNK)
     _checked_size(fragment_size, largest, resume)
     if STREAMUX in names:
         factories[STREAMUX] = StreamuxPeer(

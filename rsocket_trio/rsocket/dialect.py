@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import attrs
 
 from rsocket_trio.errors import SETUP_ERRORS, ApplicationError, RejectedSetup, RemoteProtocolError, SetupError
+from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.rsocket.codec import Codec
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
 NO_COUNT = bytes(4)
 """A number of items where its flag says that there is none."""
+
+LARGEST_FRAMES: Final = {"u24": LARGEST_FRAME, "u32": 2**31 - 1 - 4}
+"""Bytes of the largest frame, by the framing's length prefix; 32 bits count themselves, and the first is reserved."""
 
 
 class ExtensionRules(Protocol):
@@ -201,6 +205,11 @@ class Dialect:
     def codec(self) -> Codec:
         """The codec of the frames."""
         return self.layout if isinstance(self.layout, Codec) else self.layout()
+
+    @property
+    def largest_frame(self) -> int:
+        """Bytes of the largest frame, its length prefix not counted; known before the codec is loaded."""
+        return LARGEST_FRAMES[self.framing]
 
     @cached_property
     def extensions(self) -> ExtensionRules:

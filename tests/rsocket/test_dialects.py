@@ -241,3 +241,8 @@ def test_clients_and_servers_take_their_ids_from_ranges_of_their_own(dialect: Di
     first = FIRST_IDS.get(dialect.name, (1, 2, 2**31 - 1))
 
     assert (dialect.client_first_id, dialect.server_first_id, dialect.last_id) == first
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=list(DIALECTS))
+def test_the_largest_frame_is_that_of_the_codec(dialect: Dialect) -> None:
+    assert dialect.largest_frame == dialect.codec.largest
