@@ -106,7 +106,7 @@ class RequestQueue:
         session = self._session
         extension = session.extension_entries
         cost = extension.cost(entries) if entries and extension is not None else 1
-        session.check_request(interaction, payload)  # before waiting: the result does not depend on time
+        self._commands.check_request(interaction, payload)  # before waiting: the result does not depend on time
         stream: StreamState = await self._in_turn(
             payload.size, cost, lambda: self._commands.open(interaction, payload, initial_n, entries=entries)
         )
@@ -118,7 +118,7 @@ class RequestQueue:
         self._check_open()
         # A ping needs no permit of a lease.
         leasing = self._session.leasing
-        if (leasing is None or leasing.permits is None) and (self._session.is_full or self._handed):
+        if (leasing is None or leasing.permits is None) and (self._commands.is_full or self._handed):
             await self._in_turn(0, 1, lambda: self._session.ping(token))
         else:
             self._session.ping(token)
@@ -213,7 +213,7 @@ class RequestQueue:
     def _take_permit(self, cost: int) -> bool:
         """Take a permit of the lease, if an id is free. Return whether a new request may go."""
         session = self._session
-        if session.is_full:
+        if self._commands.is_full:
             return False
         permits = session.leasing.permits if session.leasing is not None else None
         return permits is None or permits.take(trio.current_time(), cost)

@@ -60,6 +60,15 @@ class StreamCommands(Protocol):
     A command that the state of the stream forbids raises ``LocalProtocolError`` and changes nothing.
     """
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a new request has to wait until one in flight is over."""
+        ...
+
+    def check_request(self, interaction: Interaction, payload: Payload) -> None:
+        """Raise ``Unsupported``, or ``ValueError``, for a request that the protocol never allows."""
+        ...
+
     def open(
         self,
         interaction: Interaction,
@@ -322,15 +331,6 @@ class Session(Protocol):
     @property
     def opens_at_once(self) -> bool:
         """Whether a new request needs neither a permit nor an id that is in use, and is not refused."""
-        ...
-
-    @property
-    def is_full(self) -> bool:
-        """Whether a new request has to wait until one in flight is over."""
-        ...
-
-    def check_request(self, interaction: Interaction, payload: Payload) -> None:
-        """Raise ``Unsupported``, or ``ValueError``, for a request that the protocol never allows."""
         ...
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:

@@ -37,7 +37,6 @@ from rsocket_trio.mux.events import (
 )
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.retransmission import RetainingOutbox
-from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.connection_frames import ConnectionFrames, EndedByPeer
 from rsocket_trio.rsocket.dialect import Dialect
@@ -147,8 +146,6 @@ class Session:
         "state",
         "table",
     )
-
-    is_full = False
 
     def __init__(
         self,
@@ -319,11 +316,6 @@ class Session:
     def open_streams(self) -> list[Stream]:
         """Return all streams of both sides, as they are now."""
         return self.table.all()
-
-    def check_request(self, interaction: Interaction, payload: Payload) -> None:
-        """Raise ``Unsupported`` where the dialect lacks the interaction."""
-        if interaction not in self.dialect.interactions:
-            raise Unsupported(f"{self.dialect.name} has no {interaction.value}")
 
     def cost(self, entries: tuple[Entry, ...]) -> int:
         """Return the permits that these entries cost. Raise ``Unsupported`` if the dialect has no entries."""

@@ -183,6 +183,9 @@ class StreamSender:
         "positions",
     )
 
+    is_full = False
+    """Whether a new request has to wait for an id: never, because a session without a free one refuses it."""
+
     def __init__(
         self,
         dialect: Dialect,
@@ -214,6 +217,11 @@ class StreamSender:
         self._lone_size = lone_size(self._dialect, fragment_size)
         self._short_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
 
+    def check_request(self, interaction: Interaction, payload: Payload) -> None:
+        """Raise ``Unsupported`` where the dialect lacks the interaction."""
+        if interaction not in self._dialect.interactions:
+            raise Unsupported(f"{self._dialect.name} has no {interaction.value}")
+
     def open(
         self,
         interaction: Interaction,
@@ -224,8 +232,7 @@ class StreamSender:
         entries: tuple[Entry, ...] = (),
     ) -> Stream:
         """Open a stream. Raise ``Unsupported`` if the dialect lacks the interaction or extension entries."""
-        if interaction not in self._dialect.interactions:
-            raise Unsupported(f"{self._dialect.name} has no {interaction.value}")
+        self.check_request(interaction, payload)
         fixed = 0 if initial_n is None else self._dialect.request_n_field
         if self.positions is not None and self._dialect.entries:
             entries = self._dialect.extensions.with_mark(entries)

@@ -70,6 +70,15 @@ class ChunkSender:
         self._layout = layout
         self._most = min(terms.length_cap, self._fragment_size)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a new request has to wait for an id (SMX-FLD-07)."""
+        return self._table.is_full
+
+    def check_request(self, interaction: Interaction, payload: Payload) -> None:
+        """Raise ``Unsupported``, or ``ValueError`` for an empty request, which would be a ping (SMX-MSG-04)."""
+        check(payload, interaction)
+
     def open(
         self,
         interaction: Interaction,

@@ -29,14 +29,12 @@ from rsocket_trio.mux.events import (
     SetupReceived,
 )
 from rsocket_trio.mux.outbox import Outbox
-from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import ChunkReader, HeaderLayout
 from rsocket_trio.streamux.negotiation import NAME, SIZE, Negotiation, Terms
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.receiver import ChunkReceiver
 from rsocket_trio.streamux.request_table import Exchange, RequestTable
-from rsocket_trio.streamux.sender import ChunkSender, check
+from rsocket_trio.streamux.sender import ChunkSender
 from rsocket_trio.terms import Setup
 
 
@@ -228,11 +226,6 @@ class Session:
         return not (self.table.draining or self.table.is_full)
 
     @property
-    def is_full(self) -> bool:
-        """Whether a new request has to wait for an id (SMX-FLD-07)."""
-        return self.table.is_full
-
-    @property
     def is_mid_frame(self) -> bool:
         """Whether a part of a chunk, or of the initialize message, is here and the rest is not."""
         if self._negotiation is not None:
@@ -281,10 +274,6 @@ class Session:
     def open_streams(self) -> list[Exchange]:
         """Return all requests of both sides, as they are now."""
         return self.table.live
-
-    def check_request(self, interaction: Interaction, payload: Payload) -> None:
-        """Raise ``Unsupported``, or ``ValueError`` for an empty request, which would be a ping (SMX-MSG-04)."""
-        check(payload, interaction)
 
     # Bytes of the peer, and the clock
 

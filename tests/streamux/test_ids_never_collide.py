@@ -82,13 +82,13 @@ class TwoSessions(RuleBasedStateMachine):
     @rule(side=SIDES, data=DATA)
     def ask(self, side: str, data: bytes) -> None:
         belief = self.sides[side]
-        if not belief.session.is_full:
+        if not belief.session.commands.is_full:
             belief.asked.append(Asked(belief.session.commands.open(WHOLE, Payload(data)), data))
 
     @rule(side=SIDES, data=st.binary(max_size=3))
     def open_a_channel(self, side: str, data: bytes) -> None:
         belief = self.sides[side]
-        if not belief.session.is_full:
+        if not belief.session.commands.is_full:
             belief.asked.append(Asked(belief.session.commands.open(CHANNEL, Payload(data)), data))
 
     @rule(side=SIDES, pick=PICK, data=DATA, complete=st.booleans())
@@ -129,7 +129,7 @@ class TwoSessions(RuleBasedStateMachine):
     @rule(side=SIDES)
     def ping(self, side: str) -> None:
         belief = self.sides[side]
-        if not belief.session.is_full:
+        if not belief.session.commands.is_full:
             belief.session.ping(belief)
             belief.pings += 1
 

@@ -179,7 +179,7 @@ def test_what_would_be_a_ping_or_a_cancel_is_refused_and_nothing_is_sent() -> No
 def test_a_channel_left_before_its_first_chunk_says_nothing_and_frees_its_id() -> None:
     pair = SessionPair(0, 8)
     channel = pair.client.commands.open(CHANNEL, Payload())
-    assert pair.client.is_full
+    assert pair.client.commands.is_full
 
     pair.client.commands.send_cancel(channel)
 
@@ -298,7 +298,7 @@ def test_a_response_that_crosses_the_cancel_is_dropped_and_unlocks_nothing() -> 
     pair.write(pair.server)
     pair.client.commands.send_cancel(ours)
     assert pair.deliver(pair.server) == []
-    assert pair.client.is_full
+    assert pair.client.commands.is_full
     assert pair.client.receiver.ignored == 1
     with pytest.raises(LocalProtocolError, match="all 1 request ids are in flight"):
         pair.ask(b"q")
@@ -378,7 +378,7 @@ def test_with_all_ids_in_flight_nothing_new_goes_until_one_is_answered(id_bits: 
     pair = SessionPair(id_bits, 8)
     ours = [pair.ask(b"q") for _ in range(1 << id_bits)]
     assert sorted(one.id for one in ours) == list(range(1 << id_bits))
-    assert pair.client.is_full
+    assert pair.client.commands.is_full
     with pytest.raises(LocalProtocolError, match=f"all {1 << id_bits} request ids are in flight"):
         pair.ask(b"one more")
     with pytest.raises(LocalProtocolError, match="are in flight"):
@@ -397,7 +397,7 @@ def test_fewer_requests_than_there_are_ids_may_be_allowed() -> None:
     pair.ask(b"1")
     pair.client.ping("token")
 
-    assert pair.client.is_full
+    assert pair.client.commands.is_full
     with pytest.raises(LocalProtocolError, match="all 2 request ids are in flight"):
         pair.ask(b"3")
 
@@ -423,7 +423,7 @@ def test_the_first_id_is_drawn_from_the_whole_range_and_the_others_follow_it() -
 def test_a_ping_takes_an_id_and_its_ack_gives_it_back() -> None:
     pair = SessionPair(0, 8)
     pair.client.ping("token")
-    assert pair.client.is_full
+    assert pair.client.commands.is_full
 
     assert pair.exchange() == ([Pong("token")], [])
     assert pair.chunks(pair.client) == [Chunk(0, termination=True)]

@@ -212,8 +212,8 @@ def test_a_client_waits_for_the_initialize_message_no_longer_than_for_any_set_up
 def test_both_sides_draw_no_id_before_they_have_met() -> None:
     pair = SessionPair(met=False)
 
-    assert pair.client.is_full
-    assert pair.server.is_full
+    assert pair.client.commands.is_full
+    assert pair.server.commands.is_full
 
 
 # What there is not
