@@ -193,28 +193,31 @@ async def _run_client(
     if not trio.lowlevel.in_trio_run():
         raise no_trio()
     # Invalid options raise when the block begins, and the options are kept no longer than that.
-    end, dial = prepare()
+    factory, dial = prepare()
     del prepare
     error: BaseException | None = None
     async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
-        if end.length_on_messages:
+        if factory.length_on_messages:
             dial = dial_with_lengths(dial)
-        dial = recorded_dial(dial, recording, end.name)
+        dial = recorded_dial(dial, recording, factory.name)
         async with dial() as transport:
-            begun = end.begin(trio.current_time())
+            begun = factory.begin(trio.current_time())
             reconnector = None
-            if begun.resumable is not None and end.resume is not None:
-                reconnector = ResumeDialer(dial, begun.resumable.resume_handshake, end.framing, end.resume)
+            if begun.resumable is not None and factory.resume is not None:
+                reconnector = ResumeDialer(dial, begun.resumable.resume_handshake, factory.framing, factory.resume)
             connection = Connection(begun.session, responder, begun.setup, transport.handshake, reconnector)
-            transport.use_framing(end.framing())
+            transport.use_framing(factory.framing())
             try:
                 async with trio.open_nursery() as nursery:
+                    # Beside the block. A lost connection raises nothing here: the calls that wait raise it.
                     nursery.start_soon(connection.run, transport)
                     try:
                         await connection.wait_for_answer()
                         yield connection
                     except BaseException as exc:
+                        # Kept until the nursery has ended: raised inside it would leave in a group.
                         error = exc
+                    # The nursery now waits for `run`, which writes what is queued, closes and returns.
                     connection.leave()
             except BaseExceptionGroup as group:
                 leaf = only_leaf(group)

@@ -123,6 +123,7 @@ class ReconnectingClient(
                 why = self._why if self._connection is None else ConnectionClosed("the last one drains")
                 await trio.lowlevel.checkpoint()
                 raise ConnectionLost(f"no connection: {why}") from why
+            # `_connect`, `_hand_over`, `_lose` and `_end` wake it; by then the state may have changed again.
             await self._changes.park()
         return connection
 
@@ -132,9 +133,11 @@ class ReconnectingClient(
         """Connect in a loop, until a connection is refused or the task is cancelled."""
         tries = 0
         while True:
+            # Returns when the next connection is due: this one is over, or drains in its own task beside the next.
             held: float = await nursery.start(self._hold_one)
             if self._ended is not None:
                 return
+            # A connection that lived longer than the longest pause was no failed try: begin with short pauses again.
             if held > self._retry.longest_delay:
                 tries = 0
             pause = self._retry.delay(tries, random.random())
@@ -152,12 +155,12 @@ class ReconnectingClient(
         deadline = trio.current_time() + self._retry.answer_seconds
         why: Exception = self._too_late()
         try:
-            with trio.CancelScope(deadline=deadline) as patience:
+            with trio.CancelScope(deadline=deadline) as timeout:
                 terms = await renewed(self._terms)
         except ConnectionLost as error:
             why = _twin(error)
         else:
-            if not patience.cancelled_caught:
+            if not timeout.cancelled_caught:
                 await self._connect(terms, deadline, task_status)
                 return
         self._lose(why, refused=False)
@@ -166,16 +169,17 @@ class ReconnectingClient(
     async def _connect(self, terms: dict[str, Any], deadline: float, task_status: trio.TaskStatus[float]) -> None:
         since = math.inf
         seen: set[str] = set()
-        patience = trio.CancelScope(deadline=deadline)
+        timeout = trio.CancelScope(deadline=deadline)
         why: Exception = self._too_late()
         try:
-            with patience:
+            with timeout:
                 async with open_connection(self._uri, **terms) as connection:
-                    if patience.cancel_called:
+                    if timeout.cancel_called:
                         # It connected in the same scheduler step in which the deadline passed: too late for this try.
                         await trio.lowlevel.checkpoint()
-                    patience.deadline, since = math.inf, trio.current_time()
+                    timeout.deadline, since = math.inf, trio.current_time()
                     connection.on_state(seen.add)
+                    # Requests that wait in `_next` find it when they run, in the order in which they came.
                     self._connection = connection
                     self._changes.wake_all()
                     self._tell("connected")

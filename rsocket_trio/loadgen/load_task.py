@@ -327,7 +327,7 @@ class Driver:
     async def run(self, offsets: Iterator[float]) -> None:
         """Make the load, from now on; ``offsets`` say when requests are due, and are empty in a closed loop.
 
-        Returns when every request was answered, has failed, or was given up.
+        Return when every request was answered, has failed, or was given up.
         """
         self._start = trio.current_time()
         end = self._start + self._plan.warm_up + self._plan.seconds
@@ -336,6 +336,7 @@ class Driver:
                 if self._plan.arrivals == CLOSED:
                     for _ in range(self._plan.bound):
                         nursery.start_soon(self._ask_again_and_again, end)
+                # `stop` cancels this scope; the requests under way then have `STOPPING` seconds.
                 with self._arriving:
                     await self._arrive(offsets, nursery)
                     await trio.sleep_until(end)
@@ -360,6 +361,7 @@ class Driver:
             burst += 1
             self._recorder.count(offset, measures.DUE)
             if self._busy < self._plan.bound:
+                # Counted here, not when the task runs: a burst is begun before any of its tasks gets its turn.
                 self._busy += 1
                 nursery.start_soon(self._serve, offset)
             else:

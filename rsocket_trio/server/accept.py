@@ -146,6 +146,7 @@ class Server:
             try:
                 yield
             finally:
+                # The block ended with the last connection, so no deadline is left to watch.
                 minding.cancel()
 
     async def run_until_cancelled(self, grace: float, ended: trio.Event | None = None) -> None:
@@ -153,9 +154,12 @@ class Server:
         try:
             await (trio.Event() if ended is None else ended).wait()
         finally:
+            # Before the first await: a connection whose first frame arrives from now on is not begun (see `run`).
             self.draining = True
             if self.sessions is not None:
                 self.sessions.close()
+            # Shielded, as mostly a cancellation brought us here. Each drain ends by itself after `grace` seconds. The
+            # connections run in other tasks, which leave the set as they end: iterate over a copy.
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
                     for connection in list(self.connections):

@@ -150,12 +150,14 @@ async def serve_here(
             try:
                 async with server.sharing_deadlines(), trio.open_nursery() as nursery:
                     accepting = await nursery.start(_accept, listeners, server, nursery)
-                    lingered: trio.Event | None = None
+                    retired: trio.Event | None = None
                     if retiring is not None:
-                        lingered = trio.Event()
-                        nursery.start_soon(_retire, retiring, accepting, lingered)
+                        retired = trio.Event()
+                        nursery.start_soon(_retire, retiring, accepting, retired)
+                    # From here a cancellation of the caller means: stop accepting, drain, and return.
                     task_status.started([listener.uri for listener in listeners])
-                    await server.run_until_cancelled(options["grace"], lingered)
+                    await server.run_until_cancelled(options["grace"], retired)
+                    # All connections are closed: only the tasks that accept are left to cancel.
                     nursery.cancel_scope.cancel()
             except BaseExceptionGroup as group:
                 leaf = only_leaf(group)
@@ -175,11 +177,13 @@ async def _accept(
         task_status.started(nursery.cancel_scope)
 
 
-async def _retire(retiring: trio.Event, accepting: trio.CancelScope, lingered: trio.Event) -> None:
+async def _retire(retiring: trio.Event, accepting: trio.CancelScope, retired: trio.Event) -> None:
     await retiring.wait()
+    # The supervisor's sockets stay open and other workers accept from them: no client is refused.
     accepting.cancel()
+    # A client that was accepted just now has not asked for anything yet: give it time to do so.
     await trio.sleep(RETIRE_DELAY)
-    lingered.set()
+    retired.set()
 
 
 async def serve_inherited(

@@ -241,6 +241,7 @@ class BoundListener(trio.abc.AsyncResource):
                 except OSError as error:
                     await self.shortage.wait(self.uri, error)
                 else:
+                    # No checkpoint between accept and here: a cancellation can't drop a connection that was accepted.
                     tasks.start_soon(handler, Accepted(self.endpoint, stream, self._ssl_context, self._origins))
 
     async def aclose(self) -> None:

@@ -158,6 +158,7 @@ async def _start_generation(nursery: trio.Nursery, start: StartMessage, workers:
             starting.cancel_scope.cancel()
 
     try:
+        # The slots run in the server's nursery and outlive this one, which ends when each has a worker that serves.
         async with trio.open_nursery() as starting:
             for _ in range(workers):
                 starting.start_soon(fill)
@@ -212,6 +213,7 @@ class Slot:
                     if not served:
                         served = True
                         task_status.started()
+                    # Either the worker dies and gets a successor, or SIGHUP has started a new generation.
                     await _first_of(child.process.wait, self.retired.wait)
                     if child.process.returncode is None:
                         await child.retire(RETIRE_DELAY)

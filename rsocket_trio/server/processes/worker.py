@@ -27,7 +27,7 @@ from rsocket_trio.server.stopping import Stop
 logger = logging.getLogger("rsocket_trio")
 
 
-class Superior:
+class SupervisorLink:
     """The supervisor, as a worker sees it: one thread listens to it, whatever the worker itself is busy with."""
 
     def __init__(self, control: socket.socket, grace: float) -> None:
@@ -56,6 +56,7 @@ class Superior:
             with self._lock:
                 act = self._on_retire if word == RETIRE else self._on_drain
             if act is None:
+                # Nothing is served yet, and the main thread may be in an import that takes long.
                 os._exit(0)
             drains = drains or word == DRAIN
             act()
@@ -87,19 +88,19 @@ def main() -> None:
     for descriptor in start.descriptors:
         # A process that a handler starts must not keep the port.
         os.set_inheritable(descriptor, False)
-    superior = Superior(control, start.grace)
+    supervisor = SupervisorLink(control, start.grace)
     try:
         work = partial(decode_run(start.run), find_responder(start.name), start.inherited)
     except Exception as error:
         # The imported modules may raise any exception.
-        superior.report(failure(error))
+        supervisor.report(failure(error))
         sys.exit(1)
     failures: list[Exception] = []
     with Stop() as stop:
         # A signal to this one process lets it drain; the supervisor starts a successor.
-        trio.run(stop.run, partial(_work, work, superior, failures.append))
+        trio.run(stop.run, partial(_work, work, supervisor, failures.append))
     if failures:
-        superior.report(failure(failures[0]))
+        supervisor.report(failure(failures[0]))
         sys.exit(1)
 
 
@@ -111,7 +112,9 @@ def failure(error: Exception) -> dict[str, str]:
     return {"failed": f"{type(error).__name__}: {error}", "kind": ""}
 
 
-async def _work(work: Callable[..., Any], superior: Superior, on_failure: Callable[[Exception], object]) -> None:
+async def _work(
+    work: Callable[..., Any], supervisor: SupervisorLink, on_failure: Callable[[Exception], object]
+) -> None:
     """Serve until told to go; report an error that kept it from starting."""
     retiring = trio.Event()
     token = trio.lowlevel.current_trio_token()
@@ -123,7 +126,7 @@ async def _work(work: Callable[..., Any], superior: Superior, on_failure: Callab
             except trio.RunFinishedError:
                 return
 
-        superior.obey(partial(soon, retiring.set), partial(soon, nursery.cancel_scope.cancel))
+        supervisor.obey(partial(soon, retiring.set), partial(soon, nursery.cancel_scope.cancel))
         nursery.start_soon(_leave_hangups)
         try:
             await nursery.start(_work_and_leave, work, retiring, nursery.cancel_scope)
@@ -131,7 +134,7 @@ async def _work(work: Callable[..., Any], superior: Superior, on_failure: Callab
             on_failure(error)
             nursery.cancel_scope.cancel()
         else:
-            superior.report({})
+            supervisor.report({})
 
 
 async def _work_and_leave(
