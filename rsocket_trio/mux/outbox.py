@@ -170,9 +170,11 @@ class Outbox:
 
         Small ones need not wait for large ones to leave.
         """
-        size = item if isinstance(item, int) else len(item.data) if item.metadata is None else item.size
         small = self.small_size + self.entries * ENTRY_OVERHEAD
         waiting = small + self.bulk_size
+        if waiting < self._limit and self._shared is None:
+            return True  # whatever its size
+        size = item if isinstance(item, int) else item.size
         if waiting >= self._limit and (size > SMALL or small >= self._limit):
             return False
         return self._shared is None or self._has_shared_room(size, waiting)
