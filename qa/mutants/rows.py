@@ -24,8 +24,8 @@ CREDIT = ("tests/mux/test_flow_control.py", "tests/connection/test_streams.py")
 STORE = ("tests/mux/test_retransmission.py",)
 RESUME = (
     *STORE,
-    "tests/rsocket/test_resumption.py",
-    "tests/rsocket/test_resumption_limits.py",
+    "tests/rsocket/test_resume_handshake.py",
+    "tests/rsocket/test_resume_positions.py",
     "tests/conformance/rsocket_1_0/test_resume_server.py",
 )
 STREAMS = ("tests/rsocket/test_session_streams.py", "tests/conformance/rsocket_1_0/test_streams.py")
@@ -38,7 +38,7 @@ CANCELS = (
 OUTBOX = ("tests/mux/test_outbox.py", "tests/connection/test_link_at_once.py")
 LEDGER = ("tests/replay/test_ledgers.py",)
 SEGMENTS = ("tests/replay/test_segments.py",)
-PARTS = ("tests/rsocket/test_parts.py",)
+PARTS = ("tests/rsocket/test_fast_path_fragments.py",)
 FAILURES = ("tests/connection/test_failures.py", "tests/connection/test_fault_log.py")
 DECORATED = ("tests/connection/test_decorated.py",)
 MUTANTS = (
@@ -217,7 +217,7 @@ MUTANTS = (
         "Session.restart",
         "if self.has_announced:",
         "if self.has_announced and not self.can_resume:",
-        ("tests/rsocket/test_resumption_limits.py", "tests/conformance/rsocket_1_0/test_resume_transports.py"),
+        ("tests/rsocket/test_resume_positions.py", "tests/conformance/rsocket_1_0/test_resume_transports.py"),
     ),
     # Waiting and leaving
     # No peer can see the next one today: who leaves for good keeps nothing any more, so that no queue waits for room.

@@ -35,7 +35,7 @@ class Undecided(enum.Enum):
 UNDECIDED: Final = Undecided.UNDECIDED
 
 
-class _Standing(enum.Enum):
+class _Match(enum.Enum):
     """The result of comparing a signature with the bytes so far."""
 
     OPEN = enum.auto()
@@ -77,21 +77,21 @@ class _Signature:
             return int.from_bytes(data[:4], "big") if len(data) >= 4 else None
         return 3 + int.from_bytes(data[:3], "big") if len(data) >= 3 else None
 
-    def compare(self, data: bytes, *, message: bool, ended: bool) -> _Standing:
+    def compare(self, data: bytes, *, message: bool, ended: bool) -> _Match:
         if message:
             data = self.framed(data)
         end = self.end(data)
         if end is not None and end < self.size:
-            return _Standing.REFUTED  # The frame ends before the last byte that decides; what follows is another one.
+            return _Match.REFUTED  # The frame ends before the last byte that decides; what follows is another one.
         missing = False
         for index, mask, wanted, has in self.clues:
             if index >= len(data):
                 missing = True
             elif (data[index] & mask == wanted) is not has:
-                return _Standing.REFUTED
+                return _Match.REFUTED
         if not missing:
-            return _Standing.FITS
-        return _Standing.REFUTED if ended else _Standing.OPEN
+            return _Match.FITS
+        return _Match.REFUTED if ended else _Match.OPEN
 
 
 def _clues(drawn: str) -> Iterator[tuple[int, int, int, bool]]:
@@ -193,9 +193,9 @@ def _first_that_fits(
     if not data and not ended:
         return UNDECIDED
     for signature in signatures:
-        standing = signature.compare(data, message=message, ended=ended)
-        if standing is _Standing.FITS:
+        match = signature.compare(data, message=message, ended=ended)
+        if match is _Match.FITS:
             return signature.dialect
-        if standing is _Standing.OPEN:
+        if match is _Match.OPEN:
             return UNDECIDED
     return None

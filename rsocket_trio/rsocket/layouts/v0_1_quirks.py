@@ -124,7 +124,7 @@ def codec(quirks: frozenset[str] = frozenset()) -> Codec:
 
 
 @functools.cache
-def flagging_counts(plain: Codec) -> Codec:
+def flagging_counts(known: Codec) -> Codec:
     """Return a codec of this layout that flags every count: Go reads none without its flag."""
-    rows = [plain.row(number) for number in (REQUEST_STREAM, REQUEST_SUB)]
-    return plain.replacing(*(with_count_flag(row) for row in rows if row is not None))
+    rows = [known.row(number) for number in (REQUEST_STREAM, REQUEST_SUB)]
+    return known.replacing(*(with_count_flag(row) for row in rows if row is not None))

@@ -32,7 +32,7 @@ NUMBERED: Final = (Interaction.REQUEST_STREAM, Interaction.REQUEST_CHANNEL)
 
 
 class Lockstep:
-    """Two servers that hear the same, one of them with the short cut and one without."""
+    """Two servers that hear the same, one of them with the fast path and one without."""
 
     def __init__(self, dialect: Dialect, limits: Limits) -> None:
         self.dialect = dialect

@@ -70,6 +70,44 @@ def test_requests_are_written_as_their_frames_are(dialect: Dialect, interaction:
 
 
 @DIALECTS
+@pytest.mark.parametrize("metadata", [b"", b"m", bytes(70_000)], ids=["empty", "short", "long"])
+def test_with_metadata_they_are_written_and_read_as_their_frames_are(dialect: Dialect, metadata: bytes) -> None:
+    pair, asked, answering = streaming(dialect)
+    pair.server.commands.send_item(answering, Payload(b"first"))
+    pair.exchange()
+
+    pair.server.commands.send_item(answering, Payload(b"a", metadata))
+    pair.server.commands.send_item(answering, Payload(b"", metadata), complete=True)
+    frames = [whole(frame) for frame in pair.server.outbox.take(10**6)]
+
+    if len(metadata) < 64:
+        assert frames == [
+            dialect.codec.encode(PayloadFrame(answering.id, Payload(b"a", metadata), True, False, False)),
+            dialect.codec.encode(PayloadFrame(answering.id, Payload(b"", metadata), True, True, False)),
+        ]
+    assert pair.client.receive(frames, 0.0) == [
+        ItemReceived(asked, Payload(b"a", metadata), False),
+        ItemReceived(asked, Payload(b"", metadata), True),
+    ]
+
+
+@DIALECTS
+def test_metadata_that_does_not_fit_means_the_same_either_way(dialect: Dialect) -> None:
+    told = []
+    for is_fast in (True, False):
+        pair, _, answering = streaming(dialect)
+        pair.server.commands.send_item(answering, Payload(b"first"))
+        pair.exchange()
+        whole_frame = dialect.codec.encode(PayloadFrame(answering.id, Payload(b"", b"m" * 9), True, False, False))
+        if not is_fast:
+            pair.client.patterns = None
+        events = pair.client.receive([whole_frame[:size] for size in range(1, len(whole_frame))], 0.0)
+        told.append(([*map(said, one_by_one(events))], [whole(frame) for frame in pair.client.outbox.take()]))
+
+    assert told[0] == told[1]
+
+
+@DIALECTS
 def test_those_of_one_read_come_together(dialect: Dialect) -> None:
     pair, asked, answering = streaming(dialect)
     pair.server.commands.send_item(answering, Payload(b"first"))  # shows that the server lets the client in
