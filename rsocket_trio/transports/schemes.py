@@ -82,18 +82,18 @@ class Scheme:
     name: str
     """The word before ``://``; other ``spellings`` mean the same."""
     parse: Callable[[str, str, str], Endpoint]
-    """Returns the endpoint of a URI; gets the URI, the name, and what stands behind ``://``. Raises ``ValueError``."""
+    """Return the endpoint of a URI. Called with the URI, the name, and the text behind ``://``. Raise ``ValueError``."""
     write: Callable[[Endpoint], str]
-    """Returns what stands behind ``://``."""
+    """Return the text behind ``://``."""
     dial: Callable[[Endpoint], Awaitable[Carrier]]
-    """Connects. Raises ``OSError``."""
+    """Connect. Raise ``OSError``."""
     listen: Callable[[Endpoint, ListenOptions], Awaitable[tuple[Endpoint, Sequence[AnyListener]]]]
-    """Binds. Returns the endpoint that clients connect to, with the port that was bound, and the listeners.
+    """Bind. Return the endpoint that clients connect to, with the port that was bound, and the listeners.
 
-    Raises ``OSError``.
+    Raise ``OSError``.
     """
     peer: Callable[[Endpoint, Any], str] = lambda endpoint, stream: str(endpoint)
-    """Returns the text of the peer's address, for the handshake of a stream."""
+    """Return the text of the peer's address, for the handshake of a stream."""
     spellings: tuple[str, ...] = ()
     default_port: int = 0
     uses_tls: bool = False
