@@ -82,7 +82,7 @@ class Scheme:
     name: str
     """The word before ``://``; other ``spellings`` mean the same."""
     parse: Callable[[str, str, str], Endpoint]
-    """Return the endpoint of a URI. Called with the URI, the name, and the text behind ``://``. Raise ``ValueError``."""
+    """Return the endpoint of a URI. Arguments: the URI, the name, the text behind ``://``. Raise ``ValueError``."""
     write: Callable[[Endpoint], str]
     """Return the text behind ``://``."""
     dial: Callable[[Endpoint], Awaitable[Carrier]]
