@@ -1,4 +1,4 @@
-"""Where Spark looks for data sources by itself: in top-level modules whose names begin with ``pyspark_``."""
+"""Lets Spark find the data source by itself: it searches top-level modules whose names begin with ``pyspark_``."""
 
 from __future__ import annotations
 
