@@ -117,6 +117,7 @@ class Deadlines:
 
     def stop(self) -> None:
         """Ring no more: the task ends, if it waits for a deadline, now."""
+        # The task runs once more and ends by itself, which is cheaper than to be cancelled.
         self._stopped = True
         task, self._task = self._task, None
         if task is not None:

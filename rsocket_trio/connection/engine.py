@@ -240,6 +240,8 @@ class Engine:
         One flag tells whether anything is unusual; the session, the queue of requests and the end of the connection
         set it, and ``_attend`` clears it.
         """
+        # All frames of a read become events before any is acted on, and nothing here awaits: no other task runs between
+        # the first frame of a read and the last.
         self._act(self._receive(frames, trio.current_time()))
         outbox, budget = self._outbox, self.receive_budget
         if self.session.attention or budget.size > budget.pause_above:
@@ -650,6 +652,7 @@ class Engine:
                     timeout.lift()
                     link = Link(resumed.transport, self.session, self, resumed.frames)
                     if self.is_suspended and self.ended is None:
+                        # From here on what is queued wakes the new link's send task again.
                         self.is_suspended = False
                         self.link = link
                         self.timer.reset()
@@ -728,6 +731,7 @@ class Engine:
         """End the connection: waiting calls raise the error, handlers are cancelled, the link closes."""
         if self.ended is not None:
             return
+        # First, so that every task that is woken below finds the reason when it runs.
         self.ended = error
         self.timer.stop()
         self.session.close(error)
@@ -743,12 +747,15 @@ class Engine:
             self.workers.end(calls, error)
         self.faults.limit_reports()
         self.receive_budget.clear()
+        # Tasks that wait for room, a permit or the end itself look again; those of streams were woken by their owners.
         self._wake_waiters()
         for ping in self.pings:
             ping.set()
         if self._resume_scope is not None and self.is_suspended:
+            # No transport: the task of ``run`` waits for the next one, in this scope.
             self._resume_scope.cancel()
         else:
+            # The receive task stops; queued frames still leave, then the task of ``run`` goes on.
             self.link.stop()
         self.notify_state()
 

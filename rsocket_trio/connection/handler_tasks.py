@@ -308,6 +308,7 @@ class Workers:
             worker = self._idle.pop()
             task = worker.task
             assert task is not None
+            # Given before the task runs: a cancel that comes in between finds the call, which never begins then.
             worker.call = call
             self._coming += 1
             # A parked task takes its next step in whatever context it has then.

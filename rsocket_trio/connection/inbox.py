@@ -109,6 +109,7 @@ class ReceiveBudget:
         if self._resume is not None and self.size <= self.pause_above:
             self._resume()
         if self._deferred and self.size <= self._limit:
+            # Replaced first: an inbox whose turn makes the sum too large again defers anew.
             deferred, self._deferred = self._deferred, {}
             for inbox in deferred:
                 inbox.top_up()
@@ -290,6 +291,7 @@ class Inbox:
             self._raise_end()
 
     def _wake(self) -> None:
+        # Several items may come before the reader runs: a task may be rescheduled once only.
         if self._reader is not None and not self._woken:
             self._woken = True
             trio.lowlevel.reschedule(self._reader)

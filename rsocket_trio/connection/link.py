@@ -181,6 +181,7 @@ class Link:
         """Wake the send task, or start it, after something was put into the outbox."""
         writer = self._writer
         if writer is not None:
+            # Forgotten at once: of several tasks that wake it in one step, only the first reschedules it.
             self._writer = None
             self.is_awake = True
             trio.lowlevel.reschedule(writer)
@@ -204,6 +205,7 @@ class Link:
         if send_at_once is None:
             self.wake()
             return
+        # No send task runs, so this task is the only writer for as long as it does not await.
         self._at_once -= 1
         frames = self._outbox.take()
         if not frames:

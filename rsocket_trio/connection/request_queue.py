@@ -151,6 +151,8 @@ class RequestQueue:
         if first is None or self._handed or not self._outbox.has_room(0):
             return  # one at a time: of two tasks woken together either may run first
         if self._take_permit(first.size):
+            # The permit is taken here and handed over: ``wake_one`` gives it for certain, even to a task that is
+            # cancelled before it runs, and no other task takes one until that task has run.
             self._handed = True
             self._line.wake_one(True)
 
@@ -163,6 +165,7 @@ class RequestQueue:
                 room.wake_for(self._session.limits.outbox_size - outbox.size)
             else:
                 room.wake_all()
+        # Tasks in line wait for room as well: theirs is looked for once those that have a permit were woken.
         self.grant_next()
 
     def wake_all(self) -> None:

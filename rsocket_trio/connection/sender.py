@@ -115,6 +115,7 @@ class Sender:
         if self._parking is not None:
             self._parking.wake_all()
         if self._wants_room and not self._stream.open & SENDING:
+            # These wait among all that want room, which a write may never make: their stream is over now.
             for task in tuple(self._wants_room):
                 self._port.request_queue.wake_task(task)
 

@@ -384,6 +384,7 @@ class PendingResponse(StreamObserver):
 
     def abort(self, _: object) -> trio.lowlevel.Abort:
         """Cancel the request, because its task was cancelled."""
+        # Trio may call this in the middle of a dispatch: it only appends to the outbox and never raises.
         self._stream.owner = None
         self._port.cancel_stream(self._stream)
         return trio.lowlevel.Abort.SUCCEEDED
