@@ -152,8 +152,8 @@ MUTANTS = (
     Mutant(
         "the oldest frame is not sent again",
         "RetainingOutbox.send_again",
-        "self._again = deque(self.store.kept())",
-        "self._again = deque(self.store.kept()[1:])",
+        "self._resending = deque(self.store.kept())",
+        "self._resending = deque(self.store.kept()[1:])",
         RESUME,
     ),
     Mutant(

@@ -332,8 +332,8 @@ class Outbox:
                     self.small_size -= size
                 else:
                     self.bulk_size -= size
-                rest = queue.tail
-                queue.head = rest.popleft() if rest else None
+                tail = queue.tail
+                queue.head = tail.popleft() if tail else None
             else:
                 size = entry.next_size  # type: ignore[union-attr]
                 if (total and total + size > limit) or (room is not None and total + size > room):
@@ -384,12 +384,12 @@ class Outbox:
 
     def _take_run(self, queue: StreamQueue, frames: list[EncodedFrame], total: int, limit: int) -> int:
         """Take small entries of the only queue that waits, all but the last one. Return the bytes taken in all."""
-        rest, entry, before, taken = queue.tail, queue.head, total, len(frames)
-        assert rest is not None
-        while rest and type(entry) is bytes and (size := len(entry)) <= SMALL and total + size <= limit:
+        tail, entry, before, taken = queue.tail, queue.head, total, len(frames)
+        assert tail is not None
+        while tail and type(entry) is bytes and (size := len(entry)) <= SMALL and total + size <= limit:
             frames.append(entry)
             total += size
-            entry = rest.popleft()
+            entry = tail.popleft()
         queue.head = entry
         queue.left = True
         self.small_size -= total - before

@@ -265,11 +265,11 @@ class RetainingOutbox(Outbox):
     """
 
     __slots__ = (
-        "_again",
         "_half_full",
         "_is_tracked",
         "_leaves",
         "_overflow",
+        "_resending",
         "_shared",
         "_sharer",
         "_signals",
@@ -293,7 +293,7 @@ class RetainingOutbox(Outbox):
         self._half_full = half_full
         self._overflow = overflow
         self._signals: deque[bytes] = deque()
-        self._again: deque[Kept] = deque()
+        self._resending: deque[Kept] = deque()
         self.asked = False
         self.is_stalled = False
         self.store: FrameStore | None = None
@@ -303,7 +303,7 @@ class RetainingOutbox(Outbox):
         self._sharer: Sharer | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._signals or self._again) or super().__bool__()
+        return bool(self._signals or self._resending) or super().__bool__()
 
     def retain(self, limit: int, keeper: Keeper | None = None) -> None:
         """Keep the frames that leave from now on, up to ``limit`` bytes. A ``keeper`` replaces ``is_tracked``."""
@@ -382,7 +382,7 @@ class RetainingOutbox(Outbox):
 
     def discard_queues(self) -> None:
         """Drop the waiting frames of all queues, and those that were to be sent again."""
-        self._again.clear()
+        self._resending.clear()
         super().discard_queues()
 
     def clear(self) -> None:
@@ -402,7 +402,7 @@ class RetainingOutbox(Outbox):
         self._look()
         if first is not None:
             self._signals.append(first)
-        self._again = deque(self.store.kept())
+        self._resending = deque(self.store.kept())
         self.has_urgent = True
         self.asked = self.is_stalled = False
 
@@ -430,21 +430,21 @@ class RetainingOutbox(Outbox):
             return []
         frames: list[EncodedFrame] = []
         total = 0
-        signals, again = self._signals, self._again
-        if signals or again:
+        signals, resending = self._signals, self._resending
+        if signals or resending:
             self.mark_unacknowledged()
         while signals and total < limit:
             signal = signals.popleft()
             frames.append(signal)
             total += len(signal)
-        while again and total < limit:
-            kept_frame = again.popleft()
+        while resending and total < limit:
+            kept_frame = resending.popleft()
             if isinstance(kept_frame, Run):
-                again.extendleft(reversed(list(kept_frame.frames())))
+                resending.extendleft(reversed(list(kept_frame.frames())))
                 continue
             frames.append(kept_frame)
             total += len(kept_frame)
-        if again or total >= limit:
+        if resending or total >= limit:
             return frames
         if store is None:
             return frames + super().take(limit - total)

@@ -222,5 +222,5 @@ async def test_what_is_sent_again_still_goes_out_when_its_sender_leaves(autojump
 def kept(outbox: Any) -> int:
     """Bytes that an outbox refers to."""
     store = outbox.store
-    frames = [*outbox._again, *(store.kept() if store is not None else ())]
+    frames = [*outbox._resending, *(store.kept() if store is not None else ())]
     return sum(map(len, frames)) + int(outbox.size)

@@ -181,7 +181,7 @@ class Walk:
             for waiting in self.waiting.values():
                 if frame in waiting:
                     assert waiting.popleft() == frame, "out of the order of its queue"
-        if limit == WRITE_SIZE and not self.outbox._again:
+        if limit == WRITE_SIZE and not self.outbox._resending:
             assert set(self.promised) <= set(self.others_arrived)
             self.promised.clear()
         assert self.store.size <= self.limit
