@@ -93,7 +93,7 @@ class Leases:
         self.permits = Permits() if client or not implicit else None
         self.granted = Permits(CROSSING) if not client or not implicit else None
 
-    def admits(self, now: float, cost: int) -> bool:
+    def take(self, now: float, cost: int) -> bool:
         """Use ``cost`` permits of this side's lease for a request of the peer. Return ``False`` if fewer are left."""
         return self.granted is None or self.granted.take(now, cost)
 

@@ -361,7 +361,7 @@ class Session:
             if grants and not self.dialect.implicit_lease:
                 self.grant(UNLIMITED_LEASE, now)  # RS10-CON-11
 
-    def _is_answer(self, handshake: ClientHandshake, data: bytes) -> bool:
+    def _take_answer(self, handshake: ClientHandshake, data: bytes) -> bool:
         """Take the server's answer to the SETUP. Return ``False`` for another frame, which may come before it."""
         frame = handshake.answer(data)
         if frame is None:
@@ -442,7 +442,7 @@ class Session:
         """Take or hold a frame that came before the session is open. Return whether it is still to be processed."""
         handshake = self._handshake
         if isinstance(handshake, ClientHandshake):
-            return not self._is_answer(handshake, data)
+            return not self._take_answer(handshake, data)
         if handshake is None:
             return False  # it is over, or was never started
         if self.state is State.NEW:

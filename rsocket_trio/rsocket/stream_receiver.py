@@ -101,7 +101,7 @@ class StreamReceiver:
         live = self.table.theirs.get(frame.stream_id)
         if live is not None:
             self._repeated_request(live, frame)
-        elif self.table.late and self.table.is_late(frame):
+        elif self.table.late and self.table.take_late(frame):
             self.ignored += 1
         else:
             self.take_request(frame.stream_id, frame.interaction, frame.payload, frame)
@@ -120,7 +120,7 @@ class StreamReceiver:
             return
         if table.learns:
             table.learn(stream_id)
-        refusal = self._refusal(interaction, frame)
+        refusal = self._admit(interaction, frame)
         if refusal is not None:
             self._refuse_request(stream_id, interaction, frame, refusal)
             return
@@ -231,8 +231,8 @@ class StreamReceiver:
             reason = f"the peer's ids are {self.table.peers_parity}" if stream_id else "that is the connection"
         self.events.append(PeerFault(f"a request on stream {stream_id} is ignored: {reason}", ignored=True))
 
-    def _refusal(self, interaction: Interaction, frame: RequestFrame | None) -> tuple[int, str] | None:
-        """Decide on a new request of the peer: return the code and text that refuse it, or ``None``.
+    def _admit(self, interaction: Interaction, frame: RequestFrame | None) -> tuple[int, str] | None:
+        """Admit a new request of the peer. Return the code and text that refuse it, ``None`` if it is admitted.
 
         With leases an admitted request uses its permits.
         """
@@ -249,7 +249,7 @@ class StreamReceiver:
             if self.dialect.extensions.misdirected(frame.extensions):
                 return REJECTED, "a broker's address is unicast, multicast or shard"
             cost = self.dialect.extensions.cost_of(frame.extensions)
-        if self.leases is not None and not self.leases.admits(self.now, cost):
+        if self.leases is not None and not self.leases.take(self.now, cost):
             return REJECTED, self.dialect.lease_refusal
         return None
 

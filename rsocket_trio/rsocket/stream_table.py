@@ -192,8 +192,8 @@ class StreamTable:
                 del self.late[next(iter(self.late))]
             self.late[stream_id] = interaction
 
-    def is_late(self, frame: RequestFrame) -> bool:
-        """Whether a request frame belongs to such a stream, rather than to a new one on its id."""
+    def take_late(self, frame: RequestFrame) -> bool:
+        """Take a request frame of such a stream, and forget it with the last. Return ``False`` for a new stream."""
         interaction = self.late.get(frame.stream_id)
         if interaction is None:
             return False
