@@ -318,11 +318,16 @@ class Engine:
             self.receive_budget.pause_reading(self._on_readers_progress)
             self.timer.reset()  # the check for readers that take nothing may be due before the next deadline
         else:
-            self.receive_budget.resume_reading()  # what else reading pauses for is the peer's doing
+            self.receive_budget.resume_reading()  # readers have no part in what reading pauses for
 
     def resume_reading(self) -> None:
         """Reading goes on, and pauses again at the whole limit."""
         self.receive_budget.resume_reading()
+
+    def reconsider_pause(self) -> None:
+        """Have the link read on if nothing is left that reading pauses for: a handler let go of its request."""
+        if not self.is_congested:
+            self.link.resume()
 
     def _on_readers_progress(self) -> None:
         """Resume reading. Frames of the peer stayed unread meanwhile, so it was not silent."""

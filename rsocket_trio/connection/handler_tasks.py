@@ -12,6 +12,7 @@ import trio
 
 from rsocket_trio.connection.fault_log import is_failure, only_leaf
 from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.connection.request_queue import Wakeable
 from rsocket_trio.connection.sender import Sender
 from rsocket_trio.connection.stream_port import StreamPort
 from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, StreamObserver
@@ -142,10 +143,28 @@ class HandlerCall(StreamObserver):
             self.sender.on_credit()
 
 
+class Pausable(Wakeable, Protocol):
+    """The part of a link that handlers see."""
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether nothing is read."""
+        ...
+
+
 class HandlerPort(StreamPort, Protocol):
     """The side of a connection that the tasks of handlers see."""
 
     workers: Workers
+
+    @property
+    def link(self) -> Pausable:
+        """The link of the current transport."""
+        ...
+
+    def reconsider_pause(self) -> None:
+        """Have the link read on if nothing is left that reading pauses for."""
+        ...
 
 
 class Unfinished:
@@ -473,3 +492,6 @@ class Workers:
         if call in self._detached:
             del self._detached[call]
             self._done.wake_all()
+        if self._port.link.is_paused:
+            # The answer may stay in the outbox until something is read, and its request counts no more.
+            self._port.reconsider_pause()

@@ -93,7 +93,7 @@ class NoLink:
 
     __slots__ = ("_grown",)
 
-    is_awake = has_unread = False
+    is_awake = is_paused = has_unread = False
 
     def __init__(self, grown: Callable[[], object] | None = None) -> None:
         self._grown = grown
@@ -120,7 +120,7 @@ class Link:
 
     The send task, where there is one, is the only writer. It begins when there is more to send than a few writes,
     and goes when there was nothing for long: ``on_idle``. While it ``is_awake`` it finds by itself what is put into the
-    outbox.
+    outbox. While the link ``is_paused`` it reads nothing, and ``resume`` makes it look again.
     """
 
     __slots__ = (
@@ -134,7 +134,6 @@ class Link:
         "_nursery",
         "_outbox",
         "_owner",
-        "_paused",
         "_progress_seen",
         "_reading",
         "_reads",
@@ -148,6 +147,7 @@ class Link:
         "_writes",
         "_writing",
         "is_awake",
+        "is_paused",
     )
 
     def __init__(
@@ -174,7 +174,7 @@ class Link:
         self._at_once = DIRECT_WRITES
         self._unfinished = False
         self._reads = self._progress_seen = 0
-        self._paused = False
+        self.is_paused = False
         self._stall_since: float | None = None
 
     def wake(self) -> None:
@@ -239,7 +239,7 @@ class Link:
 
     def stalled_for(self, now: float) -> float:
         """Seconds that half a frame, or a pause of reading, has lasted, as seen from one call to the next."""
-        stalled = self._paused or self._transport.mid_frame or self._owner.is_mid_frame
+        stalled = self.is_paused or self._transport.mid_frame or self._owner.is_mid_frame
         progress = self._reads + self._owner.progress
         if not stalled or self._stall_since is None or progress != self._progress_seen:
             self._stall_since = now
@@ -328,12 +328,13 @@ class Link:
             if owner.is_stuck:
                 self._lose("the store is full, and what would empty it is behind more than may be answered", None)
                 return False
-            self._paused = True
+            self.is_paused = True
             owner.pause_reading()
-            # Woken by ``resume``, once readers made room, and by every write: replies may have left.
+            # Woken by ``resume``, once readers made room or handlers let go of requests, and by every write: replies
+            # may have left. A write alone would not do: the peer may take it only after this side has read.
             await self._drained.park()
-        if self._paused:
-            self._paused = False
+        if self.is_paused:
+            self.is_paused = False
             owner.resume_reading()
         return not self._lost and not owner.is_over
 

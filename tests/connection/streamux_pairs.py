@@ -86,6 +86,7 @@ async def streamux_pair(
     client: StreamuxOptions | None = None,
     server: StreamuxOptions | None = None,
     limits: Limits = LIMITS,
+    server_limits: Limits | None = None,
     bounded: bool = False,
     settled: bool = True,
     fragment_size: int = FRAGMENT_SIZE,
@@ -95,7 +96,9 @@ async def streamux_pair(
     client_wire, server_wire = Recorded(ours), Recorded(theirs)
     serving = Server(
         responder or Responder(),
-        serve_options(dialects=[STREAMUX], limits=limits, fragment_size=fragment_size, streamux=server),
+        serve_options(
+            dialects=[STREAMUX], limits=server_limits or limits, fragment_size=fragment_size, streamux=server
+        ),
     )
     error: BaseException | None = None
     async with trio.open_nursery() as nursery:

@@ -144,6 +144,34 @@ async def test_handlers_that_hold_too_much_for_too_long_lose_the_connection_and_
     assert "reading was paused for 90 s" in caplog.text
 
 
+async def test_reading_goes_on_once_handlers_let_go_of_requests_though_no_answer_can_leave(
+    autojump_clock: MockClock,
+) -> None:
+    responder, seen = Responder(), []
+
+    @responder.request_response
+    async def ponder(request: Payload) -> bytes:
+        seen.append(request.data[:1])
+        await trio.sleep(1)
+        return b"done"
+
+    limits = Limits(reassembly_size=1000)
+    async with streamux_pair(responder, limits=limits) as pair, trio.open_nursery() as nursery:
+        pair.server_wire.hold()  # as if the peer reads no more before something of its own was read
+        nursery.start_soon(pair.server.ping)  # in the write that does not end
+        for name in (b"a", b"b"):
+            nursery.start_soon(pair.client.request_response, name + bytes(600))
+            await settle()
+        nursery.start_soon(pair.client.request_response, b"c")
+        await settle()
+        assert seen == [b"a", b"b"]  # reading pauses
+        await trio.sleep(2)
+        assert seen == [b"a", b"b", b"c"]
+        pair.server_wire.release()
+
+    assert pair.server.faults.peer_faults == 0
+
+
 async def test_half_a_chunk_may_wait_for_its_rest_no_longer_than_the_limit_of_silence(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
