@@ -25,7 +25,7 @@ from rsocket_trio.metadata.mime import NO_MIME, mime_name
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
-from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
 from rsocket_trio.payload import BytesLike, Payload, PayloadLike, as_bytes, as_payload
 from rsocket_trio.responder import Responder
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
@@ -91,9 +91,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             await trio.lowlevel.checkpoint_if_cancelled()
         except RuntimeError:
             raise no_trio() from None
-        stream = engine.request_queue.at_once(Interaction.REQUEST_RESPONSE, request, None, extensions)
+        stream = engine.request_queue.at_once(REQUEST_RESPONSE, request, None, extensions)
         if stream is None:
-            stream = await engine.request_queue.in_turn(Interaction.REQUEST_RESPONSE, request, None, extensions)
+            stream = await engine.request_queue.in_turn(REQUEST_RESPONSE, request, None, extensions)
         stream.owner = reply = PendingResponse(trio.lowlevel.current_task(), engine, stream)
         answer: Payload = await trio.lowlevel.wait_task_rescheduled(reply.abort)
         return answer
@@ -204,9 +204,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
 
         ``route``, ``entries``, ``initial_request_n`` and ``refill`` are those of ``request_stream``.
         """
-        channel: ChannelT = self._open(
-            Channel, Interaction.REQUEST_CHANNEL, payload, route, entries, initial_request_n, refill
-        )
+        channel: ChannelT = self._open(Channel, REQUEST_CHANNEL, payload, route, entries, initial_request_n, refill)
         return channel
 
     async def fire_and_forget(
@@ -221,7 +219,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         request = routed(engine, payload, route)
         extensions = checked_entries(entries)
         await trio.lowlevel.checkpoint()
-        await engine.request_queue.open(Interaction.FIRE_AND_FORGET, request, None, extensions)
+        await engine.request_queue.open(FIRE_AND_FORGET, request, None, extensions)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
         """Send ``metadata`` that concerns the connection as a whole; ``metadata_type`` is the byte of ReactiveSocket

@@ -44,7 +44,7 @@ from rsocket_trio.mux.events import (
     StreamMetadataPushed,
     TransportSilent,
 )
-from rsocket_trio.mux.stream_state import Interaction, StreamState
+from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, Interaction, StreamState
 from rsocket_trio.payload import Payload, as_payload
 from rsocket_trio.terms import Setup
 
@@ -147,7 +147,7 @@ class Dispatcher:
     def _on_request(self, event: RequestReceived) -> None:
         stream, payload = event.stream, event.payload
         port = self._port
-        if port.ended is not None or (not stream.open and stream.interaction is not Interaction.FIRE_AND_FORGET):
+        if port.ended is not None or (not stream.open and stream.interaction is not FIRE_AND_FORGET):
             return  # it was cancelled, or the session ended, in the same read
         try:
             if payload.metadata:
@@ -155,7 +155,7 @@ class Dispatcher:
             else:
                 handler = port.responder.find(stream.interaction, None)
         except StreamError as error:
-            if stream.interaction is Interaction.FIRE_AND_FORGET:
+            if stream.interaction is FIRE_AND_FORGET:
                 port.faults.dropped += 1
             else:
                 port.fail_stream(stream, error)
@@ -169,11 +169,11 @@ class Dispatcher:
             self._run_inline(stream, handler, payload)
             return
         call = HandlerCall(port, stream, handler, payload)
-        if stream.interaction is Interaction.FIRE_AND_FORGET:
+        if stream.interaction is FIRE_AND_FORGET:
             port.workers.detach(call)
         else:
             stream.owner = call
-            if stream.interaction is Interaction.REQUEST_CHANNEL:
+            if stream.interaction is REQUEST_CHANNEL:
                 call.accept_channel()
         port.workers.start(call)
 
@@ -187,7 +187,7 @@ class Dispatcher:
         try:
             self._port.entry_hooks.offer_request(entries)
         except HookFailed as failed:
-            if stream.interaction is Interaction.FIRE_AND_FORGET and isinstance(failed.error, StreamError):
+            if stream.interaction is FIRE_AND_FORGET and isinstance(failed.error, StreamError):
                 self._port.faults.dropped += 1
             else:
                 HandlerCall(self._port, stream, failed.hook, payload).fail(failed.error)
@@ -213,7 +213,7 @@ class Dispatcher:
         result: Any = None
         try:
             result = context.run(handler.function, payload)
-            if stream.interaction is Interaction.FIRE_AND_FORGET:
+            if stream.interaction is FIRE_AND_FORGET:
                 if result is not None and isawaitable(result):
                     self._finish_in_task(stream, handler, payload, Unfinished(result, context))
                 return
@@ -250,7 +250,7 @@ class Dispatcher:
         port = self._port
         remaining = attrs.evolve(handler, function=function, kind=Kind.ASYNC, origin=handler.registered)
         call = HandlerCall(port, stream, remaining, payload)
-        if stream.interaction is Interaction.FIRE_AND_FORGET:
+        if stream.interaction is FIRE_AND_FORGET:
             port.workers.detach(call)
         else:
             stream.owner = call

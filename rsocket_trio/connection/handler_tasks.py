@@ -277,8 +277,9 @@ class Worker:
 
 
 MAX_STARTING = 32
-"""Tasks that may be on their way to their first call at once. In a burst the next calls wait for a task that is done
-soon, which most handlers are, rather than start one task each."""
+"""Tasks that may be on their way to a call at once, when many handlers wait."""
+CALLS_IN_A_ROW = 32
+"""Calls in line that a task runs without letting other tasks run, if no handler waits."""
 
 
 BATCH = 256
@@ -288,10 +289,12 @@ BATCH = 256
 class Workers:
     """Runs calls in the connection's nursery, each under a cancel scope that stands for its stream.
 
-    The scope is replaced only after a cancel. Each call runs in a fresh copy of ``context``.
+    The scope is replaced only after a cancel. Each call runs in a fresh copy of ``context``, or in the one of the call
+    before if that did not change it.
 
-    Calls of a burst that find no task wait in line. A task that finishes takes the next of them. As soon as all tasks
-    that were started have begun, more are started for the calls in line, so that a waiting handler holds up no other.
+    In a burst one task is woken, and the other calls wait in line: a handler that does not wait leaves its task to the
+    next of them. As soon as all tasks that were woken have begun, twice as many are woken for the calls in line, so
+    that handlers that do wait hold up no other for long.
     """
 
     __slots__ = (
@@ -304,6 +307,7 @@ class Workers:
         "_line",
         "_nursery",
         "_port",
+        "_waking",
         "context",
         "finished",
     )
@@ -316,6 +320,7 @@ class Workers:
         self._idle: list[Worker] = []
         self._line: deque[HandlerCall] | tuple[()] = ()  # an empty deque costs 600 bytes
         self._coming = 0
+        self._waking = 1
         self.finished = 0
         self._detached: dict[HandlerCall, None] = {}  # no set: an empty one costs 216 bytes
         self._ending = False
@@ -323,23 +328,27 @@ class Workers:
 
     def start(self, call: HandlerCall) -> None:
         """Run a call in an idle task or a new one, or as soon as a task is free."""
+        if not self._coming:
+            self._give(call)
+        elif self._line:
+            self._line.append(call)
+        else:
+            self._line = deque((call,))
+
+    def _give(self, call: HandlerCall) -> None:
+        """Give a call to an idle task or a new one, and wake it."""
+        self._coming += 1
         if self._idle:
             worker = self._idle.pop()
             task = worker.task
             assert task is not None
             # Given before the task runs: a cancel that comes in between finds the call, which never begins then.
             worker.call = call
-            self._coming += 1
             # A parked task takes its next step in whatever context it has then.
             task.context = self.context.copy()
             trio.lowlevel.reschedule(task)
-        elif self._coming < MAX_STARTING:
-            self._coming += 1
-            self.context.copy().run(self._nursery.start_soon, self._work, Worker(call, self._idle))
-        elif isinstance(self._line, deque):
-            self._line.append(call)
         else:
-            self._line = deque((call,))
+            self.context.copy().run(self._nursery.start_soon, self._work, Worker(call, self._idle))
 
     def stop_idle(self) -> int:
         """End the tasks that wait for a call. Return their number."""
@@ -408,7 +417,8 @@ class Workers:
 
     async def _work(self, worker: Worker) -> None:
         # One coroutine on purpose: every frame on the way to a waiting handler costs memory for each open stream.
-        worker.task = trio.lowlevel.current_task()
+        worker.task = task = trio.lowlevel.current_task()
+        in_a_row = 0
         self._begin()
         while (call := worker.call) is not None:
             handler = call.handler
@@ -432,12 +442,21 @@ class Workers:
                             call = None  # a task that waits keeps no request alive
                         if was_cancelled:
                             break
-                        if self._line or len(self._idle) >= self._idle_limit:
+                        if self._line:
+                            if in_a_row < CALLS_IN_A_ROW and task.context == self.context:
+                                # The handler left its context as it was: the next one can't tell it from a fresh copy.
+                                in_a_row += 1
+                                worker.call = call = self._line.popleft()
+                            else:
+                                in_a_row = 0
+                                call = await self._next_call(worker)
+                        elif len(self._idle) >= self._idle_limit:
                             call = await self._next_call(worker)
                         else:
                             # As in ``_next_call``, without a coroutine of its own: ``start`` wakes this task.
                             self._idle.append(worker)
                             await trio.lowlevel.wait_task_rescheduled(worker.leave)
+                            in_a_row = 0
                             self._begin()
                             call = worker.call
             except Exception as error:
@@ -471,14 +490,17 @@ class Workers:
         return worker.call
 
     def _begin(self) -> None:
-        """Note that a started task runs. After the last of them start more: those before it may all be waiting."""
+        """Note that a woken task runs. After the last of them wake more: those before it may all be waiting."""
         self._coming -= 1
-        if self._coming == 0 and type(self._line) is deque:
-            for _ in range(MAX_STARTING):
-                if not self._line:
-                    self._line = ()
-                    break
-                self.start(self._line.popleft())
+        if self._coming == 0:
+            line = self._line
+            if type(line) is deque and line:
+                for _ in range(min(self._waking, len(line))):
+                    self._give(line.popleft())
+                self._waking = min(2 * self._waking, MAX_STARTING)
+            else:
+                self._line = ()
+                self._waking = 1
 
     def _forget(self, call: HandlerCall) -> None:
         self.finished += 1

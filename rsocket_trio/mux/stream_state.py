@@ -28,6 +28,12 @@ class Interaction(enum.StrEnum):
     __hash__ = str.__hash__
 
 
+# The members that each request is compared with: on Python 3.11 a member costs several times as much as a global.
+REQUEST_RESPONSE = Interaction.REQUEST_RESPONSE
+FIRE_AND_FORGET = Interaction.FIRE_AND_FORGET
+REQUEST_CHANNEL = Interaction.REQUEST_CHANNEL
+
+
 @attrs.frozen
 class Move:
     """An action of this side or of the peer: the directions that it needs open and those that it closes."""

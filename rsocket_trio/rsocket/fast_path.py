@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 import attrs
 
 from rsocket_trio.errors import LocalProtocolError
-from rsocket_trio.mux.stream_state import RECEIVING, Interaction
+from rsocket_trio.mux.stream_state import RECEIVING, REQUEST_RESPONSE, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import Codec
 from rsocket_trio.rsocket.dialect import Dialect
@@ -191,7 +191,7 @@ def take_short(receiver: PayloadReceiver, patterns: BytePatterns, frames: Sequen
         receiver.take_item(stream, Payload(data[begin:], data[size + LENGTH : begin]), form is LAST)
         return 1
     payload = Payload(data[size:])
-    if form is LAST or stream.granted <= 1 or stream.interaction is Interaction.REQUEST_RESPONSE:
+    if form is LAST or stream.granted <= 1 or stream.interaction is REQUEST_RESPONSE:
         receiver.take_item(stream, payload, form is LAST)
         return 1
     head = data[:size]

@@ -27,11 +27,14 @@ from rsocket_trio.mux.flow_control import UNBOUNDED
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.mux.reassembly import PartialPayload
 from rsocket_trio.mux.stream_state import (
+    FIRE_AND_FORGET,
     NEITHER,
     RECEIVE_COMPLETE,
     RECEIVE_HALF_CANCEL,
     RECEIVE_LAST_WORD,
     RECEIVING,
+    REQUEST_CHANNEL,
+    REQUEST_RESPONSE,
     SENDING,
     Interaction,
     applied,
@@ -125,13 +128,13 @@ class StreamReceiver:
             self._refuse_request(stream_id, interaction, frame, refusal)
             return
         stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
-        if interaction is Interaction.REQUEST_RESPONSE:
+        if interaction is REQUEST_RESPONSE:
             stream.room = 1
         elif frame is not None:
             stream.room = frame.initial_n or 0
         if not self.dialect.keeps_credit:
             stream.granted = UNBOUNDED
-        if interaction is not Interaction.FIRE_AND_FORGET:
+        if interaction is not FIRE_AND_FORGET:
             table.theirs[stream_id] = stream
         if frame is None:
             self.events.append(RequestReceived(stream, payload, True))
@@ -206,7 +209,7 @@ class StreamReceiver:
         if stream is None or frame.request_n <= 0 or not stream.open & SENDING:
             self.ignored += 1  # ALL-RCT-08, RS10-UNX-18
             return
-        if stream.interaction is Interaction.REQUEST_RESPONSE:
+        if stream.interaction is REQUEST_RESPONSE:
             return
         stream.room += frame.request_n
         if stream.request is None:
@@ -221,7 +224,7 @@ class StreamReceiver:
             self._ignore_request(stream_id, "that id is in use")  # RS10-UNX-09
             return
         self.refused += 1
-        if interaction is not Interaction.FIRE_AND_FORGET:
+        if interaction is not FIRE_AND_FORGET:
             self._sender.refuse(stream_id, code, text)
 
     def _ignore_request(self, stream_id: int, reason: str | None = None) -> None:
@@ -258,10 +261,10 @@ class StreamReceiver:
     ) -> None:
         """Answer a request with ERROR, unless it expects no answer. Frames of its stream may be on their way."""
         self.refused += 1
-        channel = interaction is Interaction.REQUEST_CHANNEL
+        channel = interaction is REQUEST_CHANNEL
         if frame is not None and not frame.complete and (frame.follows or channel):
             self.table.expect_late(stream_id, interaction)
-        if interaction is not Interaction.FIRE_AND_FORGET:
+        if interaction is not FIRE_AND_FORGET:
             self._sender.refuse(stream_id, *refusal)
 
     def _repeated_request(self, live: Stream, frame: RequestFrame) -> None:
@@ -276,7 +279,7 @@ class StreamReceiver:
 
     def _channel_item(self, stream: Stream, frame: RequestFrame) -> None:
         """Take a further REQUEST_CHANNEL as an item, and add its number as credit (RS01-CH-02)."""
-        if stream.interaction is not Interaction.REQUEST_CHANNEL:
+        if stream.interaction is not REQUEST_CHANNEL:
             self.ignored += 1
             return
         if frame.initial_n and stream.open & SENDING:
@@ -293,7 +296,7 @@ class StreamReceiver:
             self.dialect.requester_responds
             and frame.complete
             and not frame.next
-            and stream.interaction is Interaction.REQUEST_CHANNEL
+            and stream.interaction is REQUEST_CHANNEL
             and stream.request is None
             and stream.assembly is None
         )
@@ -341,7 +344,7 @@ class StreamReceiver:
         if joined is None:
             return
         request, stream.request = stream.request, None
-        if stream.interaction is Interaction.FIRE_AND_FORGET:
+        if stream.interaction is FIRE_AND_FORGET:
             self.table.end(stream)
         if complete:
             stream.open &= ~RECEIVING
@@ -385,7 +388,7 @@ class StreamReceiver:
             if table.reassembling > limits.reassembly_size:
                 raise RemoteProtocolError(f"more than {limits.reassembly_size} bytes in unfinished payloads")
         except RemoteProtocolError as error:
-            self.offence(stream, error, more=follows or stream.interaction is Interaction.REQUEST_CHANNEL)
+            self.offence(stream, error, more=follows or stream.interaction is REQUEST_CHANNEL)
 
     def joining_room(self, stream: Stream) -> int:
         """Return the bytes that may still be added to the payload of this stream that is being joined."""
@@ -407,7 +410,7 @@ class StreamReceiver:
         else:
             stream.ahead = True
             self.events.append(PeerFault(f"stream {stream.id}: an item came before it was granted"))
-        if stream.interaction is Interaction.REQUEST_RESPONSE:
+        if stream.interaction is REQUEST_RESPONSE:
             complete = True  # RS10-UNX-05
         self.events.append(ItemReceived(stream, payload, complete))
         if complete:
@@ -447,7 +450,7 @@ class StreamReceiver:
         stream.request = None
         if more and not stream.requester:
             self.table.expect_late(stream.id, stream.interaction)
-        if stream.interaction is Interaction.FIRE_AND_FORGET:
+        if stream.interaction is FIRE_AND_FORGET:
             self.table.end(stream)
         else:
             self._sender.abort(stream, INVALID, str(error))

@@ -13,6 +13,8 @@ from rsocket_trio.mux.stream_state import (
     BOTH,
     NEITHER,
     RECEIVING,
+    REQUEST_CHANNEL,
+    REQUEST_RESPONSE,
     SEND_CANCEL,
     SEND_COMPLETE,
     SEND_ERROR,
@@ -91,7 +93,7 @@ def fragments(
     room = later_room = fragment_size - dialect.codec.header_size
     later_n = None
     repeats = dialect.request_repeats
-    if repeats and isinstance(frame, RequestFrame) and frame.interaction is not Interaction.REQUEST_CHANNEL:
+    if repeats and isinstance(frame, RequestFrame) and frame.interaction is not REQUEST_CHANNEL:
         later_n, later_room = frame.initial_n, room - fixed
     initial_n = frame.initial_n if isinstance(frame, RequestFrame) else None
     first = True
@@ -432,7 +434,7 @@ class StreamSender:
     def _hides(self, stream: Stream, payload: Payload) -> bool:
         """Return whether a completion with this item would read as one without an item."""
         dialect = self._dialect
-        if not dialect.bare_complete_is_no_item or stream.interaction is Interaction.REQUEST_RESPONSE:
+        if not dialect.bare_complete_is_no_item or stream.interaction is REQUEST_RESPONSE:
             return False
         if stream.requester:
             return dialect.only_completes(payload)

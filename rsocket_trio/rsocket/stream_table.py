@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from rsocket_trio.mux.outbox import StreamQueue
 from rsocket_trio.mux.stream_ids import StreamIds
-from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING, Interaction
+from rsocket_trio.mux.stream_state import (
+    BOTH,
+    FIRE_AND_FORGET,
+    NEITHER,
+    RECEIVING,
+    REQUEST_CHANNEL,
+    REQUEST_RESPONSE,
+    SENDING,
+    Interaction,
+)
 
 if TYPE_CHECKING:
     from rsocket_trio.mux.reassembly import PartialPayload
@@ -15,18 +24,18 @@ if TYPE_CHECKING:
     from rsocket_trio.rsocket.frames import RequestFrame
 
 REQUESTERS_HALVES = {
-    Interaction.REQUEST_RESPONSE: RECEIVING,
-    Interaction.FIRE_AND_FORGET: NEITHER,
+    REQUEST_RESPONSE: RECEIVING,
+    FIRE_AND_FORGET: NEITHER,
     Interaction.REQUEST_STREAM: RECEIVING,
     Interaction.REQUEST_SUBSCRIPTION: RECEIVING,
-    Interaction.REQUEST_CHANNEL: BOTH,
+    REQUEST_CHANNEL: BOTH,
 }
 RESPONDERS_HALVES = {
-    Interaction.REQUEST_RESPONSE: SENDING,
-    Interaction.FIRE_AND_FORGET: NEITHER,
+    REQUEST_RESPONSE: SENDING,
+    FIRE_AND_FORGET: NEITHER,
     Interaction.REQUEST_STREAM: SENDING,
     Interaction.REQUEST_SUBSCRIPTION: SENDING,
-    Interaction.REQUEST_CHANNEL: BOTH,
+    REQUEST_CHANNEL: BOTH,
 }
 
 REMEMBERED = 1024
@@ -171,7 +180,7 @@ class StreamTable:
         if self.learns:
             self._keep_parity()  # ALL-RCT-12: who asks first uses the document's parity, the peer the other one
         stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], requester=True)
-        if interaction is not Interaction.FIRE_AND_FORGET:
+        if interaction is not FIRE_AND_FORGET:
             self.mine[stream_id] = stream
         return stream
 
@@ -197,7 +206,7 @@ class StreamTable:
         interaction = self.late.get(frame.stream_id)
         if interaction is None:
             return False
-        if interaction is Interaction.REQUEST_CHANNEL:
+        if interaction is REQUEST_CHANNEL:
             late, over = not frame.initial_n, frame.complete  # RS01-CH-02: a later one grants nothing.
         else:
             late, over = True, not frame.follows or frame.complete
