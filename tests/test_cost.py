@@ -157,7 +157,7 @@ class Bound:
 BOUNDS = (
     #     work           writes  reads  steps   calls
     Bound(one_at_a_time, 2_000,  2_000, 14_100, 105_100),
-    Bound(many_at_once,  140,    110,   2_750,  48_100),
+    Bound(many_at_once,  145,    110,   1_850,  47_500),
     Bound(stream,        19,     18,    140,    10_100),
     Bound(channel,       35,     33,    260,    20_100),
     Bound(large,         540,    383,   2_290,  18_300),

@@ -286,6 +286,11 @@ BATCH = 256
 """Handlers that the end of a connection cancels in one go: ten thousand at once would hold up all other tasks."""
 
 
+def identities(context: contextvars.Context) -> list[int]:
+    """Return the identities of all values of a context. They are compared, because values may compare in any way."""
+    return [*map(id, context.values())]
+
+
 class Workers:
     """Runs calls in the connection's nursery, each under a cancel scope that stands for its stream.
 
@@ -302,6 +307,7 @@ class Workers:
         "_detached",
         "_done",
         "_ending",
+        "_identities",
         "_idle",
         "_idle_limit",
         "_line",
@@ -314,6 +320,7 @@ class Workers:
 
     def __init__(self, port: HandlerPort, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
         self.context = context
+        self._identities = identities(context)
         self._port = port
         self._nursery = nursery
         self._idle_limit = idle_limit
@@ -443,7 +450,7 @@ class Workers:
                         if was_cancelled:
                             break
                         if self._line:
-                            if in_a_row < CALLS_IN_A_ROW and task.context == self.context:
+                            if in_a_row < CALLS_IN_A_ROW and identities(task.context) == self._identities:
                                 # The handler left its context as it was: the next one can't tell it from a fresh copy.
                                 in_a_row += 1
                                 worker.call = call = self._line.popleft()

@@ -58,6 +58,68 @@ async def test_requests_in_turn_share_one_task_and_no_context(autojump_clock: Mo
     tasks.clear()
 
 
+class Grumpy:
+    """A value that can't be compared."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("not to be compared")
+
+
+async def test_a_burst_of_handlers_that_do_not_wait_takes_few_tasks(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    tasks: set[trio.lowlevel.Task] = set()
+
+    @responder.request_response
+    async def one(request: Payload) -> bytes:
+        tasks.add(trio.lowlevel.current_task())
+        return request.data
+
+    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
+        for number in range(200):
+            nursery.start_soon(pair.client.request_response, b"%d" % number)
+
+    assert len(tasks) < 20
+    tasks.clear()
+
+
+async def test_handlers_of_a_burst_that_wait_all_wait_at_once(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def one(request: Payload) -> bytes:
+        await trio.sleep(10)
+        return request.data
+
+    async with connected_pair(responder) as pair:
+        before = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(pair.client.request_response, b"%d" % number)
+        assert trio.current_time() == before + 10
+
+
+async def test_handlers_of_a_burst_share_no_context(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    seen: list[int] = []
+
+    @responder.request_response
+    async def one(request: Payload) -> bytes:
+        seen.append(number.get())
+        if request.data != b"leaves it as it is":
+            number.set(7)
+            anything.set(Grumpy())
+        return b""
+
+    anything.set(Grumpy())
+    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
+        for turn in range(100):
+            nursery.start_soon(pair.client.request_response, b"leaves it as it is" if turn % 3 else b"sets it")
+
+    assert seen == [0] * 100
+
+
 async def test_streams_at_their_limit_refuse_the_next_and_take_one_more_each_time_one_ends(
     autojump_clock: MockClock,
 ) -> None:
@@ -124,3 +186,4 @@ async def test_every_call_is_a_checkpoint(autojump_clock: MockClock) -> None:
 
 
 number: contextvars.ContextVar[int] = contextvars.ContextVar("number", default=0)
+anything: contextvars.ContextVar[object] = contextvars.ContextVar("anything", default=None)
