@@ -34,7 +34,7 @@ class Timer(Protocol):
     due: float
 
     def expire(self, now: float) -> None:
-        """The deadline has come."""
+        """Act on the deadline, which has come."""
         ...
 
 
@@ -128,7 +128,7 @@ class Deadlines:
         return trio.lowlevel.Abort.SUCCEEDED
 
     def _take(self, now: float) -> list[Timer]:
-        """All timers_ whose time has come."""
+        """Remove and return the timers whose time has come."""
         taken: list[Timer] = []
         while self._heap and self._heap[0][0] <= now:
             deadline, _, timer = heapq.heappop(self._heap)
@@ -138,7 +138,7 @@ class Deadlines:
                 taken.append(timer)
         return taken
 
-    async def _expire_peers(self, timers_: Iterable[PeerTimer], now: float) -> None:
+    async def _expire_peers(self, timers: Iterable[PeerTimer], now: float) -> None:
         """Have what came until now be read, then ring for those whose peers are still silent, as of now.
 
         Time goes on meanwhile, and a peer that is heard has a later deadline. Where there was more than was read in so
@@ -147,7 +147,7 @@ class Deadlines:
         """
         for _ in range(ROUNDS):
             await trio.lowlevel.checkpoint()
-        for number, timer in enumerate(timers_, 1):
+        for number, timer in enumerate(timers, 1):
             passed = self._overdue_since(timer, now)
             until = self._put_off.get(timer, now + min(now - passed, LATE_READ_LIMIT))
             if passed <= now < until and timer.has_unread:

@@ -81,11 +81,11 @@ class DispatchPort(HandlerPort, Protocol):
         ...
 
     def on_answered(self, entries: tuple[Entry, ...]) -> None:
-        """The server lets this client in, and grants these extension entries."""
+        """Let waiting requests begin: the server took this client, and granted these extension entries."""
         ...
 
     def on_peer_draining(self) -> None:
-        """The peer lets open streams finish and takes no new ones."""
+        """Start no new streams: the peer takes none, and lets open ones finish."""
         ...
 
     def replace_link(self, error: ConnectionLost) -> None:
@@ -156,7 +156,7 @@ class Dispatcher:
                 handler = port.responder.find(stream.interaction, None)
         except StreamError as error:
             if stream.interaction is FIRE_AND_FORGET:
-                port.faults.dropped += 1
+                port.faults.count_dropped()
             else:
                 port.fail_stream(stream, error)
             return
@@ -188,7 +188,7 @@ class Dispatcher:
             self._port.entry_hooks.offer_request(entries)
         except HookFailed as failed:
             if stream.interaction is FIRE_AND_FORGET and isinstance(failed.error, StreamError):
-                self._port.faults.dropped += 1
+                self._port.faults.count_dropped()
             else:
                 HandlerCall(self._port, stream, failed.hook, payload).fail(failed.error)
             return None
@@ -275,7 +275,7 @@ class Dispatcher:
         port = self._port
         handler = port.responder.metadata_push_handler
         if handler is None or port.workers.detached >= port.session.limits.pending_handlers:
-            port.faults.dropped += 1
+            port.faults.count_dropped()
             return
         stream = NoStream()
         if handler.kind is Kind.INLINE:
@@ -288,7 +288,7 @@ class Dispatcher:
     def _on_stream_push(self, event: StreamMetadataPushed) -> None:
         owner = event.stream.owner
         if owner is None or not owner.on_push(event.push):
-            self._port.faults.dropped += 1
+            self._port.faults.count_dropped()
 
     def _on_extension(self, event: ExtensionReceived) -> None:
         port = self._port

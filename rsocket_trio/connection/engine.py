@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
+from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -51,6 +52,17 @@ DETACHED_TIMEOUT = 1.0
 STALL_CHECKS = 9
 """How often within the limit of silence a connection without a lifetime is looked at."""
 NO_LINK = NoLink()
+
+
+class Verdict(Enum):
+    """The finding about a connection at one of its deadlines."""
+
+    GO_ON = auto()
+    NO_SETUP = auto()
+    EXPIRED = auto()
+    """The session's deadline has come."""
+    STALLED = auto()
+    """Half a frame, or a pause of reading, has lasted too long."""
 
 
 class View(Protocol):
@@ -418,7 +430,7 @@ class Engine:
 
     def count_dropped(self) -> None:
         """Count a message that was refused."""
-        self.faults.dropped += 1
+        self.faults.count_dropped()
 
     def wake(self) -> None:
         """Wake the send task, after something was queued."""
@@ -556,13 +568,7 @@ class Engine:
 
     def overdue_since(self, now: float) -> float:
         """Return the time at which the peer's time was over; infinite while it is not."""
-        session = self.session
-        if session.awaits_setup:
-            over = self.setup_deadline
-        elif now >= session.deadline and not self.receive_budget.pauses_reading:
-            over = session.patience_until
-        else:
-            over = now - self.link.stalled_for(now) + session.limits.silence
+        _, over = self._verdict(now)
         return over if over <= now else math.inf
 
     def on_deadline(self, now: float) -> None:
@@ -575,27 +581,48 @@ class Engine:
             self.nursery.start_soon(_fail, error)
 
     def _act_on_deadline(self, now: float) -> None:
-        session, silence = self.session, self.session.limits.silence
-        if session.awaits_setup:
-            if now >= self.setup_deadline:
-                missing = f"no {session.dialect.first_message} came in time"
-                self.faults.peer_fault(missing)
-                self.end(ConnectionLost(missing))
-        elif self.receive_budget.pauses_reading and not self.is_suspended:
-            # Nothing is read because readers here take nothing: that is no silence of the peer's.
+        waits_for_readers = self._waits_for_readers
+        if waits_for_readers:
+            # Before the verdict, which leaves the peer's silence out of account then, but not the keepalive.
             self._forgive_silence(now)
-            if self.link.stalled_for(now) >= silence:
-                self._end_stall(silence)
-            elif now >= session.deadline:
-                self._expire(now)
-        elif now >= session.deadline:
+        verdict, _ = self._verdict(now)
+        if verdict is Verdict.GO_ON or waits_for_readers:
+            self.link.observe_progress(now)
+        if verdict is Verdict.NO_SETUP:
+            missing = f"no {self.session.dialect.first_message} came in time"
+            self.faults.peer_fault(missing)
+            self.end(ConnectionLost(missing))
+        elif verdict is Verdict.STALLED:
+            self._end_stall(self.session.limits.silence)
+        elif verdict is Verdict.EXPIRED:
             self._expire(now)
-        elif self.link.stalled_for(now) >= silence:
-            self._end_stall(silence)
         self._on_idle()
 
+    def _verdict(self, now: float) -> tuple[Verdict, float]:
+        """Return what has to be done at ``now``, and the time at which the peer's time was over.
+
+        The time is infinite, or later than ``now``, where the peer is not given up.
+        """
+        session = self.session
+        if session.awaits_setup:
+            deadline = self.setup_deadline
+            return (Verdict.NO_SETUP if now >= deadline else Verdict.GO_ON), deadline
+        expired, waits_for_readers = now >= session.deadline, self._waits_for_readers
+        if expired and not waits_for_readers:
+            return Verdict.EXPIRED, session.patience_until
+        beyond = self.link.stalled_for(now) - session.limits.silence
+        if beyond >= 0:
+            return Verdict.STALLED, now - beyond
+        # Nothing is read because readers here take nothing: that is no silence of the peer's.
+        return (Verdict.EXPIRED if expired else Verdict.GO_ON), math.inf
+
+    @property
+    def _waits_for_readers(self) -> bool:
+        """Whether reading pauses until readers here take something."""
+        return self.receive_budget.pauses_reading and not self.is_suspended
+
     def _expire(self, now: float) -> None:
-        """The session's deadline has come: a sign of life is due, or the peer is silent."""
+        """Act on the session's deadline: send a sign of life, or give up a peer that is silent."""
         if self.session.silence_timer is not None:
             self.session.silence_timer.excuse(now)
         self._act(self.session.expire(now))
@@ -609,7 +636,10 @@ class Engine:
             self.faults.fatal(lost)
         else:
             lost = ConnectionLost(f"the peer stalled for {seconds:g} s")
-            self.faults.peer_fault("half a frame came, and its rest did not")
+            if self.is_congested:
+                self.faults.peer_fault("the peer read none of the answers that wait for it")
+            else:
+                self.faults.peer_fault("half a frame came, and its rest did not")
         self.end(lost)
 
     def _on_idle(self) -> None:

@@ -71,7 +71,7 @@ class FailureLog:
     def note(
         self, handler: Hashable, name: str, error: BaseException, where: object, now: float, deadlines: Deadlines | None
     ) -> None:
-        """A handler failed. ``handler`` tells it from others, ``name`` is what people call it, ``where`` a connection.
+        """Log a handler's failure, or count it. ``handler`` is its identity, ``name`` its text, ``where`` a connection.
 
         ``deadlines`` are to ring when repeats can be told.
         """
@@ -104,7 +104,7 @@ class FailureLog:
             self._wait(deadlines)
 
     def expire(self, now: float) -> None:
-        """A minute is over."""
+        """Log the repeats if it is time for them; else wait on."""
         if now >= self._next:
             self.log_repeats(now)
         elif self._deadlines is not None and self._next < math.inf:
@@ -290,6 +290,10 @@ class FaultLog:
         if self.ignored == 1:
             logger.warning("%s: %s; further ones are counted", repr(self._port.connection), readable(text))
 
+    def count_dropped(self) -> None:
+        """Count a request or pushed metadata that no handler took."""
+        self.dropped += 1
+
     def handler_failed(self, handler: Handler, error: BaseException) -> None:
         """Report the failure of a handler to the log and to the application."""
         self.handler_errors += 1
@@ -349,7 +353,8 @@ class FaultLog:
             return
         call = self._port.failed_call(interaction, route)
         for handler in handlers:
-            if handler.kind is Kind.ASYNC and not self._may_report():
+            if handler.kind is Kind.ASYNC and not self._has_room_for_report:
+                self.unreported += 1
                 continue
             waiting: Any = None
             with failures_told_to(partial(self.error_function_failed, handler)):
@@ -359,7 +364,8 @@ class FaultLog:
 
     def _start_report(self, handler: Handler, waiting: Awaitable[object]) -> None:
         """Await what a function returned in a task, which the end of the connection gives some time."""
-        if not self._may_report():
+        if not self._has_room_for_report:
+            self.unreported += 1
             if inspect.iscoroutine(waiting):
                 waiting.close()
             return
@@ -379,12 +385,10 @@ class FaultLog:
             assert self._reports is not None
             del self._reports[scope]
 
-    def _may_report(self) -> bool:
-        """Return whether one more async function may be at work; count the one that may not."""
-        if len(self._reports or ()) < MAX_REPORTS:
-            return True
-        self.unreported += 1
-        return False
+    @property
+    def _has_room_for_report(self) -> bool:
+        """Whether one more async function may be at work."""
+        return len(self._reports or ()) < MAX_REPORTS
 
 
 def described(handler: Handler) -> str:

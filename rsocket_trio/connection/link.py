@@ -1,4 +1,4 @@
-"""The send and receive tasks over one transport."""
+"""Moves the frames of one transport: a loop that reads, and one writer at a time."""
 
 from __future__ import annotations
 
@@ -109,6 +109,9 @@ class NoLink:
         """Return 0: nothing is read."""
         return 0.0
 
+    def observe_progress(self, now: float) -> None:
+        """Do nothing: nothing is read."""
+
     def on_idle(self) -> None:
         """Do nothing: no task runs."""
 
@@ -116,11 +119,12 @@ class NoLink:
 
 
 class Link:
-    """One transport's two tasks. The receive task calls synchronous code only.
+    """Moves the frames of one transport. ``run`` reads in the task of its caller and calls synchronous code only.
 
-    The send task, where there is one, is the only writer. It begins when there is more to send than a few writes,
-    and goes when there was nothing for long: ``on_idle``. While it ``is_awake`` it finds by itself what is put into the
-    outbox. While the link ``is_paused`` it reads nothing, and ``resume`` makes it look again.
+    There is one writer at a time. The first writes are made by the task that calls ``flush``, at most
+    ``DIRECT_WRITES`` of them. With more to send, or on ``wake``, a send task begins and is the only writer until it
+    goes, which it does when there was nothing for long: ``on_idle``. While it ``is_awake`` it finds by itself what is
+    put into the outbox. While the link ``is_paused`` it reads nothing, and ``resume`` makes it look again.
     """
 
     __slots__ = (
@@ -238,13 +242,23 @@ class Link:
         self._drained.wake_all()
 
     def stalled_for(self, now: float) -> float:
-        """Seconds that half a frame, or a pause of reading, has lasted, as seen from one call to the next."""
-        stalled = self.is_paused or self._transport.mid_frame or self._owner.is_mid_frame
-        progress = self._reads + self._owner.progress
-        if not stalled or self._stall_since is None or progress != self._progress_seen:
+        """Return the seconds that half a frame, or a pause of reading, has lasted since it was observed first."""
+        since = self._stall_since
+        return 0.0 if since is None or self._has_moved else now - since
+
+    def observe_progress(self, now: float) -> None:
+        """Count a stall from ``now`` on, unless one lasts since an earlier call."""
+        if self._stall_since is None or self._has_moved:
             self._stall_since = now
-        self._progress_seen = progress
-        return now - self._stall_since
+            self._progress_seen = self._reads + self._owner.progress
+
+    @property
+    def _has_moved(self) -> bool:
+        """Whether nothing stalls, or something was read or taken since the last ``observe_progress``."""
+        owner = self._owner
+        if not (self.is_paused or self._transport.mid_frame or owner.is_mid_frame):
+            return True
+        return self._reads + owner.progress != self._progress_seen
 
     @property
     def has_unread(self) -> bool:

@@ -41,7 +41,7 @@ ACCEPT_RETRY_DELAY = 0.1
 LOG_INTERVAL = 60.0
 """Seconds between two lines in the log about it."""
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("rsocket_trio")
 
 
 class Shortage:

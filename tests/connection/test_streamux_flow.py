@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import trio
@@ -191,6 +192,30 @@ async def test_half_a_chunk_may_wait_for_its_rest_no_longer_than_the_limit_of_si
         assert trio.current_time() - start < 50
 
     assert "half a frame came, and its rest did not" in caplog.text
+
+
+async def test_a_peer_that_reads_no_answers_is_left_after_the_limit_of_silence_and_the_log_says_why(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ping() -> None:
+        with suppress(ConnectionLost):
+            await pair.client.ping()
+
+    limits = Limits(silence=30, reply_frames=4)
+    async with streamux_pair(limits=limits) as pair, trio.open_nursery() as nursery:
+        pair.server_wire.hold()
+        start = trio.current_time()
+        for _ in range(20):
+            nursery.start_soon(ping)
+            await settle()
+        assert pair.server._engine.session.is_congested
+        await pair.server.wait_closed()
+        assert 30 <= trio.current_time() - start < 50
+        assert pair.server.faults.peer_faults == 1
+        pair.server_wire.release()
+
+    assert "the peer read none of the answers that wait for it" in caplog.text
+    assert "half a frame" not in caplog.text
 
 
 async def test_leaving_a_stream_unread_lets_reading_go_on(autojump_clock: MockClock) -> None:

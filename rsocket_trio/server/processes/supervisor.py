@@ -177,8 +177,11 @@ class RestartBackoff:
 
     deaths: int = 0
 
-    def after(self, lived: float) -> float | None:
-        """Return the seconds to wait before the next worker, after one that ``lived`` so long; ``None`` to give up."""
+    def record_death(self, lived: float) -> float | None:
+        """Count the end of a worker that ``lived`` so many seconds.
+
+        Return the seconds to wait before the next one; ``None`` to give up.
+        """
         if lived >= GOOD_LIFE:
             self.deaths = 0
             return 0.0
@@ -223,7 +226,7 @@ class Slot:
                 await self._pause(why, trio.current_time() - started)
 
     async def _pause(self, why: str, lived: float) -> None:
-        pause = self.backoff.after(lived)
+        pause = self.backoff.record_death(lived)
         if pause is None:
             raise ChildProcessError(f"workers end again and again: {why}")
         logger.error("%s; the next one is started in %g seconds", why, pause)
@@ -231,11 +234,10 @@ class Slot:
 
 
 class Child:
-    """A worker process, as its supervisor sees it. ``started`` is the time of its start."""
+    """A worker process, as its supervisor sees it."""
 
     def __init__(self, process: trio.Process, control: trio.SocketStream, grace: float) -> None:
         self.process = process
-        self.started = trio.current_time()
         self._control = control
         self._grace = grace
         self._has_started = False

@@ -182,12 +182,12 @@ class MessageReader:
         body = offset + header
         self._hear(chunk[offset + told : body], ready)
         self._foreign = length
-        if self.closed is None and (too_much := self._excess(chunk[offset], length)) is not None:
+        if self.closed is None and (too_much := self._count_frame(chunk[offset], length)) is not None:
             self._close(too_much)
         return body if self.closed is not None else self._pass_on(chunk, body, ready)
 
-    def _excess(self, first: int, length: int) -> CloseConnection | None:
-        """Return the reason to refuse a frame before its body is read, ``None`` if there is none.
+    def _count_frame(self, first: int, length: int) -> CloseConnection | None:
+        """Count a frame of a message, before its body is read. Return the reason to refuse it, or ``None``.
 
         ``first`` is the frame's first byte, ``length`` that of its body.
         """

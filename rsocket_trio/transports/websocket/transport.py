@@ -34,7 +34,7 @@ from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upg
 PONG = 0x8A
 """The first byte of an answer to a ping."""
 JUDGED = 12
-"""MessageReader cut by ``MessageReader`` that take as long as one frame that wsproto handles."""
+"""Frames cut by ``MessageReader`` that take as long as one frame that wsproto handles."""
 ANSWERING = 1.0
 """Seconds within which a small write ends once the system takes bytes."""
 

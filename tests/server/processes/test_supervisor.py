@@ -8,13 +8,13 @@ from rsocket_trio.server.processes.supervisor import GOOD_LIFE, RestartBackoff
 def test_pauses_grow_until_there_is_no_use() -> None:
     backoff = RestartBackoff()
 
-    assert [backoff.after(1.0) for _ in range(5)] == [0.1, 0.2, 0.4, 0.8, None]
+    assert [backoff.record_death(1.0) for _ in range(5)] == [0.1, 0.2, 0.4, 0.8, None]
 
 
 def test_a_good_life_makes_up_for_the_short_ones_before_it() -> None:
     backoff = RestartBackoff()
     for _ in range(4):
-        backoff.after(0.0)
+        backoff.record_death(0.0)
 
-    assert backoff.after(GOOD_LIFE) == 0.0
-    assert backoff.after(0.0) == 0.1
+    assert backoff.record_death(GOOD_LIFE) == 0.0
+    assert backoff.record_death(0.0) == 0.1
