@@ -134,7 +134,7 @@ class Machine(RuleBasedStateMachine):
             end.session.commands.send_cancel(end.stream)
             if end.requester:
                 end.close()
-            elif self.dialect.halves:
+            elif self.dialect.half_close:
                 end.receiving = False
 
     @precondition(lambda self: self.readers)
@@ -235,13 +235,13 @@ class Machine(RuleBasedStateMachine):
 
     def said_last(self, end: End) -> None:
         end.sending = False
-        if not end.requester and not self.dialect.halves:
+        if not end.requester and not self.dialect.half_close:
             end.receiving = False
 
     def heard_last(self, end: End) -> None:
         assert end.receiving, "an end of what was over"
         end.receiving, end.heard_end = False, True
-        if end.requester and not self.dialect.halves:
+        if end.requester and not self.dialect.half_close:
             end.sending = False
 
     # What must hold

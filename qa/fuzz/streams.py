@@ -122,9 +122,9 @@ class Chunks:
         self.found: list[tuple[int, int, bytes | None]] = []
 
     def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
-        self.found.append((request_id, bits, payload if self.wants(request_id, 0, 0) else None))
+        self.found.append((request_id, bits, payload if self.begin_chunk(request_id, 0, 0) else None))
 
-    def wants(self, request_id: int, length: int, bits: int) -> bool:
+    def begin_chunk(self, request_id: int, length: int, bits: int) -> bool:
         return request_id % 3 != 2
 
     def on_skipped(self, request_id: int, bits: int) -> None:

@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "frames without a position are kept",
         "RetainingOutbox.take",
-        "if self._leaves(kept):\n                store.append(kept)",
+        "if self._note_leaving(kept):\n                store.append(kept)",
         "if kept:\n                store.append(kept)",
         RESUME,
     ),

@@ -114,12 +114,12 @@ class RSocketDecoder(ConnectionDecoder):
         kind = type(frame)
         if self._seq or (kind is not SetupFrame and kind is not ResumeFrame):
             return
-        back = resume_request(self._dialect, data)
-        if back is not None:
+        request = resume_request(self._dialect, data)
+        if request is not None:
             self.is_resuming = True
-            self._token = self.session.id = session_id(back.token)
+            self._token = self.session.id = session_id(request.token)
             if inward:
-                self._position = back.last_received_server_position
+                self._position = request.last_received_server_position
         elif isinstance(frame, SetupFrame):
             token = stated(self._dialect, frame).resume_token
             if token is not None:
@@ -285,7 +285,7 @@ class RSocketDecoder(ConnectionDecoder):
         by_requester = stream.ours != inward
         stream.half(by_requester).size += size.all
         seen.route_id = stream.route_id
-        if not by_requester and self._dialect.halves:
+        if not by_requester and self._dialect.half_close:
             self._close(now, stream, REQUESTER)
         else:
             self.session.end(stream, now, CANCEL)
@@ -348,7 +348,7 @@ class RSocketDecoder(ConnectionDecoder):
             if by_requester:
                 self._close(now, stream, REQUESTER)
             else:
-                is_half = self._dialect.halves and stream.interaction is Interaction.REQUEST_CHANNEL
+                is_half = self._dialect.half_close and stream.interaction is Interaction.REQUEST_CHANNEL
                 self._close(now, stream, RESPONDER if is_half else BOTH)
 
     def _close(self, now: int, stream: CapturedStream, halves: int) -> None:

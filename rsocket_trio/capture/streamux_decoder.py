@@ -123,7 +123,7 @@ class StreamuxDecoder(ConnectionDecoder):
         """Handle a whole received chunk."""
         self._chunk(True, request_id, bits, len(payload))
 
-    def wants(self, request_id: int, length: int, bits: int) -> bool:
+    def begin_chunk(self, request_id: int, length: int, bits: int) -> bool:
         """Return ``False``: no payload is kept. A chunk in several reads is counted by its length at its end."""
         self._length = length
         return False

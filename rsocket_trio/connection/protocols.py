@@ -193,7 +193,7 @@ class RSocketClient:
         )
         # Without a responder a lease is of no use, and servers end the connection on a lease that they do not expect.
         grants = responder is not None and responder.lease_policy is None
-        session.start_client(numbered(dialect, terms), now, grants=grants, said=said)
+        session.start_client(numbered(dialect, terms), now, grants=grants, encoded_setup=said)
         written = setup_frame(dialect, terms) if dialect.mime_fields else said[0]
         setup = described(dialect, stated(dialect, written))
         return NewSession(session, setup, session if self.resume is not None else None)

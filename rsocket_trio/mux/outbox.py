@@ -1,4 +1,7 @@
-"""Encoded frames waiting for the next write: urgent ones first, then the queue of each stream in turn."""
+"""Encoded frames waiting for the next write: urgent ones, replies, then the queue of each stream in turn; a final one.
+
+All may be held for a handshake. The limit on what waits is here as well: senders ask whether there is room.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +171,9 @@ class Outbox:
     def has_room(self, item: Payload | int) -> bool:
         """Return whether a payload, or an entry of so many bytes, may be put now.
 
-        Small ones need not wait for large ones to leave.
+        Small ones need not wait for large ones to leave. Ask this only before putting or waiting: under a limit that
+        several sessions share, a refusal registers this one as waiting and asks its peer for a position, or gives up
+        resumption, if the options say so and the peer was asked before; then there is room.
         """
         small = self.small_size + self.entries * ENTRY_OVERHEAD
         waiting = small + self.bulk_size
@@ -180,7 +185,7 @@ class Outbox:
         return self._shared is None or self._has_shared_room(size, waiting)
 
     def _has_shared_room(self, size: int, waiting: int) -> bool:
-        """Return whether a limit that several outboxes share leaves room, too: see ``RetainingOutbox``."""
+        """Return whether a limit that several outboxes share leaves room; if not, act on it as ``has_room`` says."""
         return True
 
     def on_answer(self, queue: Departed) -> None:
@@ -292,8 +297,7 @@ class Outbox:
 
     def put_signal(self, frame: bytes) -> None:
         """Put a frame that concerns this transport only; it overtakes all queues."""
-        self._urgent.append(frame)
-        self.has_urgent = True
+        self.put_urgent(frame)
 
     def take(self, limit: int = WRITE_SIZE, room: int | None = None) -> list[EncodedFrame]:
         """Return the frames of the next write: ``limit`` bytes at most, or one larger frame; no more than ``room``."""

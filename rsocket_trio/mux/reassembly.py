@@ -163,7 +163,7 @@ class Reassembly:
         return len(self._pieces)
 
     def join(self) -> bytes:
-        """Return all pieces as one."""
+        """Return all pieces as one. Call it once: small pieces and pooled memory are given up."""
         if self._buffer is not None:
             return self._buffer.getvalue()
         return self._joined()

@@ -1,4 +1,4 @@
-"""Keeps sent frames with their positions for resumption, until the peer is known to have them."""
+"""Sent frames kept with their positions for resumption, and the limit on them that several sessions share."""
 
 from __future__ import annotations
 
@@ -247,8 +247,8 @@ class Keeper(Protocol):
         """Return whether a frame has a position."""
         ...
 
-    def leaves(self, frame: bytes) -> bool:
-        """Return the same for a frame that leaves: called once for each, before it is kept."""
+    def note_leaving(self, frame: bytes) -> bool:
+        """Note a frame that leaves, once and before it is kept. Return whether it has a position."""
         ...
 
 
@@ -267,7 +267,7 @@ class RetainingOutbox(Outbox):
     __slots__ = (
         "_half_full",
         "_is_tracked",
-        "_leaves",
+        "_note_leaving",
         "_overflow",
         "_resending",
         "_shared",
@@ -289,7 +289,7 @@ class RetainingOutbox(Outbox):
         overflow: Callable[[], bool],
     ) -> None:
         super().__init__(limit, drained)
-        self._is_tracked = self._leaves = is_tracked
+        self._is_tracked = self._note_leaving = is_tracked
         self._half_full = half_full
         self._overflow = overflow
         self._signals: deque[bytes] = deque()
@@ -309,9 +309,9 @@ class RetainingOutbox(Outbox):
         """Keep the frames that leave from now on, up to ``limit`` bytes. A ``keeper`` replaces ``is_tracked``."""
         self.store = FrameStore(limit)
         if keeper is not None:
-            self._is_tracked, self._leaves = keeper.tracks, keeper.leaves
+            self._is_tracked, self._note_leaving = keeper.tracks, keeper.note_leaving
 
-    def forgo(self) -> None:
+    def stop_retaining(self) -> None:
         """Keep no frames any more: the session will not be resumed. Frames queued by ``send_again`` still leave."""
         self.store = None
         self.leave()
@@ -335,7 +335,11 @@ class RetainingOutbox(Outbox):
         self._look()
 
     def _has_shared_room(self, size: int, waiting: int) -> bool:
-        """Return whether this session may keep so many bytes more; ``waiting`` are those in its queues."""
+        """Return whether this session may keep so many bytes more; ``waiting`` are those in its queues.
+
+        If not, it is registered as waiting, and the peer is asked for its position (``Sharer.ask``). If the peer was
+        asked before, resumption is given up where the options say so, and there is room.
+        """
         shared, store, sharer = self._shared, self.store, self._sharer
         if shared is None or store is None or sharer is None or self.is_away:
             return True
@@ -389,7 +393,7 @@ class RetainingOutbox(Outbox):
         """Drop all frames, those that left and those that wait."""
         super().clear()
         self._signals.clear()
-        self.forgo()
+        self.stop_retaining()
 
     def send_again(self, first: bytes | None) -> None:
         """Send all kept frames once more, behind ``first`` and before any frame that has not left yet.
@@ -459,7 +463,7 @@ class RetainingOutbox(Outbox):
         for taken in leaving:
             kept = whole(taken)
             frames.append(kept)
-            if self._leaves(kept):
+            if self._note_leaving(kept):
                 store.append(kept)
         if not self.asked and (store.size * 2 >= store.limit or (self.is_stalled and store.size)):
             self.asked = True

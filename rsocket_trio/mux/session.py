@@ -1,4 +1,4 @@
-"""The interface that a connection drives: what every protocol's session offers, whatever it puts on the wire."""
+"""The interface of a session that a connection drives, the same for every protocol."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class StreamIds:
         self._size = (last - first) // 2 + 1
 
     def start_at(self, stream_id: int) -> None:
-        """Continue from this id, which must be in this side's range: for restored sessions and for tests."""
+        """Continue from this id, which must be in this side's range: for tests."""
         if (stream_id - self._first) % 2 or not self._first <= stream_id <= self._last:
             raise ValueError(f"stream id {stream_id} is not one of {self._first}, {self._first + 2} ... {self._last}")
         self._next = stream_id

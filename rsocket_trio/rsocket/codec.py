@@ -129,7 +129,7 @@ class Codec:
     def decode(self, data: bytes) -> Frame:
         """Decode one frame, given without a length prefix.
 
-        Raises ``NotUnderstood`` or ``BadMetadata``, and nothing else.
+        Raise ``NotUnderstood`` or ``BadMetadata``, and nothing else.
         """
         try:
             number, flags, stream_id = self._split(data)
@@ -153,7 +153,7 @@ class Codec:
     def encode(self, frame: Frame) -> bytes:
         """Encode one frame, without a length prefix.
 
-        Raises ``LocalProtocolError`` for a frame that the dialect forbids.
+        Raise ``LocalProtocolError`` for a frame that the dialect forbids.
         """
         head, data = self.encode_parts(frame)
         return head + data
@@ -161,7 +161,7 @@ class Codec:
     def encode_parts(self, frame: Frame) -> Parts:
         """Encode one frame as two pieces: the second is the payload's data as given, not a copy.
 
-        Raises ``LocalProtocolError`` for a frame that the dialect forbids.
+        Raise ``LocalProtocolError`` for a frame that the dialect forbids.
         """
         kind: object = frame.interaction if type(frame) is RequestFrame else type(frame)
         try:

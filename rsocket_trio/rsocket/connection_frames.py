@@ -43,7 +43,7 @@ from rsocket_trio.values import value
 NANOSECONDS = 1_000_000_000
 
 Events: TypeAlias = tuple[Event, ...]
-"""What a frame was, for the connection; empty for one that changes nothing outside of the session."""
+"""The events of a frame; empty for one that changes nothing outside of the session."""
 
 ACCEPTANCE = frozenset({PayloadFrame, RequestNFrame, RequestFrame, CancelFrame, LeaseFrame})
 """Frames that show a client that the server accepted, beside a KEEPALIVE of its own and an ERROR on a stream."""
@@ -68,7 +68,7 @@ class UnreadRequest:
 
 
 class ConnectionFrames:
-    """The connection's own frames, both ways. What they mean is returned as events.
+    """The connection's own frames, both ways. The received ones become events.
 
     ``leases`` are those of both sides, ``None`` unless they were agreed; ``established`` says that the server's
     acceptance has shown, ``ignored`` counts frames without effect, ``positions`` are those of a resumable session.
@@ -101,7 +101,25 @@ class ConnectionFrames:
         self.ignored = 0
         self.positions: ResumePositions | None = None
 
-    # What is sent
+    # What was agreed
+
+    def agree_leases(self, leases: Leases) -> None:
+        """Require permits of both sides from now on."""
+        self.leases = leases
+
+    def agree_positions(self, positions: ResumePositions | None) -> None:
+        """Report these positions from now on; ``None`` for a session that can't be resumed."""
+        self.positions = positions
+
+    def note_accepted(self) -> None:
+        """Note that the handshake is done: a later refusal of the SETUP has no meaning."""
+        self.established = True
+
+    def note_ignored(self) -> None:
+        """Count a frame without effect."""
+        self.ignored += 1
+
+    # Sending
 
     def grant(self, lease: Lease, now: float) -> None:
         """Grant the peer a lease; do nothing if leases were not agreed."""
@@ -114,9 +132,9 @@ class ConnectionFrames:
         """Send a KEEPALIVE. Its answer becomes ``Pong`` with this token, in order; with ``None`` there is no event."""
         if not self._dialect.codec.writes(KeepaliveFrame):
             raise Unsupported(f"{self._dialect.name} has no ping")
-        self._outbox.put_signal(self.asked_beat(token))
+        self._outbox.put_signal(self.make_asking_beat(token))
 
-    def asked_beat(self, token: object = None) -> bytes:
+    def make_asking_beat(self, token: object = None) -> bytes:
         """Return a KEEPALIVE that asks for an answer, and queue its token."""
         if self._pings is None:
             self._pings = deque()
@@ -161,7 +179,7 @@ class ConnectionFrames:
         """Send extension entries for the connection."""
         raise Unsupported(f"{self._dialect.name} has no extension entries")
 
-    # What is received
+    # Receiving
 
     def is_for_session(self, data: bytes) -> bool:
         """Return whether an EXT frame concerns the session alone, not the application."""
@@ -178,15 +196,16 @@ class ConnectionFrames:
             raise error
         self.ignored += 1
 
-    def shows_acceptance(self, frame: Frame) -> bool:
-        """Return whether a client may take this frame as the server's acceptance (RS10-CON-12)."""
+    def look_for_acceptance(self, frame: Frame) -> None:
+        """Note the server's acceptance if a client may take this frame as it (RS10-CON-12)."""
         if type(frame) is KeepaliveFrame:
             # An answer is owed at once, also while the server's application considers the SETUP.
-            return frame.respond and self._dialect.keepalive_accepts
-        return type(frame) in ACCEPTANCE or (type(frame) is ErrorFrame and frame.stream_id > 0)
+            self.established = frame.respond and self._dialect.keepalive_accepts
+        else:
+            self.established = type(frame) in ACCEPTANCE or (type(frame) is ErrorFrame and frame.stream_id > 0)
 
     def receive(self, frame: Frame, now: float) -> Events:
-        """Take a frame that concerns no stream. Return what it was.
+        """Take a frame that concerns no stream. Return its events.
 
         Raise ``RemoteProtocolError`` for a fault that ends the connection, ``EndedByPeer`` for an ERROR that does.
         """

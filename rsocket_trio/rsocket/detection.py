@@ -119,8 +119,8 @@ _SIGNATURES: Final = (
     _Signature(REACTIVESOCKET_0_0, "00/80 -- -- -- 00 -- 00 01 00 00 00 00 00 00 00 00"),  # DET-06
 )  # fmt: skip
 
-# DET-07: 0.1's layout with another version is told so in it; any other frame that 1.0 knows, but a RESUME, is told in
-# 1.0's layout that it should have been a SETUP.
+# DET-07: these first frames are answered. A SETUP of 0.1 with another version gets an error in 0.1's layout; any other
+# frame that 1.0 knows, except RESUME, gets one in 1.0's layout: the first frame must be SETUP.
 _ANSWERS: Final = (
     _Signature(REACTIVESOCKET_0_1, "00/80 -- -- -- 00 01 -- -- 00 00 00 00 -- -- -- --"),
     *(

@@ -105,14 +105,14 @@ class Dialect:
     layout: Codec | Callable[[], Codec]
     """The codec, or what loads it when it is first needed."""
     framing: str
-    """The length prefix on byte streams: ``"u24"``, which does not count itself."""
+    """The length prefix on byte streams: ``"u24"``, which does not count itself, or ``"u32"``, which does."""
     interactions: frozenset[Interaction]
     client_first_id: int
     server_first_id: int
     last_id: int
     id_reuse: bool
     """After the last id begin again and skip ids in use, instead of refusing new streams."""
-    halves: bool
+    half_close: bool
     """The responder's COMPLETE ends its own half of a channel only, and its CANCEL the requester's half."""
     bad_metadata_ignored: bool
     """A frame whose metadata does not fit is skipped, instead of being an error unless its ignore flag is set."""

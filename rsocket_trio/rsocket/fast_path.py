@@ -1,7 +1,7 @@
-"""The fast path: frames with nothing but a payload, recognised and written by their constant bytes.
+"""Byte patterns of plain frames, and the reader that takes those without decoding.
 
-It knows bytes only. What such a frame means, and whether it is allowed, the stream receiver and the stream sender
-decide with the same functions as for a frame that was decoded. Whatever is unusual takes the long way.
+A plain frame has a stream id and a payload, nothing else. The stream receiver and the stream sender decide its meaning,
+and whether it is allowed, by the same functions as for a decoded frame. All other frames are decoded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LARGE = 4096
 
 
 class Form(enum.Enum):
-    """What a frame of the fast path is."""
+    """The kind of a frame of the fast path."""
 
     ITEM = enum.auto()
     LAST = enum.auto()
@@ -61,7 +61,7 @@ class Head:
 
 
 class Kind(NamedTuple):
-    """What the bytes of type and flags of a received frame say. ``interaction`` is that of a request."""
+    """The meaning of the bytes of type and flags of a received frame. ``interaction`` is that of a request."""
 
     form: Form
     metadata: bool
@@ -73,7 +73,7 @@ class BytePatterns:
     """The constant bytes of a layout's frames with a stream id and a payload, and the places of both in the header.
 
     ``size`` are the bytes of the header, ``width`` those of the stream id, and ``last_id`` is the largest of those.
-    ``kinds`` are what the bytes at ``kind`` say; ``item``, ``last`` and ``requests`` are written.
+    ``kinds`` are the meanings of the bytes at ``kind``; ``item``, ``last`` and ``requests`` are written.
     """
 
     size: int
@@ -96,7 +96,7 @@ def patterns_of(codec: Codec) -> BytePatterns | None:
     kinds: dict[bytes, Kind] = {}
 
     def head(form: Form, frame: Callable[[Payload], Frame], interaction: Interaction | None = None) -> Head:
-        """Return the head of these frames, and note what its bytes say when they are received."""
+        """Return the head of these frames, and note the meaning of its bytes when they are received."""
         written = codec.encode_parts(frame(SAMPLE))[0][kind]
         kinds[written] = Kind(form, False, interaction)
         if place.start:

@@ -1,4 +1,4 @@
-"""The frames of all dialects of the RSocket family, as values: one model, whatever the layout.
+"""The frames of all dialects of the RSocket family, as values: one model for all layouts.
 
 ``metadata_type`` is the byte that 0.0 gives to metadata; every other dialect reads it as 0 and leaves it unsaid.
 """
@@ -31,7 +31,7 @@ RESERVED: Final = (0x00, 0x7F, "")
 
 
 def name_of(ext: int | str) -> str:
-    """What messages call an extension: its name, its number, or its text in quotes."""
+    """Return an extension in words, for messages: its name, its number, or its text in quotes."""
     return NAMES.get(ext) or f"0x{ext:02X}" if isinstance(ext, int) else repr(ext)
 
 
@@ -51,7 +51,7 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """What messages call the extension."""
+        """The extension in words, for messages."""
         return name_of(self.ext)
 
 

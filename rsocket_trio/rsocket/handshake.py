@@ -96,7 +96,7 @@ def admit(dialect: Dialect, data: bytes, limit: int, *, grants_leases: bool, res
         row = codec.row(header.number) if header is not None else None
         if row is not None and row.frame is SetupFrame:
             raise (dialect.extensions.unreadable(error) if dialect.entries else InvalidSetup(str(error))) from None
-        # ALL-RCT-04: whatever its ignore flag says.
+        # ALL-RCT-04: its ignore flag changes nothing.
         raise InvalidSetup(str(error)) from None
     if isinstance(frame, ResumeFrame) and not frame.stream_id:
         # RS10-RSM-17; where resumption is offered, a RESUME never gets here.
@@ -244,7 +244,7 @@ class ServerHandshake:
         granted = None
         if frame.ack:
             self.granted = granted = dialect.extensions.grants(frame, grants_leases=leases, resumes=resumes)
-            self.gate.owes_answer = True
+            self.gate.demand_answer()
         return Admitted(frame, described(dialect, frame), joins, granted)
 
 
@@ -267,6 +267,10 @@ class SetupGate:
         self._held: list[bytes] = []
         self._size = 0
         self.owes_answer = False
+
+    def demand_answer(self) -> None:
+        """Hold all but ERROR until the SETUP is answered."""
+        self.owes_answer = True
 
     @property
     def is_full(self) -> bool:

@@ -1,6 +1,6 @@
-"""Old peers by name: what a client of ours has to say to a server of each, a row a peer.
+"""Old peers by name: the terms that a client of ours needs with a server of each, a row a peer.
 
-A server of ours needs none of this: what these peers say as clients it tells by itself.
+A server of ours needs none of this: it recognises these peers as clients by itself.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ PEERS: Final = {
         ),
     )
 }
-"""What a client says to each of these, by name."""
+"""The terms for each of these peers, by name."""
 
 
 def peer_named(name: str) -> Peer:
-    """The peer of that name. Raises ``ValueError`` that lists the known ones."""
+    """Return the peer of that name. Raise ``ValueError`` that lists the known ones."""
     try:
         return PEERS[name]
     except (KeyError, TypeError):

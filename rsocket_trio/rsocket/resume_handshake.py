@@ -115,11 +115,15 @@ class ResumeHandshake:
         self.positions = kind(self._dialect, self._outbox, token, self._options.store_bytes)
         return self.positions
 
+    def agree_grants(self, grants: tuple[Entry, ...]) -> None:
+        """Keep the entries that the first SETUP_OK granted, for those that follow."""
+        self.grants = grants
+
     def overflow(self) -> bool:
         """Handle a full store: return whether the session goes on without resumption."""
         if not self._options.give_up_when_full:
             return False
-        self._agreed().forgo()
+        self._agreed().stop_retaining()
         # The peer may keep what it sends, and still has to hear how far this side got.
         self.gave_up = True
         return True
@@ -127,7 +131,7 @@ class ResumeHandshake:
     def close(self) -> None:
         """Discard the retained frames of a session that is over."""
         if self.positions is not None:
-            self.positions.forgo()
+            self.positions.stop_retaining()
 
     def suspend(self) -> list[Event]:
         """Detach the lost transport, and fail the streams that do not outlive it (RSX-RES-07)."""
@@ -177,13 +181,13 @@ class ResumeHandshake:
 
     # The server
 
-    def check(self, back: ResumeRequest) -> None:
+    def check(self, request: ResumeRequest) -> None:
         """Raise ``RejectedResume`` if a client's positions can't be served."""
         if self.positions is None or not self.is_kept:
             raise RejectedResume("unknown resume token")
-        self.positions.check(back)
+        self.positions.check(request)
 
-    def take(self, back: ResumeRequest, now: float) -> None:
+    def take(self, request: ResumeRequest, now: float) -> None:
         """Resume the session with a returning client. Call ``check`` first."""
         positions, dialect = self._agreed(), self._dialect
         first = (
@@ -191,7 +195,7 @@ class ResumeHandshake:
             if dialect.entries
             else ResumeOkFrame(positions.received)
         )
-        positions.take(back, dialect.codec.encode(first))
+        positions.take(request, dialect.codec.encode(first))
         self._outbox.come_back()
         self._resumed(now)
 

@@ -93,8 +93,8 @@ class ResumePositions:
         """Return whether an outbound frame moves the position."""
         return is_tracked(frame)
 
-    def leaves(self, frame: bytes) -> bool:
-        """Return whether a frame being sent moves the position. Note the end of a request until it is answered."""
+    def note_leaving(self, frame: bytes) -> bool:
+        """Note the end of a request that leaves, until it is answered. Return whether a frame moves the position."""
         if not self.tracks(frame):
             return False
         kind = frame[4] >> 2
@@ -115,6 +115,7 @@ class ResumePositions:
         """Count received frames. Raise ``RemoteProtocolError`` past the largest position (RS10-RSM-07)."""
         received, asked = self.received, self._asked
         for frame in frames:
+            # ``is_tracked``, spelled out: it is asked of every frame that is received.
             if len(frame) > 4 and FIRST_TRACKED <= frame[4] >> 2 <= LAST_TRACKED and frame[:4] != b"\0\0\0\0":
                 received += len(frame)
                 if asked and frame[:4] in asked:
@@ -132,38 +133,38 @@ class ResumePositions:
             # An answer that frees nothing is no reason to ask again.
             self._outbox.on_trimmed()
 
-    def check(self, back: ResumeRequest) -> None:
+    def check(self, request: ResumeRequest) -> None:
         """Check that the client's positions can be served. Raise ``RejectedResume`` naming them (RS02-RSM-18).
 
         Raise ``ReplayedResume`` if they are below those that the client itself reported or implied (RS10-RSM-19).
         """
-        store, wanted = self.store, back.last_received_server_position
-        first = back.first_available_client_position
+        store, wanted = self.store, request.last_received_server_position
+        first = request.first_available_client_position
         dialect = self._dialect
-        if back.version not in ((dialect.major, dialect.minor), *dialect.resume_versions):
-            raise RejectedResume(f"version {back.version[0]}.{back.version[1]} is not that of the session")
-        if back.mimes != self.mimes:
+        if request.version not in ((dialect.major, dialect.minor), *dialect.resume_versions):
+            raise RejectedResume(f"version {request.version[0]}.{request.version[1]} is not that of the session")
+        if request.mimes != self.mimes:
             raise RejectedResume("the MIME types are not those of the session")  # RSX-RES-08
         reached = max(store.first, self.answered)
         if wanted < reached:
             raise ReplayedResume(f"position {wanted} is below {reached}, up to where the client got before")
         if not store.serves(wanted):
-            # Nobody can have recorded a position that never was, whatever else is said beside it.
+            # No recording has a position that never was, so this is checked before the client's own position.
             raise RejectedResume(f"position {wanted} can't be served: kept are {store.first} to {store.position}")
         if first < self._dropped:
             raise ReplayedResume(f"the client's first position {first} is below {self._dropped}, as it was before")
         if first > self.received:
             raise RejectedResume(f"the client's first position {first} is beyond {self.received}")
 
-    def take(self, back: ResumeRequest, first: bytes) -> None:
+    def take(self, request: ResumeRequest, first: bytes) -> None:
         """Resume with a client whose positions were checked, this frame before all others."""
-        self._dropped = back.first_available_client_position
-        self.go_on(back.last_received_server_position, first)
+        self._dropped = request.first_available_client_position
+        self.go_on(request.last_received_server_position, first)
 
     def go_on(self, position: int, first: bytes | None) -> None:
         """Send all frames that the peer has not received, behind this one.
 
-        Raises ``RemoteProtocolError`` for a position that can't be served (RS02-RSM-25).
+        Raise ``RemoteProtocolError`` for a position that can't be served (RS02-RSM-25).
         """
         store = self.store
         if not store.serves(position):
@@ -178,9 +179,9 @@ class ResumePositions:
         self._trim(store, position)
         self._outbox.send_again(first)
 
-    def forgo(self) -> None:
+    def stop_retaining(self) -> None:
         """Stop retaining frames and asking for positions."""
-        self._outbox.forgo()
+        self._outbox.stop_retaining()
         self._asked = None
 
     def _trim(self, store: FrameStore, position: int) -> None:

@@ -96,7 +96,7 @@ STREAM_HANDLERS: dict[type, Callable[[StreamReceiver, Any], None]] = {
     RequestFrame: StreamReceiver.on_request,
     CancelFrame: StreamReceiver.on_cancel,
 }
-"""The frames that concern a stream, whatever their stream id."""
+"""The frames that concern a stream with any stream id."""
 SHARED_HANDLERS: dict[type, Callable[[StreamReceiver, Any], None]] = {
     ErrorFrame: StreamReceiver.on_error,
     MetadataPushFrame: StreamReceiver.on_metadata_push,
@@ -326,18 +326,23 @@ class Session:
     # The handshake of a client
 
     def start_client(
-        self, terms: ClientTerms, now: float, *, grants: bool = True, said: tuple[SetupFrame, bytes] | None = None
+        self,
+        terms: ClientTerms,
+        now: float,
+        *,
+        grants: bool = True,
+        encoded_setup: tuple[SetupFrame, bytes] | None = None,
     ) -> None:
         """Send SETUP, and with leases a first LEASE without bounds, unless ``grants`` is false.
 
-        ``said`` is the SETUP of these terms as a frame and encoded, if the caller has made it already. Raise
+        ``encoded_setup`` is the SETUP of these terms as a frame and as bytes, if the caller has made it already. Raise
         ``LocalProtocolError`` for terms that the dialect can't say.
         """
-        if said is None:
+        if encoded_setup is None:
             frame = setup_frame(self.dialect, terms)
             encoded = self.dialect.codec.encode(frame)
         else:
-            frame, encoded = said
+            frame, encoded = encoded_setup
         self.outbox.put_signal(encoded)
         if terms.resume_token is not None and not self.dialect.entries:
             self._count_positions(self.resume_handshake.agree_as_client(terms.resume_token, terms))
@@ -367,7 +372,7 @@ class Session:
         if frame is None:
             return False
         if frame.stream_id:
-            self.control.ignored += 1  # ALL-RCT-07
+            self.control.note_ignored()  # ALL-RCT-07
             return True
         try:
             handshake.check_grants(frame)
@@ -375,7 +380,7 @@ class Session:
             self.end_with(CONNECTION_ERROR, error.data, error)  # RSX-OK-02
             return True
         terms = handshake.terms
-        self.control.established = True
+        self.control.note_accepted()
         if terms.resume_token is not None:
             self._count_positions(self.resume_handshake.agree_as_client(terms.resume_token, terms))
         self._open_client(terms, self.receiver.now, grants=handshake.grants)
@@ -385,7 +390,7 @@ class Session:
     # The handshake of a server
 
     def start_server(self, *, grants_leases: bool, own_size: bool = True) -> None:
-        """Wait for SETUP. ``own_size`` says that the fragment size is the application's, whatever the client joins."""
+        """Wait for SETUP. ``own_size`` keeps the application's fragment size for clients that join no fragments."""
         gate = SetupGate(self.dialect, self.limits, self.table, self.control.is_for_session)
         self._handshake = ServerHandshake(
             *(self.dialect, gate, self.limits.setup_size),
@@ -403,7 +408,7 @@ class Session:
         frame = admitted.frame
         self.state = State.GATED
         self.attention = True
-        self.control.established = True
+        self.control.note_accepted()
         # Without a lifetime silence alone kills nothing.
         self.keepalive = KeepaliveTimer(math.inf, frame.max_lifetime or math.inf, self.receiver.now)
         if not admitted.joins_fragments:
@@ -414,7 +419,7 @@ class Session:
             self._agree_leases()
         if admitted.granted is not None:
             if self._resume is not None:
-                self._resume.grants = admitted.granted
+                self._resume.agree_grants(admitted.granted)
             self.outbox.hold()
         self.receiver.events.append(SetupReceived(admitted.setup))
 
@@ -463,7 +468,8 @@ class Session:
     def _agree_leases(self) -> None:
         """Require permits of both sides from now on."""
         leases = Leases(client=self.client, implicit=self.dialect.implicit_lease)
-        self.control.leases = self.receiver.leases = leases
+        self.control.agree_leases(leases)
+        self.receiver.agree_leases(leases)
         self.opens_at_once = self.opens_at_once and leases.permits is None
 
     def ping(self, token: object) -> None:
@@ -566,7 +572,7 @@ class Session:
         else:
             self._take_connection_frame(frame, now)
         if not control.established:
-            control.established = control.shows_acceptance(frame)
+            control.look_for_acceptance(frame)
 
     def _take_connection_frame(self, frame: Frame, now: float) -> None:
         for event in self.control.receive(frame, now):
@@ -594,7 +600,7 @@ class Session:
         return self._collected()
 
     def expire(self, now: float) -> list[Event]:
-        """What the clock asks for at this time: a beat, or the end of a silent connection."""
+        """Do what is due at this time: send a beat, or end a silent connection. Return what happened."""
         if self.state is State.OVER or self._suspended:
             return []
         beat = self.keepalive.expire(now)
@@ -618,7 +624,7 @@ class Session:
     # Going on over another transport
 
     def suspend(self) -> list[Event]:
-        """The transport is gone. What is sent waits, and time does not count."""
+        """Detach a transport that is gone: frames to send wait, and time does not count. Return what happened."""
         self._suspended = True
         self.attention = True
         return self.resume_handshake.suspend()
@@ -634,11 +640,12 @@ class Session:
 
     def _count_positions(self, positions: ResumePositions | None) -> None:
         """Count the bytes of streams from now on; ``None`` for a session that can't be resumed."""
-        self.control.positions = self.commands.positions = positions
+        self.control.agree_positions(positions)
+        self.commands.agree_positions(positions)
 
     def _ask_position(self) -> bytes:
         """Return the KEEPALIVE that asks the peer how far it got, because the store is half full."""
-        return self.control.asked_beat()
+        return self.control.make_asking_beat()
 
     def _overflow(self) -> bool:
         """Handle a full store: return whether the session goes on without resumption."""
@@ -654,7 +661,7 @@ class Session:
         return self.dialect.codec.encode(self.commands.error_frame(0, code, data))
 
     def _fail(self, error: RemoteProtocolError) -> None:
-        """Turn a fault of the peer into its answer on the wire and our own end. Nothing else does."""
+        """Turn a fault of the peer into its answer on the wire and our own end."""
         lost = ConnectionLost(f"the peer broke the protocol: {error}", code=CONNECTION_ERROR)
         lost.__cause__ = error.with_traceback(None)  # which would keep the frames of our own that read it
         self.end_with(CONNECTION_ERROR, str(error).encode(), lost)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import attrs
 
-from rsocket_trio.errors import NO_NEW_REQUESTS, RemoteProtocolError, stream_error
+from rsocket_trio.errors import NO_NEW_REQUESTS, Invalid, Rejected, RemoteProtocolError, stream_error
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
     CreditGranted,
@@ -53,8 +54,8 @@ from rsocket_trio.rsocket.lease import CancelBudget, Leases
 from rsocket_trio.rsocket.stream_sender import StreamSender
 from rsocket_trio.rsocket.stream_table import RESPONDERS_HALVES, Stream, StreamTable
 
-REJECTED = 0x202
-INVALID = 0x204
+REJECTED: Final = Rejected.default_code
+INVALID: Final = Invalid.default_code
 EMPTY = Payload()
 
 
@@ -98,6 +99,10 @@ class StreamReceiver:
         self.leases: Leases | None = None
         self.detached = 0
         self.refused = 0
+
+    def agree_leases(self, leases: Leases) -> None:
+        """Require permits for the peer's requests from now on."""
+        self.leases = leases
 
     def on_request(self, frame: RequestFrame) -> None:
         """Take a request, a fragment of one, or what a dialect says by a further request frame."""
@@ -302,7 +307,7 @@ class StreamReceiver:
         )
 
     def _half_cancel(self, stream: Stream | None) -> None:
-        if stream is None or not self.dialect.halves or not stream.open & SENDING:
+        if stream is None or not self.dialect.half_close or not stream.open & SENDING:
             self.ignored += 1  # RS10-UNX-10
             return
         self._outbox.discard(stream)
@@ -427,7 +432,7 @@ class StreamReceiver:
 
     def _close_receiving(self, stream: Stream) -> None:
         """Close the peer's half, which it has completed."""
-        if stream.requester and not self.dialect.halves:
+        if stream.requester and not self.dialect.half_close:
             # RS02-SEQ-04: the responder's COMPLETE ends a channel on both sides.
             self._outbox.discard(stream)
             stream.open = applied(RECEIVE_LAST_WORD, stream.open)

@@ -213,6 +213,10 @@ class StreamSender:
         self._lone_size = lone_size(dialect, fragment_size)
         self._short_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
 
+    def agree_positions(self, positions: ResumePositions | None) -> None:
+        """Report streams to these positions from now on; ``None`` for a session that can't be resumed."""
+        self.positions = positions
+
     def cut_above(self, fragment_size: int) -> None:
         """Set the fragment size in bytes. Call it before anything is sent."""
         self._fragment_size = fragment_size
@@ -254,8 +258,8 @@ class StreamSender:
         if complete:
             stream.open &= ~SENDING
         if patterns is not None and initial_n is None and not entries:
-            head = patterns.requests.get(interaction)
-            short = None if head is None else self._short_frame(head, stream.id, payload)
+            pattern = patterns.requests.get(interaction)
+            short = None if pattern is None else self._short_frame(pattern, stream.id, payload)
             if short is not None:
                 self._outbox.put(stream, short)
                 return stream
@@ -268,7 +272,7 @@ class StreamSender:
             raise
         return stream
 
-    def _short_frame(self, head: Head, stream_id: int, payload: Payload) -> bytes | None:
+    def _short_frame(self, pattern: Head, stream_id: int, payload: Payload) -> bytes | None:
         """Encode a frame that says nothing but its payload, ``None`` if it has to be cut or encoded otherwise."""
         data, metadata, patterns = payload.data, payload.metadata, self._patterns
         assert patterns is not None
@@ -277,11 +281,11 @@ class StreamSender:
             # An empty item is none in some dialects, where it completes.
             if not 0 < len(data) <= self._short_size:
                 return None
-            return head.before + id_field + head.after + data
+            return pattern.before + id_field + pattern.after + data
         size = len(metadata)
-        if head.after_with_metadata is None or LENGTH + size + len(data) > self._short_size:
+        if pattern.after_with_metadata is None or LENGTH + size + len(data) > self._short_size:
             return None
-        return id_field + head.after_with_metadata + size.to_bytes(LENGTH, "big") + metadata + data
+        return id_field + pattern.after_with_metadata + size.to_bytes(LENGTH, "big") + metadata + data
 
     def _check_room(self, fixed: int, payload: Payload) -> None:
         """Raise ``LocalProtocolError`` if the first fragment can never fit into the resumption store."""
@@ -364,7 +368,7 @@ class StreamSender:
             if stream.left:
                 self._outbox.put_urgent(self._encode(CancelFrame(stream.id)))
             self._table.end(stream)
-        elif self._dialect.halves and stream.open & RECEIVING:
+        elif self._dialect.half_close and stream.open & RECEIVING:
             stream.open = applied(SEND_HALF_CANCEL, stream.open)
             self._table.drop_assembly(stream)
             # In its queue, so that a COMPLETE that was said before arrives before.
@@ -441,7 +445,7 @@ class StreamSender:
         return payload.metadata is None and not payload.data
 
     def _complete(self, stream: Stream) -> None:
-        if not self._dialect.halves and not stream.requester:
+        if not self._dialect.half_close and not stream.requester:
             move = SEND_LAST_WORD
             if stream.open & RECEIVING:
                 self._table.expect_late(stream.id, stream.interaction)

@@ -1,4 +1,4 @@
-"""The streams of one session: what is kept of each, which are open, and which side opened them."""
+"""The streams of one session, their ids and the parity of the peer's, and late requests of streams that are over."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ class StreamTable:
         self.peer_ids = ids_between(2 - self._document_parity, self._last_id, 2)
 
     def find(self, stream_id: int) -> Stream | None:
-        """The stream of this id, whoever opened it; this side's where ids tell nothing."""
+        """Return the stream of this id, opened by either side; this side's where ids tell nothing."""
         return self.mine.get(stream_id) or self.theirs.get(stream_id)
 
     def all(self) -> list[Stream]:
@@ -175,10 +175,10 @@ class StreamTable:
         return [*self.mine.values(), *self.theirs.values()]
 
     def new(self, interaction: Interaction) -> Stream:
-        """A stream of this side's. Raises ``LocalProtocolError`` when ids are used up."""
+        """Return a new stream of this side's. Raise ``LocalProtocolError`` when ids are used up."""
         stream_id = self._ids.take(self.mine)
         if self.learns:
-            self._keep_parity()  # ALL-RCT-12: who asks first uses the document's parity, the peer the other one
+            self._keep_parity()  # ALL-RCT-12: the first to ask uses the document's parity, the other side the other
         stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], requester=True)
         if interaction is not FIRE_AND_FORGET:
             self.mine[stream_id] = stream
@@ -216,7 +216,7 @@ class StreamTable:
         return late
 
     def drop_assembly(self, stream: Stream) -> None:
-        """Drop what of a payload has come."""
+        """Drop the pieces of a payload that have come."""
         if stream.assembly is not None:
             self.reassembling -= stream.assembly.size
             stream.assembly = None

@@ -123,7 +123,7 @@ class Consumer(Protocol):
         """Take a whole chunk."""
         ...
 
-    def wants(self, request_id: int, length: int, bits: int) -> bool:
+    def begin_chunk(self, request_id: int, length: int, bits: int) -> bool:
         """Return whether to keep the payload of a chunk that begins here and is not complete yet."""
         ...
 
@@ -220,7 +220,7 @@ class ChunkReader:
     def _begin(self, request_id: int, bits: int, length: int) -> None:
         self._id, self._bits, self._length = request_id, bits, length
         self._missing = length
-        self._gathering = Gathering() if self._consumer.wants(request_id, length, bits) else None
+        self._gathering = Gathering() if self._consumer.begin_chunk(request_id, length, bits) else None
 
     def _keep(self, piece: bytes) -> None:
         self._missing -= len(piece)

@@ -95,7 +95,7 @@ class ChunkReceiver:
         for payload in payloads:
             self.on_chunk(request_id, bits, payload)
 
-    def wants(self, request_id: int, length: int, bits: int) -> bool:
+    def begin_chunk(self, request_id: int, length: int, bits: int) -> bool:
         """Return whether to keep the payload of a chunk that begins here. Report a spurious chunk at once."""
         if bits & RESPONSE:
             return self._response_to(request_id, length, bits & TERMINATION) is not None

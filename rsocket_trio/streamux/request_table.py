@@ -1,4 +1,4 @@
-"""The table of request ids in use: requests of both sides, pings, and ids that wait for a cancel ack."""
+"""Requests of both sides with their state, the ids in use (pings and cancelled ones too), and the bytes buffered."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ def test_a_store_that_is_given_up_lets_everything_leave_and_keeps_nothing() -> N
 
     def give_up() -> bool:
         asked.append(store.size)
-        outbox.forgo()
+        outbox.stop_retaining()
         return True
 
     outbox, store = retaining(100, overflow=give_up)

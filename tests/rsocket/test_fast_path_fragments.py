@@ -81,7 +81,7 @@ def spoken(dialect: Dialect, rng: Random) -> bytes:
     frame: Any
     if kind < 0.2:
         interaction = rng.choice(list(Interaction))
-        number = rng.choice((1, 5)) if interaction in NUMBERED or not dialect.halves else None
+        number = rng.choice((1, 5)) if interaction in NUMBERED or not dialect.half_close else None
         frame = RequestFrame(stream_id, interaction, Payload(data), number, follows=rng.random() < 0.7)
     elif kind < 0.8:
         frame = PayloadFrame(stream_id, Payload(data), next=True, complete=False, follows=rng.random() < 0.8)

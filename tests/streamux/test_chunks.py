@@ -153,7 +153,7 @@ class Taken:
     def on_chunk(self, request_id: int, bits: int, payload: bytes) -> None:
         self.chunks.append((request_id, bits, payload))
 
-    def wants(self, request_id: int, length: int, bits: int) -> bool:
+    def begin_chunk(self, request_id: int, length: int, bits: int) -> bool:
         self.asked.append((request_id, length, bits))
         return request_id not in self.unwanted
 

@@ -1,7 +1,7 @@
 """The extension block of the draft: entries behind one another, each with an id, flags and a payload.
 
-An entry that may be ignored says how long its payload is; that of any other ends where its definition says. What is
-defined differs by the point where a block stands, so a ``Point`` comes along. A text, here and in the payloads, is
+An entry that may be ignored says how long its payload is; that of any other ends where its definition says. The
+definitions differ by the point where a block stands, so a ``Point`` comes along. A text, here and in the payloads, is
 kept byte by byte as Latin-1: ids are compared and not interpreted (RSX-TLV-09, RSX-MIME-04).
 """
 
@@ -22,7 +22,7 @@ IGNORE: Final = 0x40
 ACK: Final = 0x20
 NIBBLE: Final = 0x0F
 
-WELL_KNOWN: Final = 0x80
+WELL_KNOWN_BIT: Final = 0x80
 """In the first byte of an id, a MIME type, a strategy or a tag's key: a number, not the length of a text."""
 LONGEST_TEXT: Final = 127
 LONGEST_PAYLOAD: Final = 2**24 - 1
@@ -35,7 +35,7 @@ class MalformedExtension(NotUnderstood):
 
 
 class UnknownExtension(NotUnderstood):
-    """An entry that is not known at this point and may not be ignored: nobody can say where it ends (RSX-TLV-07).
+    """An entry that is not known at this point and may not be ignored: its end is not known (RSX-TLV-07).
 
     ``ext`` is its id.
     """
@@ -46,9 +46,9 @@ class UnknownExtension(NotUnderstood):
 
 
 class Reader:
-    """A place in bytes, and what can be read from there. With ``end`` a payload of known length ends there.
+    """Reads bytes from a place on. With ``end`` a payload of known length ends there.
 
-    What runs past the end raises ``MalformedExtension``.
+    Reading past the end raises ``MalformedExtension``.
     """
 
     __slots__ = ("bounded", "data", "end", "offset")
@@ -82,14 +82,14 @@ class Reader:
     def name(self, what: str) -> int | str:
         """The number of something well-known, or a text behind its length."""
         first = self.uint(1, what)
-        return first & ~WELL_KNOWN if first & WELL_KNOWN else self.take(first, what).decode("latin-1")
+        return first & ~WELL_KNOWN_BIT if first & WELL_KNOWN_BIT else self.take(first, what).decode("latin-1")
 
     def rest(self) -> bytes:
         """Everything up to the end of a payload of known length; nothing where that is not known."""
         return self.take(self.end - self.offset, "rest") if self.bounded else b""
 
     def fail(self, text: str, *, back: int = 0) -> NoReturn:
-        """Refuse what stands here, or so many bytes before."""
+        """Raise ``MalformedExtension`` for the bytes here, or ``back`` bytes before."""
         raise MalformedExtension(text, offset=self.offset - back)
 
 
@@ -109,15 +109,15 @@ class Point:
     ack: bool = False
 
     def read(self, entry: Entry) -> object:
-        """What the payload of a decoded entry means here, or ``None`` for an extension that is unknown here."""
+        """Return the value of a decoded entry's payload, ``None`` for an extension that is unknown at this point."""
         definition = self.definitions.get(entry.ext)  # RSX-TLV-10
         return definition and definition(Reader(entry.payload, 0, len(entry.payload)), entry.nibble)
 
 
 def decode_block(data: bytes, offset: int, point: Point, *, limit: int = ENTRY_LIMIT) -> tuple[tuple[Entry, ...], int]:
-    """The entries of the block at ``offset``, unknown ones that may be ignored among them, and where it ends.
+    """Return the entries of the block at ``offset``, unknown ones that may be ignored among them, and its end.
 
-    Raises ``MalformedExtension`` or ``UnknownExtension``.
+    Raise ``MalformedExtension`` or ``UnknownExtension``.
     """
     reader = Reader(data, offset)
     entries: dict[int | str, Entry] = {}
@@ -131,7 +131,7 @@ def decode_block(data: bytes, offset: int, point: Point, *, limit: int = ENTRY_L
 
 
 def encode_block(entries: Sequence[Entry], point: Point) -> bytes:
-    """The entries as the block of a frame at this point. Raises ``LocalProtocolError`` for what may not stand there."""
+    """Return the entries as a block at this point. Raise ``LocalProtocolError`` for one that may not stand there."""
     if not entries:
         raise LocalProtocolError(f"{point.name} extensions: a block has at least one entry")
     if len({entry.ext for entry in entries}) < len(entries):  # RSX-TLV-05
@@ -200,10 +200,10 @@ def _check_payload(entry: Entry, point: Point, what: str) -> None:
 
 
 def name_field(name: int | str, what: str) -> bytes:
-    """A well-known number in one byte, or a text behind its length. Raises ``LocalProtocolError``."""
+    """A well-known number in one byte, or a text behind its length. Raise ``LocalProtocolError``."""
     if isinstance(name, int):
         check(what, "id", name, 0, LONGEST_TEXT)
-        return bytes((WELL_KNOWN | name,))
+        return bytes((WELL_KNOWN_BIT | name,))
     try:
         text = name.encode("latin-1")
     except UnicodeEncodeError as error:

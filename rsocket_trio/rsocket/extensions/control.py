@@ -1,8 +1,8 @@
-"""Control where signs of life, leases and what applications add are extension entries in EXT frames."""
+"""The connection's frames in the draft: keepalives, leases and applications' entries travel in EXT frames."""
 
 from __future__ import annotations
 
-from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
+from rsocket_trio.errors import Invalid, LocalProtocolError, Rejected, RemoteProtocolError
 from rsocket_trio.mux.events import EntriesReceived
 from rsocket_trio.rsocket.connection_frames import ConnectionFrames, Events, UnreadRequest
 from rsocket_trio.rsocket.extensions.blocks import MalformedExtension, UnknownExtension
@@ -18,14 +18,11 @@ from rsocket_trio.rsocket.frames import Entry, ExtFrame, Frame, KeepaliveFrame, 
 from rsocket_trio.rsocket.layouts.v2_0_draft import EXTENSION_BLOCK
 from rsocket_trio.rsocket.resume_positions import MarkedPositions
 
-REJECTED = 0x202
-INVALID = 0x204
-
 BLOCK_ERRORS = (UnknownExtension, MalformedExtension)
 REPORTS = 4
 """How often within one store the peer hears how far this side got."""
 OURS = (Beat, Permits, ResumePosition)
-"""What the entries of an EXT can say that concerns the session and no application."""
+"""The contents of an EXT's entries that concern the session and no application."""
 
 
 class EntryFrames(ConnectionFrames):
@@ -63,13 +60,13 @@ class EntryFrames(ConnectionFrames):
         super().extension(ext_type, body, ignore=ignore)
 
     def receive(self, frame: Frame, now: float) -> Events:
-        """Take a frame that concerns no stream. Return what it was."""
+        """Take a frame that concerns no stream. Return its events."""
         if isinstance(frame, ExtFrame) and frame.ext_type == EXTENSION_BLOCK:
             return self._on_block(frame, now)
         return super().receive(frame, now)
 
     def is_for_session(self, data: bytes) -> bool:
-        """Whether an EXT frame concerns nobody but the session, so that no gate need hold it."""
+        """Return whether an EXT frame concerns the session alone, so that no gate need hold it."""
         try:
             frame = self._dialect.codec.decode(data)
         except RemoteProtocolError:
@@ -83,8 +80,8 @@ class EntryFrames(ConnectionFrames):
         row = codec.row(header.number) if header is not None else None
         if header is None or row is None or row.frame is not RequestFrame or not isinstance(error, BLOCK_ERRORS):
             return None
-        code = REJECTED if isinstance(error, UnknownExtension) else INVALID
-        return UnreadRequest(header.stream_id, row.interaction, code, str(error))
+        answer = Rejected if isinstance(error, UnknownExtension) else Invalid
+        return UnreadRequest(header.stream_id, row.interaction, answer.default_code, str(error))
 
     def _on_block(self, frame: ExtFrame, now: float) -> Events:
         if frame.stream_id:

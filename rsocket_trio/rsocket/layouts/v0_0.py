@@ -154,7 +154,7 @@ def encode_setup(frame: SetupFrame) -> Parts:
 
 
 # SETUP_ERROR has a code (RS00-SERR-02), ERROR has none (RS00-ERR-01). The value is the same: stream 0 makes it a
-# SETUP_ERROR. What came on the wrong side can be told by its code: an ERROR on stream 0 is read with 0x201.
+# SETUP_ERROR. An ERROR on stream 0, which has no meaning, is told from it by its code, 0x201.
 
 
 def decode_setup_error(stream_id: int, flags: int, data: bytes) -> ErrorFrame:

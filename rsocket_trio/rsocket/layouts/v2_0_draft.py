@@ -16,7 +16,7 @@ from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.codec import UINT31_MAX, Codec, Parts, Row, check, end_of
 from rsocket_trio.rsocket.extensions.blocks import (
     ENTRY_LIMIT,
-    WELL_KNOWN,
+    WELL_KNOWN_BIT,
     Point,
     UnknownExtension,
     decode_block,
@@ -63,7 +63,7 @@ class DraftCodec(Codec):
     def decode(self, data: bytes) -> Frame:
         """Decode one frame.
 
-        Raises ``NotUnderstood``, ``MalformedExtension`` and ``UnknownExtension`` among it, or ``BadMetadata``.
+        Raise ``NotUnderstood``, ``MalformedExtension`` and ``UnknownExtension`` among it, or ``BadMetadata``.
         """
         try:
             return super().decode(data)
@@ -81,8 +81,8 @@ def mime_at(data: bytes, offset: int, what: str) -> tuple[int | str, int]:
     """Return the MIME type at ``offset`` and its end; ``""`` is the field that gives none."""
     start = end_of(data, offset, 1, what)
     first = data[offset]
-    if first & WELL_KNOWN:
-        return first & ~WELL_KNOWN, start
+    if first & WELL_KNOWN_BIT:
+        return first & ~WELL_KNOWN_BIT, start
     end = end_of(data, start, first, what)
     return data[start:end].decode("latin-1"), end
 
