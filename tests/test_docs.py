@@ -376,6 +376,7 @@ INNER = {
     "unread",
     "run",
     "leave",
+    "ended",
     "wait_for_answer",
     "failed_call",
     "resumable",

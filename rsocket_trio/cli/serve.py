@@ -26,7 +26,7 @@ from rsocket_trio.server.options import ServeOptions, serve_options
 from rsocket_trio.server.processes.import_responder import BrokenModule, NoSuchName, find_responder
 from rsocket_trio.server.processes.messages import Run
 from rsocket_trio.server.serve import serve_inherited, serve_named
-from rsocket_trio.server.stopping import Stop
+from rsocket_trio.server.signals import Stop
 from rsocket_trio.transports.listen import Inherited
 from rsocket_trio.transports.schemes import parse_uri
 from rsocket_trio.transports.websocket.origins import parse_origins

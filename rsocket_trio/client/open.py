@@ -12,8 +12,8 @@ import trio
 
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
 from rsocket_trio.connection.connection import Connection, checked_entries
+from rsocket_trio.connection.event_loop_checks import no_trio
 from rsocket_trio.connection.fault_log import only_leaf
-from rsocket_trio.connection.loops import no_trio
 from rsocket_trio.connection.protocols import ProtocolFactory, client_protocol
 from rsocket_trio.connection.recording import (
     CaptureLike,
@@ -223,7 +223,7 @@ async def _run_client(
                 leaf = only_leaf(group)
                 raise leaf from leaf.__cause__
             finally:
-                session_over(recorder_of(transport), connection)
+                session_over(recorder_of(transport), connection.ended)
             if error is not None:
                 try:
                     raise error

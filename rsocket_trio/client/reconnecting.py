@@ -16,8 +16,8 @@ from rsocket_trio.client.open import open_connection
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.connection.connection import Connection, Requester, new_stream
 from rsocket_trio.connection.engine import Engine
+from rsocket_trio.connection.event_loop_checks import need_trio
 from rsocket_trio.connection.fault_log import only_leaf
-from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.protocols import checked_peer
 from rsocket_trio.connection.recording import recording_into
@@ -106,7 +106,7 @@ class ReconnectingClient(
 
     async def _ready(self) -> Engine:
         need_trio()
-        return (await self._next(self._wait))._engine
+        return await (await self._next(self._wait))._ready()
 
     @asynccontextmanager
     async def _open(self, kind: type[Incoming], *request: Any) -> AsyncIterator[Incoming]:

@@ -14,8 +14,8 @@ import trio
 
 from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.connection.engine import Engine
+from rsocket_trio.connection.event_loop_checks import need_trio, no_trio
 from rsocket_trio.connection.fault_log import FailureLog, FaultLog
-from rsocket_trio.connection.loops import need_trio, no_trio
 from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.resumption import Reconnector, ResumableConnection, ResumeListener
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
@@ -527,6 +527,11 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     def resumable(self, session: RSocketSession, reconnector: ResumeListener) -> ResumableConnection:
         """Return this connection as a server handles it when its client comes back."""
         return ResumableConnection(self._engine, session, reconnector)
+
+    @property
+    def ended(self) -> RSocketError | None:
+        """The error that the connection ended with; ``None`` while it goes on."""
+        return self._engine.ended
 
     async def wait_for_answer(self) -> None:
         """Wait until the server has answered a SETUP that asked for an answer; raises its refusal."""

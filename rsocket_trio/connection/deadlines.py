@@ -42,7 +42,7 @@ class PeerTimer(Timer, Protocol):
     """A timer at which a silent peer may be given up."""
 
     def overdue_since(self, now: float) -> float:
-        """When the time was over of a peer that ``expire`` would give up now; infinite where it would not."""
+        """Return when the time of a peer was over that ``expire`` would give up now; infinite where it would not."""
         ...
 
     @property
@@ -116,7 +116,7 @@ class Deadlines:
                 await self._expire_peers(judged, now)
 
     def stop(self) -> None:
-        """Ring no more: the task ends, if it waits for a deadline, now."""
+        """End the task: at once if it waits for a deadline."""
         # The task runs once more and ends by itself, which is cheaper than to be cancelled.
         self._stopped = True
         task, self._task = self._task, None
@@ -212,7 +212,7 @@ class Timeout:
             self._deadlines.clear(self)
 
     def overdue_since(self, now: float) -> float:
-        """When the time was over; infinite while it is not."""
+        """Return when the time was over; infinite while it is not."""
         return self._deadline if self._deadline <= now else math.inf
 
     def expire(self, now: float) -> None:

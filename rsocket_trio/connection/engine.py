@@ -333,7 +333,7 @@ class Engine:
             self.receive_budget.resume_reading()  # readers have no part in what reading pauses for
 
     def resume_reading(self) -> None:
-        """Reading goes on, and pauses again at the whole limit."""
+        """Note that reading goes on, and pauses again at the whole limit."""
         self.receive_budget.resume_reading()
 
     def reconsider_pause(self) -> None:

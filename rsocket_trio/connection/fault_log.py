@@ -164,7 +164,7 @@ def failures_told_to(hear: Callable[[Exception], object]) -> Iterator[None]:
 
 
 def kind_of(error: BaseException) -> tuple[str, str, str]:
-    """The type of an exception, the line in the handler that led to it, and the line that raised it.
+    """Return the type of an exception, the line in the handler that led to it, and the line that raised it.
 
     Groups are told apart by the types of their leaves, and by the lines of the leaf that is first in order of these.
     """
@@ -176,7 +176,7 @@ def kind_of(error: BaseException) -> tuple[str, str, str]:
 
 
 def lines_of(error: BaseException) -> tuple[str, str]:
-    """The line in the handler that led to an exception, and the line that raised it; each may be nowhere."""
+    """Return the line in the handler that led to an exception, and the line that raised it; each may be nowhere."""
     outermost = innermost = None
     traceback = error.__traceback__
     while traceback is not None:

@@ -368,7 +368,7 @@ class PushInbox(Inbox):
         self._pushes = 0
 
     def push(self, push: MetadataPush) -> bool:
-        """Metadata came. It needs no credit, so what a slow reader leaves is bounded: then it is not taken."""
+        """Store metadata that came. It needs no credit, so what is kept is bounded: return false at the limit."""
         if self._ended or self._budget.is_full or self._pushes >= self._limit:
             return False
         self._items.append(push)
@@ -378,7 +378,7 @@ class PushInbox(Inbox):
         return True
 
     async def get(self) -> Payload | MetadataPush:  # type: ignore[override]
-        """The next item or push."""
+        """Return the next item or push."""
         if self._reader is not None:
             raise trio.BusyResourceError("another task reads from this stream already")
         if not self._items:

@@ -35,7 +35,7 @@ class LinkSession(Protocol):
 class LinkOwner(Protocol):
     """The connection that a link serves, as the link sees it. Nothing here waits.
 
-    Questions change nothing; ``pause_reading`` and ``resume_reading`` are the commands that go with them.
+    Questions change nothing. The ``after_``, ``on_``, ``pause_`` and ``resume_`` methods are commands.
     """
 
     @property
@@ -84,7 +84,7 @@ class LinkOwner(Protocol):
         ...
 
     def resume_reading(self) -> None:
-        """Reading goes on."""
+        """Note that reading goes on."""
         ...
 
 
@@ -272,7 +272,7 @@ class Link:
             self._reading.cancel()
 
     def abandon(self) -> None:
-        """The transport is dead, or of no more use: write nothing more, and close."""
+        """Write nothing more, and close: the transport is dead, or of no more use."""
         self._lost = True
         self._reading.cancel()
 
@@ -431,6 +431,6 @@ class Link:
 
 
 def reason(error: BaseException) -> str:
-    """The most telling text of a transport's exception: that of its cause, where there is one."""
+    """Return the most telling text of a transport's exception: that of its cause, where there is one."""
     cause = error.__cause__ or error
     return str(cause) or type(cause).__name__

@@ -1,4 +1,4 @@
-"""Tasks that wait for something of the connection's: parked in order, woken by the task that changes it."""
+"""Tasks that wait for a change, in order; the task that makes the change wakes them."""
 
 from __future__ import annotations
 

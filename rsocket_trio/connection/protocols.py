@@ -481,7 +481,7 @@ def _check_options(options: object) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Return a type of handlers by its former name: they stand in ``connection.handler_types`` now."""
+    """Return a type of ``connection.handler_types`` by its former name, kept for one release, gone in 0.2."""
     from rsocket_trio.connection import handler_types
 
     if name.startswith("_"):

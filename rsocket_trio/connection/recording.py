@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
-from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.errors import RemoteProtocolError, RSocketError
 from rsocket_trio.mux.framing import EncodedFrame, Framing
 from rsocket_trio.mux.recording import Facts, Recorder, Recording
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.websocket.length_prefix import LengthOnMessages
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
     from rsocket_trio.connection.resumption import Dial
 
 logger = logging.getLogger("rsocket_trio")
@@ -154,10 +153,10 @@ def abandon_recording(transport: Transport, reason: str) -> None:
         transport.abandon(reason)
 
 
-def session_over(recorder: Recorder | None, connection: Connection) -> None:
-    """Tell the recorder of a connection's first transport that it is over, and why."""
+def session_over(recorder: Recorder | None, ended: RSocketError | None) -> None:
+    """Tell the recorder of a connection's first transport that it is over, with the error that ended it."""
     if recorder is not None:
-        recorder.over(str(connection._engine.ended or "it failed here"))
+        recorder.over(str(ended or "it failed here"))
 
 
 def dial_with_lengths(dial: Dial) -> Dial:

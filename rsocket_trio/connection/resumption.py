@@ -269,12 +269,12 @@ class ResumableConnection:
         self._outbox.share(shared, self)
 
     def ask(self) -> None:
-        """The client should say what it has, for a sender waits until less is kept."""
+        """Ask the client for its position: a sender waits until less is kept."""
         if self._outbox.ask():
             self._port.wake()
 
     def on_room(self) -> None:
-        """Senders may go on."""
+        """Wake the senders, which may go on."""
         self._port.request_queue.on_written()
 
     @property
@@ -310,9 +310,9 @@ class ResumableConnection:
         self._port.watch_growth(partial(grown, self))
 
     def lose(self, error: ConnectionLost) -> None:
-        """The session ends without its client."""
+        """End the session, whose client does not come back."""
         self._port.lose(error)
 
     def leave(self, closed: ConnectionClosed) -> None:
-        """This side ends the session, whose client can't be told."""
+        """End the session from this side; its client can't be told."""
         self._port.end(closed)

@@ -1,4 +1,4 @@
-"""Declares what streams and handlers ask of their connection."""
+"""The protocol that streams and handlers use of their connection."""
 
 from __future__ import annotations
 

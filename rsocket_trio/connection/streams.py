@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 import outcome
 import trio
 
+from rsocket_trio.connection.event_loop_checks import need_trio
 from rsocket_trio.connection.inbox import BudgetedInbox, Inbox, PushInbox
-from rsocket_trio.connection.loops import need_trio
 from rsocket_trio.connection.sender import Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, Interaction

@@ -233,8 +233,9 @@ class Session(Protocol):
     """Whether the connection has to do more after a read or a write than act on the events.
 
     The session sets it when it drains, holds what came behind a closed gate, has so many answers or requests waiting
-    that reading may have to pause, gave up resumption, or moved its deadline. The connection tests it after each read
-    and each write, and clears it once a look finds nothing of the kind.
+    that reading may have to pause, gave up resumption, or moved its deadline; the request queue and the end of the
+    connection set it, too. The engine tests it after each read and each write. Only the engine clears it, once a look
+    finds nothing of the kind.
     """
 
     @property

@@ -220,7 +220,7 @@ class Server:
             await running
         finally:
             self.connections.discard(connection)
-            session_over(recorder, connection)
+            session_over(recorder, connection.ended)
             if self.sessions is not None and resumable is not None and listener is not None:
                 self.sessions.release(resumable)
                 listener.let_go()

@@ -11,15 +11,15 @@ from typing import Any, Unpack
 import trio
 
 from rsocket_trio.client.open import Connected, as_transport
+from rsocket_trio.connection.event_loop_checks import need_trio, refuse_asyncio
 from rsocket_trio.connection.fault_log import only_leaf
-from rsocket_trio.connection.loops import need_trio, refuse_asyncio
 from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.accept import Server
 from rsocket_trio.server.options import ServeOptions, StreamServeOptions, serve_options, tls_context
 from rsocket_trio.server.processes.import_responder import find_responder
 from rsocket_trio.server.processes.messages import RETIRE_DELAY, Run
-from rsocket_trio.server.stopping import Stop
+from rsocket_trio.server.signals import Stop
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.transports.listen import BoundListener, Inherited, ListenerAdapter, open_listeners
 from rsocket_trio.transports.websocket.origins import parse_origins

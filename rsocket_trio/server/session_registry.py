@@ -1,4 +1,4 @@
-"""The sessions of a server that can be resumed: by token, within the bounds of what they keep, here or away."""
+"""Resumable sessions of a server by token; ends the oldest above the bounds."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SessionRegistry:
         return len(self._waiting)
 
     def claim(self, connection: ResumableConnection, token: bytes) -> bool:
-        """Take a token for a new session; not one that is in use (RS02-RSM-22)."""
+        """Reserve a token for a new session. Return false if it is in use (RS02-RSM-22)."""
         if token in self._by_token:
             return False
         self._by_token[token] = connection
@@ -43,7 +43,7 @@ class SessionRegistry:
         return True
 
     def release(self, connection: ResumableConnection) -> None:
-        """The session is over: its token means nothing any more."""
+        """Forget a session that is over, and its token."""
         self._forget(connection)
         token, connection.token = connection.token, None
         if token is not None:
@@ -56,7 +56,7 @@ class SessionRegistry:
             waiting.leave(self._stopped())
 
     def on_state(self, connection: ResumableConnection) -> None:
-        """A session lost its transport, got one, or is over. Above the bounds those that wait longest end."""
+        """Act on a session that lost or got its transport, or is over. Above the bounds end those that wait longest."""
         self._forget(connection)
         if connection.is_over:
             self.release(connection)
@@ -94,7 +94,7 @@ class SessionRegistry:
             waiting[connection] = kept
 
     def _forget(self, connection: ResumableConnection) -> None:
-        """This session does not wait."""
+        """Remove a session from those that wait."""
         self._kept_bytes -= self._waiting.pop(connection, 0)
         self._grown.discard(connection)
 

@@ -1,4 +1,4 @@
-"""The former name of ``rsocket_trio.loadgen``, kept for one release."""
+"""The former name of ``rsocket_trio.loadgen``, kept for one release, gone in 0.2."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two tasks of a link: one write at a time, the last word is said, and no end of a transport goes unnoticed."""
+"""The tasks of a link: one write at a time, the last word is said, and no end of a transport goes unnoticed."""
 
 from __future__ import annotations
 

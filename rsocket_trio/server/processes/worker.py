@@ -22,7 +22,7 @@ import trio
 
 from rsocket_trio.server.processes.import_responder import find_responder
 from rsocket_trio.server.processes.messages import DRAIN, MARGIN, RETIRE, decode_run, receive_start
-from rsocket_trio.server.stopping import Stop
+from rsocket_trio.server.signals import Stop
 
 logger = logging.getLogger("rsocket_trio")
 

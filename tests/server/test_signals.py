@@ -27,7 +27,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.server.options import ServeOptions
-from rsocket_trio.server.stopping import STOP, Stop
+from rsocket_trio.server.signals import STOP, Stop
 from tests.cli.commands import PATIENCE, Running
 from tests.cli.test_serve import until_it_drains
 
