@@ -132,7 +132,9 @@ class RequestQueue:
         self._check_open()
 
     def park_for_room(self, size: int) -> Coroutine[Any, Any, Any]:
-        """Wait until a write may have made room for ``size`` bytes; to be awaited at once. A checkpoint."""
+        """Ask for room for ``size`` bytes, and wait until there may be some; to be awaited at once. A checkpoint."""
+        if self._outbox.ask_for_room(size):
+            return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it
         self._session.attention = True
         return self._room.park(size)
 
@@ -148,7 +150,7 @@ class RequestQueue:
     def grant_next(self) -> None:
         """Grant the task that waits longest its permit; it grants the next one after opening its stream."""
         first = self._line.first
-        if first is None or self._handed or not self._outbox.has_room(0):
+        if first is None or self._handed or not self._outbox.ask_for_room(0):
             return  # one at a time: of two tasks woken together either may run first
         if self._take_permit(first.size):
             # The permit is taken here and handed over: ``wake_one`` gives it for certain, even to a task that is

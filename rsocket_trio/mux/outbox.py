@@ -171,21 +171,29 @@ class Outbox:
     def has_room(self, item: Payload | int) -> bool:
         """Return whether a payload, or an entry of so many bytes, may be put now.
 
-        Small ones need not wait for large ones to leave. Ask this only before putting or waiting: under a limit that
-        several sessions share, a refusal registers this one as waiting and asks its peer for a position, or gives up
-        resumption, if the options say so and the peer was asked before; then there is room.
+        Small ones need not wait for large ones to leave. A caller that waits for room calls ``ask_for_room`` first.
         """
-        small = self.small_size + self.entries * ENTRY_OVERHEAD
-        waiting = small + self.bulk_size
+        waiting = self.small_size + self.entries * ENTRY_OVERHEAD + self.bulk_size
         if waiting < self._limit and self._shared is None:
-            return True  # whatever its size
+            return True  # of any size
         size = item if isinstance(item, int) else item.size
-        if waiting >= self._limit and (size > SMALL or small >= self._limit):
+        if waiting >= self._limit and self._is_full_for(size):
             return False
         return self._shared is None or self._has_shared_room(size, waiting)
 
+    def ask_for_room(self, size: int) -> bool:
+        """Return whether an entry of ``size`` bytes may be put now; if not, see to it that there will be room.
+
+        To be called before waiting. Where nothing but a write makes room, there is nothing to see to.
+        """
+        return self.has_room(size)
+
+    def _is_full_for(self, size: int) -> bool:
+        """Return whether a full outbox has no room for so many bytes either: small ones have room of their own."""
+        return size > SMALL or self.small_size + self.entries * ENTRY_OVERHEAD >= self._limit
+
     def _has_shared_room(self, size: int, waiting: int) -> bool:
-        """Return whether a limit that several outboxes share leaves room; if not, act on it as ``has_room`` says."""
+        """Return whether a limit that several outboxes share leaves room, too: see ``RetainingOutbox``."""
         return True
 
     def on_answer(self, queue: Departed) -> None:

@@ -337,17 +337,27 @@ class RetainingOutbox(Outbox):
     def _has_shared_room(self, size: int, waiting: int) -> bool:
         """Return whether this session may keep so many bytes more; ``waiting`` are those in its queues.
 
-        If not, it is registered as waiting, and the peer is asked for its position (``Sharer.ask``). If the peer was
-        asked before, resumption is given up where the options say so, and there is room.
+        Bytes that came since they were counted last are counted now.
         """
-        shared, store, sharer = self._shared, self.store, self._sharer
-        if shared is None or store is None or sharer is None or self.is_away:
+        shared, store = self._shared, self.store
+        if shared is None or store is None or self.is_away:
             return True
         kept = waiting + store.position - store.first
         if not 0 <= kept - self.counted < UNCOUNTED:
             self._recount(kept)
-        if shared.admits(kept, size):
+        return shared.admits(kept, size)
+
+    def ask_for_room(self, size: int) -> bool:
+        """Return whether an entry of ``size`` bytes may be put now; if not, see to it that there will be room.
+
+        Under a shared limit this session then waits for the limit, and the peer is asked for its position. If it was
+        asked before, resumption is given up where the options say so, and there is room.
+        """
+        if self.has_room(size):
             return True
+        shared, sharer = self._shared, self._sharer
+        if shared is None or sharer is None or (self.charge >= self._limit and self._is_full_for(size)):
+            return False  # a write makes room
         if self.asked and self._overflow():
             return True
         shared.wait(sharer)
