@@ -20,7 +20,7 @@ _entries: contextvars.ContextVar[tuple[Entry, ...]] = contextvars.ContextVar("rs
 
 
 def current_request_entries() -> tuple[Entry, ...]:
-    """The extension entries of the request that the running handler serves."""
+    """Return the extension entries of the request that the running handler serves."""
     return _entries.get()
 
 
@@ -34,7 +34,7 @@ class HookFailed(Exception):
 
 
 def with_entries(handler: Handler, entries: tuple[Entry, ...]) -> Handler:
-    """The same handler, in whose calls ``current_request_entries`` says these."""
+    """Return the handler, with ``current_request_entries`` returning these entries in its calls."""
     function = handler.function
 
     def call(*args: object) -> Any:

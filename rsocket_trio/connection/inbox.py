@@ -82,7 +82,7 @@ class ReceiveBudget:
         self.is_awaited = True
 
     def resume_reading(self) -> None:
-        """Reading goes on, and pauses again above the whole limit."""
+        """Note that reading goes on, and pauses again above the whole limit."""
         if self._resume is not None:
             self._resume = None
             self.pause_above = self._limit
@@ -273,7 +273,7 @@ class Inbox:
             self._port.request_n(self._stream, amount)
 
     def _credit_of(self, batch: list[Payload]) -> int:
-        """How much credit the items of a batch took."""
+        """Return the credit that the items of a batch took."""
         return len(batch)
 
     async def _wait(self) -> None:
@@ -341,7 +341,7 @@ class BudgetedInbox(Inbox):
             self.put(payload, False)
 
     async def get(self) -> Payload:
-        """The next item."""
+        """Return the next item."""
         payload = await super().get()
         self._waiting -= payload.size
         return payload

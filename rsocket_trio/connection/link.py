@@ -196,7 +196,7 @@ class Link:
             self._context.run(self._nursery.start_soon, self._send)
 
     def flush(self) -> None:
-        """As ``wake``, from a place where no session call is in progress: the frames may be written here and now."""
+        """Write the frames here and now, or ``wake``. To be called where no session call is in progress."""
         if (
             not self._at_once
             or self._nursery is None

@@ -144,6 +144,23 @@ async def test_a_peer_that_floods_with_keepalives_and_does_not_read_is_not_read_
         assert pair.server_said.count(raw.KEEPALIVE) == 200
 
 
+async def test_to_ask_how_long_reading_stalls_changes_nothing(autojump_clock: MockClock) -> None:
+    async with connected_pair() as pair:
+        await settle()
+        link, frame = pair.server._engine.link, raw.prefixed(raw.keepalive(b"whole"))
+        await pair.client_wire._stream.send_all(frame[:5])
+        await settle()
+        now = trio.current_time()
+        assert [link.stalled_for(now), link.stalled_for(now + 100)] == [0, 0]  # nothing was observed yet
+        link.observe_progress(now)
+        assert [link.stalled_for(now + 10), link.stalled_for(now + 20), link.stalled_for(now + 10)] == [10, 20, 10]
+        link.observe_progress(now + 10)
+        assert link.stalled_for(now + 20) == 20
+        await pair.client_wire._stream.send_all(frame[5:])
+        await settle()
+        assert link.stalled_for(now + 30) == 0
+
+
 async def test_what_comes_after_the_end_is_ignored(autojump_clock: MockClock) -> None:
     async with raw.client(raw.RS10) as (connection, peer):
         await peer.send(raw.error(0, raw.CONNECTION_ERROR, b"broken"), raw.ask(2), raw.keepalive())
