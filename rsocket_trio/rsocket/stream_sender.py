@@ -310,23 +310,24 @@ class StreamSender:
             applied(SEND_NEXT, stream.open)
         if stream.room <= 0:
             raise LocalProtocolError(f"no credit left on stream {stream.id}")
-        patterns = self._patterns
+        patterns, head = self._patterns, stream.item_head
         if payload.metadata_type or payload.data_mime is not None or payload.metadata_mime is not None:
             self._check_extras(payload)
-            patterns = None
+            patterns = head = None
         stream.room -= 1
         stream.item_sent = True
-        if patterns is not None and not (stream.requester and self._dialect.channel_items_are_requests):
+        if head is not None and not complete and payload.metadata is None:
             # Most items of a stream begin with the same bytes, which are made once.
-            if stream.item_head is not None and not complete and payload.metadata is None:
-                short = stream.item_head + payload.data if 0 < len(payload.data) <= self._short_size else None
-            else:
-                short = self._short_frame(patterns.last if complete else patterns.item, stream.id, payload)
+            if 0 < len(payload.data) <= self._short_size:
+                self._outbox.put(stream, head + payload.data)
+                return
+        elif patterns is not None and not (stream.requester and self._dialect.channel_items_are_requests):
+            short = self._short_frame(patterns.last if complete else patterns.item, stream.id, payload)
             if short is not None:
                 self._outbox.put(stream, short)
                 if complete:
                     self._complete(stream)
-                elif stream.item_head is None and payload.metadata is None:
+                elif payload.metadata is None:
                     stream.item_head = short[: self._header]
                 return
         if complete and self._hides(stream, payload):
