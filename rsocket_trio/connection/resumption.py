@@ -284,7 +284,7 @@ class ResumableConnection:
         return outbox
 
     @property
-    def is_let_in(self) -> bool:
+    def is_accepted(self) -> bool:
         """Whether the application has taken the client."""
         return self._session.is_open
 

@@ -185,7 +185,7 @@ class Reassembly:
 
 @attrs.define(eq=False)
 class PartialPayload:
-    """A payload that is still arriving, and what bounds it."""
+    """A payload that is still arriving, within its bounds."""
 
     data_mime: str | int | None = None
     metadata_mime: str | int | None = None
@@ -241,7 +241,7 @@ class PartialPayload:
         return self._data.pieces
 
     def join(self) -> Payload:
-        """The whole payload, with the MIME types of its first piece."""
+        """Return the whole payload, with the MIME types of its first piece. Call it once, as ``Reassembly.join``."""
         metadata = None if self._metadata is None else self._metadata.getvalue()
         return Payload(
             self._data.join(),

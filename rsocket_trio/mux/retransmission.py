@@ -144,10 +144,6 @@ class FrameStore:
         """Return all kept frames, small ones in runs."""
         return [*self._joined, *self._frames]
 
-    def frames(self) -> list[bytes]:
-        """Return all kept frames, each by itself."""
-        return [frame for kept in self.kept() for frame in ((kept,) if isinstance(kept, bytes) else kept.frames())]
-
     def _join(self) -> None:
         """Join the small frames among those that are kept apart."""
         joined: deque[Kept] = self._joined if isinstance(self._joined, deque) else deque()

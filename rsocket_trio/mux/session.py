@@ -243,7 +243,7 @@ class Session(Protocol):
         """The properties of the dialect."""
         ...
 
-    # What one protocol has and another lacks: ``None`` if the session's dialect lacks it, or its options exclude it.
+    # Capabilities that not every protocol has: ``None`` if the session's dialect lacks it, or its options exclude it.
 
     @property
     def leasing(self) -> Leasing | None:

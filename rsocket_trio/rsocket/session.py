@@ -116,7 +116,7 @@ def _frames_class(dialect: Dialect) -> type[ConnectionFrames]:
 class Session:
     """The rules of one connection of the RSocket family.
 
-    What is to be sent stands in ``outbox``; the connection writes it. ``commands`` are what can be sent on streams.
+    Frames to send stand in ``outbox``; the connection writes it. ``commands`` send on streams.
     Methods that depend on time take ``now``, in seconds. ``receive`` and ``expire`` return what happened; never call
     the session again before all of it was collected.
 
@@ -226,7 +226,7 @@ class Session:
         """The announcement of the end, if the dialect has CONNECTION_CLOSE."""
         return self if self.dialect.has_connection_close else None
 
-    # What the connection asks
+    # Questions of the connection
 
     @property
     def permits(self) -> Permits | None:
@@ -458,7 +458,7 @@ class Session:
         handshake.gate.hold(data)
         return False
 
-    # What the connection sends
+    # Sending for the connection
 
     def grant(self, lease: Lease, now: float) -> None:
         """Allow the peer so many requests for so long; does nothing where leases were not agreed."""
@@ -497,7 +497,7 @@ class Session:
             self.has_announced = True
             self.attention = True
 
-    # What the peer and the clock say
+    # Frames of the peer, and time
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:
         """Take whole frames, in order. Nothing that a peer can send raises."""

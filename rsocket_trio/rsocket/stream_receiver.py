@@ -105,7 +105,7 @@ class StreamReceiver:
         self.leases = leases
 
     def on_request(self, frame: RequestFrame) -> None:
-        """Take a request, a fragment of one, or what a dialect says by a further request frame."""
+        """Take a request, a fragment of one, or a further request frame that has a meaning in some dialects."""
         live = self.table.theirs.get(frame.stream_id)
         if live is not None:
             self._repeated_request(live, frame)

@@ -81,7 +81,7 @@ class SessionRegistry:
             self._measure(self._waiting)
         while len(self._waiting) > self.options.sessions or self._kept_bytes > self.options.sessions_bytes:
             # A client that was never let in must not push out one that was.
-            oldest = next((one for one in self._waiting if not one.is_let_in), next(iter(self._waiting)))
+            oldest = next((one for one in self._waiting if not one.is_accepted), next(iter(self._waiting)))
             self._forget(oldest)
             oldest.lose(ConnectionLost("too many sessions wait for their clients: this one waited longest"))
 

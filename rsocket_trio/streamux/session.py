@@ -108,7 +108,7 @@ class RequestGate:
 class Session:
     """The rules of one connection.
 
-    What is to be sent stands in ``outbox``; the connection writes it. ``commands`` are what can be sent on requests.
+    Chunks to send stand in ``outbox``; the connection writes it. ``commands`` send on requests.
     ``whole`` and ``chunks`` say for which kinds of requests the application has a handler. ``terms`` are what was
     negotiated, ``None`` until then. ``randbelow`` draws the first request id.
     """

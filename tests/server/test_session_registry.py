@@ -24,7 +24,7 @@ class Waiting:
 
     def __init__(self, *, let_in: bool = True, kept: int = 0) -> None:
         self.is_suspended = True
-        self.is_let_in = let_in
+        self.is_accepted = let_in
         self.kept = kept
         self.looked_at = 0
         self.token: bytes | None = None

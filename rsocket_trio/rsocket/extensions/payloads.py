@@ -23,7 +23,6 @@ FLAG: Final = 0x1
 # Strategies of leases (RSX-LEASE-02)
 REQUESTS_COUNT: Final = 0x00
 CONCURRENCY_LIMIT: Final = 0x01
-FRAMES_COUNT: Final = 0x02
 
 
 # keepalive: the terms in SETUP, and the same in SETUP_OK (RSX-KA-01, RSX-KA-03)
