@@ -286,11 +286,6 @@ BATCH = 256
 """Handlers that the end of a connection cancels in one go: ten thousand at once would hold up all other tasks."""
 
 
-def identities(context: contextvars.Context) -> list[int]:
-    """Return the identities of all values of a context. They are compared, because values may compare in any way."""
-    return [*map(id, context.values())]
-
-
 class Workers:
     """Runs calls in the connection's nursery, each under a cancel scope that stands for its stream.
 
@@ -320,7 +315,7 @@ class Workers:
 
     def __init__(self, port: HandlerPort, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
         self.context = context
-        self._identities = identities(context)
+        self._identities = [*map(id, context.values())]  # values may compare in any way, or not at all
         self._port = port
         self._nursery = nursery
         self._idle_limit = idle_limit
@@ -450,7 +445,8 @@ class Workers:
                         if was_cancelled:
                             break
                         if self._line:
-                            if in_a_row < CALLS_IN_A_ROW and identities(task.context) == self._identities:
+                            values = task.context.values()
+                            if in_a_row < CALLS_IN_A_ROW and [*map(id, values)] == self._identities:
                                 # The handler left its context as it was: the next one can't tell it from a fresh copy.
                                 in_a_row += 1
                                 worker.call = call = self._line.popleft()

@@ -331,9 +331,11 @@ class Outbox:
                 continue
             if type(entry) is bytes:
                 size = len(entry)
-                if (total and total + size > limit) or (room is not None and total + size > room):
+                after = total + size
+                if (after > limit and total) or (room is not None and after > room):
                     break
-                if queue.tail and room is None and len(turns) == 1 and size <= SMALL and total + size <= limit:
+                tail = queue.tail
+                if tail and room is None and len(turns) == 1 and size <= SMALL and after <= limit:
                     self._sole_queue = 0
                     total = self._take_run(queue, frames, total, limit)
                     continue
@@ -344,7 +346,6 @@ class Outbox:
                     self.small_size -= size
                 else:
                     self.bulk_size -= size
-                tail = queue.tail
                 queue.head = tail.popleft() if tail else None
             else:
                 size = entry.next_size  # type: ignore[union-attr]

@@ -259,7 +259,7 @@ class StreamSender:
             stream.open &= ~SENDING
         if patterns is not None and initial_n is None and not entries:
             pattern = patterns.requests.get(interaction)
-            short = None if pattern is None else self._short_frame(pattern, stream.id, payload)
+            short = None if pattern is None else self._short_frame(pattern, patterns.width, stream.id, payload)
             if short is not None:
                 self._outbox.put(stream, short)
                 return stream
@@ -272,11 +272,13 @@ class StreamSender:
             raise
         return stream
 
-    def _short_frame(self, pattern: Head, stream_id: int, payload: Payload) -> bytes | None:
-        """Encode a frame that says nothing but its payload, ``None`` if it has to be cut or encoded otherwise."""
-        data, metadata, patterns = payload.data, payload.metadata, self._patterns
-        assert patterns is not None
-        id_field = stream_id.to_bytes(patterns.width, "big")
+    def _short_frame(self, pattern: Head, width: int, stream_id: int, payload: Payload) -> bytes | None:
+        """Encode a frame that says nothing but its payload; its id is ``width`` bytes wide.
+
+        Return ``None`` if the payload has to be cut or encoded otherwise.
+        """
+        data, metadata = payload.data, payload.metadata
+        id_field = stream_id.to_bytes(width, "big")
         if metadata is None:
             # An empty item is none in some dialects, where it completes.
             if not 0 < len(data) <= self._short_size:
@@ -322,7 +324,8 @@ class StreamSender:
                 self._outbox.put(stream, head + payload.data)
                 return
         elif patterns is not None and not (stream.requester and self._dialect.channel_items_are_requests):
-            short = self._short_frame(patterns.last if complete else patterns.item, stream.id, payload)
+            pattern = patterns.last if complete else patterns.item
+            short = self._short_frame(pattern, patterns.width, stream.id, payload)
             if short is not None:
                 self._outbox.put(stream, short)
                 if complete:
