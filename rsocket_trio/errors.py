@@ -190,7 +190,7 @@ class Drained(Rejected, ConnectionClosed):
 
 
 NO_NEW_REQUESTS = "no new requests: the connection is closing"
-"""What a side that drains answers to new requests."""
+"""The answer of a side that drains to new requests."""
 
 
 def is_by_drain(error: BaseException) -> bool:

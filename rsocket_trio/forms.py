@@ -21,7 +21,7 @@ Function: TypeAlias = Callable[..., Any]
 
 
 class Kind(enum.Enum):
-    """How a handler is called."""
+    """The ways to call a handler."""
 
     INLINE = "plain function"
     ASYNC = "async function"
@@ -172,7 +172,7 @@ def _awaiting(decorator: str, function: Function) -> Function:
 
 
 def unfit(decorator: str, function: Function, result: object, wanted: str) -> TypeError:
-    """What to raise for a function whose result shows that it is of the wrong kind. A coroutine is closed."""
+    """Return the error for a function whose result shows that it is of the wrong kind. Close a coroutine."""
     if inspect.iscoroutine(result):
         result.close()
     name = type(result).__name__
@@ -180,7 +180,7 @@ def unfit(decorator: str, function: Function, result: object, wanted: str) -> Ty
 
 
 def _may_be_anything(function: Function) -> bool:
-    """Whether nothing shows what a plain function returns: a lambda, or a wrapper, whose annotations are copies."""
+    """Return whether the result of a plain function is unknown: a lambda, or a wrapper with copied annotations."""
     function = _bare(function)
     if hasattr(function, "__wrapped__") or getattr(function, "__name__", "") == "<lambda>":
         return True
@@ -248,7 +248,7 @@ def _takes(function: Function, arguments: int) -> bool:
 
 
 def _signature_of(function: Function) -> inspect.Signature:
-    """How it is called itself, whatever it wraps."""
+    """Return the signature of the function itself, whatever it wraps."""
     while isinstance(function, staticmethod | _CACHE):
         function = function.__wrapped__
     return inspect.signature(function, follow_wrapped=False)
@@ -262,7 +262,7 @@ def _signature(function: Function) -> str:
 
 
 def function_name(function: object) -> str:
-    """What errors and the log call a function; of an object that can be called its class, and nothing that it holds."""
+    """Return the name of a function in errors and the log; for an object that can be called, that of its class."""
     while isinstance(function, functools.partial):
         function = function.func
     name = getattr(function, "__qualname__", None)
@@ -270,7 +270,7 @@ def function_name(function: object) -> str:
 
 
 def name_of_function(handler: Handler) -> str:
-    """What errors call it."""
+    """Return the name of a handler's function in errors."""
     return function_name(handler.registered)
 
 

@@ -45,7 +45,7 @@ class Limits:
     cancels: int = attrs.field(default=2_000, validator=between(1, whole=True))
     """Cancels before any item went out that are taken in a burst. Beyond: CONNECTION_ERROR."""
     cancel_rate: float = attrs.field(default=200.0, validator=between(0.001))
-    """How many of those cancels a second become free again."""
+    """The number of those cancels that become free again in a second."""
     reply_size: int = attrs.field(default=MIB, validator=between(1, whole=True))
     """Bytes of answers (to keepalives, refusals) that wait for a peer that does not read. Beyond: reading pauses."""
     reply_frames: int = attrs.field(default=4_096, validator=between(1, whole=True))

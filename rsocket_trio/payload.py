@@ -90,7 +90,7 @@ class MetadataPush:
 
 
 PayloadLike: TypeAlias = Payload | bytes | bytearray | memoryview | str
-"""What may be given where a payload is wanted; text is UTF-8."""
+"""The types that stand for a payload; text is UTF-8."""
 
 
 def as_bytes(content: BytesLike) -> bytes:

@@ -62,11 +62,11 @@ class ResumeOptions:
     store_bytes: int = attrs.field(default=4 * 2**20, validator=between(1024, whole=True))
     """Frames that were sent and may have to be sent again. A full store stalls the sender, or ends resumption."""
     session_seconds: float = attrs.field(default=60.0, validator=between(0.001))
-    """How long a session waits for its client to come back, and a client tries. Then it is lost."""
+    """Seconds that a session waits for its client to come back, and that a client tries. Then it is lost."""
     give_up_when_full: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
     """Go on without resumption once the store is full, instead of stalling until the peer acknowledges frames."""
     answer_seconds: float = attrs.field(default=5.0, validator=between(0.001))
-    """How long a client waits for a new transport and for the answer to RESUME before it tries another one."""
+    """Seconds that a client waits for a new transport and for the answer to RESUME before it tries another one."""
     first_delay: float = attrs.field(default=0.1, validator=between(0.0))
     """Before a client's first try; each further one waits twice as long, also behind a transport that lived for
     less than ``longest_delay`` and passed nothing of the streams."""
@@ -98,7 +98,7 @@ class Retry:
     jitter: float = attrs.field(default=0.2, validator=between(0.0, 1.0))
     """By what part a delay is shortened at random, so that many clients do not come back at once."""
     answer_seconds: float = attrs.field(default=10.0, validator=between(0.001))
-    """How long a try may take until there is a connection."""
+    """Seconds that a try may take until there is a connection."""
 
     def delay(self, tries: int, chance: float) -> float:
         """Return the seconds to wait after so many ``tries``; ``chance`` is a random number from 0 to 1."""

@@ -40,7 +40,7 @@ class Habits:
     data_mime: str
     metadata_mime: str
     first_opens: bool
-    """Whether a channel's first payload travels in the frame that opens it."""
+    """True if a channel's first payload travels in the frame that opens it."""
     bare_mime: str = COMPOSITE_METADATA
     """The metadata MIME type of a connection on which there is no metadata."""
     keepalive: Keepalive = KEEPALIVE

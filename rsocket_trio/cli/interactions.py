@@ -53,7 +53,7 @@ class Wish:
 
     @property
     def refill(self) -> bool:
-        """Whether the interaction may take more items than the initial credit."""
+        """Return whether the interaction may take more items than the initial credit."""
         return self.take is None or self.take > self.credit
 
 

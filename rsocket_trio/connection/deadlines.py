@@ -20,7 +20,7 @@ BATCH = 64
 SLACK = 64
 """Entries that mean nothing any more and may wait beside as many as mean something."""
 ROUNDS = 8
-"""How often all tasks run, and the sockets are asked what came, before a peer is judged by what did not. A plain socket
+"""Turns of all tasks, and looks at the sockets, before a peer is judged by what did not come. A plain socket
 is read within two rounds, whatever its task was at; one under TLS or a WebSocket takes some more."""
 LATE_READ_LIMIT = 1.0
 """Seconds that a peer gets at most, of those that its deadline was noticed too late, to be read to the end."""
@@ -47,7 +47,7 @@ class PeerTimer(Timer, Protocol):
 
     @property
     def has_unread(self) -> bool:
-        """Whether something of the peer's may be here, and waits to be read."""
+        """Return whether something of the peer's may be here, and waits to be read."""
         ...
 
 
@@ -231,7 +231,7 @@ class DeadlineOwner(Protocol):
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes of the peer may be here, and wait to be read."""
+        """Return whether bytes of the peer may be here, and wait to be read."""
         ...
 
     def overdue_since(self, now: float) -> float:
@@ -280,7 +280,7 @@ class ConnectionTimer:
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes of the peer may be here, and wait to be read."""
+        """Return whether bytes of the peer may be here, and wait to be read."""
         return self._owner is not None and self._owner.has_unread
 
     def expire(self, now: float) -> None:

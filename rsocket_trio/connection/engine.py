@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 DETACHED_TIMEOUT = 1.0
 """Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
 STALL_CHECKS = 9
-"""How often within the limit of silence a connection without a lifetime is looked at."""
+"""The number of times within the limit of silence that a connection without a lifetime is looked at."""
 NO_LINK = NoLink()
 
 
@@ -296,12 +296,12 @@ class Engine:
 
     @property
     def is_congested(self) -> bool:
-        """Whether reading must pause: readers take too little, or replies wait for a peer that does not read."""
+        """Return whether reading must pause: readers take too little, or replies wait for a peer that does not read."""
         return self.receive_budget.is_exceeded or self.session.is_congested
 
     @property
     def is_stuck(self) -> bool:
-        """Whether reading pauses for answers that cannot leave before something is read.
+        """Return whether reading pauses for answers that cannot leave before something is read.
 
         Only a new transport helps: when the peer resumes, it says which frames it has.
         """
@@ -310,12 +310,12 @@ class Engine:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more has to be read."""
+        """Return whether nothing more has to be read."""
         return self.ended is not None
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether the session holds a part of a frame, beyond the transport."""
+        """Return whether the session holds a part of a frame, beyond the transport."""
         framing = self.session.own_framing
         return framing is not None and framing.is_mid_frame
 
@@ -563,7 +563,7 @@ class Engine:
 
     @property
     def has_unread(self) -> bool:
-        """Whether bytes of the peer may be here, and wait to be read."""
+        """Return whether bytes of the peer may be here, and wait to be read."""
         return self.link.has_unread
 
     def overdue_since(self, now: float) -> float:
@@ -618,7 +618,7 @@ class Engine:
 
     @property
     def _waits_for_readers(self) -> bool:
-        """Whether reading pauses until readers here take something."""
+        """Return whether reading pauses until readers here take something."""
         return self.receive_budget.pauses_reading and not self.is_suspended
 
     def _expire(self, now: float) -> None:

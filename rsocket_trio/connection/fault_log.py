@@ -227,7 +227,7 @@ class FaultPort(Protocol):
     """The side of a connection that its log of faults sees."""
 
     ended: RSocketError | None
-    """Why the connection is over, or ``None``."""
+    """The error that ended the connection, or ``None``."""
     responder: HandlerTable
 
     @property
@@ -387,7 +387,7 @@ class FaultLog:
 
     @property
     def _has_room_for_report(self) -> bool:
-        """Whether one more async function may be at work."""
+        """Return whether one more async function may be at work."""
         return len(self._reports or ()) < MAX_REPORTS
 
 

@@ -148,7 +148,7 @@ class Pausable(Wakeable, Protocol):
 
     @property
     def is_paused(self) -> bool:
-        """Whether nothing is read."""
+        """Return whether nothing is read."""
         ...
 
 
@@ -393,7 +393,7 @@ class Workers:
 
     @property
     def has_detached(self) -> bool:
-        """Whether handlers without an answer are running, or others have still to be cancelled."""
+        """Return whether handlers without an answer are running, or others have still to be cancelled."""
         return bool(self._detached) or self._ending
 
     async def wait_detached(self) -> None:

@@ -66,12 +66,12 @@ class ReceiveBudget:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether reading must pause, or go on pausing."""
+        """Return whether reading must pause, or go on pausing."""
         return self.size > self.pause_above
 
     @property
     def pauses_reading(self) -> bool:
-        """Whether reading pauses until readers have made room."""
+        """Return whether reading pauses until readers have made room."""
         return self._resume is not None
 
     def pause_reading(self, resume: Callable[[], None]) -> None:
@@ -89,7 +89,7 @@ class ReceiveBudget:
 
     @property
     def is_full(self) -> bool:
-        """Whether no new credit is granted."""
+        """Return whether no new credit is granted."""
         return self.size > self._limit
 
     def defer_credit(self, inbox: Inbox) -> None:
@@ -162,7 +162,7 @@ class Inbox:
 
     @property
     def is_over(self) -> bool:
-        """Whether no more items come."""
+        """Return whether no more items come."""
         return self._ended
 
     @property

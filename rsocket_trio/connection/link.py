@@ -40,22 +40,22 @@ class LinkOwner(Protocol):
 
     @property
     def is_congested(self) -> bool:
-        """Whether reading must pause."""
+        """Return whether reading must pause."""
         ...
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a pause of reading would not end without another transport."""
+        """Return whether a pause of reading would not end without another transport."""
         ...
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more has to be read."""
+        """Return whether nothing more has to be read."""
         ...
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether the session holds a part of a frame, beyond the transport."""
+        """Return whether the session holds a part of a frame, beyond the transport."""
         ...
 
     @property
@@ -254,7 +254,7 @@ class Link:
 
     @property
     def _has_moved(self) -> bool:
-        """Whether nothing stalls, or something was read or taken since the last ``observe_progress``."""
+        """Return whether nothing stalls, or something was read or taken since the last ``observe_progress``."""
         owner = self._owner
         if not (self.is_paused or self._transport.mid_frame or owner.is_mid_frame):
             return True
@@ -262,7 +262,7 @@ class Link:
 
     @property
     def has_unread(self) -> bool:
-        """Whether something came that was not read, as far as the transport can tell."""
+        """Return whether something came that was not read, as far as the transport can tell."""
         # An application's own transport may be one that knows nothing of this.
         return getattr(self._transport, "has_unread", False)
 
@@ -402,7 +402,7 @@ class Link:
         self.wake()
 
     def _may_go(self) -> bool:
-        """Whether nothing can get lost by closing here and now."""
+        """Return whether nothing can get lost by closing here and now."""
         outbox = self._outbox
         return (
             outbox.is_acknowledged

@@ -123,7 +123,7 @@ class ProtocolFactory(Protocol):
 
     @property
     def length_on_messages(self) -> bool:
-        """Whether a client's messages keep the length of byte streams."""
+        """Return whether a client's messages keep the length of byte streams."""
         ...
 
     def begin(self, now: float) -> NewSession:
@@ -136,7 +136,7 @@ class ServerProtocolFactory(ProtocolFactory, Protocol):
 
     @property
     def lengths_are_learnt(self) -> bool:
-        """Whether a client's first message shows if messages keep the length of byte streams."""
+        """Return whether a client's first message shows if messages keep the length of byte streams."""
         ...
 
     def framing(self, *, first: bool = False) -> Framing:
@@ -165,7 +165,7 @@ class RSocketClient:
     said: tuple[SetupFrame, bytes]
     """The SETUP of sessions without resumption, as a frame and encoded."""
     length_on_messages: bool
-    """Whether messages keep the length of byte streams."""
+    """True if messages keep the length of byte streams."""
 
     @property
     def name(self) -> str:
@@ -209,7 +209,7 @@ class RSocketServer:
     responder: Responder
     resume: ResumeOptions | None
     own_size: bool
-    """Whether the application chose the fragment size, which then holds for every client."""
+    """True if the application chose the fragment size, which then holds for every client."""
 
     length_on_messages = False
 
@@ -226,7 +226,7 @@ class RSocketServer:
 
     @property
     def lengths_are_learnt(self) -> bool:
-        """Whether a client's first message shows if messages keep the length of byte streams."""
+        """Return whether a client's first message shows if messages keep the length of byte streams."""
         return self.dialect.lengths_are_learnt
 
     def resume_request(self, first: bytes) -> ResumeRequest | None:

@@ -64,17 +64,17 @@ class RecordedTransport:
 
     @property
     def is_message_based(self) -> bool:
-        """Whether each message is one frame."""
+        """Return whether each message is one frame."""
         return self._transport.is_message_based
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a frame was received and its rest was not."""
+        """Return whether a part of a frame was received and its rest was not."""
         return self._transport.mid_frame
 
     @property
     def has_unread(self) -> bool:
-        """Whether the transport holds bytes that ``receive`` has not returned."""
+        """Return whether the transport holds bytes that ``receive`` has not returned."""
         return getattr(self._transport, "has_unread", False)
 
     def use_framing(self, framing: Framing) -> None:

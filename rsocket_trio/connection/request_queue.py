@@ -31,7 +31,7 @@ class Wakeable(Protocol):
 
     @property
     def is_awake(self) -> bool:
-        """Whether the send task finds by itself what is queued."""
+        """Return whether the send task finds by itself what is queued."""
         ...
 
     def wake(self) -> None:
@@ -43,9 +43,9 @@ class QueuePort(Protocol):
     """The side of a connection that the queue of requests sees."""
 
     ended: RSocketError | None
-    """Why the connection is over, or ``None``."""
+    """The error that ended the connection, or ``None``."""
     peer_draining: bool
-    """Whether the peer takes no new requests."""
+    """True if the peer takes no new requests."""
 
     @property
     def link(self) -> Wakeable:
@@ -144,7 +144,7 @@ class RequestQueue:
 
     @property
     def has_waiters(self) -> bool:
-        """Whether any task waits for room, an id or a permit."""
+        """Return whether any task waits for room, an id or a permit."""
         return self._room.first is not None or self._line.first is not None
 
     def grant_next(self) -> None:

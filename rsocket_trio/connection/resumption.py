@@ -161,7 +161,7 @@ class ResumeListener:
 
     @property
     def is_offered(self) -> bool:
-        """Whether a transport was offered that the session has not taken yet."""
+        """Return whether a transport was offered that the session has not taken yet."""
         return self._resumed is not None
 
     def offer(self, resumed: ResumedTransport) -> None:
@@ -192,9 +192,9 @@ class ResumePort(Protocol):
     """The side of a connection that may be resumed, as its server sees it."""
 
     is_suspended: bool
-    """Whether the session has no transport."""
+    """True if the session has no transport."""
     ended: RSocketError | None
-    """Why the connection is over, or ``None``."""
+    """The error that ended the connection, or ``None``."""
     receive_budget: ReceiveBudget
     request_queue: RequestQueue
 
@@ -236,12 +236,12 @@ class ResumableConnection:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether it waits for its client, without a transport and with none to come."""
+        """Return whether it waits for its client, without a transport and with none to come."""
         return self._port.is_suspended and not self._listener.is_offered and not self.is_over
 
     @property
     def is_over(self) -> bool:
-        """Whether it is not to be resumed any more, although its handlers may still finish."""
+        """Return whether it is not to be resumed any more, although its handlers may still finish."""
         return self._port.ended is not None
 
     @property
@@ -285,7 +285,7 @@ class ResumableConnection:
 
     @property
     def is_accepted(self) -> bool:
-        """Whether the application has taken the client."""
+        """Return whether the application has taken the client."""
         return self._session.is_open
 
     def check(self, back: ResumeRequest) -> None:

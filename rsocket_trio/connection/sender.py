@@ -39,7 +39,7 @@ class Sender:
 
     @property
     def room(self) -> int:
-        """How many items the peer's credit allows right now."""
+        """Return the number of items that the peer's credit allows right now."""
         return max(0, self._stream.room) if self._stream.open & SENDING else 0
 
     async def send(self, payload: PayloadLike) -> None:

@@ -17,7 +17,7 @@ class StreamPort(Protocol):
     """The side of a connection that streams and handlers see. None of its methods waits."""
 
     ended: RSocketError | None
-    """Why the connection is over, or ``None``."""
+    """The error that ended the connection, or ``None``."""
     faults: FaultLog
     receive_budget: ReceiveBudget
     request_queue: RequestQueue

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 BITS = 7
 RELATIVE_ERROR = 2.0**-BITS
-"""How much a quantile may be above the exact one, as a part of it. It is never below."""
+"""The part by which a quantile may be above the exact one. It is never below."""
 
 
 def bucket_of(number: int) -> int:
@@ -41,7 +41,7 @@ class Histogram:
         """``counts`` are pairs of a bucket and how often it came, as ``counts()`` gives them."""
         self._counts: dict[int, int] = {}
         self.total = 0
-        """How many numbers there are in all."""
+        """Return the count of all numbers."""
         for bucket, count in counts:
             self._add(bucket, count)
 

@@ -33,9 +33,9 @@ FIRST_ITEM: Final = "first_item"
 
 # Facts of a task, recorded once; these do not add up.
 BEGAN: Final = "began"
-"""When the task's schedule began: nanoseconds of the epoch, by the clock of its machine."""
+"""The begin of the task's schedule: nanoseconds of the epoch, by the clock of its machine."""
 MEASURED: Final = "measured"
-"""How long the task measured, in nanoseconds."""
+"""The time that the task measured, in nanoseconds."""
 FAILED: Final = "failed"
 """There was no load: the name of the row says why."""
 FACTS: Final = (BEGAN, MEASURED, FAILED)

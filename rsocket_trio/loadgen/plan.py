@@ -123,7 +123,7 @@ class Plan:
     seed: int | None = None
     """Seed of all random choices; drawn by default. The summary holds it."""
     probe: bool = True
-    """Whether each task makes one request beforehand; if that fails there is no load."""
+    """True if each task makes one request beforehand; if that fails there is no load."""
     connect_timeout: float = 10.0
     """Seconds within which all connections of a task must be made."""
     dialect: str = attrs.field(default=DIALECT, converter=in_full)

@@ -88,7 +88,7 @@ SHORT_NAMES: Final[Mapping[str, str]] = {
 }
 """MIME types by the names that people type."""
 CHARSETS: Final = ("utf-8", "utf8", "ascii", "us-ascii")
-"""What peers of the drafts say in place of a MIME type: they mean text."""
+"""A word of the drafts' peers in place of a MIME type: it means text."""
 
 NO_MIME: Final = (None, "")
 """A payload's own MIME type that leaves the connection's as it is."""

@@ -34,9 +34,9 @@ class Framing(Protocol):
     error: RemoteProtocolError | None
     """The error that ends the frames. ``feed`` sets it rather than raising it, so that no frame before is lost."""
     pending: bool
-    """Whether whole frames are left over: the next ``feed`` hands them out, and needs nothing new for it."""
+    """True if whole frames are left over: the next ``feed`` hands them out, and needs nothing new for it."""
     portions: bool
-    """Whether a chunk of any size is handed out in portions, so that no number of frames holds up others for long."""
+    """True if a chunk of any size is handed out in portions, so that no number of frames holds up others for long."""
 
     @property
     def mid_frame(self) -> bool:

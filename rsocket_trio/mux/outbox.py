@@ -130,7 +130,7 @@ class Outbox:
     _shared: object = None
     """The limit that several outboxes share, of one that has such a limit."""
     is_stalled = False
-    """Whether nothing leaves until the peer says that it has what left before."""
+    """True if nothing leaves until the peer says that it has what left before."""
 
     def __init__(self, limit: int, drained: Callable[[StreamQueue], None]) -> None:
         self._limit = limit

@@ -30,7 +30,7 @@ class Capabilities(Protocol):
 
     @property
     def keeps_credit(self) -> bool:
-        """Whether the peer sends only as many items as it was granted; else only a pause of reading slows it down."""
+        """Return whether the peer sends only as many items as it was granted; else pausing the reads slows it down."""
         ...
 
     @property
@@ -45,12 +45,12 @@ class Capabilities(Protocol):
 
     @property
     def mime_fields(self) -> bool:
-        """Whether payloads may name MIME types of their own."""
+        """Return whether payloads may name MIME types of their own."""
         ...
 
     @property
     def routes(self) -> bool:
-        """Whether requests may have routes."""
+        """Return whether requests may have routes."""
         ...
 
 
@@ -62,7 +62,7 @@ class StreamCommands(Protocol):
 
     @property
     def is_full(self) -> bool:
-        """Whether a new request has to wait until one in flight is over."""
+        """Return whether a new request has to wait until one in flight is over."""
         ...
 
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
@@ -139,12 +139,12 @@ class Resumable(Protocol):
 
     @property
     def can_resume(self) -> bool:
-        """Whether the session survives the loss of its transport."""
+        """Return whether the session survives the loss of its transport."""
         ...
 
     @property
     def gave_up_resuming(self) -> bool:
-        """Whether resumption was agreed, and is not promised any more."""
+        """Return whether resumption was agreed, and is not promised any more."""
         ...
 
     def suspend(self) -> list[Event]:
@@ -196,7 +196,7 @@ class CloseAnnouncement(Protocol):
     """The announcement of a connection's end to its peer."""
 
     has_announced: bool
-    """Whether the peer was told, or is about to be, that the connection ends."""
+    """True if the peer was told, or is about to be, that the connection ends."""
 
     def announce_close(self, *, last: bool) -> None:
         """Tell the peer that this connection ends: at once, or with ``last`` when all else has left."""
@@ -208,7 +208,7 @@ class OwnFraming(Protocol):
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether a part of a frame is here and the rest is not."""
+        """Return whether a part of a frame is here and the rest is not."""
         ...
 
     def cut_off(self, lost: ConnectionLost) -> RSocketError:
@@ -230,7 +230,7 @@ class Session(Protocol):
     """Handlers that still run although their streams are over: they count as streams of the peer's."""
 
     attention: bool
-    """Whether the connection has to do more after a read or a write than act on the events.
+    """True if the connection has to do more after a read or a write than act on the events.
 
     The session sets it when it drains, holds what came behind a closed gate, has so many answers or requests waiting
     that reading may have to pause, gave up resumption, or moved its deadline; the request queue and the end of the
@@ -292,17 +292,17 @@ class Session(Protocol):
 
     @property
     def draining(self) -> bool:
-        """Whether neither side may open new streams."""
+        """Return whether neither side may open new streams."""
         ...
 
     @property
     def awaits_setup(self) -> bool:
-        """Whether a server still waits for the first message of its client."""
+        """Return whether a server still waits for the first message of its client."""
         ...
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether a client still waits for the answer to its first message, before which it may not send requests."""
+        """Return whether a client waits for the answer to its first message, and may send no requests before it."""
         ...
 
     @property
@@ -317,12 +317,12 @@ class Session(Protocol):
 
     @property
     def is_congested(self) -> bool:
-        """Whether reading must pause."""
+        """Return whether reading must pause."""
         ...
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no stream is open."""
+        """Return whether no stream is open."""
         ...
 
     def open_streams(self) -> Iterable[StreamState]:
@@ -331,7 +331,7 @@ class Session(Protocol):
 
     @property
     def opens_at_once(self) -> bool:
-        """Whether a new request needs neither a permit nor an id that is in use, and is not refused."""
+        """Return whether a new request needs neither a permit nor an id that is in use, and is not refused."""
         ...
 
     def receive(self, frames: Sequence[bytes], now: float) -> list[Event]:

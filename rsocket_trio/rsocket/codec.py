@@ -58,9 +58,9 @@ class Row:
     interaction: Interaction | None = None
     """The interaction of a request; ``None`` for all other frames."""
     ignorable: bool = True
-    """Whether the layout's ignore flag keeps its meaning in this type."""
+    """True if the layout's ignore flag keeps its meaning in this type."""
     has_stream_id: bool = True
-    """Whether the frame has room for one; without it the frame's value says 0."""
+    """True if the frame has room for one; without it the frame's value says 0."""
 
 
 @value

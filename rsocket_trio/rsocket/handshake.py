@@ -274,7 +274,7 @@ class SetupGate:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough is held for reading to pause."""
+        """Return whether enough is held for reading to pause."""
         return len(self._held) >= self._limits.held_frames or self._size >= self._limits.held_size
 
     @property

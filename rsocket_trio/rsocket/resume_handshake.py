@@ -82,7 +82,7 @@ class ResumeHandshake:
 
     @property
     def is_kept(self) -> bool:
-        """Whether what was sent is kept, so that the session may go on."""
+        """Return whether what was sent is kept, so that the session may go on."""
         return self.positions is not None and self._outbox.store is not None
 
     @property

@@ -236,22 +236,22 @@ class Session:
 
     @property
     def draining(self) -> bool:
-        """Whether new requests are neither accepted nor sent."""
+        """Return whether new requests are neither accepted nor sent."""
         return self.receiver.draining
 
     @property
     def awaits_setup(self) -> bool:
-        """Whether this is a server that no SETUP has reached."""
+        """Return whether this is a server that no SETUP has reached."""
         return self.state is State.NEW
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether this is a client whose SETUP has still to be answered before anything is asked."""
+        """Return whether this is a client whose SETUP has still to be answered before anything is asked."""
         return self.state is State.ASKING
 
     @property
     def is_open(self) -> bool:
-        """Whether both sides may send requests: the application has accepted the SETUP."""
+        """Return whether both sides may send requests: the application has accepted the SETUP."""
         return self.state is State.OPEN
 
     @property
@@ -262,19 +262,19 @@ class Session:
 
     @property
     def can_resume(self) -> bool:
-        """Whether the session survives the loss of its transport."""
+        """Return whether the session survives the loss of its transport."""
         resume = self._resume
         agreed = resume is not None and resume.positions is not None and not resume.gave_up
         return agreed and self.state in (State.OPEN, State.GATED)
 
     @property
     def gave_up_resuming(self) -> bool:
-        """Whether resumption was agreed and then given up."""
+        """Return whether resumption was agreed and then given up."""
         return self._resume is not None and self._resume.gave_up
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no stream is open, and the last frame of each has left."""
+        """Return whether no stream is open, and the last frame of each has left."""
         return not self.table
 
     @property
@@ -303,7 +303,7 @@ class Session:
 
     @property
     def is_congested(self) -> bool:
-        """Whether reading must pause: replies wait for a peer that does not read, or the gate holds enough."""
+        """Return whether reading must pause: replies wait for a peer that does not read, or the gate holds enough."""
         outbox, limits = self.outbox, self.limits
         # The frame that frees a stalled store lies behind all that the peer sent before it: read on for longer.
         patience = STALLED if outbox.is_stalled else 1
@@ -674,7 +674,7 @@ class Session:
 
     @property
     def _has_open(self) -> bool:
-        """Whether any stream is open, or may be among what the gate holds."""
+        """Return whether any stream is open, or may be among what the gate holds."""
         return self.held_size > 0 or any(stream.open for stream in self.open_streams())
 
     def _end(self, error: RSocketError, *, ordinary: bool = False) -> None:

@@ -186,7 +186,7 @@ class StreamSender:
     )
 
     is_full = False
-    """Whether a new request has to wait for an id: never, because a session without a free one refuses it."""
+    """True if a new request has to wait for an id: never, because a session without a free one refuses it."""
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ RESPONDERS_HALVES = {
 }
 
 REMEMBERED = 1024
-"""How many streams that ended before their requester knew are remembered; the oldest is forgotten first."""
+"""The number of streams remembered that ended before their requester knew; the oldest is forgotten first."""
 
 
 class Stream(StreamQueue):
@@ -145,7 +145,7 @@ class StreamTable:
 
     @property
     def ids(self) -> StreamIds:
-        """Where this side's ids come from."""
+        """The source of this side's ids."""
         return self._ids
 
     @property

@@ -137,7 +137,7 @@ class RequestTable:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no exchange is open, and the last chunk of each has left."""
+        """Return whether no exchange is open, and the last chunk of each has left."""
         return not self.live and all(entry.head is None for entry in self.theirs.values())
 
     def new(self, interaction: Interaction) -> Exchange:

@@ -72,7 +72,7 @@ class ChunkSender:
 
     @property
     def is_full(self) -> bool:
-        """Whether a new request has to wait for an id (SMX-FLD-07)."""
+        """Return whether a new request has to wait for an id (SMX-FLD-07)."""
         return self._table.is_full
 
     def check_request(self, interaction: Interaction, payload: Payload) -> None:

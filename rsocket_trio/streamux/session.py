@@ -80,7 +80,7 @@ class RequestGate:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough is held for reading to pause."""
+        """Return whether enough is held for reading to pause."""
         return self._count >= self._limits.held_frames or self._size >= self._limits.held_size
 
     def passed(self, events: list[Event]) -> list[Event]:
@@ -202,32 +202,32 @@ class Session:
 
     @property
     def draining(self) -> bool:
-        """Whether neither side may make new requests."""
+        """Return whether neither side may make new requests."""
         return self.table.draining
 
     @property
     def awaits_setup(self) -> bool:
-        """Whether this is a server that no initialize message has reached."""
+        """Return whether this is a server that no initialize message has reached."""
         return not self.client and self.state is State.NEGOTIATING
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether this is a client that may say nothing before the server's initialize message (SMX-INI-02)."""
+        """Return whether this is a client that may say nothing before the server's initialize message (SMX-INI-02)."""
         return self.client and self.state is State.NEGOTIATING
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no request is open, and the last chunk of each response has left."""
+        """Return whether no request is open, and the last chunk of each response has left."""
         return self.table.is_quiet
 
     @property
     def opens_at_once(self) -> bool:
-        """Whether a new request need not wait for an id, and is not refused."""
+        """Return whether a new request need not wait for an id, and is not refused."""
         return not (self.table.draining or self.table.is_full)
 
     @property
     def is_mid_frame(self) -> bool:
-        """Whether a part of a chunk, or of the initialize message, is here and the rest is not."""
+        """Return whether a part of a chunk, or of the initialize message, is here and the rest is not."""
         if self._negotiation is not None:
             return bool(self._negotiation.received)
         return self._reader is not None and bool(self._reader.partial)
@@ -262,7 +262,7 @@ class Session:
 
     @property
     def is_congested(self) -> bool:
-        """Whether reading must pause: acks wait for a peer that does not read, or requests for their handlers."""
+        """Return whether reading must pause: acks wait for a peer that does not read, or requests for handlers."""
         outbox, limits = self.outbox, self.limits
         return (
             outbox.reply_size >= limits.reply_size

@@ -38,7 +38,7 @@ class Transport(Protocol):
 
     @property
     def is_message_based(self) -> bool:
-        """Whether each message is one frame, so that no length prefix is needed."""
+        """Return whether each message is one frame, so that no length prefix is needed."""
         ...
 
     def use_framing(self, framing: Framing) -> None:
@@ -71,12 +71,12 @@ class Transport(Protocol):
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a frame was received and its rest was not."""
+        """Return whether a part of a frame was received and its rest was not."""
         ...
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing came that was not received, and closing needs no farewell.
+        """Return whether nothing came that was not received, and closing needs no farewell.
 
         Then a peer that has read everything loses nothing if this is cut.
         """

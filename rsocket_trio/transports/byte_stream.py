@@ -151,17 +151,17 @@ class ByteStreamTransport:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a frame was received and its rest was not."""
+        """Return whether a part of a frame was received and its rest was not."""
         return self._framing.mid_frame
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing came that was not received, and closing needs no farewell."""
+        """Return whether nothing came that was not received, and closing needs no farewell."""
         return self._socket is not None and not self._ended and not self._framing.pending and self._socket.is_idle
 
     @property
     def has_unread(self) -> bool:
-        """Whether something came that was not received, as far as that can be told."""
+        """Return whether something came that was not received, as far as that can be told."""
         return self._framing.pending or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:

@@ -46,12 +46,12 @@ class Endpoint:
 
     @property
     def uses_tls(self) -> bool:
-        """Whether the bytes are encrypted."""
+        """Return whether the bytes are encrypted."""
         return self.row.uses_tls
 
     @property
     def is_websocket(self) -> bool:
-        """Whether frames are WebSocket messages."""
+        """Return whether frames are WebSocket messages."""
         return self.row.is_websocket
 
     @property
@@ -99,13 +99,13 @@ class Scheme:
     uses_tls: bool = False
     is_websocket: bool = False
     cuts: bool = False
-    """Whether ``Transport.cut`` closes its connections, so that the task that accepted one need not wait for that."""
+    """True if ``Transport.cut`` closes its connections, so that the task that accepted one need not wait for that."""
     is_local: bool = False
-    """Whether it ends at the border of the process, so that worker processes can't share its listeners."""
+    """True if it ends at the border of the process, so that worker processes can't share its listeners."""
 
     @property
     def needs_handshake(self) -> bool:
-        """Whether TLS or HTTP comes before the first frame."""
+        """Return whether TLS or HTTP comes before the first frame."""
         return self.uses_tls or self.is_websocket
 
     def handshake(self, endpoint: Endpoint, stream: trio.abc.Stream) -> Handshake:

@@ -79,7 +79,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
 
     @property
     def is_idle(self) -> bool:
-        """Whether it is open and no unread bytes came: closing it then sends the end and does not reset."""
+        """Return whether it is open and no unread bytes came: closing it then sends the end and does not reset."""
         try:
             self.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:

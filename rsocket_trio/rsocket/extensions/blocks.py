@@ -102,7 +102,7 @@ A payload without a length ends where the reader was left.
 
 @attrs.frozen
 class Point:
-    """Where a block may stand, and which extensions are defined there. With ``ack`` its entries can ask for answers."""
+    """A place of blocks, and the extensions that are defined there. With ``ack`` its entries can ask for answers."""
 
     name: str
     definitions: Mapping[int | str, Definition]

@@ -147,7 +147,7 @@ class Address:
 
     @property
     def has_one_way(self) -> bool:
-        """Whether exactly one of unicast, multicast and shard is set."""
+        """Return whether exactly one of unicast, multicast and shard is set."""
         return self.unicast + self.multicast + self.shard == 1
 
 

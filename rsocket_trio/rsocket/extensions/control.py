@@ -20,7 +20,7 @@ from rsocket_trio.rsocket.resume_positions import MarkedPositions
 
 BLOCK_ERRORS = (UnknownExtension, MalformedExtension)
 REPORTS = 4
-"""How often within one store the peer hears how far this side got."""
+"""The number of times within one store that the peer is told this side's position."""
 OURS = (Beat, Permits, ResumePosition)
 """The contents of an EXT's entries that concern the session and no application."""
 

@@ -30,9 +30,9 @@ UNSUPPORTED_DATA, ABNORMAL_CLOSURE, POLICY_VIOLATION, TOO_BIG = 1003, 1006, 1008
 TINY = 32
 """Bytes below which a frame of a message holds next to nothing, unless it is the last."""
 TINY_FRAMES = 1024
-"""How many of those a message may have, by default."""
+"""The number of those that a message may have, by default."""
 MOST_FRAMES = 65536
-"""How many frames a message may have: each costs as much as a dozen messages that are whole. A sender that cuts the
+"""The frames that a message may have: each costs as much as a dozen messages that are whole. A sender that cuts the
 largest message into pieces of 256 bytes stays below."""
 
 # Short headers are few: looking one up costs less than making it.
@@ -84,12 +84,12 @@ class MessageReader:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a message was received and its rest was not."""
+        """Return whether a part of a message was received and its rest was not."""
         return self._unfinished or self.missing > 0 or self._foreign > 0 or len(self._rest) > 0
 
     @property
     def is_over(self) -> bool:
-        """Whether both sides sent a close frame, so that no byte comes any more."""
+        """Return whether both sides sent a close frame, so that no byte comes any more."""
         return self._judge is not None and self._judge.state is ConnectionState.CLOSED
 
     def feed(self, chunk: bytes) -> list[bytes]:

@@ -38,12 +38,12 @@ class LengthOnMessages:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a message was received and its rest was not."""
+        """Return whether a part of a message was received and its rest was not."""
         return self._transport.mid_frame
 
     @property
     def has_unread(self) -> bool:
-        """Whether something came that was not received, as far as the transport can tell."""
+        """Return whether something came that was not received, as far as the transport can tell."""
         return getattr(self._transport, "has_unread", False)
 
     def use_framing(self, framing: Framing) -> None:

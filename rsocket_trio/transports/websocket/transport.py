@@ -116,12 +116,12 @@ class WebSocketTransport:
 
     @property
     def mid_frame(self) -> bool:
-        """Whether a part of a message was received and its rest was not, or reading waits for an answer to leave."""
+        """Return whether a message was received in part, or reading waits for an answer to leave."""
         return self._reader.mid_frame or self._answering
 
     @property
     def has_unread(self) -> bool:
-        """Whether something came that was not received, as far as that can be told."""
+        """Return whether something came that was not received, as far as that can be told."""
         return bool(self._ready) or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:
