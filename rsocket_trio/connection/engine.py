@@ -11,7 +11,6 @@ from enum import Enum, auto
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
 import trio
 
 from rsocket_trio.connection.deadlines import ConnectionTimer, Deadlines, Timeout
@@ -462,10 +461,18 @@ class Engine:
     def handle_setup(self, setup: Setup) -> None:
         """Accept the SETUP of a client at once, or run the application's setup handler in a task of its own."""
         facts = self.connection.handshake
-        self.connection.setup = setup = attrs.evolve(
-            setup,
+        # Every field by name: ``attrs.evolve`` costs three times as much, once for each connection.
+        self.connection.setup = setup = Setup(
+            dialect=setup.dialect,
+            payload=setup.payload,
             data_mime=mime_name(setup.data_mime),
             metadata_mime=mime_name(setup.metadata_mime),
+            keepalive_interval=setup.keepalive_interval,
+            max_lifetime=setup.max_lifetime,
+            lease=setup.lease,
+            strict=setup.strict,
+            resume=setup.resume,
+            entries=setup.entries,
             transport=facts.transport,
             peer=facts.peer,
             certificate=facts.certificate,

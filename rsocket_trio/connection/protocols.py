@@ -210,6 +210,12 @@ class RSocketServer:
     resume: ResumeOptions | None
     own_size: bool
     """True if the application chose the fragment size, which then holds for every client."""
+    setup_to_come: Setup = attrs.field(init=False)
+    """What stands for a client's SETUP until that is here."""
+
+    @setup_to_come.default
+    def _setup_to_come(self) -> Setup:
+        return Setup(dialect=self.dialect.name, metadata_mime=COMPOSITE_METADATA)
 
     length_on_messages = False
 
@@ -249,8 +255,7 @@ class RSocketServer:
             resume=self.resume,
         )
         session.start_server(grants_leases=responder.lease_policy is not None, own_size=self.own_size)
-        setup = Setup(dialect=dialect.name, metadata_mime=COMPOSITE_METADATA)
-        return NewSession(session, setup, session if self.resume is not None else None)
+        return NewSession(session, self.setup_to_come, session if self.resume is not None else None)
 
 
 @attrs.frozen

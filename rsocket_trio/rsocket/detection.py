@@ -56,6 +56,14 @@ class _Signature:
     """Bytes that the frame must have, its length prefix included."""
     clues: tuple[tuple[int, int, int, bool], ...] = attrs.field(init=False)
     """Index, mask and value of each byte that matters, and whether it is to have that value or not."""
+    deciding: int = attrs.field(init=False)
+    """The number of bytes with which it is decided."""
+    mask: int = attrs.field(init=False)
+    """The masks of the bytes with a wanted value, as one number of so many bytes: to compare them all at once."""
+    wanted: int = attrs.field(init=False)
+    """Those values, as such a number."""
+    unwanted: tuple[tuple[int, int, int], ...] = attrs.field(init=False)
+    """Index, mask and value of the bytes that must differ from it."""
 
     @size.default
     def _size(self) -> int:
@@ -64,6 +72,22 @@ class _Signature:
     @clues.default
     def _clues(self) -> tuple[tuple[int, int, int, bool], ...]:
         return tuple(_clues(self.drawn))
+
+    @deciding.default
+    def _deciding(self) -> int:
+        return 1 + self.clues[-1][0]
+
+    @mask.default
+    def _mask(self) -> int:
+        return sum(mask << 8 * (self.deciding - 1 - index) for index, mask, _, has in self.clues if has)
+
+    @wanted.default
+    def _wanted(self) -> int:
+        return sum(wanted << 8 * (self.deciding - 1 - index) for index, _, wanted, has in self.clues if has)
+
+    @unwanted.default
+    def _unwanted(self) -> tuple[tuple[int, int, int], ...]:
+        return tuple((index, mask, wanted) for index, mask, wanted, has in self.clues if not has)
 
     def framed(self, message: bytes) -> bytes:
         """Prefix a message with its byte stream length, so that one pattern fits both transports (DET-09)."""
@@ -83,14 +107,14 @@ class _Signature:
         end = self.end(data)
         if end is not None and end < self.size:
             return _Match.REFUTED  # The frame ends before the last byte that decides; what follows is another one.
-        missing = False
+        if len(data) >= self.deciding:
+            fits = int.from_bytes(data[: self.deciding], "big") & self.mask == self.wanted
+            for index, mask, unwanted in self.unwanted:
+                fits = fits and data[index] & mask != unwanted
+            return _Match.FITS if fits else _Match.REFUTED
         for index, mask, wanted, has in self.clues:
-            if index >= len(data):
-                missing = True
-            elif (data[index] & mask == wanted) is not has:
+            if index < len(data) and (data[index] & mask == wanted) is not has:
                 return _Match.REFUTED
-        if not missing:
-            return _Match.FITS
         return _Match.REFUTED if ended else _Match.OPEN
 
 

@@ -30,7 +30,7 @@ def alone(listening: socket.socket) -> SocketListener:
     return SocketListener(listening.dup())
 
 
-async def test_idle_processes_take_turns(listening: socket.socket) -> None:
+async def test_idle_processes_take_turns(listening: socket.socket, autojump_clock: MockClock) -> None:
     got: list[str] = []
     took = trio.Semaphore(0)
     one, other = share(listening), share(listening)
@@ -46,8 +46,8 @@ async def test_idle_processes_take_turns(listening: socket.socket) -> None:
         nursery.start_soon(accept, "one", one)
         nursery.start_soon(accept, "other", other)
         for _ in range(6):
-            # Both are waiting when the connection comes.
-            await trio.testing.wait_all_tasks_blocked()
+            # Both are waiting when the connection comes: neither steps back still.
+            await trio.sleep(2 * STEP_BACK)
             with socket.create_connection(listening.getsockname()):
                 await took.acquire()
         nursery.cancel_scope.cancel()
