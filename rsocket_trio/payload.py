@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from rsocket_trio.values import value
 
@@ -71,6 +71,10 @@ class Payload:
         if self.metadata_mime is not None:
             shown.append(f"metadata_mime={self.metadata_mime!r}")
         return f"Payload({', '.join(shown)})"
+
+
+EMPTY: Final = Payload()
+"""The payload of who gives none."""
 
 
 @value

@@ -9,7 +9,7 @@ from typing import Annotated, Generic, TypedDict, TypeVar
 from rsocket_trio.connection.recording import CaptureLike
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import EMPTY
 from rsocket_trio.responder import Responder
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
@@ -20,7 +20,6 @@ DATA_MIME = UnsaidText(OCTET_STREAM)
 METADATA_MIME = UnsaidText(COMPOSITE_METADATA)
 FRAGMENT_SIZE = UnsaidNumber(65536)
 """Bytes of an outbound frame by default."""
-NO_SETUP = Payload()
 KEEPALIVE = UnsaidKeepalive(interval=20, max_lifetime=90)
 LIMITS = Limits()
 
@@ -33,7 +32,7 @@ class StreamOptions(TypedDict, Generic[SetupT], total=False):
 
     dialect: Annotated[str, DIALECT]
     responder: Annotated[Responder | None, None]
-    setup: Annotated[SetupT, NO_SETUP]
+    setup: Annotated[SetupT, EMPTY]
     data_mime: Annotated[str, DATA_MIME]
     metadata_mime: Annotated[str, METADATA_MIME]
     keepalive: Annotated[Keepalive, KEEPALIVE]

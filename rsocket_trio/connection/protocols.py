@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias, TypeVar
 
 import attrs
@@ -14,6 +15,7 @@ from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, check_mime
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.payload import EMPTY
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket import detection
 from rsocket_trio.rsocket import dialects as family
@@ -31,7 +33,7 @@ from rsocket_trio.streamux.chunks import Unframed
 from rsocket_trio.streamux.negotiation import NAME, begins
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.streamux.session import Session as StreamuxSession
-from rsocket_trio.terms import ResumeOptions, Setup
+from rsocket_trio.terms import Keepalive, ResumeOptions, Setup
 from rsocket_trio.values import Unsaid
 
 STREAMUX: Final = NAME
@@ -153,6 +155,30 @@ class ServerProtocolFactory(ProtocolFactory, Protocol):
 
 
 @attrs.frozen
+class ClientSetup:
+    """The SETUP of a client: as a frame, as bytes, and as the application sees it."""
+
+    frame: SetupFrame
+    encoded: bytes
+    shown: Setup
+
+
+def client_setup(dialect: Dialect, terms: ClientTerms) -> ClientSetup:
+    """Return the SETUP of these terms. Raise what their encoding raises."""
+    frame = setup_frame(dialect, numbered(dialect, terms))
+    written = setup_frame(dialect, terms) if dialect.mime_fields else frame
+    return ClientSetup(frame, dialect.codec.encode(frame), described(dialect, stated(dialect, written)))
+
+
+@lru_cache(maxsize=32)
+def _bare_client_setup(
+    dialect: Dialect, keepalive: Keepalive, data_mime: str | int, metadata_mime: str | int, lease: bool, strict: bool
+) -> ClientSetup:
+    """Return a SETUP with nothing of the application's in it. Programs that connect often use the same one again."""
+    return client_setup(dialect, ClientTerms(EMPTY, data_mime, metadata_mime, keepalive, lease, strict))
+
+
+@attrs.frozen
 class RSocketClient:
     """A client of the RSocket family."""
 
@@ -162,8 +188,8 @@ class RSocketClient:
     fragment_size: int
     responder: Responder | None
     resume: ResumeOptions | None
-    said: tuple[SetupFrame, bytes]
-    """The SETUP of sessions without resumption, as a frame and encoded."""
+    setup: ClientSetup
+    """The SETUP of sessions without resumption."""
     length_on_messages: bool
     """True if messages keep the length of byte streams."""
 
@@ -178,11 +204,10 @@ class RSocketClient:
 
     def begin(self, now: float) -> NewSession:
         """Return a session that sends the SETUP."""
-        dialect, responder, terms, said = self.dialect, self.responder, self.terms, self.said
+        dialect, responder, terms, setup = self.dialect, self.responder, self.terms, self.setup
         if self.resume is not None:
             terms = attrs.evolve(terms, resume_token=new_token())
-            frame = setup_frame(dialect, numbered(dialect, terms))
-            said = frame, dialect.codec.encode(frame)
+            setup = client_setup(dialect, terms)
         session = RSocketSession(
             dialect,
             client=True,
@@ -193,10 +218,9 @@ class RSocketClient:
         )
         # Without a responder a lease is of no use, and servers end the connection on a lease that they do not expect.
         grants = responder is not None and responder.lease_policy is None
-        session.start_client(numbered(dialect, terms), now, grants=grants, encoded_setup=said)
-        written = setup_frame(dialect, terms) if dialect.mime_fields else said[0]
-        setup = described(dialect, stated(dialect, written))
-        return NewSession(session, setup, session if self.resume is not None else None)
+        encoded = setup.frame, setup.encoded
+        session.start_client(numbered(dialect, terms), now, grants=grants, encoded_setup=encoded)
+        return NewSession(session, setup.shown, session if self.resume is not None else None)
 
 
 @attrs.frozen
@@ -382,8 +406,12 @@ def client_protocol(
             if isinstance(mime, str) and "/" not in mime and not says_none:
                 check_mime(what, mime)
     try:
-        frame = setup_frame(record, numbered(record, terms))
-        said = frame, record.codec.encode(frame)
+        if terms.payload is EMPTY and not terms.entries:
+            setup = _bare_client_setup(
+                record, terms.keepalive, terms.data_mime, terms.metadata_mime, terms.lease, terms.strict
+            )
+        else:
+            setup = client_setup(record, terms)
     except Exception as error:
         raise ValueError(f"the SETUP can't be said in {record.name}: {error}") from error
     if resume is not None and not record.resumes:
@@ -391,7 +419,7 @@ def client_protocol(
     if isinstance(fragment_size, Unsaid) and (record.major, record.minor) in record.whole_versions:
         fragment_size = UNCUT
     size = _checked_size(fragment_size, record.codec.largest, resume)
-    return RSocketClient(record, terms, limits, size, responder, resume, said, record.length_on_messages)
+    return RSocketClient(record, terms, limits, size, responder, resume, setup, record.length_on_messages)
 
 
 def _as_needed(peer: Peer, terms: ClientTerms) -> ClientTerms:
