@@ -18,13 +18,15 @@ else
 VENV := .venv-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 endif
 BIN := $(VENV)/bin
+# Tests start a thousand processes. Where the environment forbids compiled files, each would compile the package anew.
+export PYTHONDONTWRITEBYTECODE :=
 JS := tests/interop
 # What tests need from Debian, each behind the command that it brings.
 SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm
 # What make quick leaves to make test: Spark, foreign peers, load.
 SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/reliability tests/test_docs.py
-# Processes that share the tests: one more than two cores, for many tests wait for other processes. No test judges times.
-SHARED := -n 3 --dist loadscope
+# Processes that share the tests: two for each of two cores, for many tests wait for other processes. No test judges times.
+SHARED := -n 4 --dist loadscope
 
 .DELETE_ON_ERROR:
 .PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants soak clean
