@@ -261,14 +261,17 @@ RUNNERS: dict[Interaction, Callable[[HandlerCall], Awaitable[Any]]] = {
 
 
 class Worker:
-    """One task and the call that it has, or ``idle``: those that wait for one."""
+    """One task and the call that it has, or ``idle``: those that wait for one. ``handler`` is that of the last call."""
 
-    __slots__ = ("call", "idle", "task")
+    __slots__ = ("call", "handler", "idle", "task")
+
+    task: trio.lowlevel.Task
+    """The task, from its first step."""
 
     def __init__(self, call: HandlerCall, idle: list[Worker]) -> None:
         self.call: HandlerCall | None = call
+        self.handler = call.handler
         self.idle = idle
-        self.task: trio.lowlevel.Task | None = None
 
     def leave(self, _: object) -> trio.lowlevel.Abort:
         """Stop waiting; Trio calls this when the task is cancelled."""
@@ -305,6 +308,7 @@ class Workers:
         "_identities",
         "_idle",
         "_idle_limit",
+        "_in_a_row",
         "_line",
         "_nursery",
         "_port",
@@ -323,6 +327,7 @@ class Workers:
         self._line: deque[HandlerCall] | tuple[()] = ()  # an empty deque costs 600 bytes
         self._coming = 0
         self._waking = 1
+        self._in_a_row = 0
         self.finished = 0
         self._detached: dict[HandlerCall, None] = {}  # no set: an empty one costs 216 bytes
         self._ending = False
@@ -343,7 +348,6 @@ class Workers:
         if self._idle:
             worker = self._idle.pop()
             task = worker.task
-            assert task is not None
             # Given before the task runs: a cancel that comes in between finds the call, which never begins then.
             worker.call = call
             # A parked task takes its next step in whatever context it has then.
@@ -356,7 +360,6 @@ class Workers:
         """End the tasks that wait for a call. Return their number."""
         going = len(self._idle)
         for worker in self._idle:
-            assert worker.task is not None
             self._coming += 1
             trio.lowlevel.reschedule(worker.task)
         self._idle.clear()
@@ -418,18 +421,17 @@ class Workers:
         self._done.wake_all()
 
     async def _work(self, worker: Worker) -> None:
-        # One coroutine on purpose: every frame on the way to a waiting handler costs memory for each open stream.
-        worker.task = task = trio.lowlevel.current_task()
-        in_a_row = 0
+        # One coroutine on purpose, of few locals: every frame on the way to a waiting handler, and every slot of it,
+        # costs memory for each open stream.
+        worker.task = trio.lowlevel.current_task()
         self._begin()
         while (call := worker.call) is not None:
-            handler = call.handler
             scope = trio.CancelScope()
             was_cancelled = False
             try:
                 with scope:
                     while call is not None:
-                        handler = call.handler
+                        worker.handler = call.handler
                         try:
                             if not call.cancelled:
                                 call.scope = scope
@@ -446,12 +448,14 @@ class Workers:
                             break
                         if self._line:
                             # No local of this frame refers to the context: its iterators keep cycles uncollected.
-                            if in_a_row < CALLS_IN_A_ROW and [*map(id, task.context.values())] == self._identities:
+                            if (
+                                self._in_a_row < CALLS_IN_A_ROW
+                                and [*map(id, worker.task.context.values())] == self._identities
+                            ):
                                 # The handler left its context as it was: the next one can't tell it from a fresh copy.
-                                in_a_row += 1
+                                self._in_a_row += 1
                                 worker.call = call = self._line.popleft()
                             else:
-                                in_a_row = 0
                                 call = await self._next_call(worker)
                         elif len(self._idle) >= self._idle_limit:
                             call = await self._next_call(worker)
@@ -459,29 +463,34 @@ class Workers:
                             # As in ``_next_call``, without a coroutine of its own: ``start`` wakes this task.
                             self._idle.append(worker)
                             await trio.lowlevel.wait_task_rescheduled(worker.leave)
-                            in_a_row = 0
+                            self._in_a_row = 0
                             self._begin()
                             call = worker.call
             except Exception as error:
                 # A handler raised beside being cancelled. Its stream is over, so the error goes to the log alone.
-                self._fail(handler, error)
-            except BaseExceptionGroup as group:
+                self._fail(worker, error)
+            except BaseExceptionGroup as error:
                 # The same when the nursery was cancelled meanwhile: being cancelled goes on, and nothing else.
-                failures, others = group.split(Exception)
-                if failures is not None:
-                    self._fail(handler, failures)
-                if others is not None:
-                    raise others from None
+                self._fail_with_others(worker, error)
             if was_cancelled:
                 await self._next_call(worker)
 
-    def _fail(self, handler: Handler, error: Exception) -> None:
+    def _fail(self, worker: Worker, error: Exception) -> None:
         if is_failure(only_leaf(error), self._port.ended):
-            self._port.faults.handler_failed(handler, error)
+            self._port.faults.handler_failed(worker.handler, error)
+
+    def _fail_with_others(self, worker: Worker, group: BaseExceptionGroup) -> None:
+        """Report the failures of a group, and raise what is left of it."""
+        failures, others = group.split(Exception)
+        if failures is not None:
+            self._fail(worker, failures)
+        if others is not None:
+            raise others from None
 
     async def _next_call(self, worker: Worker) -> HandlerCall | None:
         """Return the next call in line, or a later one; ``None`` at once if enough tasks wait already."""
         if self._line:
+            self._in_a_row = 0
             worker.call = self._line.popleft()
             trio.lowlevel.current_task().context = self.context.copy()
             # The new context holds from the next step on.
