@@ -106,7 +106,7 @@ def documentation(thing: Any) -> str:
 
 def attribute_docs(cls: type) -> Iterator[str]:
     """Yield the name of each attribute of a class that a string behind it documents."""
-    for node in classes().get(str(cls.__doc__), ()):
+    for node in classes().get(inspect.getdoc(cls) or "", ()):
         for field, text in pairwise(node.body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_text(text):
                 yield f"``{field.target.id}``"
@@ -119,7 +119,7 @@ def classes() -> dict[str, list[ast.ClassDef]]:
     for path in (ROOT / "rsocket_trio").rglob("*.py"):
         for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.ClassDef):
-                found.setdefault(str(ast.get_docstring(node, clean=False)), []).append(node)
+                found.setdefault(str(ast.get_docstring(node)), []).append(node)
     return found
 
 
