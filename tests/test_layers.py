@@ -25,6 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("mux",),
     ("rsocket", "streamux", "metadata"),
     ("transports", "capture"),
+    ("conformance",),
     ("forms",),
     ("responder",),
     ("connection",),

@@ -13,7 +13,7 @@ import attrs
 from tests.blocks import ROOT
 from tests.rsocket.test_vectors import ALL, FILES
 
-PATH: Final = Path(__file__).parent / "clauses.txt"
+PATH: Final = ROOT / "rsocket_trio" / "conformance" / "cases" / "clauses.txt"
 LEVELS: Final = ("MUST", "MUST NOT", "LAYOUT", "SHOULD", "MAY", "IMPLIED", "READING")
 
 

@@ -168,12 +168,6 @@ class OldWire:
             fields = u32(round(seconds * 1e3)) + u32(requests)
         return self._with("LEASE", flags, 0, fields, b"", metadata)
 
-    def first_fragment(self, stream_id: int, data: bytes) -> bytes:
-        return self.ask(stream_id, data, "F")
-
-    def last_fragment(self, stream_id: int, data: bytes) -> bytes:
-        return self.ask(stream_id, data)
-
     def channel_item(self, stream_id: int, data: bytes) -> bytes:
         return self.channel(stream_id, None, data)
 

@@ -201,12 +201,6 @@ class RawDialect(Protocol):
 
     def ask(self, stream_id: int, data: bytes = b"") -> bytes: ...
 
-    def first_fragment(self, stream_id: int, data: bytes) -> bytes:
-        """Return a request/response that is not whole yet."""
-
-    def last_fragment(self, stream_id: int, data: bytes) -> bytes:
-        """Return the rest of it."""
-
     def stream(self, stream_id: int, n: int, data: bytes = b"") -> bytes: ...
 
     def channel(self, stream_id: int, n: int, data: bytes = b"") -> bytes: ...
@@ -255,12 +249,6 @@ class Wire:
 
     def ask(self, stream_id: int, data: bytes = b"") -> bytes:
         return ask(stream_id, data)
-
-    def first_fragment(self, stream_id: int, data: bytes) -> bytes:
-        return ask(stream_id, data, F)
-
-    def last_fragment(self, stream_id: int, data: bytes) -> bytes:
-        return payload(stream_id, data)
 
     def stream(self, stream_id: int, n: int, data: bytes = b"") -> bytes:
         return stream(stream_id, n, data)

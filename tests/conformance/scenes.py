@@ -58,67 +58,6 @@ async def waiting(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
         yield peer, unharmed
 
 
-@asynccontextmanager
-async def ticking(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
-    """A stream of the client's is open and has no credit left."""
-    log = Log()
-    async with server(wire, log.responder) as peer:
-        await peer.send(wire.stream(wire.first_ids[0], 1))
-        await peer.expect(wire.item(wire.first_ids[0], b"tick 0"))
-
-        async def unharmed() -> None:
-            await peer.send(wire.request_n(wire.first_ids[0], 1))
-            await peer.expect(wire.item(wire.first_ids[0], b"tick 1"))
-
-        yield peer, unharmed
-
-
-@asynccontextmanager
-async def talking(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
-    """A channel of the client's is open both ways."""
-    log = Log()
-    async with server(wire, log.responder) as peer:
-        await peer.send(wire.channel(wire.first_ids[0], 9, b"hi"))
-        await peer.expect(wire.request_n(wire.first_ids[0], 4))
-
-        async def unharmed() -> None:
-            await peer.send(wire.channel_item(wire.first_ids[0], b"back"))
-            await peer.expect(wire.item(wire.first_ids[0], b"back"))
-            assert log.seen == [("channel", b"hi"), ("item", b"back")]
-
-        yield peer, unharmed
-
-
-@asynccontextmanager
-async def halfway(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
-    """The first fragment of a request came."""
-    log = Log()
-    async with server(wire, log.responder) as peer:
-        await peer.send(wire.first_fragment(wire.first_ids[0], b"one "))
-
-        async def unharmed() -> None:
-            await peer.send(wire.last_fragment(wire.first_ids[0], b"two"))
-            await peer.expect(wire.last_item(wire.first_ids[0], b"one two"))
-            assert log.seen == [("request", b"one two", None)]
-
-        yield peer, unharmed
-
-
-@asynccontextmanager
-async def past(wire: RawDialect) -> AsyncIterator[tuple[RawPeer, Check]]:
-    """Stream 1 of the client's is over."""
-    log = Log()
-
-    async def nothing_more() -> None:
-        await settle()
-        assert log.seen == [("request", b"x", None)]
-
-    async with server(wire, log.responder) as peer:
-        await peer.send(wire.ask(wire.first_ids[0], b"x"))
-        await peer.expect(wire.last_item(wire.first_ids[0], b"x"))
-        yield peer, nothing_more
-
-
 # At a client
 
 

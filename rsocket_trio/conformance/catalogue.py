@@ -1,0 +1,263 @@
+"""The cases: rows read from data files, each a sequence of steps with the clauses that it shows.
+
+A file holds one dialect: its frames, the scenes in which cases begin, and the cases. Rows name a scene, what is sent
+there and what it leads to; other cases are written out step by step.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+
+import attrs
+
+from rsocket_trio.conformance.notation import Notation, NotationError, Template, arguments_in
+
+FOLDER: Final = "cases"
+NEEDS: Final = {
+    "echo": "a request/response that is answered with its own data and metadata",
+    "count": "a stream of items 0, 1, 2 and so on, each number as text: as many as the request's data says, or no end",
+    "talk": "a channel that sends back each item it gets, the first one too, and completes with its requester",
+    "silent": "a request/response that is never answered",
+}
+"""The interactions that a case can need of the peer under test."""
+
+
+class Level(Enum):
+    """The weight of a case. Only a failed MUST is a failure; the others are allowed deviations."""
+
+    MUST = "MUST"
+    SHOULD = "SHOULD"
+    READING = "reading"
+    """The documents leave it open; this is how the catalogue reads them."""
+
+
+class Word(Enum):
+    """The kinds of steps, by the word or sign that begins their line."""
+
+    SEND = ">"
+    """These frames are sent, in one write."""
+    RAW = ">>"
+    """These bytes are sent on a byte stream, without a length."""
+    EXPECT = "<"
+    """These frames come next, in this order. ``or`` stands between alternatives."""
+    EXPECT_ALL = "<~"
+    """These frames come next, in any order."""
+    EXPECT_LATER = "<.."
+    """This frame comes, and items of streams may come before it."""
+    ANSWERED = "<="
+    """The stream of this id is answered with this item, and completes with it or right behind it."""
+    ALIVE = "alive"
+    """Nothing is said, and a frame that is always answered is answered."""
+    CLOSED = "closed"
+    """The connection ends without a word."""
+    FAILED = "failed"
+    """An error of the connection with one of these codes, then the end."""
+    SILENT = "silent"
+    """Nothing comes for so many seconds."""
+    OVERRUN = "overrun"
+    """On this stream so many items more are sent than the peer has granted."""
+    HALF_CLOSE = "half-close"
+    """The tester says that it sends nothing more, and goes on reading."""
+
+
+@attrs.frozen
+class Step:
+    """One line of a case."""
+
+    word: Word
+    rest: str
+    line: str
+
+
+@attrs.frozen
+class Case:
+    """One case. ``needs`` are the interactions that it uses at the peer under test."""
+
+    id: str
+    dialect: str
+    role: str
+    title: str
+    clauses: tuple[str, ...]
+    level: Level
+    needs: tuple[str, ...]
+    steps: tuple[Step, ...]
+    heavy: bool = False
+    streams_only: bool = False
+    """True if it can be played over byte streams alone."""
+
+
+@attrs.frozen
+class Clause:
+    """What a document says: the numbered clause, its level, the section, and its gist."""
+
+    id: str
+    level: str
+    section: str
+    gist: str
+
+
+@attrs.frozen
+class Chapter:
+    """All cases of one dialect, and the frames that they are written in."""
+
+    notation: Notation
+    cases: tuple[Case, ...]
+
+
+@cache
+def clauses() -> Mapping[str, Clause]:
+    """Return the clauses of all documents by their numbers."""
+    rows = (line.split("|") for line in _read("clauses.txt").splitlines() if line and not line.startswith("#"))
+    found = (Clause(*(cell.strip() for cell in row[:4])) for row in rows)
+    return {clause.id: clause for clause in found}
+
+
+@cache
+def chapters() -> Mapping[str, Chapter]:
+    """Return the cases of each dialect. Raise ``NotationError`` for a file that can't be read."""
+    folder = resources.files(__package__) / FOLDER
+    files = sorted(file.name for file in folder.iterdir() if file.name.endswith(".toml"))
+    found = [_chapter(file, tomllib.loads(_read(file))) for file in files]
+    return {chapter.notation.dialect: chapter for chapter in found}
+
+
+def _read(file: str) -> str:
+    return (resources.files(__package__) / FOLDER / file).read_text("utf-8")
+
+
+def chosen(dialect: str, *, role: str, patterns: tuple[str, ...] = (), heavy: bool = False) -> list[Case]:
+    """Return the cases of a dialect and a role whose id or one of whose clauses fits one of the patterns.
+
+    Raise ``ValueError`` for a dialect without cases, and for a pattern that fits none, naming it.
+    """
+    if dialect not in chapters():
+        raise ValueError(f"there are no cases for {dialect}, only for {', '.join(chapters())}")
+    cases = [case for case in chapters()[dialect].cases if case.role == role]
+    for pattern in patterns:
+        if not any(fits(case, (pattern,)) for case in cases):
+            raise ValueError(f"no case or clause of {dialect} for a {role} fits {pattern!r}: --list names them")
+    return [case for case in cases if (not patterns or fits(case, patterns)) and (heavy or not case.heavy)]
+
+
+def fits(case: Case, patterns: tuple[str, ...]) -> bool:
+    """Return whether a pattern with ``*`` and ``?`` is the case's id, or a clause that it shows."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns for name in (case.id, *case.clauses))
+
+
+def _chapter(file: str, content: Mapping[str, Any]) -> Chapter:
+    templates = {name: Template.parse(name, text) for name, text in content["frames"].items()}
+    counts_itself = content.get("length_counts_itself", False)
+    notation = Notation(content["dialect"], content["length"], counts_itself, content["first_id"], templates)
+    cases = tuple(_cases(file, notation, content))
+    seen: set[str] = set()
+    for case in cases:
+        if case.id in seen:
+            raise NotationError(f"{file}: two cases are called {case.id}")
+        seen.add(case.id)
+    return Chapter(notation, cases)
+
+
+def _cases(file: str, notation: Notation, content: Mapping[str, Any]) -> Iterator[Case]:
+    for name, scene in content["scenes"].items():
+        before, after = scene.get("before", ""), scene.get("after", "alive")
+        for row in scene.get("rows", ()):
+            sent = "\n".join(f"> {frame}" for frame in row["send"])
+            then = "\n".join(row["then"]) if isinstance(row["then"], list) else row["then"]
+            rest = after if then == "ignored" else then
+            yield _case(
+                file,
+                notation,
+                content,
+                {**row, "needs": (*scene.get("needs", ()), *row.get("needs", ()))},
+                f"{before}\n{sent}\n{rest}",
+                scene.get("role", "server"),
+                name,
+            )
+    for row in content.get("case", ()):
+        yield _case(file, notation, content, row, row["steps"], row.get("role", "server"), "")
+
+
+def _case(
+    file: str, notation: Notation, content: Mapping[str, Any], row: Mapping[str, Any], steps: str, role: str, scene: str
+) -> Case:
+    where = f"{file}: {row.get('id', row.get('title', '?'))}"
+    names = tuple(row["clauses"].split())
+    if unknown := [name for name in names if name not in clauses()]:
+        raise NotationError(f"{where}: there is no clause {', '.join(unknown)}")
+    read = tuple(_steps(where, notation, steps, content.get("scenes", {})))
+    needs = tuple(dict.fromkeys(row.get("needs", ())))
+    if unknown := [name for name in needs if name not in NEEDS]:
+        raise NotationError(f"{where}: {', '.join(unknown)} is no interaction that a case can need")
+    level = Level(row["level"]) if "level" in row else level_of(names)
+    streams_only = row.get("byte_streams", False) or any(step.word is Word.RAW for step in read)
+    title = row["title"]
+    return Case(
+        row["id"], notation.dialect, role, title, names, level, needs, read, row.get("heavy", False), streams_only
+    )
+
+
+def level_of(names: tuple[str, ...]) -> Level:
+    """Return the level of a case that shows these clauses: the weightiest of theirs."""
+    levels = {clauses()[name].level for name in names}
+    if levels & {"MUST", "MUST NOT", "LAYOUT", "IMPLIED"}:
+        return Level.MUST
+    return Level.SHOULD if levels & {"SHOULD", "MAY"} else Level.READING
+
+
+def _steps(where: str, notation: Notation, text: str, scenes: Mapping[str, Any]) -> Iterator[Step]:
+    for line in (line.strip() for line in text.splitlines()):
+        if not line or line.startswith("#"):
+            continue
+        sign, _, rest = line.partition(" ")
+        if sign == "scene":
+            yield from _steps(where, notation, scenes[rest.strip()]["before"], scenes)
+            continue
+        try:
+            word = Word(sign)
+            _check(notation, word, rest)
+        except ValueError as error:
+            raise NotationError(f"{where}: {line!r}: {error}") from None
+        yield Step(word, rest, line)
+
+
+def _check(notation: Notation, word: Word, rest: str) -> None:
+    """Raise ``ValueError`` for a step that could not be played."""
+    if word in (Word.SEND, Word.RAW):
+        for piece in pieces(rest):
+            if not notation.frame(piece).is_exact:
+                raise NotationError("what is sent has bytes that may be any")
+    elif word in (Word.EXPECT, Word.EXPECT_ALL, Word.EXPECT_LATER):
+        for piece in pieces(rest):
+            for one in alternatives(piece):
+                notation.frame(one)
+    elif word is Word.ANSWERED:
+        notation.templates["last"].fill(arguments_in(rest))
+    elif word is Word.FAILED and not codes(rest):
+        raise NotationError("a code is missing")
+    elif word is Word.SILENT:
+        float(rest)
+    elif word is Word.OVERRUN:
+        stream_id, beyond = arguments_in(rest)
+        if not isinstance(stream_id, int) or not isinstance(beyond, int):
+            raise NotationError("a stream id and a number are expected")
+
+
+def pieces(rest: str) -> list[str]:
+    """Return the frames of a line."""
+    return [piece.strip() for piece in rest.split(" ; ")]
+
+
+def alternatives(piece: str) -> list[str]:
+    """Return the frames of which one is expected."""
+    return piece.split(" or ")
+
+
+def codes(rest: str) -> list[int]:
+    """Return the error codes of a line. Raise ``ValueError`` for one that is no number."""
+    return [int(word, 0) for word in rest.split()]

@@ -1,0 +1,188 @@
+"""The notation of frames in cases: templates of a dialect, filled with arguments, or hex; to send, or to match.
+
+A template is a row of tokens: hex bytes as they are; ``{name:4}`` a number of so many bytes, big endian; ``{name:+3}``
+bytes behind their length of so many bytes; ``{name}`` bytes. In what is expected, ``??`` is any byte and ``..`` at the
+end any number of bytes. Arguments are numbers (``7``, ``0x201``), texts in quotes, hex behind ``h``, or ``*`` for any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import attrs
+
+FIELD: Final = re.compile(r"\{(?P<name>[a-z_]+)(?::(?P<sized>\+?)(?P<size>\d+))?\}")
+ARGUMENT: Final = re.compile(r'\s*(?:"(?P<text>[^"]*)"|h(?P<hex>(?:[0-9a-fA-F]{2})*)(?=\s|$)|(?P<word>[^\s"]+))')
+
+
+class NotationError(ValueError):
+    """A frame that is not written as the notation has it."""
+
+
+class Anything:
+    """The argument ``*``: any value of its field."""
+
+
+ANYTHING: Final = Anything()
+Argument = int | bytes | Anything
+
+
+@attrs.frozen
+class Pattern:
+    """The bytes of one frame without its length. ``mask`` is FF where a byte is fixed, 00 where it may be any."""
+
+    value: bytes
+    mask: bytes
+    is_open: bool = False
+    """True if more bytes may follow."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether every byte is fixed, so that the frame can be sent."""
+        return not self.is_open and not self.mask.strip(b"\xff")
+
+    def fits(self, frame: bytes) -> bool:
+        """Return whether these are the bytes of such a frame."""
+        if len(frame) < len(self.value) or (len(frame) > len(self.value) and not self.is_open):
+            return False
+        return all(got & mask == wanted & mask for got, mask, wanted in zip(frame, self.mask, self.value, strict=False))
+
+    def __str__(self) -> str:
+        shown = " ".join("??" if not mask else f"{byte:02x}" for byte, mask in zip(self.value, self.mask, strict=True))
+        return f"{shown} .." if self.is_open else shown
+
+
+@attrs.frozen
+class Template:
+    """One frame of a dialect with named fields, in the order of its arguments."""
+
+    name: str
+    tokens: tuple[str, ...]
+    fields: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, name: str, text: str) -> Template:
+        """Read a template. Raise ``NotationError`` naming it."""
+        tokens = tuple(text.split())
+        for token in tokens:
+            if token not in ("..", "??") and not FIELD.fullmatch(token) and not _is_hex(token):
+                raise NotationError(f"template {name}: {token!r} is no hex, field, ?? or ..")
+        fields = tuple(found["name"] for token in tokens if (found := FIELD.fullmatch(token)))
+        return cls(name, tokens, fields)
+
+    def fill(self, arguments: Sequence[Argument]) -> Pattern:
+        """Return the frame with these arguments. Raise ``NotationError`` for a wrong number or kind of them."""
+        if len(arguments) != len(self.fields):
+            raise NotationError(f"{self.name} takes {len(self.fields)} arguments, {' '.join(self.fields)}")
+        return _filled(self.name, self.tokens, iter(arguments))
+
+
+def _is_hex(token: str) -> bool:
+    return len(token) % 2 == 0 and bool(re.fullmatch(r"[0-9a-fA-F]+", token))
+
+
+def _filled(name: str, tokens: Sequence[str], arguments: object) -> Pattern:
+    value, mask, is_open = b"", b"", False
+    for token in tokens:
+        if is_open:
+            raise NotationError(f"{name}: nothing can stand behind ..")
+        field = FIELD.fullmatch(token)
+        if token == "..":
+            is_open = True
+        elif token == "??":
+            value, mask = value + b"\0", mask + b"\0"
+        elif field is None:
+            value, mask = value + bytes.fromhex(token), mask + b"\xff" * (len(token) // 2)
+        else:
+            argument = next(arguments)  # type: ignore[call-overload]
+            size = int(field["size"] or 0)
+            if isinstance(argument, Anything):
+                if size and not field["sized"]:
+                    value, mask = value + bytes(size), mask + bytes(size)
+                else:
+                    is_open = True
+                continue
+            part = _part(name, field["name"], argument, size, is_number=bool(size) and not field["sized"])
+            value, mask = value + part, mask + b"\xff" * len(part)
+    return Pattern(value, mask, is_open)
+
+
+def _part(name: str, field: str, argument: Argument, size: int, *, is_number: bool) -> bytes:
+    if is_number:
+        if not isinstance(argument, int):
+            raise NotationError(f"{name}: {field} is a number")
+        try:
+            return argument.to_bytes(size, "big")
+        except OverflowError:
+            raise NotationError(f"{name}: {field} of {argument} does not fit {size} bytes") from None
+    if not isinstance(argument, bytes):
+        raise NotationError(f"{name}: {field} is text in quotes or hex behind h")
+    return len(argument).to_bytes(size, "big") + argument if size else argument
+
+
+def arguments_in(text: str) -> list[Argument]:
+    """Return the arguments of a line. Raise ``NotationError`` for one that can't be read."""
+    found: list[Argument] = []
+    at = 0
+    text = text.rstrip()
+    while at < len(text):
+        match = ARGUMENT.match(text, at)
+        if match is None:
+            raise NotationError(f"{text[at:]!r} can't be read")
+        at = match.end()
+        if match["text"] is not None:
+            found.append(match["text"].encode())
+        elif match["hex"] is not None:
+            found.append(bytes.fromhex(match["hex"]))
+        elif match["word"] == "*":
+            found.append(ANYTHING)
+        else:
+            found.append(_number(match["word"]))
+    return found
+
+
+def _number(word: str) -> int:
+    try:
+        return int(word, 0)
+    except ValueError:
+        raise NotationError(f"{word!r} is neither a number, nor text in quotes, nor hex behind h") from None
+
+
+@attrs.frozen
+class Notation:
+    """The frames of one dialect: its name, the bytes of a length on byte streams, its templates by name."""
+
+    dialect: str
+    length_size: int
+    length_counts_itself: bool
+    first_id: int
+    """The first stream id of a client: its ids are odd or even as this one is."""
+    templates: Mapping[str, Template]
+
+    def frame(self, text: str) -> Pattern:
+        """Return the frame that a piece of a line describes: ``hex`` and bytes, or a template and its arguments.
+
+        Raise ``NotationError`` for what is neither.
+        """
+        name, _, rest = text.strip().partition(" ")
+        if name == "hex":
+            return _filled("hex", Template.parse("hex", rest).tokens, iter(()))
+        template = self.templates.get(name)
+        if template is None:
+            raise NotationError(f"{self.dialect} has no frame {name!r}; it has {', '.join(sorted(self.templates))}")
+        return template.fill(arguments_in(rest))
+
+    def with_length(self, frame: bytes) -> bytes:
+        """Return the frame as it stands on a byte stream."""
+        size = len(frame) + self.length_size * self.length_counts_itself
+        return size.to_bytes(self.length_size, "big") + frame
+
+    def cut(self, data: bytes) -> tuple[bytes | None, bytes]:
+        """Return the first frame of a byte stream, if it is whole, and what stands behind it."""
+        head = self.length_size
+        if len(data) < head:
+            return None, data
+        end = int.from_bytes(data[:head], "big") + head * (not self.length_counts_itself)
+        return (data[head:end], data[end:]) if len(data) >= end else (None, data)

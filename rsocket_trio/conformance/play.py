@@ -1,0 +1,240 @@
+"""Plays one case against a peer: sends what it says, and holds what comes back to it."""
+
+from __future__ import annotations
+
+from enum import Enum
+from itertools import count
+
+import attrs
+import trio
+
+from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, alternatives, codes, pieces
+from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, arguments_in
+from rsocket_trio.conformance.wire import Ended, Passed, WireEnd
+
+PROBES = 0x7F00
+"""Stream ids above this one are those of probes where a probe is a request: no case uses ids as high."""
+OVERRUN_LIMIT = 10_000
+"""Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
+
+
+class Outcome(Enum):
+    """The result of a case."""
+
+    PASS = "pass"
+    DEVIATION = "allowed deviation"
+    FAIL = "fail"
+    NOT_APPLICABLE = "not applicable"
+
+
+@attrs.frozen
+class Result:
+    """The result of one case: why it is no pass, the step where that showed, and what passed on the wire."""
+
+    case: Case
+    outcome: Outcome
+    why: str = ""
+    step: str = ""
+    record: tuple[Passed, ...] = ()
+
+
+class Failure(Exception):
+    """The peer did not do what the step says."""
+
+
+class MilderFailure(Failure):
+    """The peer ended the connection as it should, and said it in other words."""
+
+
+class NotApplicable(Exception):
+    """The peer makes the case meaningless, as by granting without bounds."""
+
+
+class Player:
+    """Plays the steps of one case over one connection."""
+
+    def __init__(self, end: WireEnd, notation: Notation, patience: float) -> None:
+        self._end = end
+        self._notation = notation
+        self._patience = patience
+        self._probes = count(PROBES + notation.first_id, 2)
+        self._granted: dict[bytes, int] = {}
+
+    async def play(self, step: Step) -> None:
+        """Play one step. Raise ``Failure`` for a peer that does something else."""
+        match step.word:
+            case Word.SEND:
+                await self._end.send(*[self._notation.frame(piece).value for piece in pieces(step.rest)])
+            case Word.RAW:
+                await self._end.send_raw(self._notation.frame(step.rest).value)
+            case Word.EXPECT:
+                for piece in pieces(step.rest):
+                    await self._expect([piece])
+            case Word.EXPECT_ALL:
+                wanted = pieces(step.rest)
+                while wanted:
+                    wanted.remove(await self._expect(wanted))
+            case Word.EXPECT_LATER:
+                await self._expect([step.rest], items_before=True)
+            case Word.ANSWERED:
+                await self._expect_answer(step.rest)
+            case Word.ALIVE:
+                await self._expect_alive()
+            case Word.CLOSED:
+                await self._expect_end()
+            case Word.FAILED:
+                await self._expect_failure(codes(step.rest))
+            case Word.SILENT:
+                await self._expect_silence(float(step.rest))
+            case Word.OVERRUN:
+                await self._overrun(step.rest)
+            case Word.HALF_CLOSE:
+                await self._end.half_close()
+
+    async def _expect(self, wanted: list[str], *, items_before: bool = False) -> str:
+        """Return which of these frames came next. ``items_before`` lets items of streams come before them."""
+        patterns = [(piece, self._notation.frame(one)) for piece in wanted for one in alternatives(piece)]
+        item = self._notation.templates["item"].fill([ANYTHING, ANYTHING])
+        try:
+            frame = await self._next(tuple(pattern for _, pattern in patterns))
+            while items_before and item.fits(frame):
+                frame = await self._next(tuple(pattern for _, pattern in patterns))
+        except Ended as ended:
+            raise Failure(f"{ended}, expected {' ; '.join(wanted)}") from None
+        for piece, pattern in patterns:
+            if pattern.fits(frame):
+                return piece
+        raise Failure(
+            f"{frame.hex(' ') or 'an empty frame'} came, expected {' or '.join(str(one) for _, one in patterns)}"
+        )
+
+    async def _expect_answer(self, rest: str) -> None:
+        """Take the item and the completion in one frame, or in two."""
+        arguments = arguments_in(rest)
+        templates = self._notation.templates
+        stream_id = next(one for one in arguments if isinstance(one, int))
+        whole, item = templates["last"].fill(arguments), templates["item"].fill(arguments)
+        try:
+            frame = await self._next((whole, item))
+            if item.fits(frame) and not whole.fits(frame):
+                frame, whole = await self._next(), templates["complete"].fill([stream_id])
+        except Ended as ended:
+            raise Failure(f"{ended}, expected {whole}") from None
+        if not whole.fits(frame):
+            raise Failure(f"{frame.hex(' ') or 'an empty frame'} came, expected {whole}")
+
+    async def _next(self, wanted: tuple[Pattern, ...] = ()) -> bytes:
+        """Return the next frame that says something: grants and signs of life are taken note of, and answered."""
+        with trio.move_on_after(self._patience):
+            while True:
+                frame = await self._end.receive()
+                if any(pattern.fits(frame) for pattern in wanted) or not await self._is_aside(frame):
+                    return frame
+        raise Failure(f"nothing came in {self._patience:g} s")
+
+    async def _is_aside(self, frame: bytes) -> bool:
+        """Return whether the frame may come at any time: a grant for a channel, or a KEEPALIVE, which is answered."""
+        templates = self._notation.templates
+        for name in ("request_n", "keepalive", "keepalive_answer"):
+            if name not in templates:
+                continue
+            fields = templates[name].fields
+            if not templates[name].fill([ANYTHING] * len(fields)).fits(frame):
+                continue
+            if name == "request_n":
+                key, number = frame[:-4], int.from_bytes(frame[-4:], "big")
+                self._granted[key] = self._granted.get(key, 0) + number
+            elif name == "keepalive":
+                await self._end.send(self._answer(frame))
+            return True
+        return False
+
+    def _answer(self, keepalive: bytes) -> bytes:
+        """Return the answer to a KEEPALIVE of the peer: the same data, and the tester's position, which is none."""
+        asked, answer = self._notation.templates["keepalive"], self._notation.templates["keepalive_answer"]
+        head = len(asked.fill([b"" if name == "data" else 0 for name in asked.fields]).value)
+        return answer.fill([keepalive[head:] if name == "data" else 0 for name in answer.fields]).value
+
+    async def _expect_alive(self) -> None:
+        probe, answer = self._notation.templates["probe"], self._notation.templates["probe_answer"]
+        number = next(self._probes)
+        arguments = [number if name == "id" else b"probe %d" % number for name in probe.fields]
+        await self._end.send(probe.fill(arguments).value)
+        wanted = answer.fill(arguments)
+        try:
+            frame = await self._next((wanted,))
+        except Ended as ended:
+            raise Failure(f"{ended}, expected the connection to go on") from None
+        except Failure as failure:
+            raise Failure(f"{failure}, and {wanted} was to answer a probe") from None
+        if not wanted.fits(frame):
+            raise Failure(f"{frame.hex(' ')} came, expected nothing but the answer to a probe, {wanted}")
+
+    async def _expect_end(self) -> None:
+        try:
+            frame = await self._next()
+        except Ended as ended:
+            if ended.rest:
+                raise Failure(f"{ended.rest.hex(' ')} came, expected the end and nothing before it") from None
+            return
+        raise Failure(f"{frame.hex(' ')} came, expected the end of the connection")
+
+    async def _expect_failure(self, allowed: list[int]) -> None:
+        error = self._notation.templates["failure"]
+        shown = " or ".join(f"0x{code:x}" for code in allowed)
+        try:
+            frame = await self._next()
+        except Ended:
+            raise MilderFailure(f"the connection ended without an ERROR, expected one of {shown} before") from None
+        if not any(error.fill([code]).fits(frame) for code in allowed):
+            if not error.fill([ANYTHING]).fits(frame):
+                raise Failure(f"{frame.hex(' ')} came, expected an ERROR of {shown}")
+            await self._end_after(frame)
+            raise MilderFailure(f"{frame.hex(' ')} came before the end, expected an ERROR of {shown}")
+        await self._end_after(frame)
+
+    async def _end_after(self, frame: bytes) -> None:
+        try:
+            more = await self._next()
+        except Ended:
+            return
+        except Failure:
+            raise Failure(f"the connection went on after {frame.hex(' ')}") from None
+        raise Failure(f"{more.hex(' ')} came after {frame.hex(' ')}, expected the end")
+
+    async def _expect_silence(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            while True:
+                try:
+                    frame = await self._end.receive()
+                except Ended as ended:
+                    raise Failure(f"{ended}, expected nothing for {seconds:g} s") from None
+                if not await self._is_aside(frame):
+                    raise Failure(f"{frame.hex(' ')} came, expected nothing for {seconds:g} s")
+
+    async def _overrun(self, rest: str) -> None:
+        """Send so many items more than were granted on this stream."""
+        stream_id, beyond = arguments_in(rest)
+        assert isinstance(stream_id, int)
+        assert isinstance(beyond, int)
+        grant = self._notation.templates["request_n"].fill([stream_id, 0]).value
+        granted = self._granted.get(grant[:-4], 0)
+        if granted + beyond > OVERRUN_LIMIT:
+            raise NotApplicable(f"the peer granted {granted} items, which is as good as all")
+        item = self._notation.templates["channel_item"].fill([stream_id, b"x"]).value
+        await self._end.send(*[item] * (granted + beyond))
+
+
+async def play(case: Case, notation: Notation, end: WireEnd, patience: float) -> Result:
+    """Play a case over a connection. Return its result; a step may take ``patience`` seconds."""
+    player = Player(end, notation, patience)
+    for step in case.steps:
+        try:
+            await player.play(step)
+        except NotApplicable as reason:
+            return Result(case, Outcome.NOT_APPLICABLE, str(reason), step.line, tuple(end.record))
+        except Failure as failure:
+            mild = isinstance(failure, MilderFailure) or case.level is not Level.MUST
+            outcome = Outcome.DEVIATION if mild else Outcome.FAIL
+            return Result(case, outcome, str(failure), step.line, tuple(end.record))
+    return Result(case, Outcome.PASS, record=tuple(end.record))

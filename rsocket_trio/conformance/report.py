@@ -1,0 +1,202 @@
+"""Reports of a run: a table for the terminal, HTML for a maintainer, JSON to compare two runs, and JUnit XML."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree as ET
+
+import attrs
+
+from rsocket_trio.conformance.catalogue import Case, Clause, clauses
+from rsocket_trio.conformance.play import Outcome, Result
+from rsocket_trio.conformance.wire import Passed
+
+SHOWN: Final = 256
+"""Bytes of a frame that a report shows."""
+BROKEN: Final = (Outcome.FAIL, Outcome.DEVIATION)
+
+
+@attrs.frozen
+class Run:
+    """The facts of a run: what was tested, when it began (ISO 8601, UTC), and the results in the order of the cases."""
+
+    target: str
+    dialect: str
+    role: str
+    began: str
+    results: Sequence[Result]
+
+    def count(self, outcome: Outcome) -> int:
+        """Return the number of cases that ended so."""
+        return sum(result.outcome is outcome for result in self.results)
+
+
+def chapter_of(case: Case) -> str:
+    """Return the chapter of the catalogue in which a case stands: the letters of its first clause's number."""
+    return case.clauses[0].rsplit("-", 1)[0]
+
+
+def table(run: Run) -> str:
+    """Return the counts by chapter, a line each, and a last line with those of all."""
+    rows: dict[str, Counter[Outcome]] = {}
+    for result in run.results:
+        rows.setdefault(chapter_of(result.case), Counter())[result.outcome] += 1
+    rows = dict(sorted(rows.items()))
+    rows["all"] = Counter(result.outcome for result in run.results)
+    width = max(len(name) for name in rows)
+    head = " ".join([" " * width, *(f"{outcome.value:>17}" for outcome in Outcome)])
+    lines = [
+        " ".join([f"{name:{width}}", *(f"{row[outcome]:17}" for outcome in Outcome)]) for name, row in rows.items()
+    ]
+    return "\n".join([head, *lines])
+
+
+def told(result: Result) -> list[str]:
+    """Return the lines that explain a result that is no pass: the sentence that it breaks, and the bytes both ways."""
+    lines = [f"{result.outcome.value}: {result.case.id}: {result.case.title}"]
+    lines += [f"  {clause.id} ({clause.level}): {clause.gist}" for clause in _clauses_of(result.case)]
+    if result.step:
+        lines.append(f"  at the step: {result.step}")
+    lines.append(f"  {result.why}")
+    return lines + [f"  {'sent    ' if one.sent else 'received'} {_bytes_of(one)}" for one in result.record]
+
+
+def explained(case: Case) -> str:
+    """Return a case in words and steps."""
+    lines = [f"{case.id}: {case.title}", f"{case.dialect}, {case.role}, {case.level.value}"]
+    lines += [f"{clause.id} ({clause.level}, {clause.section}): {clause.gist}" for clause in _clauses_of(case)]
+    if case.needs:
+        lines.append(f"needs: {', '.join(case.needs)}")
+    return "\n".join([*lines, *(f"  {step.line}" for step in case.steps)])
+
+
+def _clauses_of(case: Case) -> list[Clause]:
+    return [clauses()[name] for name in case.clauses]
+
+
+def _bytes_of(passed: Passed) -> str:
+    shown = passed.data[:SHOWN].hex(" ") or "(an empty frame)"
+    if len(passed.data) > SHOWN:
+        shown += f" ... {len(passed.data)} bytes"
+    return shown if passed.is_frame else f"{shown} (no frame)"
+
+
+def as_json(run: Run) -> str:
+    """Return the run as JSON: what is needed to compare it with another one, and the record of what is no pass."""
+    content = {
+        "target": run.target,
+        "dialect": run.dialect,
+        "role": run.role,
+        "began": run.began,
+        "counts": {outcome.value: run.count(outcome) for outcome in Outcome},
+        "cases": [_json_of(result) for result in run.results],
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _json_of(result: Result) -> dict[str, Any]:
+    case = result.case
+    content: dict[str, Any] = {
+        "id": case.id,
+        "title": case.title,
+        "clauses": case.clauses,
+        "level": case.level.value,
+        "outcome": result.outcome.value,
+    }
+    if result.outcome is not Outcome.PASS:
+        content["why"] = result.why
+    if result.outcome in BROKEN:
+        content["step"] = result.step
+        content["wire"] = [("> " if one.sent else "< ") + _bytes_of(one) for one in result.record]
+    return content
+
+
+def as_junit(run: Run) -> str:
+    """Return the run as JUnit XML: failures are failures, cases that do not apply are skipped."""
+    suite = ET.Element(
+        "testsuite",
+        name=f"{run.dialect} {run.role} {run.target}",
+        tests=str(len(run.results)),
+        failures=str(run.count(Outcome.FAIL)),
+        skipped=str(run.count(Outcome.NOT_APPLICABLE)),
+        timestamp=run.began,
+    )
+    for result in run.results:
+        case = ET.SubElement(suite, "testcase", classname=chapter_of(result.case), name=result.case.id)
+        text = "\n".join(told(result)) if result.outcome in BROKEN else result.why
+        if result.outcome is Outcome.FAIL:
+            ET.SubElement(case, "failure", message=result.why).text = text
+        elif result.outcome is Outcome.NOT_APPLICABLE:
+            ET.SubElement(case, "skipped", message=result.why)
+        elif result.outcome is Outcome.DEVIATION:
+            ET.SubElement(case, "system-out").text = text
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em }
+:root { color-scheme: light dark }
+table { border-collapse: collapse } td, th { padding: .15em .8em; text-align: right; border-bottom: 1px solid #8884 }
+td:first-child, th:first-child { text-align: left } pre { overflow-x: auto; background: #8882; padding: .6em }
+.fail { border-left: 4px solid #c33; padding-left: 1em } .deviation { border-left: 4px solid #c93; padding-left: 1em }
+"""
+
+
+def as_html(run: Run) -> str:
+    """Return the run as one HTML page without anything from elsewhere."""
+    title = f"Conformance of {run.target} to {run.dialect}, as {run.role}"
+    rows: dict[str, Counter[Outcome]] = {}
+    for result in run.results:
+        rows.setdefault(chapter_of(result.case), Counter())[result.outcome] += 1
+    head = "".join(f"<th>{outcome.value}</th>" for outcome in Outcome)
+    body = "".join(
+        f"<tr><td>{name}</td>{''.join(f'<td>{row[outcome]}</td>' for outcome in Outcome)}</tr>"
+        for name, row in sorted(rows.items())
+    )
+    parts = [_html_of(result) for result in run.results if result.outcome in BROKEN]
+    findings = "\n".join(parts) if parts else "<p>Every case that applies passed.</p>"
+    return (
+        f"<!doctype html>\n<html lang='en'><meta charset='utf-8'><title>{escape(title)}</title><style>{STYLE}</style>\n"
+        f"<h1>{escape(title)}</h1>\n<p>{escape(run.began)}: {run.count(Outcome.PASS)} passed, "
+        f"{run.count(Outcome.DEVIATION)} allowed deviations, {run.count(Outcome.FAIL)} failed, "
+        f"{run.count(Outcome.NOT_APPLICABLE)} not applicable.</p>\n"
+        f"<table><tr><th>chapter</th>{head}</tr>{body}</table>\n<h2>Findings</h2>\n{findings}\n</html>\n"
+    )
+
+
+def _html_of(result: Result) -> str:
+    case = result.case
+    said = "".join(
+        f"<li>{clause.id}, {clause.level}, {escape(clause.section)}: {escape(clause.gist)}</li>"
+        for clause in _clauses_of(case)
+    )
+    wire = escape("\n".join(("> " if one.sent else "< ") + _bytes_of(one) for one in result.record))
+    kind = "fail" if result.outcome is Outcome.FAIL else "deviation"
+    at = f"<p>At the step <code>{escape(result.step)}</code></p>" if result.step else ""
+    return (
+        f"<section class='{kind}' id='{escape(case.id)}'><h3>{result.outcome.value}: {escape(case.title)}</h3>"
+        f"<p><code>{escape(case.id)}</code></p><ul>{said}</ul>{at}<p>{escape(result.why)}</p><pre>{wire}</pre></section>"
+    )
+
+
+WRITERS: Final[Mapping[str, Callable[[Run], str]]] = {".html": as_html, ".json": as_json, ".xml": as_junit}
+"""What writes a report, by the ending of its file."""
+
+
+def write(run: Run, path: Path) -> None:
+    """Write the report that the ending of the file names. Raise ``OSError``."""
+    path.write_text(WRITERS[path.suffix](run), "utf-8")
+
+
+def failures_in(path: Path) -> set[str]:
+    """Return the cases that failed in an earlier run's JSON. Raise ``ValueError`` for a file that is none."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        return {case["id"] for case in content["cases"] if case["outcome"] == Outcome.FAIL.value}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: not the JSON report of a run: {error}") from None

@@ -1,0 +1,127 @@
+"""Runs cases against a server, a connection each and several at a time, after a look at whether it is one."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from typing import TypeAlias
+
+import attrs
+import trio
+
+from rsocket_trio.conformance.catalogue import Case, chapters
+from rsocket_trio.conformance.notation import Notation
+from rsocket_trio.conformance.play import PROBES, Outcome, Result, play
+from rsocket_trio.conformance.wire import Ended, WireEnd
+from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.limits import Limits
+from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.connect import open_transport
+
+AT_ONCE = 16
+"""Cases that run at the same time, each over a connection of its own."""
+PATIENCE = 5.0
+"""Seconds in which the peer has to do what a step expects."""
+CASE_TIME = 60.0
+"""Seconds after which a case ends whatever it waits for."""
+TLS_ALERT = b"\x15\x03"
+SMALLEST_TLS = 7
+"""Bytes of a TLS alert."""
+
+Dial: TypeAlias = Callable[[], AbstractAsyncContextManager[Transport]]
+
+
+class WrongServer(Exception):
+    """The server is there, and does not speak what is tested."""
+
+
+@attrs.frozen
+class Target:
+    """The server under test: how to reach it, and the interactions that it has."""
+
+    dial: Dial
+    abilities: frozenset[str]
+    patience: float = PATIENCE
+    at_once: int = AT_ONCE
+
+
+def dial_to(uri: str, ssl_context: ssl.SSLContext | None = None) -> Dial:
+    """Return what opens a transport to a server."""
+    return partial(open_transport, uri, ssl_context=ssl_context, headers=(), limits=Limits())
+
+
+async def check_server(target: Target, dialect: str) -> None:
+    """Raise ``WrongServer`` naming what the server speaks instead, ``ConnectionLost`` if it is not there."""
+    found, first = await _speaks(target, dialect)
+    if found:
+        return
+    if first.startswith(TLS_ALERT):
+        raise WrongServer(f"the server speaks TLS, not plain {dialect}")
+    for other in chapters():
+        if other != dialect and (await _speaks(target, other))[0]:
+            raise WrongServer(f"the server speaks {other}, not {dialect}")
+    said = f"; it said {first[:40].hex(' ')}" if first else " and said nothing"
+    raise WrongServer(f"the server took no SETUP of {dialect}{said}")
+
+
+async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
+    """Return whether the server accepts a SETUP of this dialect and answers a probe, and the first bytes it said."""
+    chapter = chapters()[dialect]
+    async with target.dial() as transport:
+        end = WireEnd(transport, chapter.notation)
+        probe, answer = chapter.notation.templates["probe"], chapter.notation.templates["probe_answer"]
+        arguments = [PROBES + chapter.notation.first_id if name == "id" else b"?" for name in probe.fields]
+        await end.send(chapter.notation.frame("setup").value, probe.fill(arguments).value)
+        frame = b""
+        with trio.move_on_after(target.patience):
+            try:
+                frame = await end.receive()
+                while (
+                    not answer.fill(arguments).fits(frame) and chapter.notation.templates.get("keepalive") is not None
+                ):
+                    frame = await end.receive()
+            except Ended as ended:
+                frame = ended.rest or frame
+        if answer.fill(arguments).fits(frame):
+            return True, b""
+        return False, next((one.data for one in end.record if not one.sent), frame)
+
+
+async def run(
+    cases: Sequence[Case], target: Target, told: Callable[[Result], object] = lambda result: None
+) -> list[Result]:
+    """Run cases, and return their results in the same order; ``told`` hears of each as it ends."""
+    results: dict[str, Result] = {}
+    limiter = trio.CapacityLimiter(target.at_once)
+
+    async def one(case: Case) -> None:
+        async with limiter:
+            result = await _run_case(case, target)
+        results[case.id] = result
+        told(result)
+
+    async with trio.open_nursery() as nursery:
+        for case in cases:
+            nursery.start_soon(one, case)
+    return [results[case.id] for case in cases]
+
+
+async def _run_case(case: Case, target: Target) -> Result:
+    lacking = [name for name in case.needs if name not in target.abilities]
+    if lacking:
+        return Result(case, Outcome.NOT_APPLICABLE, f"the peer has no {' and no '.join(lacking)}")
+    notation: Notation = chapters()[case.dialect].notation
+    record: WireEnd | None = None
+    with trio.move_on_after(CASE_TIME):
+        try:
+            async with target.dial() as transport:
+                if case.streams_only and transport.is_message_based:
+                    return Result(case, Outcome.NOT_APPLICABLE, "it is about byte streams")
+                record = WireEnd(transport, notation)
+                return await play(case, notation, record, target.patience)
+        except ConnectionLost as error:
+            return Result(case, Outcome.FAIL, f"the server can't be reached any more: {error}")
+    passed = () if record is None else tuple(record.record)
+    return Result(case, Outcome.FAIL, f"not over after {CASE_TIME:g} s", record=passed)

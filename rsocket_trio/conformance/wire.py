@@ -1,0 +1,133 @@
+"""The tester's end of a connection: frames as bytes over any transport, and a record of what passed both ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from rsocket_trio.conformance.notation import Notation
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.mux.framing import EncodedFrame
+from rsocket_trio.transports.base import Transport
+
+LONGEST = 64 * 1024 * 1024
+"""Bytes of what came and is no whole frame yet that are kept: a server that talks nonsense ends its case."""
+KEPT = 400
+"""Frames of the record that are kept. A case that exchanges more tells of the first and the last ones."""
+
+
+class Uncut:
+    """A framing that cuts nothing and adds nothing: the tester does that itself, from the documents."""
+
+    error: RemoteProtocolError | None = None
+    pending = False
+    portions = False
+    mid_frame = False
+    missing = 0
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """Return the chunk."""
+        return [chunk] if chunk else []
+
+    def join(self, frames: Sequence[EncodedFrame]) -> bytes:
+        """Return the bytes as they are."""
+        return b"".join(self.parts(frames))
+
+    def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
+        """Return the same, not joined."""
+        return [part for frame in frames for part in (frame if isinstance(frame, tuple) else (frame,))]
+
+
+@attrs.frozen
+class Passed:
+    """One frame that passed: ``sent`` by the tester, or received; or bytes that are no frame."""
+
+    sent: bool
+    data: bytes
+    is_frame: bool = True
+
+
+class Ended(Exception):
+    """The peer ended the connection; ``rest`` is what came of a frame that is not whole."""
+
+    def __init__(self, rest: bytes, reason: str) -> None:
+        super().__init__(reason)
+        self.rest = rest
+
+
+class WireEnd:
+    """The tester's end of one connection."""
+
+    def __init__(self, transport: Transport, notation: Notation) -> None:
+        self._transport = transport
+        self._notation = notation
+        self._rest = b""
+        self._frames: list[bytes] = []
+        self._pushed_back: list[bytes] = []
+        self.record: list[Passed] = []
+        transport.use_framing(Uncut())
+
+    def _note(self, passed: Passed) -> None:
+        self.record.append(passed)
+        if len(self.record) > KEPT:
+            del self.record[KEPT // 2]
+
+    async def send(self, *frames: bytes) -> None:
+        """Send these frames, in one write where the transport has no messages."""
+        for frame in frames:
+            self._note(Passed(True, frame))
+        if self._transport.is_message_based:
+            await self._write(frames)
+        else:
+            await self._write([b"".join(self._notation.with_length(frame) for frame in frames)])
+
+    async def send_raw(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        self._note(Passed(True, data, is_frame=False))
+        await self._write([data])
+
+    async def half_close(self) -> None:
+        """Say that nothing more is sent."""
+        with trio.move_on_after(1):
+            await self._transport.finish()
+
+    async def _write(self, chunks: Sequence[bytes]) -> None:
+        try:
+            await self._transport.send(chunks)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            # The peer may have ended the connection already, which is what the case finds when it reads.
+            pass
+
+    async def receive(self) -> bytes:
+        """Return the next frame. Raise ``Ended`` where none comes any more."""
+        while True:
+            if self._frames:
+                frame = self._frames.pop(0)
+                self._note(Passed(False, frame))
+                return frame
+            await self._read()
+
+    async def _read(self) -> None:
+        try:
+            chunks = await self._transport.receive()
+        except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError) as error:
+            chunks, reason = (), f"the connection broke: {error}"
+        else:
+            reason = "the peer closed the connection"
+        if not chunks:
+            if self._rest:
+                self._note(Passed(False, self._rest, is_frame=False))
+            raise Ended(self._rest, reason)
+        if self._transport.is_message_based:
+            self._frames += chunks
+            return
+        self._rest += b"".join(chunks)
+        while True:
+            frame, self._rest = self._notation.cut(self._rest)
+            if frame is None:
+                break
+            self._frames.append(frame)
+        if len(self._rest) > LONGEST:
+            raise Ended(self._rest[:64], f"{len(self._rest)} bytes came that are no whole frame")

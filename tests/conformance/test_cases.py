@@ -1,0 +1,87 @@
+"""Our own server passes every case of the conformance tester, over every transport of the registry."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import trio
+import trustme
+
+from rsocket_trio import serve
+from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters
+from rsocket_trio.conformance.play import Outcome, Result
+from rsocket_trio.conformance.report import told
+from rsocket_trio.conformance.run import Target, check_server, dial_to, run
+from rsocket_trio.transports.schemes import REGISTRY
+from tests.conformance.peers import responder
+
+CASES = [case for chapter in chapters().values() for case in chapter.cases]
+PATIENCE = 60.0
+"""Seconds that a healthy server never takes, on a machine that is busy with other things."""
+
+
+def marked(case: Case) -> object:
+    return pytest.param(case, id=f"{case.dialect}-{case.id}", marks=pytest.mark.clause(*case.clauses))
+
+
+def cases_of(dialect: str) -> list[Case]:
+    return [case for case in chapters()[dialect].cases if case.role == "server"]
+
+
+@cache
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The TLS contexts of a server and of who trusts it."""
+    ca = trustme.CA()
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    ca.issue_cert("127.0.0.1").configure_cert(server)
+    ca.configure_trust(client)
+    return server, client
+
+
+@asynccontextmanager
+async def served(uri: str, dialect: str) -> AsyncIterator[Target]:
+    secure = REGISTRY[uri.partition("://")[0]].uses_tls
+    async with trio.open_nursery() as nursery:
+        [bound] = await nursery.start(
+            partial(serve, responder(), uri, dialects=[dialect], ssl_context=contexts()[0] if secure else None)
+        )
+        yield Target(dial_to(bound, contexts()[1] if secure else None), frozenset(NEEDS), PATIENCE)
+        nursery.cancel_scope.cancel()
+
+
+@cache
+def results_over_tcp(dialect: str) -> dict[str, Result]:
+    """Every case of a dialect, played against one server."""
+
+    async def play_all() -> list[Result]:
+        async with served("tcp://127.0.0.1:0", dialect) as target:
+            return await run(cases_of(dialect), target)
+
+    return {result.case.id: result for result in trio.run(play_all)}
+
+
+@pytest.mark.parametrize("case", [marked(case) for case in CASES])
+def test_our_server_passes(case: Case) -> None:
+    result = results_over_tcp(case.dialect)[case.id]
+    assert result.outcome is Outcome.PASS, "\n".join(told(result))
+
+
+@pytest.mark.parametrize("scheme", sorted(set(REGISTRY) - {"tcp"}))
+@pytest.mark.parametrize("dialect", sorted(chapters()))
+async def test_our_server_passes_over_every_transport(scheme: str, dialect: str, tmp_path: Path) -> None:
+    uris = {"unix": f"unix://{tmp_path / 's'}", "memory": f"memory://{dialect.replace('/', '-')}"}
+    async with served(uris.get(scheme, f"{scheme}://127.0.0.1:0"), dialect) as target:
+        await check_server(target, dialect)
+        results = await run(cases_of(dialect), target)
+    has_messages = REGISTRY[scheme].is_websocket or scheme == "memory"
+    broken = [
+        result
+        for result in results
+        if result.outcome is not (Outcome.NOT_APPLICABLE if result.case.streams_only and has_messages else Outcome.PASS)
+    ]
+    assert [told(result) for result in broken] == []
