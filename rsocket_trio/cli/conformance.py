@@ -1,21 +1,38 @@
-"""The command ``conformance``: holds a server that somebody else wrote to the documents, case by case."""
+"""The command ``conformance``: holds a server or client that somebody else wrote to the documents, case by case."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from shutil import which
 
 import click
+import trio
 
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, FAILED, Failure, run_client
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
-from rsocket_trio.cli.output import Output
+from rsocket_trio.cli.output import Output, write_text
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
+from rsocket_trio.conformance.clients import (
+    CLIENTS_AT_ONCE,
+    WAIT,
+    Listening,
+    WrongClient,
+    run_clients,
+)
+from rsocket_trio.conformance.clients import command as started_by
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.report import BROKEN, WRITERS, Run, explained, failures_in, table, told, write
 from rsocket_trio.conformance.run import PATIENCE, Target, WrongServer, check_server, dial_to, run
+from rsocket_trio.transports.schemes import parse_uri
+
+ENDED = 128 + signal.SIGTERM
+"""The exit code of a command that SIGTERM ended."""
+Cases = Callable[[Output], Awaitable[Sequence[Result]]]
 
 
 def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -35,13 +52,17 @@ def _baseline(ctx: click.Context, param: click.Parameter, path: Path | None) -> 
 
 
 @click.command("conformance")
-@click.argument("uri", required=False)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[URI | -- COMMAND ...]")
+@click.option(
+    "--role", type=click.Choice(["server", "client"]), default="server", show_default=True, help="What is tested."
+)
+@click.option("--listen", metavar="URI", help="For clients: where to listen; with port 0 each case has its own.")
 @click.option("--dialect", default="rsocket/1.0", show_default=True, help="The protocol, by its full or short name.")
 @click.option(
     "--clause", "clauses", multiple=True, help="Only cases of this name, or that show this clause; * and ? fit any."
 )
 @click.option(
-    "--without", multiple=True, type=click.Choice(list(NEEDS)), help="An interaction that the server does not have."
+    "--without", multiple=True, type=click.Choice(list(NEEDS)), help="An interaction that the peer does not have."
 )
 @click.option(
     "--report",
@@ -60,6 +81,13 @@ def _baseline(ctx: click.Context, param: click.Parameter, path: Path | None) -> 
 @click.option(
     "--patience", default=PATIENCE, show_default=True, type=click.FloatRange(0.1, 60), help="Seconds for each step."
 )
+@click.option(
+    "--wait",
+    default=WAIT,
+    show_default=True,
+    type=click.FloatRange(0.1, 3600),
+    help="For clients: seconds in which one has to connect.",
+)
 @click.option("--heavy", is_flag=True, help="Run the cases with large frames and many streams, too.")
 @click.option("--list", "lists", is_flag=True, help="Name the cases, and run none.")
 @click.option("--explain", metavar="CASE", help="Show a case with its steps and the clauses behind it, and run none.")
@@ -67,13 +95,16 @@ def _baseline(ctx: click.Context, param: click.Parameter, path: Path | None) -> 
 def command(
     ctx: click.Context,
     /,
-    uri: str | None,
+    words: tuple[str, ...],
+    role: str,
+    listen: str | None,
     dialect: str,
     clauses: tuple[str, ...],
     without: tuple[str, ...],
     reports: tuple[Path, ...],
     baseline: set[str],
     patience: float,
+    wait: float,
     heavy: bool,
     lists: bool,
     explain: str | None,
@@ -81,13 +112,17 @@ def command(
     """Run the cases of a protocol against the server at URI, and tell which it fails.
 
     It has to have, without routes: a request/response that echoes, a stream that counts, a channel that echoes.
+
+    With --role client and --listen, COMMAND is started for each case and ended with it. RSOCKET_URI says where it has
+    to connect, RSOCKET_DIALECT how, and RSOCKET_ASKS what it asks then: nothing, request, stream or channel. Without
+    COMMAND the clients are waited for.
     """
     name = dialect_named(dialect)
     try:
         if explain is not None:
-            cases = chosen(name, role="server", patterns=(explain,), heavy=True)
+            cases = chosen(name, role=role, patterns=(explain,), heavy=True)
         else:
-            cases = chosen(name, role="server", patterns=clauses, heavy=heavy or lists)
+            cases = chosen(name, role=role, patterns=clauses, heavy=heavy or lists)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if explain is not None:
@@ -97,29 +132,97 @@ def command(
         for case in cases:
             click.echo(f"{case.id}  {case.level.value}  {case.title}")
         return
-    if uri is None:
+    abilities = frozenset(NEEDS) - frozenset(without)
+    if role == "server":
+        tested = uri = _one_uri(words, listen)
+        play = partial(_against_server, name, cases, Target(dial_to(uri), abilities, patience))
+    else:
+        uri, at_once = _address(listen)
+        tested = " ".join(words) or f"clients at {uri}"
+        start = started_by(_found(words)) if words else None
+        play = partial(_against_clients, cases, Listening(uri, start, abilities, patience, at_once, wait))
+    ctx.exit(run_client(partial(_run, tested, name, role, play, reports, baseline)))
+
+
+def _one_uri(words: tuple[str, ...], listen: str | None) -> str:
+    """Return the URI of a server under test."""
+    if listen is not None:
+        raise click.UsageError("--listen is for --role client")
+    if not words:
         raise click.UsageError("the URI of the server is missing")
-    target = Target(dial_to(checked_uri(uri)), frozenset(NEEDS) - frozenset(without), patience)
-    ctx.exit(run_client(partial(_run, uri, name, cases, target, reports, baseline)))
+    if len(words) > 1:
+        raise click.UsageError(f"one URI is tested, not {len(words)}: a command is for --role client")
+    return checked_uri(words[0])
+
+
+def _address(listen: str | None) -> tuple[str, int]:
+    """Return where the tester listens, and the number of clients that can be started at once there."""
+    if listen is None:
+        raise click.UsageError("--role client needs --listen, as in --listen tcp://127.0.0.1:7900")
+    endpoint = parse_uri(checked_uri(listen))
+    if endpoint.uses_tls or endpoint.row.is_local:
+        raise click.UsageError(f"{listen}: clients are tested over tcp, ws and unix")
+    has_ports = bool(endpoint.host)
+    return listen, CLIENTS_AT_ONCE if has_ports and not endpoint.port else 1
+
+
+def _found(words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command with the path of its program."""
+    program = which(words[0])
+    if program is None:
+        raise click.UsageError(f"there is no command {words[0]!r}")
+    return program, *words[1:]
+
+
+async def _against_server(dialect: str, cases: list[Case], target: Target, out: Output) -> list[Result]:
+    try:
+        await check_server(target, dialect)
+    except WrongServer as error:
+        raise Failure(f"rsocket-trio: {error}", CANNOT_CONNECT) from None
+    return await run(cases, target)
+
+
+async def _against_clients(cases: list[Case], listening: Listening, out: Output) -> list[Result]:
+    """Run the cases; SIGTERM ends the clients that were started, too."""
+    results: list[Result] = []
+    is_ended = False
+
+    async def end_on_signal() -> None:
+        nonlocal is_ended
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                is_ended = True
+                nursery.cancel_scope.cancel()
+
+    fault: Exception | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(end_on_signal)
+        try:
+            results = await run_clients(cases, listening, write_text)
+        except (WrongClient, OSError) as error:
+            fault = error
+        nursery.cancel_scope.cancel()
+    if is_ended:
+        raise Failure("rsocket-trio: ended by SIGTERM", ENDED)
+    if fault is not None:
+        text = fault.strerror if isinstance(fault, OSError) else fault
+        raise Failure(f"rsocket-trio: {text}", CANNOT_CONNECT)
+    return results
 
 
 async def _run(
-    uri: str,
+    tested: str,
     dialect: str,
-    cases: list[Case],
-    target: Target,
+    role: str,
+    play: Cases,
     reports: tuple[Path, ...],
     baseline: set[str],
     out: Output,
 ) -> None:
     """Run the cases, print what failed and the table, and write the reports."""
     began = datetime.now(UTC).isoformat(timespec="seconds")
-    try:
-        await check_server(target, dialect)
-    except WrongServer as error:
-        raise Failure(f"rsocket-trio: {error}", CANNOT_CONNECT) from None
-    results = await run(cases, target)
-    done = Run(uri, dialect, "server", began, results)
+    results = await play(out)
+    done = Run(tested, dialect, role, began, results)
     for result in results:
         if result.outcome in BROKEN:
             await out.write_line("\n".join(told(result)).encode())

@@ -26,6 +26,15 @@ NEEDS: Final = {
     "silent": "a request/response that is never answered",
 }
 """The interactions that a case can need of the peer under test."""
+ASKS: Final = {
+    "nothing": "nothing",
+    "request": "a request/response with the data q",
+    "stream": "a stream with the data s, a first count of 2 and no credit after that",
+    "channel": "a channel with the first data c and the same credit, which sends back each item",
+}
+"""The requests that a case can need of a client under test once it has connected, all without metadata. When the
+request is answered or the stream has completed, the client makes one more request/response, with the data of the answer
+or of the last item. It keeps the connection open, whatever becomes of its requests."""
 
 
 class Level(Enum):
@@ -90,6 +99,8 @@ class Case:
     heavy: bool = False
     streams_only: bool = False
     """True if it can be played over byte streams alone."""
+    asks: str = "nothing"
+    """The request of a client under test: a name of ``ASKS``."""
 
 
 @attrs.frozen
@@ -174,7 +185,11 @@ def _cases(file: str, notation: Notation, content: Mapping[str, Any]) -> Iterato
                 file,
                 notation,
                 content,
-                {**row, "needs": (*scene.get("needs", ()), *row.get("needs", ()))},
+                {
+                    **row,
+                    "needs": (*scene.get("needs", ()), *row.get("needs", ())),
+                    "asks": scene.get("asks", "nothing"),
+                },
                 f"{before}\n{sent}\n{rest}",
                 scene.get("role", "server"),
                 name,
@@ -194,12 +209,14 @@ def _case(
     needs = tuple(dict.fromkeys(row.get("needs", ())))
     if unknown := [name for name in needs if name not in NEEDS]:
         raise NotationError(f"{where}: {', '.join(unknown)} is no interaction that a case can need")
+    asks = row.get("asks", "nothing")
+    if asks not in ASKS:
+        raise NotationError(f"{where}: {asks!r} is nothing that a client can ask")
     level = Level(row["level"]) if "level" in row else level_of(names)
     streams_only = row.get("byte_streams", False) or any(step.word is Word.RAW for step in read)
     title = row["title"]
-    return Case(
-        row["id"], notation.dialect, role, title, names, level, needs, read, row.get("heavy", False), streams_only
-    )
+    heavy = row.get("heavy", False)
+    return Case(row["id"], notation.dialect, role, title, names, level, needs, read, heavy, streams_only, asks)
 
 
 def level_of(names: tuple[str, ...]) -> Level:

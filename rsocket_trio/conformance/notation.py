@@ -1,8 +1,9 @@
 """The notation of frames in cases: templates of a dialect, filled with arguments, or hex; to send, or to match.
 
 A template is a row of tokens: hex bytes as they are; ``{name:4}`` a number of so many bytes, big endian; ``{name:+3}``
-bytes behind their length of so many bytes; ``{name}`` bytes. In what is expected, ``??`` is any byte and ``..`` at the
-end any number of bytes. Arguments are numbers (``7``, ``0x201``), texts in quotes, hex behind ``h``, or ``*`` for any.
+bytes behind their length of so many bytes; ``{name}`` bytes. In what is expected, ``?`` is any half of a byte and
+``..`` at the end any number of bytes. Arguments are numbers (``7``, ``0x201``), texts in quotes, hex behind ``h``, or
+``*`` for any.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Argument = int | bytes | Anything
 
 @attrs.frozen
 class Pattern:
-    """The bytes of one frame without its length. ``mask`` is FF where a byte is fixed, 00 where it may be any."""
+    """The bytes of one frame without its length. ``mask`` is FF where a byte is fixed, 00 where it may be any, F0 and
+    0F where that is true of its halves."""
 
     value: bytes
     mask: bytes
@@ -50,7 +52,9 @@ class Pattern:
         return all(got & mask == wanted & mask for got, mask, wanted in zip(frame, self.mask, self.value, strict=False))
 
     def __str__(self) -> str:
-        shown = " ".join("??" if not mask else f"{byte:02x}" for byte, mask in zip(self.value, self.mask, strict=True))
+        digits = zip(self.value.hex(), self.mask.hex(), strict=True)
+        halves = "".join(digit if fixed == "f" else "?" for digit, fixed in digits)
+        shown = " ".join(halves[place : place + 2] for place in range(0, len(halves), 2))
         return f"{shown} .." if self.is_open else shown
 
 
@@ -67,8 +71,8 @@ class Template:
         """Read a template. Raise ``NotationError`` naming it."""
         tokens = tuple(text.split())
         for token in tokens:
-            if token not in ("..", "??") and not FIELD.fullmatch(token) and not _is_hex(token):
-                raise NotationError(f"template {name}: {token!r} is no hex, field, ?? or ..")
+            if token != ".." and not FIELD.fullmatch(token) and not _is_hex(token):
+                raise NotationError(f"template {name}: {token!r} is no hex, field, ? or ..")
         fields = tuple(found["name"] for token in tokens if (found := FIELD.fullmatch(token)))
         return cls(name, tokens, fields)
 
@@ -80,7 +84,7 @@ class Template:
 
 
 def _is_hex(token: str) -> bool:
-    return len(token) % 2 == 0 and bool(re.fullmatch(r"[0-9a-fA-F]+", token))
+    return len(token) % 2 == 0 and bool(re.fullmatch(r"[0-9a-fA-F?]+", token))
 
 
 def _filled(name: str, tokens: Sequence[str], arguments: object) -> Pattern:
@@ -91,10 +95,9 @@ def _filled(name: str, tokens: Sequence[str], arguments: object) -> Pattern:
         field = FIELD.fullmatch(token)
         if token == "..":
             is_open = True
-        elif token == "??":
-            value, mask = value + b"\0", mask + b"\0"
         elif field is None:
-            value, mask = value + bytes.fromhex(token), mask + b"\xff" * (len(token) // 2)
+            value += bytes.fromhex(token.replace("?", "0"))
+            mask += bytes.fromhex("".join("0" if digit == "?" else "f" for digit in token))
         else:
             argument = next(arguments)  # type: ignore[call-overload]
             size = int(field["size"] or 0)

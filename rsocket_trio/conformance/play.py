@@ -13,7 +13,8 @@ from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, argum
 from rsocket_trio.conformance.wire import Ended, Passed, WireEnd
 
 PROBES = 0x7F00
-"""Stream ids above this one are those of probes where a probe is a request: no case uses ids as high."""
+"""Stream ids above this one are those of probes where a probe is a request: no case uses ids as high. They are odd or
+even as those of the tester's side are."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
 
@@ -51,13 +52,14 @@ class NotApplicable(Exception):
 
 
 class Player:
-    """Plays the steps of one case over one connection."""
+    """Plays the steps of one case over one connection. ``role`` is that of the peer under test."""
 
-    def __init__(self, end: WireEnd, notation: Notation, patience: float) -> None:
+    def __init__(self, end: WireEnd, notation: Notation, patience: float, *, role: str = "server") -> None:
         self._end = end
         self._notation = notation
         self._patience = patience
-        self._probes = count(PROBES + notation.first_id, 2)
+        # A server's ids are the other ones of 1 and 2.
+        self._probes = count(PROBES + (notation.first_id if role == "server" else 3 - notation.first_id), 2)
         self._granted: dict[bytes, int] = {}
 
     async def play(self, step: Step) -> None:
@@ -227,7 +229,7 @@ class Player:
 
 async def play(case: Case, notation: Notation, end: WireEnd, patience: float) -> Result:
     """Play a case over a connection. Return its result; a step may take ``patience`` seconds."""
-    player = Player(end, notation, patience)
+    player = Player(end, notation, patience, role=case.role)
     for step in case.steps:
         try:
             await player.play(step)

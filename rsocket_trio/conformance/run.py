@@ -109,19 +109,29 @@ async def run(
 
 
 async def _run_case(case: Case, target: Target) -> Result:
-    lacking = [name for name in case.needs if name not in target.abilities]
-    if lacking:
-        return Result(case, Outcome.NOT_APPLICABLE, f"the peer has no {' and no '.join(lacking)}")
-    notation: Notation = chapters()[case.dialect].notation
-    record: WireEnd | None = None
+    if (reason := lack(case, target.abilities)) is not None:
+        return reason
     with trio.move_on_after(CASE_TIME):
         try:
             async with target.dial() as transport:
-                if case.streams_only and transport.is_message_based:
-                    return Result(case, Outcome.NOT_APPLICABLE, "it is about byte streams")
-                record = WireEnd(transport, notation)
-                return await play(case, notation, record, target.patience)
+                return await play_over(transport, case, target.patience)
         except ConnectionLost as error:
             return Result(case, Outcome.FAIL, f"the server can't be reached any more: {error}")
-    passed = () if record is None else tuple(record.record)
-    return Result(case, Outcome.FAIL, f"not over after {CASE_TIME:g} s", record=passed)
+    return Result(case, Outcome.FAIL, f"not over after {CASE_TIME:g} s")
+
+
+def lack(case: Case, abilities: frozenset[str]) -> Result | None:
+    """Return the result of a case that needs more than these interactions, else ``None``."""
+    lacking = [name for name in case.needs if name not in abilities]
+    return Result(case, Outcome.NOT_APPLICABLE, f"the peer has no {' and no '.join(lacking)}") if lacking else None
+
+
+async def play_over(transport: Transport, case: Case, patience: float, end: WireEnd | None = None) -> Result:
+    """Play a case over a transport, for ``CASE_TIME`` at most; ``end`` is the tester's end if it has one already."""
+    notation: Notation = chapters()[case.dialect].notation
+    if case.streams_only and transport.is_message_based:
+        return Result(case, Outcome.NOT_APPLICABLE, "it is about byte streams")
+    end = end or WireEnd(transport, notation)
+    with trio.move_on_after(CASE_TIME):
+        return await play(case, notation, end, patience)
+    return Result(case, Outcome.FAIL, f"not over after {CASE_TIME:g} s", record=tuple(end.record))

@@ -65,8 +65,9 @@ class WireEnd:
         self._notation = notation
         self._rest = b""
         self._frames: list[bytes] = []
-        self._pushed_back: list[bytes] = []
         self.record: list[Passed] = []
+        self.first = b""
+        """The bytes that came first, as one read gave them, or the first message."""
         transport.use_framing(Uncut())
 
     def _note(self, passed: Passed) -> None:
@@ -109,6 +110,15 @@ class WireEnd:
                 return frame
             await self._read()
 
+    def first_as(self, notation: Notation) -> bytes:
+        """Return the first frame as this dialect cuts it, empty if it is not whole."""
+        return self.first if self._transport.is_message_based else notation.cut(self.first)[0] or b""
+
+    def push_back(self, frames: Sequence[bytes]) -> None:
+        """Let frames that were received come once more, and forget what passed so far."""
+        self._frames[:0] = frames
+        self.record.clear()
+
     async def _read(self) -> None:
         try:
             chunks = await self._transport.receive()
@@ -121,8 +131,10 @@ class WireEnd:
                 self._note(Passed(False, self._rest, is_frame=False))
             raise Ended(self._rest, reason)
         if self._transport.is_message_based:
+            self.first = self.first or chunks[0]
             self._frames += chunks
             return
+        self.first = self.first or b"".join(chunks)
         self._rest += b"".join(chunks)
         while True:
             frame, self._rest = self._notation.cut(self._rest)

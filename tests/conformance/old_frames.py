@@ -168,9 +168,6 @@ class OldWire:
             fields = u32(round(seconds * 1e3)) + u32(requests)
         return self._with("LEASE", flags, 0, fields, b"", metadata)
 
-    def channel_item(self, stream_id: int, data: bytes) -> bytes:
-        return self.channel(stream_id, None, data)
-
     def last_item(self, stream_id: int, data: bytes = b"") -> bytes:
         return self.item(stream_id, data, "C")
 

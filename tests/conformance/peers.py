@@ -1,13 +1,18 @@
-"""The server that cases are played against here: what a server under test has to have, in our own words."""
+"""The server and the client that cases are played against here: what they have to do, in our own words."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 from itertools import count, islice
 
 import trio
 
-from rsocket_trio import Channel, Payload, Responder
+from rsocket_trio import Channel, Connection, ConnectionLost, Payload, Responder, RSocketError, open_connection
+from rsocket_trio.conformance.clients import Start
 
 
 def responder() -> Responder:
@@ -33,3 +38,48 @@ def responder() -> Responder:
             await channel.send(item)
 
     return made
+
+
+async def client(uri: str, dialect: str, asks: str, ssl_context: ssl.SSLContext | None = None) -> None:
+    """Connect, ask what a case wants to be asked, and stay until the connection ends."""
+    with suppress(ConnectionLost):
+        async with open_connection(uri, dialect=dialect, responder=responder(), ssl_context=ssl_context) as connection:
+            with suppress(RSocketError):
+                await ask(connection, asks)
+            await connection.wait_closed()
+
+
+async def ask(connection: Connection, asks: str) -> None:
+    """Make the request, and one more with what answered it."""
+    last: Payload | None = None
+    if asks == "request":
+        last = await connection.request_response(b"q")
+    elif asks == "stream":
+        async with connection.request_stream(b"s", initial_request_n=2, refill=False) as items:
+            async for item in items:
+                last = item
+    elif asks == "channel":
+        async with connection.request_channel(b"c", initial_request_n=2, refill=False) as channel:
+            async for one in channel:
+                await channel.send(one)
+    if last is not None:
+        await connection.request_response(last)
+
+
+def starting(ssl_context: ssl.SSLContext | None = None) -> Start:
+    """Return what runs the client as a task of this process."""
+
+    @asynccontextmanager
+    async def start(uri: str, dialect: str, asks: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(client, uri, dialect, asks, ssl_context))
+            yield trio.sleep_forever
+            nursery.cancel_scope.cancel()
+
+    return start
+
+
+def main() -> None:
+    """Be the client as a program of its own."""
+    uri, dialect, asks = (os.environ[f"RSOCKET_{name}"] for name in ("URI", "DIALECT", "ASKS"))
+    trio.run(client, uri, dialect, asks)

@@ -205,14 +205,8 @@ class RawDialect(Protocol):
 
     def channel(self, stream_id: int, n: int, data: bytes = b"") -> bytes: ...
 
-    def channel_item(self, stream_id: int, data: bytes) -> bytes:
-        """Return an item of a channel's requester."""
-
     def item(self, stream_id: int, data: bytes = b"") -> bytes:
         """Return an item of a responder."""
-
-    def last_item(self, stream_id: int, data: bytes = b"") -> bytes:
-        """Return an item of a responder that completes its stream, too."""
 
     def request_n(self, stream_id: int, n: int) -> bytes: ...
 
@@ -256,14 +250,8 @@ class Wire:
     def channel(self, stream_id: int, n: int, data: bytes = b"") -> bytes:
         return channel(stream_id, n, data)
 
-    def channel_item(self, stream_id: int, data: bytes) -> bytes:
-        return payload(stream_id, data)
-
     def item(self, stream_id: int, data: bytes = b"") -> bytes:
         return payload(stream_id, data)
-
-    def last_item(self, stream_id: int, data: bytes = b"") -> bytes:
-        return payload(stream_id, data, N | C)
 
     def request_n(self, stream_id: int, n: int) -> bytes:
         return request_n(stream_id, n)

@@ -1,4 +1,4 @@
-"""Our own server passes every case of the conformance tester, over every transport of the registry."""
+"""Our own server and client pass every case of the conformance tester, over every transport of the registry."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ import trustme
 
 from rsocket_trio import serve
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters
+from rsocket_trio.conformance.clients import Listening, run_clients
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import Target, check_server, dial_to, run
 from rsocket_trio.transports.schemes import REGISTRY
-from tests.conformance.peers import responder
+from tests.conformance.peers import responder, starting
 
 CASES = [case for chapter in chapters().values() for case in chapter.cases]
 PATIENCE = 60.0
@@ -29,8 +30,8 @@ def marked(case: Case) -> object:
     return pytest.param(case, id=f"{case.dialect}-{case.id}", marks=pytest.mark.clause(*case.clauses))
 
 
-def cases_of(dialect: str) -> list[Case]:
-    return [case for case in chapters()[dialect].cases if case.role == "server"]
+def cases_of(dialect: str, role: str) -> list[Case]:
+    return [case for case in chapters()[dialect].cases if case.role == role]
 
 
 @cache
@@ -54,30 +55,38 @@ async def served(uri: str, dialect: str) -> AsyncIterator[Target]:
         nursery.cancel_scope.cancel()
 
 
+async def results_at(role: str, dialect: str, uri: str) -> list[Result]:
+    """Every case of a dialect and a role, played at an address."""
+    if role == "server":
+        async with served(uri, dialect) as target:
+            await check_server(target, dialect)
+            return await run(cases_of(dialect, role), target)
+    scheme = REGISTRY[uri.partition("://")[0]]
+    server, client = contexts() if scheme.uses_tls else (None, None)
+    at_once = 8 if uri.endswith(":0") else 1
+    listening = Listening(uri, starting(client), frozenset(NEEDS), PATIENCE, at_once, PATIENCE, server)
+    return await run_clients(cases_of(dialect, role), listening)
+
+
 @cache
-def results_over_tcp(dialect: str) -> dict[str, Result]:
-    """Every case of a dialect, played against one server."""
-
-    async def play_all() -> list[Result]:
-        async with served("tcp://127.0.0.1:0", dialect) as target:
-            return await run(cases_of(dialect), target)
-
-    return {result.case.id: result for result in trio.run(play_all)}
+def results_over_tcp(role: str, dialect: str) -> dict[str, Result]:
+    """Every case of a dialect and a role, by its name."""
+    results = trio.run(results_at, role, dialect, "tcp://127.0.0.1:0")
+    return {result.case.id: result for result in results}
 
 
 @pytest.mark.parametrize("case", [marked(case) for case in CASES])
-def test_our_server_passes(case: Case) -> None:
-    result = results_over_tcp(case.dialect)[case.id]
+def test_our_side_passes(case: Case) -> None:
+    result = results_over_tcp(case.role, case.dialect)[case.id]
     assert result.outcome is Outcome.PASS, "\n".join(told(result))
 
 
 @pytest.mark.parametrize("scheme", sorted(set(REGISTRY) - {"tcp"}))
 @pytest.mark.parametrize("dialect", sorted(chapters()))
-async def test_our_server_passes_over_every_transport(scheme: str, dialect: str, tmp_path: Path) -> None:
-    uris = {"unix": f"unix://{tmp_path / 's'}", "memory": f"memory://{dialect.replace('/', '-')}"}
-    async with served(uris.get(scheme, f"{scheme}://127.0.0.1:0"), dialect) as target:
-        await check_server(target, dialect)
-        results = await run(cases_of(dialect), target)
+@pytest.mark.parametrize("role", ["server", "client"])
+async def test_our_side_passes_over_every_transport(role: str, scheme: str, dialect: str, tmp_path: Path) -> None:
+    uris = {"unix": f"unix://{tmp_path / 's'}", "memory": f"memory://{role}-{dialect.replace('/', '-')}"}
+    results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"))
     has_messages = REGISTRY[scheme].is_websocket or scheme == "memory"
     broken = [
         result

@@ -300,6 +300,15 @@ async def test_leases_that_may_be_ignored_are_not_granted_where_they_cannot_be(a
         assert b"lease" in await peer.expect_failure(UNSUPPORTED_SETUP)
 
 
+@clause("RSX-TLV-07", "RSX-GAP-18")
+async def test_the_refusal_names_the_extension(autojump_clock: object) -> None:
+    refused = {b"0x55": entry(0x55), b"x.app": entry("x.app"), b"resume": entry(RESUME_ID, b"\x00\x05token")}
+    for name, one in refused.items():
+        async with bare_server(RSX, Log().responder) as peer:
+            await peer.send(setup(one))
+            assert name in await peer.expect_failure(UNSUPPORTED_SETUP)
+
+
 @clause("RSX-RES-03", "RSX-RES-04")
 async def test_a_resumable_session_is_not_granted(autojump_clock: object) -> None:
     async with bare_server(RSX, Log().responder) as peer:

@@ -1,0 +1,320 @@
+"""Runs cases against a client: the tester listens, and the client under test connects once for each case."""
+
+from __future__ import annotations
+
+import os
+import signal
+import ssl
+import subprocess
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
+
+import attrs
+import trio
+
+from rsocket_trio.conformance.catalogue import ASKS, Case, chapters
+from rsocket_trio.conformance.notation import ANYTHING, Notation
+from rsocket_trio.conformance.play import Outcome, Result
+from rsocket_trio.conformance.run import CASE_TIME, PATIENCE, lack, play_over
+from rsocket_trio.conformance.wire import Ended, WireEnd
+from rsocket_trio.errors import readable
+from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.listen import Accepted, AcceptedStream, open_listeners
+
+CLIENTS_AT_ONCE = 4
+"""Clients that are started at the same time, where each has a port of its own."""
+WAIT = 30.0
+"""Seconds in which a client has to connect."""
+QUIET = 1.0
+"""Seconds of silence after its SETUP that tell that a client asks nothing."""
+LAST_WORDS = 0.5
+"""Seconds for what a client that ended has said and done, and what was not read yet."""
+OUTPUT_KEPT = 4096
+"""Bytes of a client's output that are kept, the last ones."""
+FIRST_REQUESTS: Final = {"request": ("ask", b"q"), "stream": ("stream", b"s"), "channel": ("channel", b"c")}
+"""The template and the data of the request that a client makes which was told to ask so."""
+
+T = TypeVar("T")
+Start: TypeAlias = Callable[[str, str, str], AbstractAsyncContextManager[Callable[[], Awaitable[str]]]]
+"""Starts a client, given the URI to connect to, the dialect, and what it asks. It runs for as long as the block. The
+block gets a function that waits for its end, and returns how it ended. Raise ``WrongClient``."""
+
+
+class WrongClient(Exception):
+    """The client does not come, or does not speak what is tested."""
+
+
+@attrs.frozen
+class Listening:
+    """The tester's side of a run against a client: where it listens, and how the client is started.
+
+    Without ``start`` the tester waits for clients that somebody else starts. ``wait`` are the seconds in which one has
+    to connect. With ``at_once`` above 1 each client needs an address of its own, as with port 0.
+    """
+
+    uri: str
+    start: Start | None
+    abilities: frozenset[str]
+    patience: float = PATIENCE
+    at_once: int = 1
+    wait: float = WAIT
+    ssl_context: ssl.SSLContext | None = None
+
+
+async def run_clients(
+    cases: Sequence[Case], listening: Listening, told: Callable[[str], object] = lambda line: None
+) -> list[Result]:
+    """Run cases of one dialect against a client. Return their results in the same order.
+
+    ``told`` hears where the tester listens and what it waits for, if it does not start the client. Raise
+    ``WrongClient`` for a client that does not come, and ``OSError`` if the address can't be had.
+    """
+    results = {case.id: result for case in cases if (result := lack(case, listening.abilities)) is not None}
+    left = [case for case in cases if case.id not in results]
+    if left and listening.start is None:
+        found = await _wait_for_clients(left, listening, told)
+    elif left:
+        await check_client(listening, left[0].dialect)
+        found = await _start_clients(left, listening)
+    else:
+        found = []
+    results.update((result.case.id, result) for result in found)
+    return [results[case.id] for case in cases]
+
+
+async def check_client(listening: Listening, dialect: str) -> None:
+    """Start the client once. Raise ``WrongClient`` naming what it does instead of connecting with a SETUP."""
+
+    async def look(transport: Transport) -> str:
+        return await _fault(WireEnd(transport, chapters()[dialect].notation), dialect, listening.wait)
+
+    fault = await _visit(listening, dialect, "nothing", look)
+    if fault:
+        raise WrongClient(fault)
+
+
+async def _fault(end: WireEnd, dialect: str, patience: float) -> str:
+    """Return the fault of a client's first frame, empty for a SETUP of the dialect, which is pushed back."""
+    with trio.move_on_after(patience):
+        try:
+            first = await end.receive()
+        except Ended as ended:
+            said = f"; it said {ended.rest[:40].hex(' ')}" if ended.rest else " and said nothing"
+            return f"the client sent no SETUP of {dialect}: {ended}{said}"
+        end.push_back([first])
+        notation = chapters()[dialect].notation
+        if notation.frame("client_setup").fits(first):
+            return ""
+        for other in (chapter.notation for name, chapter in chapters().items() if name != dialect):
+            if other.frame("client_setup").fits(end.first_as(other)):
+                return f"the client speaks {other.dialect}, not {dialect}"
+        return f"the client sent no SETUP of {dialect}; it said {end.first[:40].hex(' ')}"
+    return f"the client connected and sent no SETUP of {dialect} in {patience:g} s"
+
+
+# A client that the tester starts
+
+
+async def _start_clients(cases: Sequence[Case], listening: Listening) -> list[Result]:
+    results: list[Result] = []
+    limiter = trio.CapacityLimiter(listening.at_once)
+
+    async def one(case: Case) -> None:
+        async with limiter:
+            try:
+                visit = partial(play_over, case=case, patience=listening.patience)
+                results.append(await _visit(listening, case.dialect, case.asks, visit))
+            except WrongClient as error:
+                results.append(Result(case, Outcome.FAIL, str(error)))
+
+    async with trio.open_nursery() as nursery:
+        for case in cases:
+            nursery.start_soon(one, case)
+    return results
+
+
+async def _visit(listening: Listening, dialect: str, asks: str, visit: Callable[[Transport], Awaitable[T]]) -> T:
+    """Start the client, and end it. Return what ``visit`` makes of its first connection; others are closed.
+
+    The address is bound anew each time, so that a connection that an earlier client left there does not count.
+    Raise ``WrongClient`` if none comes.
+    """
+    assert listening.start is not None
+    [listener] = await open_listeners([listening.uri], ssl_context=listening.ssl_context)
+    connected, news, done = trio.Event(), trio.Event(), trio.Event()
+    results: list[T] = []
+    fault = f"no client connected to {listener.uri} in {listening.wait:g} s"
+
+    async def take(accepted: Accepted | AcceptedStream) -> None:
+        async with accepted.open() as transport:
+            if connected.is_set():
+                return
+            connected.set()
+            news.set()
+            results.append(await visit(transport))
+        done.set()
+
+    async def watch(end_of: Callable[[], Awaitable[str]]) -> None:
+        nonlocal fault
+        how = await end_of()
+        with trio.move_on_after(LAST_WORDS):
+            # It may have connected just before it ended.
+            await connected.wait()
+        fault = f"the client ended before it connected: {how}"
+        news.set()
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(listener.serve, take))
+        try:
+            async with listening.start(listener.uri, dialect, asks) as end_of:
+                nursery.start_soon(watch, end_of)
+                with trio.move_on_after(listening.wait):
+                    await news.wait()
+                if connected.is_set():
+                    await done.wait()
+        except WrongClient as error:
+            fault = str(error)
+        nursery.cancel_scope.cancel()
+    if not results:
+        raise WrongClient(fault)
+    return results[0]
+
+
+def command(arguments: Sequence[str]) -> Start:
+    """Return what starts a client by a command, with ``RSOCKET_URI``, ``RSOCKET_DIALECT`` and ``RSOCKET_ASKS`` set.
+
+    It is ended with everything that it has started, as a process group of its own.
+    """
+
+    @asynccontextmanager
+    async def start(uri: str, dialect: str, asks: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+        told = {"RSOCKET_URI": uri, "RSOCKET_DIALECT": dialect, "RSOCKET_ASKS": asks}
+        try:
+            process = await trio.lowlevel.open_process(
+                list(arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **told},
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise WrongClient(f"{arguments[0]}: {error.strerror}") from None
+        try:
+            async with trio.open_nursery() as nursery:
+                said = bytearray()
+                read = trio.Event()
+                nursery.start_soon(_keep_output, process, said, read)
+                yield partial(_end_of, process, said, read)
+                nursery.cancel_scope.cancel()
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            with trio.CancelScope(shield=True):
+                await process.wait()
+
+    return start
+
+
+async def _keep_output(process: trio.Process, said: bytearray, read: trio.Event) -> None:
+    """Read what the process says, so that it never waits for a reader."""
+    assert process.stdout is not None
+    async with process.stdout:
+        async for chunk in process.stdout:
+            said += chunk
+            del said[:-OUTPUT_KEPT]
+    read.set()
+
+
+async def _end_of(process: trio.Process, said: bytearray, read: trio.Event) -> str:
+    """Wait for the end of the process. Return its exit code and the last line that it said."""
+    code = await process.wait()
+    with trio.move_on_after(LAST_WORDS):
+        await read.wait()
+    lines = [line for line in bytes(said).decode("utf-8", "replace").splitlines() if line.strip()]
+    how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    return f"{how}, {readable(lines[-1].strip())}" if lines else how
+
+
+# Clients that somebody else starts
+
+
+async def _wait_for_clients(cases: Sequence[Case], listening: Listening, told: Callable[[str], object]) -> list[Result]:
+    dialect = cases[0].dialect
+    notation = chapters()[dialect].notation
+    waiting = {asks: deque(case for case in cases if case.asks == asks) for asks in ASKS}
+    results: list[Result] = []
+    playing = 0
+    wrong = ""
+    [listener] = await open_listeners([listening.uri], ssl_context=listening.ssl_context)
+    async with trio.open_nursery() as nursery:
+
+        def rest() -> None:
+            """Wait for the next client for a bounded time, unless one is there."""
+            nursery.cancel_scope.deadline = trio.current_time() + (2 * CASE_TIME if playing else listening.wait)
+            if len(results) == len(cases):
+                nursery.cancel_scope.cancel()
+
+        async def take(accepted: Accepted | AcceptedStream) -> None:
+            nonlocal playing
+            playing += 1
+            rest()
+            try:
+                async with accepted.open() as transport:
+                    await serve_case(transport)
+            finally:
+                playing -= 1
+                rest()
+
+        async def serve_case(transport: Transport) -> None:
+            nonlocal wrong
+            end = WireEnd(transport, notation)
+            fault = await _fault(end, dialect, listening.patience)
+            if fault and not results:
+                wrong = fault
+                nursery.cancel_scope.cancel()
+            asks = "nothing" if fault else await _asked(end, notation)
+            while waiting[asks]:
+                result = await play_over(transport, waiting[asks].popleft(), listening.patience, end)
+                results.append(result)
+                if result.outcome is not Outcome.NOT_APPLICABLE or result.record:
+                    break
+
+        await nursery.start(partial(listener.serve, take))
+        told(f"listening {listener.uri}")
+        needed = Counter(case.asks for case in cases)
+        told(f"waiting for clients: {', '.join(f'{needed[asks]} that ask {asks}' for asks in ASKS if needed[asks])}")
+        rest()
+    if wrong:
+        raise WrongClient(wrong)
+    if not results:
+        raise WrongClient(f"no client connected to {listener.uri} in {listening.wait:g} s")
+    ran = {result.case.id for result in results}
+    missed = [case for case in cases if case.id not in ran]
+    return results + [Result(case, Outcome.NOT_APPLICABLE, f"no client came that asks {case.asks}") for case in missed]
+
+
+async def _asked(end: WireEnd, notation: Notation) -> str:
+    """Return what a client asks, by its first request. What it sent is pushed back for its case."""
+    frames: list[bytes] = []
+    found = "nothing"
+    with trio.move_on_after(QUIET), suppress(Ended):
+        while found == "nothing":
+            frames.append(await end.receive())
+            found = _request_in(frames[-1], notation)
+    end.push_back(frames)
+    return found
+
+
+def _request_in(frame: bytes, notation: Notation) -> str:
+    for asks, (name, data) in FIRST_REQUESTS.items():
+        template = notation.templates.get(name)
+        if template is None:
+            continue
+        pattern = template.fill([data if field == "data" else ANYTHING for field in template.fields])
+        if pattern.fits(frame):
+            return asks
+    return "nothing"
