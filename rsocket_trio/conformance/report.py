@@ -12,7 +12,7 @@ from xml.etree import ElementTree as ET
 
 import attrs
 
-from rsocket_trio.conformance.catalogue import Case, Clause, clauses
+from rsocket_trio.conformance.catalogue import ASKS, Case, Clause, clauses
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.wire import Passed
 
@@ -72,6 +72,8 @@ def explained(case: Case) -> str:
     lines += [f"{clause.id} ({clause.level}, {clause.section}): {clause.gist}" for clause in _clauses_of(case)]
     if case.needs:
         lines.append(f"needs: {', '.join(case.needs)}")
+    if case.role == "client":
+        lines.append(f"the client asks: {ASKS[case.asks]}")
     return "\n".join([*lines, *(f"  {step.line}" for step in case.steps)])
 
 

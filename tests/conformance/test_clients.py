@@ -7,16 +7,19 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
-from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
-from rsocket_trio.conformance.clients import Listening, WrongClient, command, run_clients
+from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
+from rsocket_trio.conformance.clients import Listening, Start, WrongClient, command, run_clients
+from rsocket_trio.conformance.notation import Notation
 from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.wire import Ended, WireEnd
+from rsocket_trio.transports.connect import open_transport
 from tests.blocks import ROOT
 from tests.cli.commands import Result, run, started
 from tests.conformance.peers import client, starting
@@ -247,3 +250,62 @@ async def test_a_case_that_needs_what_a_client_lacks_is_left_out() -> None:
     results = await run_clients(found, Listening(TCP, starting(), frozenset()))
 
     assert [result.outcome for result in results] == [Outcome.NOT_APPLICABLE]
+
+
+REQUESTS = {
+    "nothing": (),
+    "request": ('ask {} "q"',),
+    "stream": ('stream {} 2 "s"',),
+    "channel": ('channel {} 2 "c"',),
+}
+"""The requests of a client by what it is to ask, with its first stream id."""
+
+
+def bare(*, closes: bool) -> Start:
+    """Return what starts a client of bytes that answers probes. At any other frame it closes, or does nothing."""
+
+    async def live(uri: str, dialect: str, asks: str) -> None:
+        notation = chapters()[dialect].notation
+        async with open_transport(uri) as transport:
+            end = WireEnd(transport, notation)
+            first = (one.format(notation.first_id) for one in ("setup", *REQUESTS[asks]))
+            await end.send(*(notation.frame(one).value for one in first))
+            with suppress(Ended):
+                while (answer := answer_to_probe(notation, await end.receive())) or not closes:
+                    await end.send(*answer)
+
+    @asynccontextmanager
+    async def start(uri: str, dialect: str, asks: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(live, uri, dialect, asks)
+            yield trio.sleep_forever
+            nursery.cancel_scope.cancel()
+
+    return start
+
+
+def answer_to_probe(notation: Notation, frame: bytes) -> list[bytes]:
+    """The answer to a frame that asks whether the client lives; none to any other."""
+    probe, answer = notation.templates["probe"], notation.templates["probe_answer"]
+    head = len(probe.fill([0 if name == "id" else b"" for name in probe.fields]).value)
+    values: dict[str, int | bytes] = {"id": int.from_bytes(frame[head - 4 : head], "big"), "data": frame[head:]}
+    arguments = [values[name] for name in probe.fields]
+    if not frame[head:].startswith(b"probe") or probe.fill(arguments).value != frame:
+        return []
+    return [answer.fill(arguments).value]
+
+
+@pytest.mark.parametrize("dialect", sorted(chapters()))
+async def test_every_case_fails_a_client_that_closes_or_one_that_does_nothing(
+    dialect: str, autojump_clock: object
+) -> None:
+    every = chosen(dialect, role="client")
+    passed = []
+    for closes in (True, False):
+        listening = Listening(f"memory://bare-{dialect.replace('/', '-')}", bare(closes=closes), frozenset(NEEDS))
+        results = await run_clients(every, listening)
+        passed.append({result.case.id for result in results if result.outcome is Outcome.PASS})
+
+    assert passed[0] & passed[1] == set()
+    assert passed[0]
+    assert passed[1]
