@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import attrs
 
-from rsocket_trio.conformance.notation import Notation, NotationError, Template, arguments_in
+from rsocket_trio.conformance.answers import Answer
+from rsocket_trio.conformance.notation import Notation, NotationError, Template, arguments_in, shortened
 
 FOLDER: Final = "cases"
 NEEDS: Final = {
@@ -53,6 +54,13 @@ class Word(Enum):
     """These frames are sent, in one write."""
     RAW = ">>"
     """These bytes are sent on a byte stream, without a length."""
+    DRIP = ">."
+    """These frames are sent on a byte stream, a byte at a time."""
+    EACH = "each"
+    """For each of the tester's stream ids from the first number through the second the frame is sent, with the id for
+    ``#``. Behind ``->`` stands the frame that comes for each, behind ``<=`` the answer, both in any order."""
+    TIMES = "times"
+    """This frame is sent so many times."""
     EXPECT = "<"
     """These frames come next, in this order. ``or`` stands between alternatives."""
     EXPECT_ALL = "<~"
@@ -60,7 +68,14 @@ class Word(Enum):
     EXPECT_LATER = "<.."
     """This frame comes, and items of streams may come before it."""
     ANSWERED = "<="
-    """The stream of this id is answered with this item, and completes with it or right behind it."""
+    """The stream of this id is answered with this item, and completes with it or right behind it. The item may come in
+    fragments. Its metadata, if it has any, stands before its data."""
+    ANSWERED_ALL = "<=~"
+    """The same for several streams, which may be answered in any order."""
+    COUNTED = "counted"
+    """On this stream come items with the numbers from the first through the second as text, in this order."""
+    GRANTED = "granted"
+    """On this stream so many items are granted, all in all. Other frames that come meanwhile are kept for later."""
     ALIVE = "alive"
     """Nothing is said, and a frame that is always answered is answered."""
     CLOSED = "closed"
@@ -71,8 +86,18 @@ class Word(Enum):
     """Nothing comes for so many seconds."""
     OVERRUN = "overrun"
     """On this stream so many items more are sent than the peer has granted."""
+    MUTE = "mute"
+    """From here on the tester answers no KEEPALIVE by itself."""
     HALF_CLOSE = "half-close"
     """The tester says that it sends nothing more, and goes on reading."""
+
+
+NUMBERS: Final = {
+    Word.OVERRUN: ("stream id", "items beyond the grant"),
+    Word.COUNTED: ("stream id", "first number", "last number"),
+    Word.GRANTED: ("stream id", "items"),
+}
+"""The steps that take numbers only, and which."""
 
 
 @attrs.frozen
@@ -213,7 +238,7 @@ def _case(
     if asks not in ASKS:
         raise NotationError(f"{where}: {asks!r} is nothing that a client can ask")
     level = Level(row["level"]) if "level" in row else level_of(names)
-    streams_only = row.get("byte_streams", False) or any(step.word is Word.RAW for step in read)
+    streams_only = row.get("byte_streams", False) or any(step.word in (Word.RAW, Word.DRIP) for step in read)
     title = row["title"]
     heavy = row.get("heavy", False)
     return Case(row["id"], notation.dialect, role, title, names, level, needs, read, heavy, streams_only, asks)
@@ -245,24 +270,69 @@ def _steps(where: str, notation: Notation, text: str, scenes: Mapping[str, Any])
 
 def _check(notation: Notation, word: Word, rest: str) -> None:
     """Raise ``ValueError`` for a step that could not be played."""
-    if word in (Word.SEND, Word.RAW):
+    rest = shortened(rest)
+    if word in (Word.SEND, Word.RAW, Word.DRIP):
         for piece in pieces(rest):
-            if not notation.frame(piece).is_exact:
-                raise NotationError("what is sent has bytes that may be any")
+            _check_exact(notation, piece)
     elif word in (Word.EXPECT, Word.EXPECT_ALL, Word.EXPECT_LATER):
         for piece in pieces(rest):
             for one in alternatives(piece):
                 notation.frame(one)
-    elif word is Word.ANSWERED:
-        notation.templates["last"].fill(arguments_in(rest))
+    elif word in (Word.ANSWERED, Word.ANSWERED_ALL):
+        for piece in pieces(rest):
+            Answer.parse(notation.templates, arguments_in(piece))
+    elif word is Word.EACH:
+        ids, sent, sign, back = each_of(rest)
+        _check_exact(notation, with_id(sent, ids[0]))
+        if sign == Word.ANSWERED.value:
+            Answer.parse(notation.templates, arguments_in(with_id(back, ids[0])))
+        elif sign:
+            notation.frame(with_id(back, ids[0]))
+    elif word is Word.TIMES:
+        number, _, frame = rest.partition(" ")
+        int(number)
+        _check_exact(notation, frame)
     elif word is Word.FAILED and not codes(rest):
         raise NotationError("a code is missing")
     elif word is Word.SILENT:
         float(rest)
-    elif word is Word.OVERRUN:
-        stream_id, beyond = arguments_in(rest)
-        if not isinstance(stream_id, int) or not isinstance(beyond, int):
-            raise NotationError("a stream id and a number are expected")
+    elif word in NUMBERS:
+        numbers_in(word, rest)
+
+
+def _check_exact(notation: Notation, frame: str) -> None:
+    if not notation.frame(frame).is_exact:
+        raise NotationError("what is sent has bytes that may be any")
+
+
+def numbers_in(word: Word, rest: str) -> list[int]:
+    """Return the numbers of a step that takes nothing else. Raise ``NotationError`` for others than it needs."""
+    found = [one for one in arguments_in(rest) if isinstance(one, int)]
+    names = NUMBERS[word]
+    if len(found) != len(names) or len(found) != len(rest.split()):
+        raise NotationError(f"{len(names)} numbers are expected: {', '.join(names)}")
+    return found
+
+
+def each_of(rest: str) -> tuple[range, str, str, str]:
+    """Return the stream ids of a step for each of them, what is sent, and behind which sign what comes back.
+
+    Raise ``ValueError`` for ids that are none.
+    """
+    first, last, frames = (*rest.split(" ", 2), "", "")[:3]
+    ids = range(int(first), int(last) + 1, 2)
+    if not ids:
+        raise NotationError(f"{first} through {last} are no ids")
+    for sign in ("->", Word.ANSWERED.value):
+        sent, found, back = frames.partition(f" {sign} ")
+        if found:
+            return ids, sent, sign, back
+    return ids, frames, "", ""
+
+
+def with_id(frame: str, stream_id: int) -> str:
+    """Return a frame of a step for each id with this id in it."""
+    return frame.replace("#", str(stream_id))
 
 
 def pieces(rest: str) -> list[str]:

@@ -4,6 +4,7 @@ A template is a row of tokens: hex bytes as they are; ``{name:4}`` a number of s
 bytes behind their length of so many bytes; ``{name}`` bytes. In what is expected, ``?`` is any half of a byte and
 ``..`` at the end any number of bytes. Arguments are numbers (``7``, ``0x201``), texts in quotes, hex behind ``h``, or
 ``*`` for any.
+``"x"*1000`` is a text so many times in a row.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from typing import Final
 import attrs
 
 FIELD: Final = re.compile(r"\{(?P<name>[a-z_]+)(?::(?P<sized>\+?)(?P<size>\d+))?\}")
-ARGUMENT: Final = re.compile(r'\s*(?:"(?P<text>[^"]*)"|h(?P<hex>(?:[0-9a-fA-F]{2})*)(?=\s|$)|(?P<word>[^\s"]+))')
+ARGUMENT: Final = re.compile(
+    r'\s*(?:(?:"(?P<text>[^"]*)"|h(?P<hex>(?:[0-9a-fA-F]{2})*)(?=[\s*]|$))(?:\*(?P<times>\d+))?|(?P<word>[^\s"]+))'
+)
+REPEATED: Final = re.compile(r"\*\d+(?=\s|$)")
+SHOWN: Final = 64
+"""Bytes of a frame that a message shows."""
 
 
 class NotationError(ValueError):
@@ -47,14 +53,18 @@ class Pattern:
 
     def fits(self, frame: bytes) -> bool:
         """Return whether these are the bytes of such a frame."""
+        if self.is_exact:
+            return frame == self.value
         if len(frame) < len(self.value) or (len(frame) > len(self.value) and not self.is_open):
             return False
         return all(got & mask == wanted & mask for got, mask, wanted in zip(frame, self.mask, self.value, strict=False))
 
     def __str__(self) -> str:
-        digits = zip(self.value.hex(), self.mask.hex(), strict=True)
+        digits = zip(self.value[:SHOWN].hex(), self.mask[:SHOWN].hex(), strict=True)
         halves = "".join(digit if fixed == "f" else "?" for digit, fixed in digits)
         shown = " ".join(halves[place : place + 2] for place in range(0, len(halves), 2))
+        if len(self.value) > SHOWN:
+            return f"{shown} ... {len(self.value)} bytes"
         return f"{shown} .." if self.is_open else shown
 
 
@@ -135,15 +145,27 @@ def arguments_in(text: str) -> list[Argument]:
         if match is None:
             raise NotationError(f"{text[at:]!r} can't be read")
         at = match.end()
+        times = int(match["times"] or 1)
         if match["text"] is not None:
-            found.append(match["text"].encode())
+            found.append(match["text"].encode() * times)
         elif match["hex"] is not None:
-            found.append(bytes.fromhex(match["hex"]))
+            found.append(bytes.fromhex(match["hex"]) * times)
         elif match["word"] == "*":
             found.append(ANYTHING)
         else:
             found.append(_number(match["word"]))
     return found
+
+
+def shortened(text: str) -> str:
+    """Return a line in which nothing is repeated: enough to check it, without the megabytes that it stands for."""
+    return REPEATED.sub("", text)
+
+
+def shown(frame: bytes) -> str:
+    """Return the bytes of a frame as hex, the first of them if there are many."""
+    begin = frame[:SHOWN].hex(" ") or "an empty frame"
+    return f"{begin} ... {len(frame)} bytes" if len(frame) > SHOWN else begin
 
 
 def _number(word: str) -> int:
@@ -171,7 +193,7 @@ class Notation:
         """
         name, _, rest = text.strip().partition(" ")
         if name == "hex":
-            return _filled("hex", Template.parse("hex", rest).tokens, iter(()))
+            return Template.parse("hex", rest).fill(())
         template = self.templates.get(name)
         if template is None:
             raise NotationError(f"{self.dialect} has no frame {name!r}; it has {', '.join(sorted(self.templates))}")

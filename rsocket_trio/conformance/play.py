@@ -8,13 +8,29 @@ from itertools import count
 import attrs
 import trio
 
-from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, alternatives, codes, pieces
-from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, arguments_in
+from rsocket_trio.conformance.answers import Answer
+from rsocket_trio.conformance.catalogue import (
+    Case,
+    Level,
+    Step,
+    Word,
+    alternatives,
+    codes,
+    each_of,
+    numbers_in,
+    pieces,
+    with_id,
+)
+from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, arguments_in, shown
 from rsocket_trio.conformance.wire import Ended, Passed, WireEnd
 
 PROBES = 0x7F00
 """Stream ids above this one are those of probes where a probe is a request: no case uses ids as high. They are odd or
 even as those of the tester's side are."""
+AT_A_TIME = 500
+"""Frames that are sent before what they lead to is read, so that neither side waits for the other."""
+DRIP = 0.001
+"""Seconds between two bytes that are sent one at a time."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
 
@@ -61,6 +77,8 @@ class Player:
         # A server's ids are the other ones of 1 and 2.
         self._probes = count(PROBES + (notation.first_id if role == "server" else 3 - notation.first_id), 2)
         self._granted: dict[bytes, int] = {}
+        self._kept: list[bytes] = []
+        self._is_mute = False
 
     async def play(self, step: Step) -> None:
         """Play one step. Raise ``Failure`` for a peer that does something else."""
@@ -69,6 +87,14 @@ class Player:
                 await self._end.send(*[self._notation.frame(piece).value for piece in pieces(step.rest)])
             case Word.RAW:
                 await self._end.send_raw(self._notation.frame(step.rest).value)
+            case Word.DRIP:
+                for piece in pieces(step.rest):
+                    await self._drip(self._notation.with_length(self._notation.frame(piece).value))
+            case Word.EACH:
+                await self._each(step.rest)
+            case Word.TIMES:
+                times, _, frame = step.rest.partition(" ")
+                await self._end.send(*[self._notation.frame(frame).value] * int(times))
             case Word.EXPECT:
                 for piece in pieces(step.rest):
                     await self._expect([piece])
@@ -78,8 +104,14 @@ class Player:
                     wanted.remove(await self._expect(wanted))
             case Word.EXPECT_LATER:
                 await self._expect([step.rest], items_before=True)
-            case Word.ANSWERED:
-                await self._expect_answer(step.rest)
+            case Word.ANSWERED | Word.ANSWERED_ALL:
+                await self._expect_answers(pieces(step.rest))
+            case Word.COUNTED:
+                stream_id, first, last = numbers_in(step.word, step.rest)
+                for number in range(first, last + 1):
+                    await self._expect([f'item {stream_id} "{number}"'])
+            case Word.GRANTED:
+                await self._expect_grant(*numbers_in(step.word, step.rest))
             case Word.ALIVE:
                 await self._expect_alive()
             case Word.CLOSED:
@@ -89,7 +121,9 @@ class Player:
             case Word.SILENT:
                 await self._expect_silence(float(step.rest))
             case Word.OVERRUN:
-                await self._overrun(step.rest)
+                await self._overrun(*numbers_in(step.word, step.rest))
+            case Word.MUTE:
+                self._is_mute = True
             case Word.HALF_CLOSE:
                 await self._end.half_close()
 
@@ -106,30 +140,69 @@ class Player:
         for piece, pattern in patterns:
             if pattern.fits(frame):
                 return piece
-        raise Failure(
-            f"{frame.hex(' ') or 'an empty frame'} came, expected {' or '.join(str(one) for _, one in patterns)}"
-        )
+        raise Failure(f"{shown(frame)} came, expected {' or '.join(str(one) for _, one in patterns)}")
 
-    async def _expect_answer(self, rest: str) -> None:
-        """Take the item and the completion in one frame, or in two."""
-        arguments = arguments_in(rest)
-        templates = self._notation.templates
-        stream_id = next(one for one in arguments if isinstance(one, int))
-        whole, item = templates["last"].fill(arguments), templates["item"].fill(arguments)
-        try:
-            frame = await self._next((whole, item))
-            if item.fits(frame) and not whole.fits(frame):
-                frame, whole = await self._next(), templates["complete"].fill([stream_id])
-        except Ended as ended:
-            raise Failure(f"{ended}, expected {whole}") from None
-        if not whole.fits(frame):
-            raise Failure(f"{frame.hex(' ') or 'an empty frame'} came, expected {whole}")
+    async def _expect_answers(self, wanted: list[str]) -> None:
+        """Take these answers, whose frames may mix."""
+        answers = [Answer.parse(self._notation.templates, arguments_in(one)) for one in wanted]
+        while answers:
+            expected = " or ".join(str(answer.pattern) for answer in answers)
+            try:
+                frame = await self._next()
+            except Ended as ended:
+                raise Failure(f"{ended}, expected {expected}") from None
+            if not any(answer.take(frame) for answer in answers):
+                raise Failure(f"{shown(frame)} came, expected {expected}")
+            answers = [answer for answer in answers if not answer.is_over]
+
+    async def _each(self, rest: str) -> None:
+        """Send a frame for each id, and take what comes back for them, in any order."""
+        ids, sent, sign, back = each_of(rest)
+        for start in range(0, len(ids), AT_A_TIME):
+            part = ids[start : start + AT_A_TIME]
+            await self._end.send(*[self._notation.frame(with_id(sent, one)).value for one in part])
+            if sign == Word.ANSWERED.value:
+                await self._expect_answers([with_id(back, one) for one in part])
+                continue
+            patterns = [self._notation.frame(with_id(back, one)) for one in part] if sign else []
+            while patterns:
+                try:
+                    frame = await self._next(tuple(patterns))
+                except Ended as ended:
+                    raise Failure(f"{ended}, {len(patterns)} frames were to come") from None
+                found = next((pattern for pattern in patterns if pattern.fits(frame)), None)
+                if found is None:
+                    raise Failure(f"{shown(frame)} came, expected {patterns[0]}, or the same on another stream")
+                patterns.remove(found)
+
+    async def _drip(self, data: bytes) -> None:
+        for byte in data:
+            await self._end.send_raw(bytes([byte]))
+            await trio.sleep(DRIP)
+
+    async def _expect_grant(self, stream_id: int, number: int) -> None:
+        """Wait until so many items are granted; what comes before is kept for the steps that expect it."""
+        grant = self._notation.templates["request_n"].fill([stream_id, 0]).value[:-4]
+        with trio.move_on_after(self._patience):
+            while self._granted.get(grant, 0) < number:
+                try:
+                    frame = await self._end.receive()
+                except Ended as ended:
+                    raise Failure(f"{ended}, expected a grant on stream {stream_id}") from None
+                if not await self._is_aside(frame):
+                    self._kept.append(frame)
+            return
+        granted = self._granted.get(grant, 0)
+        raise Failure(f"{granted} items were granted on stream {stream_id} in {self._patience:g} s, expected {number}")
+
+    async def _receive(self) -> bytes:
+        return self._kept.pop(0) if self._kept else await self._end.receive()
 
     async def _next(self, wanted: tuple[Pattern, ...] = ()) -> bytes:
         """Return the next frame that says something: grants and signs of life are taken note of, and answered."""
         with trio.move_on_after(self._patience):
             while True:
-                frame = await self._end.receive()
+                frame = await self._receive()
                 if any(pattern.fits(frame) for pattern in wanted) or not await self._is_aside(frame):
                     return frame
         raise Failure(f"nothing came in {self._patience:g} s")
@@ -146,7 +219,7 @@ class Player:
             if name == "request_n":
                 key, number = frame[:-4], int.from_bytes(frame[-4:], "big")
                 self._granted[key] = self._granted.get(key, 0) + number
-            elif name == "keepalive":
+            elif name == "keepalive" and not self._is_mute:
                 await self._end.send(self._answer(frame))
             return True
         return False
@@ -170,29 +243,29 @@ class Player:
         except Failure as failure:
             raise Failure(f"{failure}, and {wanted} was to answer a probe") from None
         if not wanted.fits(frame):
-            raise Failure(f"{frame.hex(' ')} came, expected nothing but the answer to a probe, {wanted}")
+            raise Failure(f"{shown(frame)} came, expected nothing but the answer to a probe, {wanted}")
 
     async def _expect_end(self) -> None:
         try:
             frame = await self._next()
         except Ended as ended:
             if ended.rest:
-                raise Failure(f"{ended.rest.hex(' ')} came, expected the end and nothing before it") from None
+                raise Failure(f"{shown(ended.rest)} came, expected the end and nothing before it") from None
             return
-        raise Failure(f"{frame.hex(' ')} came, expected the end of the connection")
+        raise Failure(f"{shown(frame)} came, expected the end of the connection")
 
     async def _expect_failure(self, allowed: list[int]) -> None:
         error = self._notation.templates["failure"]
-        shown = " or ".join(f"0x{code:x}" for code in allowed)
+        named = " or ".join(f"0x{code:x}" for code in allowed)
         try:
             frame = await self._next()
         except Ended:
-            raise MilderFailure(f"the connection ended without an ERROR, expected one of {shown} before") from None
+            raise MilderFailure(f"the connection ended without an ERROR, expected one of {named} before") from None
         if not any(error.fill([code]).fits(frame) for code in allowed):
             if not error.fill([ANYTHING]).fits(frame):
-                raise Failure(f"{frame.hex(' ')} came, expected an ERROR of {shown}")
+                raise Failure(f"{shown(frame)} came, expected an ERROR of {named}")
             await self._end_after(frame)
-            raise MilderFailure(f"{frame.hex(' ')} came before the end, expected an ERROR of {shown}")
+            raise MilderFailure(f"{shown(frame)} came before the end, expected an ERROR of {named}")
         await self._end_after(frame)
 
     async def _end_after(self, frame: bytes) -> None:
@@ -201,24 +274,21 @@ class Player:
         except Ended:
             return
         except Failure:
-            raise Failure(f"the connection went on after {frame.hex(' ')}") from None
-        raise Failure(f"{more.hex(' ')} came after {frame.hex(' ')}, expected the end")
+            raise Failure(f"the connection went on after {shown(frame)}") from None
+        raise Failure(f"{shown(more)} came after {shown(frame)}, expected the end")
 
     async def _expect_silence(self, seconds: float) -> None:
         with trio.move_on_after(seconds):
             while True:
                 try:
-                    frame = await self._end.receive()
+                    frame = await self._receive()
                 except Ended as ended:
                     raise Failure(f"{ended}, expected nothing for {seconds:g} s") from None
                 if not await self._is_aside(frame):
-                    raise Failure(f"{frame.hex(' ')} came, expected nothing for {seconds:g} s")
+                    raise Failure(f"{shown(frame)} came, expected nothing for {seconds:g} s")
 
-    async def _overrun(self, rest: str) -> None:
+    async def _overrun(self, stream_id: int, beyond: int) -> None:
         """Send so many items more than were granted on this stream."""
-        stream_id, beyond = arguments_in(rest)
-        assert isinstance(stream_id, int)
-        assert isinstance(beyond, int)
         grant = self._notation.templates["request_n"].fill([stream_id, 0]).value
         granted = self._granted.get(grant[:-4], 0)
         if granted + beyond > OVERRUN_LIMIT:

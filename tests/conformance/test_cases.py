@@ -13,7 +13,7 @@ import trio
 import trustme
 
 from rsocket_trio import serve
-from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters
+from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
 from rsocket_trio.conformance.clients import Listening, run_clients
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.report import told
@@ -30,8 +30,8 @@ def marked(case: Case) -> object:
     return pytest.param(case, id=f"{case.dialect}-{case.id}", marks=pytest.mark.clause(*case.clauses))
 
 
-def cases_of(dialect: str, role: str) -> list[Case]:
-    return [case for case in chapters()[dialect].cases if case.role == role]
+def cases_of(dialect: str, role: str, *, heavy: bool) -> list[Case]:
+    return chosen(dialect, role=role, heavy=heavy)
 
 
 @cache
@@ -55,23 +55,23 @@ async def served(uri: str, dialect: str) -> AsyncIterator[Target]:
         nursery.cancel_scope.cancel()
 
 
-async def results_at(role: str, dialect: str, uri: str) -> list[Result]:
+async def results_at(role: str, dialect: str, uri: str, heavy: bool) -> list[Result]:
     """Every case of a dialect and a role, played at an address."""
     if role == "server":
         async with served(uri, dialect) as target:
             await check_server(target, dialect)
-            return await run(cases_of(dialect, role), target)
+            return await run(cases_of(dialect, role, heavy=heavy), target)
     scheme = REGISTRY[uri.partition("://")[0]]
     server, client = contexts() if scheme.uses_tls else (None, None)
     at_once = 8 if uri.endswith(":0") else 1
     listening = Listening(uri, starting(client), frozenset(NEEDS), PATIENCE, at_once, PATIENCE, server)
-    return await run_clients(cases_of(dialect, role), listening)
+    return await run_clients(cases_of(dialect, role, heavy=heavy), listening)
 
 
 @cache
 def results_over_tcp(role: str, dialect: str) -> dict[str, Result]:
     """Every case of a dialect and a role, by its name."""
-    results = trio.run(results_at, role, dialect, "tcp://127.0.0.1:0")
+    results = trio.run(results_at, role, dialect, "tcp://127.0.0.1:0", True)
     return {result.case.id: result for result in results}
 
 
@@ -86,7 +86,7 @@ def test_our_side_passes(case: Case) -> None:
 @pytest.mark.parametrize("role", ["server", "client"])
 async def test_our_side_passes_over_every_transport(role: str, scheme: str, dialect: str, tmp_path: Path) -> None:
     uris = {"unix": f"unix://{tmp_path / 's'}", "memory": f"memory://{role}-{dialect.replace('/', '-')}"}
-    results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"))
+    results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"), False)
     has_messages = REGISTRY[scheme].is_websocket or scheme == "memory"
     broken = [
         result

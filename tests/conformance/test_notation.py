@@ -1,0 +1,191 @@
+"""The notation of cases: templates, arguments, repeats, lengths, and what can't be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsocket_trio.conformance.answers import Answer
+from rsocket_trio.conformance.catalogue import Word, chapters, each_of, numbers_in, with_id
+from rsocket_trio.conformance.notation import (
+    ANYTHING,
+    Argument,
+    Notation,
+    NotationError,
+    Pattern,
+    Template,
+    arguments_in,
+    shortened,
+    shown,
+)
+
+NOTATION = chapters()["rsocket/1.0"].notation
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments"),
+    [
+        ("", []),
+        ('7 0x201 "d"', [7, 0x201, b"d"]),
+        ('1 "" h', [1, b"", b""]),
+        ('"a b"*3', [b"a ba ba b"]),
+        ('"x"*0', [b""]),
+        ('h00ff*2 "y"', [b"\x00\xff\x00\xff", b"y"]),
+        ('h*3 1 "m"*2 "d"*3', [b"", 1, b"mm", b"ddd"]),
+        ('1 * "x"', [1, ANYTHING, b"x"]),
+        ('"*3"', [b"*3"]),
+    ],
+)
+def test_arguments_are_numbers_texts_hex_and_repeats(text: str, arguments: list[Argument]) -> None:
+    assert arguments_in(text) == arguments
+
+
+@pytest.mark.parametrize("text", ['"open', "seven", "h0", '"x"*y', "h00*"])
+def test_arguments_that_cannot_be_read_are_named(text: str) -> None:
+    with pytest.raises(NotationError):
+        NOTATION.frame(f"ask 1 {text}")
+
+
+def test_a_repeat_stands_for_megabytes_that_a_check_does_not_make() -> None:
+    assert shortened('ask_described 1 "m"*8388608 h00*45000000') == 'ask_described 1 "m" h00'
+    assert shortened('answer * "x"') == 'answer * "x"'
+
+
+def test_a_repeat_fills_a_frame() -> None:
+    assert NOTATION.frame('ask_described 1 "m"*300 "d"*2').value == (
+        bytes.fromhex("00000001 1100 00012c") + b"m" * 300 + b"dd"
+    )
+
+
+def test_long_frames_are_shown_by_their_beginning() -> None:
+    assert shown(b"") == "an empty frame"
+    assert shown(b"\x01\x02") == "01 02"
+    assert shown(bytes(1000)).endswith("00 00 ... 1000 bytes")
+    assert str(NOTATION.frame('ask 1 "x"*1000')).endswith("78 78 ... 1006 bytes")
+    assert str(NOTATION.frame("error 1 0x204")) == "00 00 00 01 2c 00 00 00 02 04 .."
+
+
+def test_a_pattern_fits_what_it_leaves_open() -> None:
+    assert NOTATION.frame("error 1 0x204").fits(bytes.fromhex("00000001 2c00 00000204") + b"why")
+    assert not NOTATION.frame("error 1 0x204").fits(bytes.fromhex("00000001 2c00 00000203"))
+    assert NOTATION.frame('keepalive_answer * "d"').fits(bytes.fromhex("00000000 0c00 0102030405060708") + b"d")
+    assert NOTATION.frame('ask 1 "d"').fits(bytes.fromhex("00000001 1000 64"))
+    assert not NOTATION.frame('ask 1 "d"').fits(bytes.fromhex("00000001 1000 6464"))
+    assert not NOTATION.frame('ask 1 "d"').fits(bytes.fromhex("00000001 1000"))
+
+
+def test_only_a_frame_without_open_bytes_can_be_sent() -> None:
+    assert NOTATION.frame('ask 1 "d"').is_exact
+    assert not NOTATION.frame("hex 00 ??").is_exact
+    assert not NOTATION.frame("hex 00 ..").is_exact
+    assert Pattern(b"", b"").is_exact
+
+
+@pytest.mark.parametrize(
+    "frame", ["nothing 1", "ask 1", 'ask "x" "d"', "ask 1 2", 'ask 4294967296 ""', "hex 0", "hex .. 00", "hex {id:4}"]
+)
+def test_a_frame_that_is_wrongly_written_is_an_error(frame: str) -> None:
+    with pytest.raises(NotationError):
+        NOTATION.frame(frame)
+
+
+def test_a_template_names_what_is_no_token() -> None:
+    with pytest.raises(NotationError, match="template odd: 'xyz'"):
+        Template.parse("odd", "00 xyz")
+
+
+@pytest.mark.parametrize(("counts_itself", "data"), [(False, "0003 616263"), (True, "0005 616263")])
+def test_a_length_may_count_itself(counts_itself: bool, data: str) -> None:
+    notation = Notation("test", 2, counts_itself, 1, {})
+    framed = bytes.fromhex(data)
+    assert notation.with_length(b"abc") == framed
+    assert notation.cut(framed + b"rest") == (b"abc", b"rest")
+    assert notation.cut(framed[:-1]) == (None, framed[:-1])
+    assert notation.cut(framed[:1]) == (None, framed[:1])
+
+
+def test_a_step_for_each_id_has_ids_a_frame_and_what_comes_back() -> None:
+    assert each_of('1 5 ask # "#"') == (range(1, 6, 2), 'ask # "#"', "", "")
+    assert each_of('3 3 ask # "#" -> last # "#"') == (range(3, 4, 2), 'ask # "#"', "->", 'last # "#"')
+    assert each_of('1 9 ask # "a" <= # "b"') == (range(1, 10, 2), 'ask # "a"', "<=", '# "b"')
+    assert with_id('ask # "n #"', 7) == 'ask 7 "n 7"'
+
+
+@pytest.mark.parametrize("rest", ["5 1 cancel #", "2 1", "", "one two cancel #"])
+def test_a_step_for_each_id_needs_ids(rest: str) -> None:
+    with pytest.raises(ValueError, match=r"are no ids|invalid literal"):
+        each_of(rest)
+
+
+def test_steps_of_numbers_take_as_many_as_they_need() -> None:
+    assert numbers_in(Word.COUNTED, "1 0 0x10") == [1, 0, 16]
+    for rest in ("1 2", "1 2 3 4", '1 2 "3"', "1 2 *"):
+        with pytest.raises(NotationError, match="3 numbers are expected: stream id, first number, last number"):
+            numbers_in(Word.COUNTED, rest)
+
+
+def answer(text: str) -> Answer:
+    return Answer.parse(NOTATION.templates, arguments_in(text))
+
+
+ACCEPTED = {
+    "in one frame": ('1 "ab"', ['last 1 "ab"']),
+    "in two frames": ('1 "ab"', ['item 1 "ab"', "complete 1"]),
+    "empty": ('1 ""', ['last 1 ""']),
+    "with metadata": ('1 "m" "d"', ['last_described 1 "m" "d"']),
+    "with metadata, in two frames": ('1 "m" "d"', ['item_described 1 "m" "d"', "complete 1"]),
+    "with empty metadata": ('1 "" ""', ['last_described 1 "" ""']),
+    "any data": ("1 *", ['last 1 "whatever"']),
+    "in fragments": ('1 "abc"', ['item_more 1 "a"', 'item_more 1 "b"', 'last 1 "c"']),
+    "in fragments without N": ('1 "abc"', ['more 1 "a"', 'more 1 "b"', 'rest_last 1 "c"']),
+    "in fragments, then complete": ('1 "ab"', ['item_more 1 "a"', 'rest 1 "b"', "complete 1"]),
+    "metadata in fragments": (
+        '1 "meta" "data"',
+        ['item_more_described 1 "me" ""', 'item_more_described 1 "ta" "da"', 'last 1 "ta"'],
+    ),
+    "metadata alone in fragments": ('1 "meta" ""', ['item_more_described 1 "me" ""', 'last_described 1 "ta" ""']),
+}
+REFUSED = {
+    "other data": ('1 "ab"', ['last 1 "ba"']),
+    "too little": ('1 "ab"', ['last 1 "a"']),
+    "too much": ('1 "ab"', ['last 1 "abc"']),
+    "on another stream": ('1 "ab"', ['last 3 "ab"']),
+    "an error": ('1 "ab"', ['send_error 1 0x201 ""']),
+    "the end alone": ('1 "ab"', ["complete 1"]),
+    "two items": ('1 "ab"', ['item 1 "ab"', 'last 1 "ab"']),
+    "metadata that is not wanted": ('1 "d"', ['last_described 1 "" "d"']),
+    "metadata that lacks": ('1 "" "d"', ['last 1 "d"']),
+    "other metadata": ('1 "m" "d"', ['last_described 1 "n" "d"']),
+    "fragments of other data": ('1 "abc"', ['item_more 1 "a"', 'item_more 1 "c"']),
+    "fragments that end too soon": ('1 "abc"', ['item_more 1 "a"', 'last 1 "b"']),
+    "data before all metadata": ('1 "meta" "d"', ['item_more_described 1 "me" "d"']),
+}
+
+
+@pytest.mark.parametrize(("expected", "frames"), ACCEPTED.values(), ids=ACCEPTED)
+def test_an_answer_is_taken(expected: str, frames: list[str]) -> None:
+    wanted = answer(expected)
+    for frame in frames:
+        assert not wanted.is_over
+        assert wanted.take(NOTATION.frame(frame).value)
+    assert wanted.is_over
+
+
+@pytest.mark.parametrize(("expected", "frames"), REFUSED.values(), ids=REFUSED)
+def test_an_answer_is_not_taken(expected: str, frames: list[str]) -> None:
+    wanted = answer(expected)
+    *right, wrong = frames
+    for frame in right:
+        assert wanted.take(NOTATION.frame(frame).value)
+    assert not wanted.take(NOTATION.frame(wrong).value)
+    assert not wanted.is_over
+
+
+@pytest.mark.parametrize("text", ["", "1", '"x" "y"', "1 2", '1 * "d"', '1 "m" "d" "e"'])
+def test_an_answer_has_an_id_metadata_if_any_and_data(text: str) -> None:
+    with pytest.raises(NotationError):
+        answer(text)
+
+
+def test_a_dialect_without_such_a_frame_has_no_such_answer() -> None:
+    with pytest.raises(NotationError, match="no frame 'last_described'"):
+        Answer.parse(chapters()["reactivesocket/0.0"].notation.templates, arguments_in('2 "m" "d"'))

@@ -1,0 +1,184 @@
+"""Steps of cases, each played against a peer that does what it says, and against peers that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import trio
+
+from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, _steps, chapters
+from rsocket_trio.conformance.notation import NotationError
+from rsocket_trio.conformance.play import Outcome, Result, play
+from rsocket_trio.conformance.wire import WireEnd
+from rsocket_trio.transports.memory import memory_pair
+
+CHAPTER = chapters()["rsocket/1.0"]
+NOTATION = CHAPTER.notation
+PATIENCE = 5.0
+
+
+def case(steps: str, level: Level = Level.MUST) -> Case:
+    read = []
+    for line in filter(None, (line.strip() for line in steps.splitlines())):
+        sign, _, rest = line.partition(" ")
+        read.append(Step(Word(sign), rest, line))
+    return Case("made-up", NOTATION.dialect, "server", "a case", ("RS10-SEQ-01",), level, (), tuple(read))
+
+
+async def played(steps: str, said: Sequence[str], *, ends: bool = False, level: Level = Level.MUST) -> Result:
+    """Play steps against a peer that says these frames at once, and then reads or ends."""
+    return (await played_and_heard(steps, said, ends=ends, level=level))[0]
+
+
+async def played_and_heard(
+    steps: str, said: Sequence[str], *, ends: bool = False, level: Level = Level.MUST
+) -> tuple[Result, list[bytes]]:
+    """The same, with what the peer heard."""
+    ours, theirs = memory_pair()
+    heard: list[bytes] = []
+
+    async def peer() -> None:
+        if said:
+            await theirs.send([NOTATION.frame(frame).value for frame in said])
+        if ends:
+            theirs.close()
+            return
+        while frames := await theirs.receive():
+            heard.extend(frames)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(peer)
+        result = await play(case(steps, level), NOTATION, WireEnd(ours, NOTATION), PATIENCE)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    ours.close()
+    return result, heard
+
+
+PASSED = {
+    "answers in any order": ('<=~ 1 "a" ; 3 "b"', ['item 3 "b"', 'last 1 "a"', "complete 3"]),
+    "an answer behind what may come at any time": ('<= 1 "a"', ["request_n 1 5", 'keepalive 0 ""', 'last 1 "a"']),
+    "counted items": ("counted 1 9 11", ['item 1 "9"', 'item 1 "10"', 'item 1 "11"']),
+    "a grant in one": ("granted 1 3", ["request_n 1 3"]),
+    "a grant in portions": ("granted 1 3", ["request_n 1 1", "request_n 1 1", "request_n 1 9"]),
+    "a grant behind an item that is kept": (
+        'granted 1 1\n< item 1 "a"\n< item 1 "b"',
+        ['item 1 "a"', "request_n 1 1", 'item 1 "b"'],
+    ),
+    "a grant that came before": ('< item 1 "a"\ngranted 1 1', ["request_n 1 1", 'item 1 "a"']),
+    "an answer for each": ('each 1 3 ask # "#" <= # "#"', ['last 3 "3"', 'item 1 "1"', "complete 1"]),
+    "a frame for each": ('each 1 3 stream # 1 "" -> item # "0"', ['item 3 "0"', 'item 1 "0"']),
+    "an open frame for each": (
+        'each 1 3 keepalive 0 "#" -> keepalive_answer * "#"',
+        ['keepalive_answer 7 "1"', 'keepalive_answer 8 "3"'],
+    ),
+    "nothing for each": ("each 1 9 cancel #", []),
+    "silence": ("silent 1", []),
+    "silence but for what may come at any time": ("silent 1", ["request_n 1 5", 'keepalive 0 "x"']),
+}
+FAILED = {
+    "an answer that is another": ('<= 1 "a"', ['last 1 "b"'], "expected 00 00 00 01 28 60 61"),
+    "an answer on a third stream": ('<=~ 1 "a" ; 3 "b"', ['last 5 "a"'], "expected"),
+    "one of two answers": ('<=~ 1 "a" ; 3 "b"', ['last 3 "b"'], "nothing came in 5 s"),
+    "an item too few": ("counted 1 0 1", ['item 1 "0"'], "nothing came in 5 s"),
+    "items out of order": ("counted 1 0 1", ['item 1 "1"', 'item 1 "0"'], "expected"),
+    "too small a grant": ("granted 1 3", ["request_n 1 2"], "2 items were granted on stream 1 in 5 s, expected 3"),
+    "a grant on another stream": ("granted 1 1", ["request_n 3 1"], "0 items were granted"),
+    "an item that was kept and is not expected": ("granted 1 1\nsilent 1", ['item 1 "a"', "request_n 1 1"], "nothing"),
+    "an answer too few": ('each 1 3 ask # "#" <= # "#"', ['last 3 "3"'], "nothing came in 5 s"),
+    "a frame too few": ('each 1 3 stream # 1 "" -> item # "0"', ['item 3 "0"'], "nothing came in 5 s"),
+    "a frame twice": (
+        'each 1 3 stream # 1 "" -> item # "0"',
+        ['item 3 "0"', 'item 3 "0"'],
+        "or the same on another stream",
+    ),
+    "a word in silence": ("silent 1", ['item 1 "a"'], "expected nothing for 1 s"),
+}
+AT_THE_END = {
+    "an answer": ('<= 1 "a"', "expected 00 00 00 01 28 60 61"),
+    "a grant": ("granted 1 1", "expected a grant on stream 1"),
+    "a frame for each": ('each 1 3 stream # 1 "" -> item # "0"', "2 frames were to come"),
+    "silence": ("silent 1", "expected nothing for 1 s"),
+}
+
+
+@pytest.mark.parametrize(("steps", "said"), PASSED.values(), ids=PASSED)
+async def test_a_step_passes(autojump_clock: object, steps: str, said: list[str]) -> None:
+    result = await played(steps, said)
+    assert (result.outcome, result.why) == (Outcome.PASS, "")
+
+
+@pytest.mark.parametrize(("steps", "said", "why"), FAILED.values(), ids=FAILED)
+async def test_a_step_fails_and_says_why(autojump_clock: object, steps: str, said: list[str], why: str) -> None:
+    result = await played(steps, said)
+    assert result.outcome is Outcome.FAIL
+    assert why in result.why
+    assert (await played(steps, said, level=Level.READING)).outcome is Outcome.DEVIATION
+
+
+@pytest.mark.parametrize(("steps", "why"), AT_THE_END.values(), ids=AT_THE_END)
+async def test_a_step_fails_at_the_end_of_the_connection(autojump_clock: object, steps: str, why: str) -> None:
+    result = await played(steps, [], ends=True)
+    assert result.outcome is Outcome.FAIL
+    assert why in result.why
+
+
+async def test_frames_are_sent_for_each_id_and_several_times(autojump_clock: object) -> None:
+    result, heard = await played_and_heard('each 1 5 ask # "n #"\ntimes 3 request_n 1 1', [])
+    assert result.outcome is Outcome.PASS
+    wanted = ['ask 1 "n 1"', 'ask 3 "n 3"', 'ask 5 "n 5"', *["request_n 1 1"] * 3]
+    assert heard == [NOTATION.frame(frame).value for frame in wanted]
+
+
+async def test_many_frames_go_in_portions(autojump_clock: object) -> None:
+    result, heard = await played_and_heard("each 1 2999 cancel #", [])
+    assert result.outcome is Outcome.PASS
+    assert heard == [NOTATION.frame(f"cancel {number}").value for number in range(1, 3000, 2)]
+
+
+async def test_bytes_are_sent_one_at_a_time(autojump_clock: object) -> None:
+    result, heard = await played_and_heard(">. cancel 1 ; cancel 3", [])
+    assert result.outcome is Outcome.PASS
+    assert b"".join(heard) == bytes.fromhex("000006 00000001 2400 000006 00000003 2400")
+    assert {len(one) for one in heard} == {1}
+
+
+@pytest.mark.parametrize(("steps", "answers"), [("silent 1", 1), ("mute\nsilent 1", 0)])
+async def test_a_keepalive_is_answered_unless_the_tester_is_mute(
+    autojump_clock: object, steps: str, answers: int
+) -> None:
+    result, heard = await played_and_heard(steps, ['keepalive 9 "x"'])
+    assert result.outcome is Outcome.PASS
+    assert heard == [NOTATION.frame('keepalive_answer 0 "x"').value] * answers
+
+
+async def test_a_large_frame_does_not_fill_the_reason(autojump_clock: object) -> None:
+    result = await played('<= 1 "y"*100000', ['last 1 "x"*100000'])
+    assert "... 100006 bytes came, expected" in result.why
+    assert len(result.why) < 500
+
+
+CANNOT = [
+    "> error 1 0x204",
+    ">. keepalive_answer * ",
+    'each 4 2 ask # "x"',
+    "each 1 3 error # 1",
+    'each 1 3 ask # "x" -> nothing #',
+    'each 1 3 ask # "x" <= # 7',
+    "times many cancel 1",
+    "times 3 error 1 1",
+    "counted 1 2",
+    "granted 1",
+    "overrun one 2",
+    '<=~ 1 "a" ; 3',
+    "silent long",
+    "failed",
+    "nonsense 1",
+]
+
+
+@pytest.mark.parametrize("step", CANNOT)
+def test_a_step_that_could_not_be_played_is_found_as_it_is_read(step: str) -> None:
+    with pytest.raises(NotationError, match="a file"):
+        list(_steps("a file", NOTATION, step, {}))
