@@ -53,7 +53,6 @@ from tests.conformance.raw import (
     keepalive,
     parsed,
     payload,
-    prefixed,
     resume,
     server,
     settle,
@@ -195,13 +194,6 @@ async def test_nothing_runs_and_nothing_is_answered_while_the_application_consid
 
 
 @both
-@clause("RS10-CON-13", "RS02-CON-05")
-async def test_a_server_says_nothing_before_setup(autojump_clock: object, wire: Wire) -> None:
-    async with bare_server(wire, Log().responder) as peer:
-        await peer.expect_silence(9)
-
-
-@both
 @clause("RS10-CON-05", "RS10-CON-14", "RS02-CON-06", "RS10-CON-12")
 async def test_a_client_without_leases_may_ask_at_once(autojump_clock: object, wire: Wire) -> None:
     async with client(wire) as (connection, peer):
@@ -324,30 +316,10 @@ async def test_a_client_counts_its_streams_in_odd_numbers_from_one(autojump_cloc
 
 
 @both
-@clause("RS10-SID-05", "RS02-SID-06")
-async def test_any_unused_id_of_the_clients_is_accepted_in_any_order(autojump_clock: object, wire: Wire) -> None:
-    async with server(wire, Log().responder) as peer:
-        for stream_id in (9, 3, 2**31 - 1, 1):
-            await peer.send(ask(stream_id, b"x"))
-            await peer.expect(payload(stream_id, b"x", N | C))
-
-
-@both
 @clause("RS10-RSM-01", "RS02-RSM-01", "RS10-SETUP-07", "RS02-SETUP-07")
 async def test_a_client_does_not_ask_for_resumption_by_itself(autojump_clock: object, wire: Wire) -> None:
     async with client_that_said(wire) as (_, _, first):
         assert first.flags == 0
-
-
-@both
-@clause("RS10-RSM-17", "RS10-RSM-18", "RS10-RSM-09", "RS02-RSM-16", "RS02-RSM-17", "RS02-RSM-24", "RS10-RSM-03")
-@pytest.mark.parametrize("token", [b"", b"unknown", bytes(65535)], ids=len)
-async def test_a_resume_is_refused_where_resumption_is_not_offered(
-    autojump_clock: object, wire: Wire, token: bytes
-) -> None:
-    async with bare_server(wire, Log().responder) as peer:
-        await peer.send(resume(wire.version, token))
-        await peer.expect_failure(REJECTED_RESUME)
 
 
 @clause("RS10-GEN-04", "RS02-GEN-03", "RS10-SETUP-08", "RS02-CON-07")
@@ -358,15 +330,6 @@ async def test_a_server_of_both_dialects_speaks_the_one_that_the_client_names(au
             await peer.send(wire.setup(), frame(METADATA_PUSH, M, 0, metadata))
             await peer.expect_alive()
             assert log.seen == [("push", b"m")]
-
-
-@both
-@clause("RS10-SETUP-08", "RS02-CON-07", "RS02-GEN-03", "RS10-GEN-04")
-async def test_a_version_that_is_not_served_is_an_invalid_setup(autojump_clock: object, wire: Wire) -> None:
-    other = RS02 if wire is RS10 else RS10
-    async with bare_server(wire, Log().responder) as peer:
-        await peer.send(other.setup())
-        await peer.expect_failure(INVALID_SETUP)
 
 
 @both
@@ -389,16 +352,6 @@ async def test_a_frame_above_the_limit_is_refused_from_its_length_alone(autojump
         await peer.expect(payload(1, bytes(994), N | C))
         await peer.send_bytes((1001).to_bytes(3, "big"))
         await peer.expect_failure(CONNECTION_ERROR)
-
-
-@both
-@clause("RS10-FRM-01", "RS02-FRM-01", "RS10-FRM-03", "RS02-FRM-03")
-async def test_frames_may_arrive_byte_by_byte(autojump_clock: object, wire: Wire) -> None:
-    async with bare_server(wire, Log().responder) as peer:
-        for byte in prefixed(wire.setup(), ask(1, b"hello"), keepalive(b"k")):
-            await peer.send_bytes(bytes([byte]))
-        got = {await peer.receive(), await peer.receive()}
-        assert got == {parsed(payload(1, b"hello", N | C)), parsed(keepalive(b"k", respond=False))}
 
 
 # Metadata push, extensions, priorities

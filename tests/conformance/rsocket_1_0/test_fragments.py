@@ -12,7 +12,6 @@ from tests.conformance.raw import (
     REQUEST_CHANNEL,
     REQUEST_RESPONSE,
     REQUEST_STREAM,
-    RS02,
     C,
     F,
     Log,
@@ -25,12 +24,10 @@ from tests.conformance.raw import (
     cancel,
     channel,
     client,
-    complete,
     error,
     forget,
     parsed,
     payload,
-    request_n,
     server,
     settle,
     sized,
@@ -156,26 +153,6 @@ async def test_an_item_with_follows_and_complete_follows_nothing(autojump_clock:
 
 
 @both
-@clause("RS10-CH-05", "RS02-FRAG-04")
-async def test_a_channel_with_follows_and_complete_follows_nothing(autojump_clock: object, wire: Wire) -> None:
-    log = Log()
-    async with server(wire, log.responder) as peer:
-        await peer.send(channel(1, 1, b"x", F | C))
-        await peer.expect(complete(1))
-        assert log.seen == [("channel", b"x"), "completed"]
-
-
-@both
-@clause("RS10-FRAG-04", "RS10-SEQ-12", "RS02-FRAG-04")
-async def test_the_last_fragment_of_a_channel_request_may_complete_it(autojump_clock: object, wire: Wire) -> None:
-    log = Log()
-    async with server(wire, log.responder) as peer:
-        await peer.send(channel(1, 1, b"x", F), payload(1, b"y", N | C))
-        await peer.expect(complete(1))
-        assert log.seen == [("channel", b"xy"), "completed"]
-
-
-@both
 @clause("RS10-FRAG-05")
 async def test_a_cancel_amid_fragments_drops_them(autojump_clock: object, wire: Wire) -> None:
     log = Log()
@@ -260,29 +237,3 @@ async def test_tiny_fragments_without_end_are_refused(autojump_clock: object, wi
         await peer.expect_error(3, INVALID)
         await peer.send(payload(3, b"end"))
         await peer.expect_alive()
-
-
-@clause("RS02-FRAG-03")
-async def test_in_0_2_a_request_may_go_on_as_itself(autojump_clock: object) -> None:
-    log = Log()
-    async with server(RS02, log.responder) as peer:
-        await peer.send(ask(1, b"a", F), ask(1, b"b", F), payload(1, b"c", N | F), ask(1, b"d"))
-        await peer.expect(payload(1, b"abcd", N | C))
-        await peer.send(stream(3, 1, b"a", F), stream(3, 77, b"b"))
-        await peer.expect(payload(3, b"tick 0"))
-        await peer.expect_silence(1)
-        await peer.send(channel(5, 2, b"a", F), ask(5, b"x"), channel(5, 2, b"b", C))
-        await peer.expect(complete(5))
-        assert log.seen[1:] == [("stream", b"ab", None), ("channel", b"ab"), "completed"]
-
-
-@both
-@clause("RS10-FRAG-07")
-async def test_credit_and_keepalive_go_between_fragments(autojump_clock: object, wire: Wire) -> None:
-    log = Log()
-    async with server(wire, log.responder) as peer:
-        await peer.send(stream(1, 1, b"a", F))
-        await peer.expect_alive()
-        await peer.send(request_n(1, 1), payload(1, b"b"))
-        await peer.expect(payload(1, b"tick 0"), payload(1, b"tick 1"))
-        await peer.expect_silence(1)

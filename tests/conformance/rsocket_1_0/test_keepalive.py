@@ -101,15 +101,6 @@ async def test_keepalive_is_answered_with_its_data_by_both_roles(
 
 
 @both
-@clause("RS10-KA-08", "RS10-KA-06", "RS02-KA-04", "RS02-KA-05")
-@pytest.mark.parametrize("position", [0, 1, 2**63 - 1])
-async def test_the_position_in_an_answer_is_no_echo(autojump_clock: object, wire: Wire, position: int) -> None:
-    async with server(wire, Log().responder) as peer:
-        await peer.send(keepalive(b"d", position=position))
-        await peer.expect(keepalive(b"d", respond=False, position=0))
-
-
-@both
 @clause("RS10-KA-07", "RS10-UNX-02", "RS02-KA-06")
 async def test_a_server_takes_a_client_for_dead_after_the_clients_lifetime(autojump_clock: object, wire: Wire) -> None:
     async with bare_server(wire, Log().responder) as peer:

@@ -55,16 +55,6 @@ MAX = 2**31 - 1
 # Request/response
 
 
-@both
-@clause("RS10-SEQ-01", "RS02-SEQ-01", "RS10-PAY-02", "RS02-PAY-02")
-async def test_a_request_is_answered_with_one_item_that_completes(autojump_clock: object, wire: Wire) -> None:
-    async with server(wire, Log().responder) as peer:
-        await peer.send(ask(1, sized(b"m") + b"d", M), ask(3, b""))
-        answers = {await peer.receive(), await peer.receive()}
-        assert answers == {parsed(payload(1, sized(b"m") + b"d", N | C | M)), parsed(payload(3, b"", N | C))}
-        await peer.expect_alive()
-
-
 ERRORS = [
     (ApplicationError("a"), APPLICATION_ERROR, b"a"),
     (ApplicationError("b", code=0x301), 0x301, b"b"),
@@ -235,31 +225,6 @@ async def test_what_comes_for_a_fire_and_forget_of_ours_is_ignored(autojump_cloc
 
 
 # Streams and their credit
-
-
-@both
-@clause("RS10-SEQ-04", "RS10-FLOW-01", "RS10-FLOW-02", "RS02-FLOW-01", "RS02-SEQ-01", "RS10-SEQ-05")
-async def test_items_never_exceed_credit_and_credit_adds_up(autojump_clock: object, wire: Wire) -> None:
-    async with server(wire, Log().responder) as peer:
-        await peer.send(stream(1, 3, b"7"))
-        await peer.expect(*[payload(1, b"tick %d" % number) for number in range(3)])
-        await peer.expect_silence(10)
-        await peer.send(request_n(1, 1), request_n(1, 1))
-        await peer.expect(payload(1, b"tick 3"), payload(1, b"tick 4"))
-        await peer.expect_silence(10)
-        await peer.send(request_n(1, 100))
-        await peer.expect(payload(1, b"tick 5"), payload(1, b"tick 6"), complete(1))
-        await peer.expect_alive()
-
-
-@both
-@clause("RS10-FLOW-03", "RS02-FLOW-02", "ALL-RCT-09", "RS02-FLOW-01")
-async def test_the_largest_grant_twice_is_a_number_like_others(autojump_clock: object, wire: Wire) -> None:
-    async with server(wire, Log().responder) as peer:
-        await peer.send(stream(1, MAX, b"300"), request_n(1, MAX), request_n(1, MAX))
-        for number in range(300):
-            await peer.expect(payload(1, b"tick %d" % number))
-        await peer.expect(complete(1))
 
 
 @both
@@ -578,15 +543,6 @@ async def test_surplus_items_of_a_requester_are_not_queued_and_the_stream_is_inv
         await peer.expect_error(1, INVALID)
         await peer.expect_alive()
         assert log.seen == [("channel", b""), *[("item", b"%d" % number) for number in range(5)], "RemoteProtocolError"]
-
-
-@both
-@clause("RS10-SID-11", "RS10-UNX-09", "RS10-SID-09")
-async def test_an_id_may_be_used_again_once_its_stream_is_over(autojump_clock: object, wire: Wire) -> None:
-    async with server(wire, Log().responder) as peer:
-        for _ in range(3):
-            await peer.send(ask(1, b"x"))
-            await peer.expect(payload(1, b"x", N | C))
 
 
 @both
