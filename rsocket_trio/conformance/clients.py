@@ -34,6 +34,8 @@ LAST_WORDS = 0.5
 """Seconds for what a client that ended has said and done, and what was not read yet."""
 OUTPUT_KEPT = 4096
 """Bytes of a client's output that are kept, the last ones."""
+TLS_HELLO: Final = b"\x16\x03"
+"""The first bytes of a client that begins a TLS handshake."""
 FIRST_REQUESTS: Final = {"request": ("ask", b"q"), "stream": ("stream", b"s"), "channel": ("channel", b"c")}
 """The template and the data of the request that a client makes which was told to ask so."""
 
@@ -89,7 +91,7 @@ async def check_client(listening: Listening, dialect: str) -> None:
     """Start the client once. Raise ``WrongClient`` naming what it does instead of connecting with a SETUP."""
 
     async def look(transport: Transport) -> str:
-        return await _fault(WireEnd(transport, chapters()[dialect].notation), dialect, listening.wait)
+        return await _fault(WireEnd(transport, chapters()[dialect].notation), dialect, listening.patience)
 
     fault = await _visit(listening, dialect, "nothing", look)
     if fault:
@@ -98,21 +100,19 @@ async def check_client(listening: Listening, dialect: str) -> None:
 
 async def _fault(end: WireEnd, dialect: str, patience: float) -> str:
     """Return the fault of a client's first frame, empty for a SETUP of the dialect, which is pushed back."""
-    with trio.move_on_after(patience):
-        try:
-            first = await end.receive()
-        except Ended as ended:
-            said = f"; it said {ended.rest[:40].hex(' ')}" if ended.rest else " and said nothing"
-            return f"the client sent no SETUP of {dialect}: {ended}{said}"
+    notation = chapters()[dialect].notation
+    with trio.move_on_after(patience), suppress(Ended):
+        first = await end.receive()
         end.push_back([first])
-        notation = chapters()[dialect].notation
         if notation.frame("client_setup").fits(first):
             return ""
-        for other in (chapter.notation for name, chapter in chapters().items() if name != dialect):
-            if other.frame("client_setup").fits(end.first_as(other)):
-                return f"the client speaks {other.dialect}, not {dialect}"
-        return f"the client sent no SETUP of {dialect}; it said {end.first[:40].hex(' ')}"
-    return f"the client connected and sent no SETUP of {dialect} in {patience:g} s"
+    if end.first.startswith(TLS_HELLO):
+        return f"the client speaks TLS, not plain {dialect}"
+    for other in (chapter.notation for name, chapter in chapters().items() if name != dialect):
+        if other.frame("client_setup").fits(end.first_as(other)):
+            return f"the client speaks {other.dialect}, not {dialect}"
+    said = f"; it said {end.first[:40].hex(' ')}" if end.first else " and said nothing"
+    return f"the client connected and sent no SETUP of {dialect}{said}"
 
 
 # A client that the tester starts
