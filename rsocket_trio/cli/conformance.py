@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -12,7 +14,9 @@ from shutil import which
 import click
 import trio
 
+from rsocket_trio.cli.connecting import client_tls
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, FAILED, Failure, run_client
+from rsocket_trio.cli.options import ROWS, Callback
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
 from rsocket_trio.cli.output import Output, write_text
@@ -27,12 +31,24 @@ from rsocket_trio.conformance.clients import (
 from rsocket_trio.conformance.clients import command as started_by
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.report import BROKEN, WRITERS, Run, explained, failures_in, table, told, write
-from rsocket_trio.conformance.run import PATIENCE, Target, WrongServer, check_server, dial_to, run
+from rsocket_trio.conformance.run import (
+    AT_ONCE,
+    PATIENCE,
+    UNREACHABLE,
+    Target,
+    WrongServer,
+    check_server,
+    dial_to,
+    run,
+    speaks_tls,
+)
+from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.transports.schemes import parse_uri
 
 ENDED = 128 + signal.SIGTERM
 """The exit code of a command that SIGTERM ended."""
 Cases = Callable[[Output], Awaitable[Sequence[Result]]]
+TLS_AND_HEADERS = [row for row in ROWS if row.parameter in ("trust", "untrusted", "cert", "key", "headers")]
 
 
 def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]) -> tuple[Path, ...]:
@@ -41,14 +57,25 @@ def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]
             raise click.BadParameter(f"{path}: the ending says what to write: {', '.join(WRITERS)}")
         if not path.parent.is_dir():
             raise click.BadParameter(f"{path}: there is no folder {path.parent}")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise click.BadParameter(f"{path}: it can't be written")
     return paths
 
 
-def _baseline(ctx: click.Context, param: click.Parameter, path: Path | None) -> set[str]:
+def _failures_in(path: Path, dialect: str) -> set[str]:
     try:
-        return set() if path is None else failures_in(path)
-    except (OSError, ValueError) as error:
+        return failures_in(path, dialect)
+    except OSError as error:
+        raise click.BadParameter(f"{path}: {error.strerror}") from None
+    except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _connection_options(command: Callback) -> Callback:
+    """Add the options for TLS and for the WebSocket handshake, as other commands have them."""
+    for row in reversed(TLS_AND_HEADERS):
+        command = row.option(row.ours)(command)
+    return command
 
 
 @click.command("conformance")
@@ -75,7 +102,6 @@ def _baseline(ctx: click.Context, param: click.Parameter, path: Path | None) -> 
 @click.option(
     "--baseline",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    callback=_baseline,
     help="The .json of an earlier run: only failures that are not in it count.",
 )
 @click.option(
@@ -88,6 +114,14 @@ def _baseline(ctx: click.Context, param: click.Parameter, path: Path | None) -> 
     type=click.FloatRange(0.1, 3600),
     help="For clients: seconds in which one has to connect.",
 )
+@click.option(
+    "--at-once",
+    default=AT_ONCE,
+    show_default=True,
+    type=click.IntRange(1, 256),
+    help="Cases that run at the same time, each over a connection of its own.",
+)
+@_connection_options
 @click.option("--heavy", is_flag=True, help="Run the cases with large frames and many streams, too.")
 @click.option("--list", "lists", is_flag=True, help="Name the cases, and run none.")
 @click.option("--explain", metavar="CASE", help="Show a case with its steps and the clauses behind it, and run none.")
@@ -102,9 +136,15 @@ def command(
     clauses: tuple[str, ...],
     without: tuple[str, ...],
     reports: tuple[Path, ...],
-    baseline: set[str],
+    baseline: Path | None,
     patience: float,
     wait: float,
+    at_once: int,
+    trust: str | None,
+    untrusted: bool,
+    cert: str | None,
+    key: str | None,
+    headers: tuple[tuple[str, str], ...],
     heavy: bool,
     lists: bool,
     explain: str | None,
@@ -133,15 +173,28 @@ def command(
             click.echo(f"{case.id}  {case.level.value}  {case.title}")
         return
     abilities = frozenset(NEEDS) - frozenset(without)
+    old = set() if baseline is None else _failures_in(baseline, name)
+    play: Cases
     if role == "server":
         tested = uri = _one_uri(words, listen)
-        play = partial(_against_server, name, cases, Target(dial_to(uri), abilities, patience))
+        dial = dial_to(uri, _tls(trust, cert, key, untrusted=untrusted), headers)
+        play = partial(_against_server, uri, name, cases, Target(dial, abilities, patience, at_once))
     else:
-        uri, at_once = _address(listen)
+        if trust or cert or key or untrusted or headers:
+            raise click.UsageError("options of TLS and of the WebSocket handshake are for --role server")
+        uri, most = _address(listen)
         tested = " ".join(words) or f"clients at {uri}"
         start = started_by(_found(words)) if words else None
-        play = partial(_against_clients, cases, Listening(uri, start, abilities, patience, at_once, wait))
-    ctx.exit(run_client(partial(_run, tested, name, role, play, reports, baseline)))
+        play = partial(_against_clients, cases, Listening(uri, start, abilities, patience, min(at_once, most), wait))
+    ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old)))
+
+
+def _tls(trust: str | None, cert: str | None, key: str | None, *, untrusted: bool) -> ssl.SSLContext | None:
+    """Return the context of the tester's end. A file that is none is wrong usage."""
+    try:
+        return client_tls(trust, cert, key, untrusted=untrusted)
+    except Failure as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _one_uri(words: tuple[str, ...], listen: str | None) -> str:
@@ -174,11 +227,15 @@ def _found(words: tuple[str, ...]) -> tuple[str, ...]:
     return program, *words[1:]
 
 
-async def _against_server(dialect: str, cases: list[Case], target: Target, out: Output) -> list[Result]:
+async def _against_server(uri: str, dialect: str, cases: list[Case], target: Target, out: Output) -> list[Result]:
     try:
         await check_server(target, dialect)
-    except WrongServer as error:
-        raise Failure(f"rsocket-trio: {error}", CANNOT_CONNECT) from None
+    except (WrongServer, ConnectionLost) as error:
+        if await speaks_tls(uri, target.patience):
+            raise Failure(f"rsocket-trio: {uri}: the server speaks TLS", CANNOT_CONNECT) from None
+        if isinstance(error, ConnectionLost):
+            raise
+        raise Failure(f"rsocket-trio: {uri}: {error}", CANNOT_CONNECT) from None
     return await run(cases, target)
 
 
@@ -234,7 +291,10 @@ async def _run(
             raise Failure(f"rsocket-trio: {path}: {error.strerror}") from None
     failed = [result.case.id for result in results if is_new(result, baseline)]
     if failed:
-        raise Failure(f"{len(failed)} of {len(results)} cases failed", FAILED)
+        lost = sum(result.why.startswith(UNREACHABLE) for result in results)
+        old = " that did not in the baseline" if baseline else ""
+        gone = f"; for {lost} of them {UNREACHABLE}" if lost else ""
+        raise Failure(f"{len(failed)} of {len(results)} cases failed{old}{gone}", FAILED)
 
 
 def is_new(result: Result, baseline: set[str]) -> bool:

@@ -170,7 +170,8 @@ def _read(file: str) -> str:
 def chosen(dialect: str, *, role: str, patterns: tuple[str, ...] = (), heavy: bool = False) -> list[Case]:
     """Return the cases of a dialect and a role whose id or one of whose clauses fits one of the patterns.
 
-    Raise ``ValueError`` for a dialect without cases, and for a pattern that fits none, naming it.
+    A heavy case is among them with ``heavy``, or where a pattern is its id. Raise ``ValueError`` for a dialect without
+    cases, and for a pattern that fits none, naming it.
     """
     if dialect not in chapters():
         raise ValueError(f"there are no cases for {dialect}, only for {', '.join(chapters())}")
@@ -178,7 +179,11 @@ def chosen(dialect: str, *, role: str, patterns: tuple[str, ...] = (), heavy: bo
     for pattern in patterns:
         if not any(fits(case, (pattern,)) for case in cases):
             raise ValueError(f"no case or clause of {dialect} for a {role} fits {pattern!r}: --list names them")
-    return [case for case in cases if (not patterns or fits(case, patterns)) and (heavy or not case.heavy)]
+    found = [case for case in cases if not patterns or fits(case, patterns)]
+    found = [case for case in found if heavy or not case.heavy or case.id in patterns]
+    if cases and not found:
+        raise ValueError(f"no case of {dialect} for a {role} that fits runs without --heavy")
+    return found
 
 
 def fits(case: Case, patterns: tuple[str, ...]) -> bool:

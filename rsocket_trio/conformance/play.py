@@ -131,10 +131,14 @@ class Player:
         """Return which of these frames came next. ``items_before`` lets items of streams come before them."""
         patterns = [(piece, self._notation.frame(one)) for piece in wanted for one in alternatives(piece)]
         item = self._notation.templates["item"].fill([ANYTHING, ANYTHING])
+        only = tuple(pattern for _, pattern in patterns)
+        ends = trio.current_time() + self._patience
         try:
-            frame = await self._next(tuple(pattern for _, pattern in patterns))
+            frame = await self._next(only)
             while items_before and item.fits(frame):
-                frame = await self._next(tuple(pattern for _, pattern in patterns))
+                if trio.current_time() >= ends:
+                    raise Failure(f"nothing but items came in {self._patience:g} s, expected {' ; '.join(wanted)}")
+                frame = await self._next(only)
         except Ended as ended:
             raise Failure(f"{ended}, expected {' ; '.join(wanted)}") from None
         for piece, pattern in patterns:
@@ -205,6 +209,8 @@ class Player:
                 frame = await self._receive()
                 if any(pattern.fits(frame) for pattern in wanted) or not await self._is_aside(frame):
                     return frame
+        if rest := self._end.rest:
+            raise Failure(f"no whole frame came in {self._patience:g} s, but {rest[:40].hex(' ')}")
         raise Failure(f"nothing came in {self._patience:g} s")
 
     async def _is_aside(self, frame: bytes) -> bool:

@@ -195,10 +195,17 @@ def write(run: Run, path: Path) -> None:
     path.write_text(WRITERS[path.suffix](run), "utf-8")
 
 
-def failures_in(path: Path) -> set[str]:
-    """Return the cases that failed in an earlier run's JSON. Raise ``ValueError`` for a file that is none."""
+def failures_in(path: Path, dialect: str) -> set[str]:
+    """Return the cases that failed in an earlier run's JSON. Raise ``OSError``.
+
+    Raise ``ValueError`` for a file that is no such report, and for one of another dialect.
+    """
     try:
         content = json.loads(path.read_text("utf-8"))
-        return {case["id"] for case in content["cases"] if case["outcome"] == Outcome.FAIL.value}
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: not the JSON report of a run: {error}") from None
+        tested = content["dialect"]
+        failed = {str(case["id"]) for case in content["cases"] if case["outcome"] == Outcome.FAIL.value}
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise ValueError(f"{path}: not the JSON report of a run") from None
+    if tested != dialect:
+        raise ValueError(f"{path}: the report of a run of {tested}, not of {dialect}")
+    return failed

@@ -70,6 +70,11 @@ class WireEnd:
         """The bytes that came first, as one read gave them, or the first message."""
         transport.use_framing(Uncut())
 
+    @property
+    def rest(self) -> bytes:
+        """What came and is no whole frame yet."""
+        return self._rest
+
     def _note(self, passed: Passed) -> None:
         self.record.append(passed)
         if len(self.record) > KEPT:

@@ -1,0 +1,556 @@
+"""The command that tests other people's servers: what it prints and writes, and how it takes what goes wrong."""
+
+from __future__ import annotations
+
+import html.parser
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import attrs
+import pytest
+import trio
+import trustme
+
+from rsocket_trio import Payload, Responder, serve
+from rsocket_trio.cli import conformance
+from rsocket_trio.cli.main import main
+from rsocket_trio.conformance import catalogue
+from rsocket_trio.conformance.catalogue import Case, chosen
+from tests.blocks import blocks, page
+from tests.cli.commands import Result, started
+from tests.conformance.peers import responder as good_responder
+
+ALL = chosen("rsocket/1.0", role="server")
+SPARE = "served-a-request-with-spare-flags"
+"""A case of level MUST that a server fails whose echo is wrong."""
+FIELDS = "served-a-second-setup-of-another-version"
+"""A case that needs nothing of the server."""
+SPARE_TOLD = f"""\
+fail: {SPARE}: a request with spare flags
+  RS10-UNX-08 (MUST): unnamed flag bits are skipped
+  at the step: <= 1 "x"
+  00 00 00 01 28 60 78 21 came, expected 00 00 00 01 28 60 78
+"""
+NOTHING_ELSE = ("--without", "count", "--without", "talk", "--without", "silent")
+"""What the wrong server does not have."""
+Command = Callable[..., Result]
+
+
+@pytest.fixture
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Runs the command in this process."""
+
+    def run(*arguments: object) -> Result:
+        monkeypatch.setattr(sys, "argv", ["rsocket-trio", "conformance", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capfd.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Result(ended.value.code, said.out, said.err)
+
+    return run
+
+
+@contextmanager
+def in_a_thread(work: Callable[..., Any]) -> Iterator[str]:
+    """Run a server in a thread of its own, as the command has the main one; where it listens.
+
+    ``work`` takes ``task_status`` and reports its URI.
+    """
+    token: list[tuple[trio.lowlevel.TrioToken, trio.CancelScope]] = []
+    uris: list[str] = []
+    ready = threading.Event()
+
+    async def run() -> None:
+        async with trio.open_nursery() as nursery:
+            uris.append(await nursery.start(work))
+            token.append((trio.lowlevel.current_trio_token(), nursery.cancel_scope))
+            ready.set()
+
+    thread = threading.Thread(target=trio.run, args=(run,))
+    thread.start()
+    try:
+        assert ready.wait(10)
+        yield uris[0]
+    finally:
+        with suppress(trio.RunFinishedError):
+            trio.from_thread.run_sync(token[0][1].cancel, trio_token=token[0][0])
+        thread.join(10)
+
+
+def serving(responder: Responder, uri: str = "tcp://127.0.0.1:0", **options: Any) -> Callable[..., Any]:
+    async def work(*, task_status: trio.TaskStatus[str]) -> None:
+        async with trio.open_nursery() as nursery:
+            [bound] = await nursery.start(partial(serve, responder, uri, grace=0, **options))
+            task_status.started(bound)
+
+    return work
+
+
+def wrong_responder() -> Responder:
+    """One whose echo is not what came, and that has nothing else."""
+    responder = Responder()
+
+    @responder.request_response
+    def shout(request: Payload) -> bytes:
+        return request.data + b"!"
+
+    return responder
+
+
+def accepting(handle: Callable[[trio.SocketStream], Any]) -> Callable[..., Any]:
+    """A server of bytes; it ends with its first connection that says so by ``False``."""
+
+    async def work(*, task_status: trio.TaskStatus[str]) -> None:
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        task_status.started(f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}")
+        async with trio.open_nursery() as nursery:
+
+            async def one(stream: trio.SocketStream) -> None:
+                async with stream:
+                    if await handle(stream) is False:
+                        nursery.cancel_scope.cancel()
+
+            nursery.start_soon(partial(trio.serve_listeners, one, [listener]))
+        await listener.aclose()
+
+    return work
+
+
+@pytest.fixture
+def good() -> Iterator[str]:
+    """The URI of a server that passes every case."""
+    with in_a_thread(serving(good_responder(), dialects=["rsocket/1.0"])) as uri:
+        yield uri
+
+
+@pytest.fixture
+def wrong() -> Iterator[str]:
+    """The URI of one whose echo is wrong."""
+    with in_a_thread(serving(wrong_responder())) as uri:
+        yield uri
+
+
+@pytest.fixture(scope="module")
+def nobody() -> str:
+    """The URI of a port where nothing listens."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{held.getsockname()[1]}"
+
+
+# Results
+
+
+def test_a_good_server_gives_the_table_and_0(command: Command, good: str) -> None:
+    done = command(good)
+
+    assert (done.code, done.stderr) == (0, "")
+    head, *rows, last = done.stdout.splitlines()
+    assert head.split() == ["pass", "allowed", "deviation", "fail", "not", "applicable"]
+    assert last.split() == ["all", str(len(ALL)), "0", "0", "0"]
+    assert {row.split()[0] for row in rows} == {case.clauses[0].rpartition("-")[0] for case in ALL}
+
+
+def test_a_wrong_server_gives_the_clause_and_the_bytes_and_1(command: Command, wrong: str) -> None:
+    done = command(wrong, "--clause", SPARE, "--clause", FIELDS)
+
+    assert (done.code, done.stderr) == (1, "1 of 2 cases failed\n")
+    assert done.stdout.startswith(SPARE_TOLD)
+    assert "\n  sent     00 00 00 01 10 7f 78\n  received 00 00 00 01 28 60 78 21\n" in done.stdout
+    assert done.stdout.splitlines()[-1].split() == ["all", "1", "0", "1", "0"]
+
+
+def test_interactions_that_are_missing_make_no_failures(command: Command, wrong: str) -> None:
+    done = command(wrong, "--clause", SPARE, "--clause", FIELDS, "--without", "echo", "--without", "talk")
+
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].split() == ["all", "1", "0", "0", "1"]
+
+
+def test_cases_that_run_one_by_one_give_the_same(command: Command, wrong: str) -> None:
+    done = command(wrong, "--clause", "RS10-UNX-08", "--at-once", 1)
+
+    assert done.stdout.startswith(SPARE_TOLD)
+
+
+def test_a_server_is_tested_over_tls(command: Command, tmp_path: Path) -> None:
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority = trustme.CA()
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with in_a_thread(serving(good_responder(), "wss://127.0.0.1:0", ssl_context=server)) as uri:
+        trusted = command(uri, "--clause", FIELDS, "--trust-cert", tmp_path / "ca.pem", "-H", "X-One: 1")
+        untrusted = command(uri, "--clause", FIELDS)
+        plain = command(uri.replace("wss", "ws"), "--clause", FIELDS)
+
+    assert (trusted.code, trusted.stderr) == (0, "")
+    assert (untrusted.code, untrusted.stdout) == (3, "")
+    assert "certificate verify failed" in untrusted.stderr
+    assert (plain.code, plain.stderr) == (3, f"rsocket-trio: {uri.replace('wss', 'ws')}: the server speaks TLS\n")
+
+
+# Choosing
+
+
+def test_list_names_the_cases(command: Command) -> None:
+    done = command("--list")
+    lines = done.stdout.splitlines()
+
+    assert (done.code, done.stderr, len(lines)) == (0, "", len(chosen("rsocket/1.0", role="server", heavy=True)))
+    assert f"{SPARE}  MUST  a request with spare flags" in lines
+
+
+def test_list_takes_clauses_and_dialects(command: Command) -> None:
+    ten, two = command("--list", "--clause", "RS10-MD-*"), command("--list", "--dialect", "0.2", "--clause", "RS02-*")
+
+    assert 0 < len(ten.stdout.splitlines()) < len(ALL)
+    assert (two.code, two.stderr) == (0, "")
+    for case in chosen("rsocket/1.0", role="server", patterns=("RS10-MD-*",)):
+        assert any(clause.startswith("RS10-MD-") for clause in case.clauses)
+
+
+def test_explain_shows_the_steps_and_the_clauses(command: Command) -> None:
+    done = command("--explain", SPARE)
+
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout == (
+        f"{SPARE}: a request with spare flags\n"
+        "rsocket/1.0, server, MUST\n"
+        "RS10-UNX-08 (MUST, Unexpected 8): unnamed flag bits are skipped\n"
+        "needs: echo\n"
+        "  > setup\n"
+        "  > hex 00000001 107f 78\n"
+        '  <= 1 "x"\n'
+        "  alive\n"
+    )
+
+
+@pytest.fixture
+def heavy_case(monkeypatch: pytest.MonkeyPatch) -> Case:
+    """One case, made heavy for this test."""
+    chapter = catalogue.chapters()["rsocket/1.0"]
+    cases = tuple(attrs.evolve(case, heavy=case.heavy or case.id == FIELDS) for case in chapter.cases)
+    monkeypatch.setitem(catalogue.chapters(), "rsocket/1.0", attrs.evolve(chapter, cases=cases))
+    return next(case for case in cases if case.id == FIELDS)
+
+
+def test_heavy_cases_run_when_they_are_asked_for(command: Command, good: str, heavy_case: Case) -> None:
+    clause = heavy_case.clauses[0]
+    few, more = command(good, "--clause", clause), command(good, "--clause", clause, "--heavy")
+    by_name = command(good, "--clause", heavy_case.id)
+
+    counts = [int(done.stdout.splitlines()[-1].split()[1]) for done in (few, more, by_name)]
+    assert counts[1] == counts[0] + 1
+    assert counts[2] == 1
+
+
+def test_only_heavy_cases_without_heavy_is_said(command: Command, good: str, heavy_case: Case) -> None:
+    done = command(good, "--clause", heavy_case.id[:-1] + "?")
+
+    assert (done.code, done.stdout) == (2, "")
+    assert "runs without --heavy" in done.stderr
+
+
+# Reports
+
+
+def test_json_tells_every_case(command: Command, wrong: str, tmp_path: Path) -> None:
+    done = command(wrong, "--clause", SPARE, "--clause", FIELDS, "--report", tmp_path / "x.json")
+    report = json.loads((tmp_path / "x.json").read_text())
+
+    assert done.code == 1
+    assert (report["target"], report["dialect"], report["role"]) == (wrong, "rsocket/1.0", "server")
+    assert report["counts"] == {"pass": 1, "allowed deviation": 0, "fail": 1, "not applicable": 0}
+    found = {case["id"]: case for case in report["cases"]}
+    assert found[FIELDS]["outcome"] == "pass"
+    assert found[SPARE]["clauses"] == ["RS10-UNX-08"]
+    assert found[SPARE]["wire"][-2:] == ["> 00 00 00 01 10 7f 78", "< 00 00 00 01 28 60 78 21"]
+
+
+def test_junit_tells_failures_and_what_was_skipped(command: Command, wrong: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.xml"
+    done = command(wrong, "--clause", "RS10-UNX-08", *NOTHING_ELSE, "--report", path)
+    suite = ET.parse(path).getroot()
+
+    assert done.code == 1
+    assert (suite.tag, suite.get("failures")) == ("testsuite", "1")
+    cases = suite.findall("testcase")
+    assert suite.get("tests") == str(len(cases))
+    assert suite.get("skipped") == str(len(suite.findall("testcase/skipped")))
+    assert int(suite.get("skipped", "0")) > 0
+    [failed] = [case for case in cases if case.find("failure") is not None]
+    assert (failed.get("classname"), failed.get("name")) == ("RS10-UNX", SPARE)
+    assert SPARE_TOLD in failed.findtext("failure", "")
+
+
+def test_html_is_one_whole_page_that_names_the_failure(command: Command, wrong: str, tmp_path: Path) -> None:
+    command(wrong, "--clause", SPARE, "--clause", FIELDS, "--report", tmp_path / "x.html")
+    text = (tmp_path / "x.html").read_text()
+    seen = Page()
+    seen.feed(text)
+    seen.close()
+
+    assert seen.open == []
+    assert seen.sections == [SPARE]
+    assert "http" not in text.replace(wrong, "")
+    assert "00 00 00 01 28 60 78 21" in text
+    assert "unnamed flag bits are skipped" in text
+
+
+class Page(html.parser.HTMLParser):
+    """Holds elements that are open; one that is closed must be the last of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.sections: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "section":
+            self.sections.append(str(dict(attrs)["id"]))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_several_reports_are_written_at_once(command: Command, good: str, tmp_path: Path) -> None:
+    paths = [tmp_path / f"x{ending}" for ending in (".html", ".json", ".xml")]
+    done = command(good, "--clause", FIELDS, *[word for path in paths for word in ("--report", path)])
+
+    assert done.code == 0
+    assert all(path.stat().st_size for path in paths)
+    assert "Every case that applies passed." in paths[0].read_text()
+
+
+def test_failures_of_the_baseline_do_not_count(command: Command, good: str, wrong: str, tmp_path: Path) -> None:
+    command(wrong, "--clause", SPARE, "--report", tmp_path / "old.json")
+    command(good, "--clause", SPARE, "--report", tmp_path / "clean.json")
+
+    known = command(wrong, "--clause", SPARE, "--baseline", tmp_path / "old.json")
+    new = command(wrong, "--clause", SPARE, "--baseline", tmp_path / "clean.json")
+
+    assert (known.code, known.stderr) == (0, "")
+    assert known.stdout.startswith(SPARE_TOLD)
+    assert new.code == 1
+
+
+def test_a_new_failure_counts_beside_old_ones(command: Command, wrong: str, tmp_path: Path) -> None:
+    command(wrong, "--clause", SPARE, "--report", tmp_path / "old.json")
+    done = command(wrong, "--clause", SPARE, "--clause", "halfway-*", "--baseline", tmp_path / "old.json")
+
+    assert done.code == 1
+    assert done.stderr.endswith(" cases failed that did not in the baseline\n")
+    assert done.stdout.splitlines()[-1].split()[3] == str(int(done.stderr.split()[0]) + 1)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "the URI of the server is missing"),
+        (["nonsense"], "nonsense"),
+        (["http://127.0.0.1:1"], "http"),
+        (["tcp://127.0.0.1:port"], "port"),
+        (["tcp://h:1", "--dialect", "3"], "the known ones are"),
+        (["tcp://h:1", "--clause", "RS10-SID-0?", "--clause", "nothing"], "no case or clause of rsocket/1.0"),
+        (["--explain", "nothing"], "no case or clause of rsocket/1.0 for a server fits 'nothing': --list names them"),
+        (["tcp://h:1", "--without", "sleep"], "'sleep' is not one of 'echo', 'count', 'talk', 'silent'"),
+        (["tcp://h:1", "--patience", "0"], "0"),
+        (["tcp://h:1", "--at-once", "0"], "0"),
+        (["tcp://h:1", "--report", "x.txt"], "x.txt: the ending says what to write: .html, .json, .xml"),
+        (["tcp://h:1", "--report", "missing/x.json"], "missing/x.json: there is no folder missing"),
+        (["tcp://h:1", "--report", "sealed.json"], "sealed.json: it can't be written"),
+        (["tcp://h:1", "--report", "folder.json"], "folder.json"),
+        (["tcp://h:1", "--baseline", "missing.json"], "missing.json"),
+        (["tcp://h:1", "--baseline", "nonsense.json"], "nonsense.json: not the JSON report of a run"),
+        (["tcp://h:1", "--baseline", "other.json"], "other.json: not the JSON report of a run"),
+        (["tcp://h:1", "--baseline", "old.json"], "old.json: the report of a run of reactivesocket/0.2, not of"),
+        (["tls://h:1", "--trust-cert", "nonsense.json"], "cannot use certificates of nonsense.json"),
+        (["tcp://127.0.0.1:1", "-H", "X: 1"], "only ws and wss have a handshake that carries headers"),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_2(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    check = os.access
+    sealed = {Path("sealed.json")}  # root may write everything
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode == os.W_OK and path in sealed) and check(path, mode))
+    (tmp_path / "sealed.json").write_text("")
+    (tmp_path / "folder.json").mkdir()
+    (tmp_path / "nonsense.json").write_bytes(b"\xff{")
+    (tmp_path / "other.json").write_text('{"cases": 7}')
+    (tmp_path / "old.json").write_text('{"dialect": "reactivesocket/0.2", "cases": []}')
+    done = command(*arguments)
+
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert said in done.stderr
+
+
+def test_a_report_that_does_not_fit_on_the_disk_is_said(command: Command, good: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").symlink_to("/dev/full")
+    done = command(good, "--clause", FIELDS, "--report", tmp_path / "x.json")
+
+    assert (done.code, done.stderr) == (1, f"rsocket-trio: {tmp_path / 'x.json'}: No space left on device\n")
+    assert done.stdout.splitlines()[-1].split()[:2] == ["all", "1"]
+
+
+def test_a_server_that_is_not_there_is_3(command: Command, nobody: str) -> None:
+    done = command(nobody)
+
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert done.stderr.startswith(f"ConnectionLost: {nobody}: ")
+
+
+def test_a_server_that_speaks_tls_is_named(command: Command) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert("127.0.0.1").configure_cert(context)
+    with in_a_thread(serving(good_responder(), "tls://127.0.0.1:0", ssl_context=context)) as uri:
+        plain = uri.replace("tls", "tcp")
+        done = command(plain)
+
+    assert (done.code, done.stdout, done.stderr) == (3, "", f"rsocket-trio: {plain}: the server speaks TLS\n")
+
+
+@pytest.mark.parametrize("other", ["reactivesocket/0.0", "reactivesocket/0.2"])
+def test_a_server_that_speaks_another_dialect_is_named(command: Command, other: str) -> None:
+    with in_a_thread(serving(good_responder(), dialects=[other])) as uri:
+        done = command(uri, "--patience", 2)
+
+    assert (done.code, done.stdout) == (3, "")
+    assert done.stderr == f"rsocket-trio: {uri}: the server speaks {other}, not rsocket/1.0\n"
+
+
+async def greet(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"220 mail.example.org\r\n")
+    async for _ in stream:
+        pass
+
+
+async def say_nothing(stream: trio.SocketStream) -> None:
+    async for _ in stream:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("handle", "said"),
+    [(greet, "it said 32 32 30 20 6d 61 69 6c 2e"), (say_nothing, "and said nothing")],
+    ids=["nonsense", "silence"],
+)
+def test_a_server_of_something_else_is_told_in_time(command: Command, handle: Any, said: str) -> None:
+    with in_a_thread(accepting(handle)) as uri:
+        done = command(uri, "--patience", 0.3)
+
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert f"{uri}: the server took no SETUP of rsocket/1.0" in done.stderr
+    assert said in done.stderr
+
+
+def test_a_handshake_that_is_never_answered_ends(command: Command) -> None:
+    with in_a_thread(accepting(say_nothing)) as uri:
+        done = command(uri.replace("tcp", "ws"), "--patience", 0.3)
+
+    assert (done.code, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert "the connection was not there after 0.3 s" in done.stderr
+
+
+def keepalive_answers(count: int, *, then: Callable[[trio.SocketStream], Any]) -> Callable[[trio.SocketStream], Any]:
+    """Answer the check of so many connections as a server should, and do something else on the later ones."""
+    seen = iter(range(count))
+
+    async def handle(stream: trio.SocketStream) -> Any:
+        if next(seen, None) is None:
+            return await then(stream)
+        received = b""
+        while not received.endswith(b"?"):
+            received += await stream.receive_some()
+        await stream.send_all(bytes.fromhex("00000f 00000000 0c00 0000000000000000") + b"?")
+        return None
+
+    return handle
+
+
+async def die(stream: trio.SocketStream) -> bool:
+    return False
+
+
+def test_a_server_that_dies_amid_the_run_fails_its_cases(command: Command) -> None:
+    with in_a_thread(accepting(keepalive_answers(1, then=die))) as uri:
+        done = command(uri, "--clause", "RS10-UNX-*", "--at-once", 1, "--patience", 1)
+
+    total = len(chosen("rsocket/1.0", role="server", patterns=("RS10-UNX-*",)))
+    assert done.code == 1
+    assert done.stderr.startswith(f"{total} of {total} cases failed; for {total - 1} of them the server can't be rea")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_server_that_hangs_amid_the_run_fails_its_cases(command: Command) -> None:
+    with in_a_thread(accepting(keepalive_answers(1, then=say_nothing))) as uri:
+        done = command(uri, "--clause", FIELDS, "--patience", 0.3)
+
+    assert (done.code, done.stderr) == (1, "1 of 1 cases failed\n")
+    assert "nothing came in 0.3 s" in done.stdout
+
+
+async def test_ctrl_c_ends_it_with_130() -> None:
+    async with trio.open_nursery() as nursery:
+        reached = trio.Event()
+
+        async def hang(stream: trio.SocketStream) -> None:
+            reached.set()
+            await say_nothing(stream)
+
+        uri = await nursery.start(accepting(keepalive_answers(1, then=hang)))
+        async with started("conformance", uri, "--patience", "60") as command:
+            await reached.wait()
+            command.process.send_signal(signal.SIGINT)
+            assert await command.end() == (130, "")
+        nursery.cancel_scope.cancel()
+
+
+# The page
+
+
+def test_the_commands_of_the_page_work(
+    command: Command, good: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = 0
+    for block in blocks(page("docs/howto/conformance.md")):
+        if block.language != "console":
+            continue
+        typed, _, shown = block.text.partition("\n")
+        words = typed.removeprefix("$ rsocket-trio conformance ").split()
+        fails = shown.endswith(" failed\n")
+        done = command(*[{"tcp://127.0.0.1:7878": wrong if fails else good}.get(word, word) for word in words])
+        assert done.code == int(fails), typed
+        if shown:
+            assert done.stdout + done.stderr == shown, typed
+        ran += 1
+    assert ran >= 5
+
+
+def test_the_page_names_what_a_server_needs_and_every_option() -> None:
+    text = page("docs/howto/conformance.md")
+
+    assert all(f"`{name}`" in text for name in catalogue.NEEDS)
+    named = {option for parameter in conformance.command.params for option in parameter.opts if option[:2] == "--"}
+    shared = {"--trust-cert", "--allow-untrusted", "--cert", "--key", "--header"}
+    assert {option for option in named - shared if option not in text} == set()

@@ -1,0 +1,99 @@
+"""The conformance cases of RSocket 1.0 against foreign servers: each failure is known, and has its reason here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from rsocket_trio.conformance.catalogue import NEEDS, chosen, fits
+from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.report import told
+from rsocket_trio.conformance.run import Target, check_server, dial_to, run
+from tests.interop.peers import FOLDER, KINDS, ROOT, START_TIMEOUT, Kind
+
+EXAMPLES = ROOT / "examples" / "conformance"
+COMMANDS: dict[Kind, list[str]] = {
+    "py": [sys.executable, str(EXAMPLES / "rsocket_py_server.py"), "0"],
+    "js": ["node", str(EXAMPLES / "rsocket_js_server.js"), "0"],
+}
+KNOWN: dict[Kind, dict[str, tuple[str, ...]]] = {
+    "py": {
+        "Frames before the SETUP are served or skipped, and not refused.": ("RS10-CON-02",),
+        "A refused SETUP or RESUME is answered with its ERROR, and the connection stays open.": (
+            "first-setup-with-a-resume-token",
+            "first-setup-with-an-empty-resume-token",
+            "RS10-RSM-17",
+        ),
+        "Metadata that is announced longer than its frame is cut to the bytes that are there.": ("RS10-MD-02",),
+        "A request on an id in use is answered with REJECTED, or ends the request that waits for fragments.": (
+            "RS10-UNX-09",
+        ),
+    },
+    "js": {
+        "A first METADATA_PUSH or EXT is dropped without an answer.": (
+            "first-a-first-metadata-push",
+            "first-a-first-ext",
+        ),
+        "A frame of an unknown type closes the connection, with the ignore flag too.": ("RS10-IGN-02",),
+        "Metadata that is announced longer than its frame is cut to the bytes that are there.": ("RS10-MD-02",),
+        "A second SETUP, and stream frames or a RESUME_OK on stream 0, end the connection.": (
+            "RS10-UNX-14",
+            "served-resume-ok",
+            "ticking-cancel-on-stream-0",
+            "ticking-payload-on-stream-0",
+            "ticking-request-n-on-stream-0",
+        ),
+        "Each ERROR on stream 0 ends the connection.": ("RS10-UNX-15",),
+        "METADATA_PUSH is not implemented: it ends the connection.": ("ticking-metadata-push-on-a-stream",),
+        "A frame that a stream does not expect ends the stream with CANCELED.": (
+            "ticking-an-item-of-the-requester-of-a-stream",
+            "ticking-complete-of-the-requester-of-a-stream",
+            "waiting-an-item-of-the-requester-of-a-request",
+            "waiting-credit-for-a-request-response",
+        ),
+    },
+}
+"""Why a server fails cases, and the cases, by id or clause."""
+
+
+@asynccontextmanager
+async def foreign_server(kind: Kind) -> AsyncIterator[str]:
+    """Run the example server of this kind; where it listens."""
+    process = await trio.lowlevel.open_process(
+        COMMANDS[kind],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"NODE_PATH": str(FOLDER / "node_modules")},
+    )
+    assert process.stdout is not None
+    try:
+        line = b""
+        with trio.fail_after(START_TIMEOUT):
+            while not line.endswith(b"\n"):
+                line += await process.stdout.receive_some()
+        yield line.decode().split()[1]
+        assert process.poll() is None, f"the {kind} server ended"
+    finally:
+        process.kill()
+        with trio.CancelScope(shield=True):
+            await process.wait()
+            await process.stdout.aclose()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_foreign_server_fails_only_what_is_known(kind: Kind) -> None:
+    async with foreign_server(kind) as uri:
+        target = Target(dial_to(uri), frozenset(NEEDS))
+        await check_server(target, "rsocket/1.0")
+        results = await run(chosen("rsocket/1.0", role="server"), target)
+
+    failed = [result for result in results if result.outcome is Outcome.FAIL]
+    known = [pattern for patterns in KNOWN[kind].values() for pattern in patterns]
+    assert ["\n".join(told(result)) for result in failed if not fits(result.case, tuple(known))] == []
+    assert [pattern for pattern in known if not any(fits(result.case, (pattern,)) for result in failed)] == []
