@@ -27,7 +27,7 @@ from rsocket_trio.cli import conformance
 from rsocket_trio.cli.main import main
 from rsocket_trio.conformance import catalogue
 from rsocket_trio.conformance.catalogue import Case, chosen
-from tests.blocks import blocks, page
+from tests.blocks import ROOT, blocks, page
 from tests.cli.commands import Result, started
 from tests.conformance.peers import responder as good_responder
 
@@ -383,6 +383,7 @@ def test_a_new_failure_counts_beside_old_ones(command: Command, wrong: str, tmp_
         (["tcp://h:1", "--baseline", "other.json"], "other.json: not the JSON report of a run"),
         (["tcp://h:1", "--baseline", "old.json"], "old.json: the report of a run of reactivesocket/0.2, not of"),
         (["tls://h:1", "--trust-cert", "nonsense.json"], "cannot use certificates of nonsense.json"),
+        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--allow-untrusted"], "are for --role server"),
         (["tcp://127.0.0.1:1", "-H", "X: 1"], "only ws and wss have a handshake that carries headers"),
     ],
 )
@@ -532,6 +533,9 @@ def test_the_commands_of_the_page_work(
     command: Command, good: str, wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "client.py").write_text(
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.conformance.peers import main; main()"
+    )
     ran = 0
     for block in blocks(page("docs/howto/conformance.md")):
         if block.language != "console":
@@ -539,7 +543,8 @@ def test_the_commands_of_the_page_work(
         typed, _, shown = block.text.partition("\n")
         words = typed.removeprefix("$ rsocket-trio conformance ").split()
         fails = shown.endswith(" failed\n")
-        done = command(*[{"tcp://127.0.0.1:7878": wrong if fails else good}.get(word, word) for word in words])
+        here = {"tcp://127.0.0.1:7878": wrong if fails else good, "python": sys.executable}
+        done = command(*[here.get(word, word) for word in words])
         assert done.code == int(fails), typed
         if shown:
             assert done.stdout + done.stderr == shown, typed
@@ -550,7 +555,7 @@ def test_the_commands_of_the_page_work(
 def test_the_page_names_what_a_server_needs_and_every_option() -> None:
     text = page("docs/howto/conformance.md")
 
-    assert all(f"`{name}`" in text for name in catalogue.NEEDS)
+    assert all(f"| `{name}` |" in text for name in (*catalogue.NEEDS, *catalogue.ASKS))
     named = {option for parameter in conformance.command.params for option in parameter.opts if option[:2] == "--"}
     shared = {"--trust-cert", "--allow-untrusted", "--cert", "--key", "--header"}
     assert {option for option in named - shared if option not in text} == set()

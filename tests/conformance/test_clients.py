@@ -64,7 +64,7 @@ async def test_a_client_that_falls_silent_fails_its_case_and_the_bytes_are_shown
         "import os, socket, sys\n"
         "host, port = os.environ['RSOCKET_URI'].removeprefix('tcp://').split(':')\n"
         "peer = socket.create_connection((host, int(port)))\n"
-        "peer.sendall(bytes.fromhex('000010 00000000 0400 0001 0000 00004e20 00015f90 0000'.replace(' ', ''))[:-2])\n"
+        "peer.sendall(bytes.fromhex('000014 00000000 0400 0001 0000 00004e20 00015f90 0000'.replace(' ', ''))[:-2])\n"
         "peer.sendall(b'\\0\\0')\n"
         "sys.stdin.read() or peer.recv(99999) and peer.recv(1)\n"
     )

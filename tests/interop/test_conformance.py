@@ -26,9 +26,25 @@ KNOWN: dict[Kind, dict[str, tuple[str, ...]]] = {
     "py": {
         "Frames before the SETUP are served or skipped, and not refused.": ("RS10-CON-02",),
         "A refused SETUP or RESUME is answered with its ERROR, and the connection stays open.": (
-            "first-setup-with-a-resume-token",
+            "RS10-SETUP-07",
             "first-setup-with-an-empty-resume-token",
             "RS10-RSM-17",
+            "setup-refused-with-requests-behind-it",
+        ),
+        "An item without content is sent without NEXT, which makes it no item.": (
+            "request-without-data",
+            "requests-in-one-write",
+            "channel-with-empty-items",
+            "channel-completed-as-it-opens-without-data",
+        ),
+        "An ERROR of a stream whose code is not in the library's table is dropped.": (
+            "channel-failed-with-code-0x301",
+            "channel-failed-with-code-0xfffffffe",
+            "channel-failed-with-code-0x0",
+        ),
+        "A COMPLETE next to FOLLOWS, or on the last fragment of a request, is lost.": (
+            "fragments-that-complete-a-channel",
+            "item-with-follows-and-complete",
         ),
         "Metadata that is announced longer than its frame is cut to the bytes that are there.": ("RS10-MD-02",),
         "A request on an id in use is answered with REJECTED, or ends the request that waits for fragments.": (
@@ -40,7 +56,10 @@ KNOWN: dict[Kind, dict[str, tuple[str, ...]]] = {
             "first-a-first-metadata-push",
             "first-a-first-ext",
         ),
-        "A frame of an unknown type closes the connection, with the ignore flag too.": ("RS10-IGN-02",),
+        "A frame of an unknown type closes the connection, with the ignore flag too.": (
+            "RS10-IGN-02",
+            "extensions-that-are-ignorable",
+        ),
         "Metadata that is announced longer than its frame is cut to the bytes that are there.": ("RS10-MD-02",),
         "A second SETUP, and stream frames or a RESUME_OK on stream 0, end the connection.": (
             "RS10-UNX-14",
@@ -49,8 +68,23 @@ KNOWN: dict[Kind, dict[str, tuple[str, ...]]] = {
             "ticking-payload-on-stream-0",
             "ticking-request-n-on-stream-0",
         ),
-        "Each ERROR on stream 0 ends the connection.": ("RS10-UNX-15",),
-        "METADATA_PUSH is not implemented: it ends the connection.": ("ticking-metadata-push-on-a-stream",),
+        "Each ERROR on stream 0 ends the connection at once.": (
+            "RS10-UNX-15",
+            "connection-close-with-a-stream-open",
+            "connection-close-with-a-channel-open",
+        ),
+        "METADATA_PUSH is not implemented: it ends the connection.": (
+            "ticking-metadata-push-on-a-stream",
+            "metadata-push-amid-fragments",
+            "RS10-MP-01",
+        ),
+        "A SETUP or RESUME that is not whole in the first read is never answered.": (
+            "setup-byte-by-byte",
+            "setup-with-a-long-resume-token",
+            "setup-of-32-kib-with-a-long-resume-token",
+            "resume-with-a-long-token",
+        ),
+        "A payload whose COMPLETE stands next to FOLLOWS is lost.": ("item-with-follows-and-complete",),
         "A frame that a stream does not expect ends the stream with CANCELED.": (
             "ticking-an-item-of-the-requester-of-a-stream",
             "ticking-complete-of-the-requester-of-a-stream",
