@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -498,8 +499,11 @@ def test_a_server_that_dies_amid_the_run_fails_its_cases(command: Command) -> No
 
     total = len(chosen("rsocket/1.0", role="server", patterns=("RS10-UNX-*",)))
     assert done.code == 1
-    assert done.stderr.startswith(f"{total} of {total} cases failed; for {total - 1} of them the server can't be rea")
-    assert done.stderr.count("\n") == 1
+    told = re.fullmatch(
+        rf"{total} of {total} cases failed; for (\d+) of them the server can't be reached any more\n", done.stderr
+    )
+    assert told is not None
+    assert 0 < int(told[1]) < total  # a connection or two may still be accepted as it dies
 
 
 def test_a_server_that_hangs_amid_the_run_fails_its_cases(command: Command) -> None:
