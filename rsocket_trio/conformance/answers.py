@@ -31,7 +31,7 @@ WITH_METADATA: Final = 3
 """Arguments of an answer with metadata: stream id, metadata, data."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class Answer:
     """An answer that is expected, and how much of it has come."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from itertools import count
 
@@ -29,6 +30,8 @@ PROBES = 0x7F00
 even as those of the tester's side are."""
 AT_A_TIME = 500
 """Frames that are sent before what they lead to is read, so that neither side waits for the other."""
+NAMED = 3
+"""Answers that a message names of those that are expected."""
 DRIP = 0.001
 """Seconds between two bytes that are sent one at a time."""
 OVERRUN_LIMIT = 10_000
@@ -150,14 +153,15 @@ class Player:
         """Take these answers, whose frames may mix."""
         answers = [Answer.parse(self._notation.templates, arguments_in(one)) for one in wanted]
         while answers:
-            expected = " or ".join(str(answer.pattern) for answer in answers)
             try:
                 frame = await self._next()
             except Ended as ended:
-                raise Failure(f"{ended}, expected {expected}") from None
-            if not any(answer.take(frame) for answer in answers):
-                raise Failure(f"{shown(frame)} came, expected {expected}")
-            answers = [answer for answer in answers if not answer.is_over]
+                raise Failure(f"{ended}, expected {_first_of(answers)}") from None
+            taken = next((answer for answer in answers if answer.take(frame)), None)
+            if taken is None:
+                raise Failure(f"{shown(frame)} came, expected {_first_of(answers)}")
+            if taken.is_over:
+                answers.remove(taken)
 
     async def _each(self, rest: str) -> None:
         """Send a frame for each id, and take what comes back for them, in any order."""
@@ -301,6 +305,11 @@ class Player:
             raise NotApplicable(f"the peer granted {granted} items, which is as good as all")
         item = self._notation.templates["channel_item"].fill([stream_id, b"x"]).value
         await self._end.send(*[item] * (granted + beyond))
+
+
+def _first_of(answers: Sequence[Answer]) -> str:
+    named = " or ".join(str(answer.pattern) for answer in answers[:NAMED])
+    return f"{named} or {len(answers) - NAMED} others" if len(answers) > NAMED else named
 
 
 async def play(case: Case, notation: Notation, end: WireEnd, patience: float) -> Result:

@@ -24,6 +24,8 @@ from tests.conformance.peers import responder, starting
 CASES = [case for chapter in chapters().values() for case in chapter.cases]
 PATIENCE = 60.0
 """Seconds that a healthy server never takes, on a machine that is busy with other things."""
+AT_ONCE = 64
+"""Connections at a time: most cases wait for silence."""
 
 
 def marked(case: Case) -> object:
@@ -51,7 +53,7 @@ async def served(uri: str, dialect: str) -> AsyncIterator[Target]:
         [bound] = await nursery.start(
             partial(serve, responder(), uri, dialects=[dialect], ssl_context=contexts()[0] if secure else None)
         )
-        yield Target(dial_to(bound, contexts()[1] if secure else None), frozenset(NEEDS), PATIENCE)
+        yield Target(dial_to(bound, contexts()[1] if secure else None), frozenset(NEEDS), PATIENCE, AT_ONCE)
         nursery.cancel_scope.cancel()
 
 

@@ -80,6 +80,7 @@ PASSED = {
 FAILED = {
     "an answer that is another": ('<= 1 "a"', ['last 1 "b"'], "expected 00 00 00 01 28 60 61"),
     "an answer on a third stream": ('<=~ 1 "a" ; 3 "b"', ['last 5 "a"'], "expected"),
+    "one of many answers": ('each 1 19 ask # "#" <= # "#"', ['last 1 "2"'], "28 60 35 or 7 others"),
     "one of two answers": ('<=~ 1 "a" ; 3 "b"', ['last 3 "b"'], "nothing came in 5 s"),
     "an item too few": ("counted 1 0 1", ['item 1 "0"'], "nothing came in 5 s"),
     "items out of order": ("counted 1 0 1", ['item 1 "1"', 'item 1 "0"'], "expected"),
