@@ -69,7 +69,7 @@ async function main() {
         last = item;
         if (isComplete) repeat(last);
       },
-      onComplete: () => repeat(last),
+      onComplete: () => last && repeat(last),
     });
   } else if (asks === "channel") {
     converse(socket);

@@ -9,6 +9,7 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -126,7 +127,9 @@ async def main() -> None:
             back = Back()
             client.request_channel(Payload(b"c"), back).initial_request_n(CREDIT).subscribe(back)
         if answer is not None:
-            await client.request_response(Payload((await answer).data))
+            # A request that fails is no reason to go.
+            with suppress(Exception):
+                await client.request_response(Payload((await answer).data))
         await asyncio.Event().wait()
 
 

@@ -63,7 +63,7 @@ async def ask(connection: Connection, asks: str) -> None:
             async for one in channel:
                 await channel.send(one)
     if last is not None:
-        await connection.request_response(last)
+        await connection.request_response(last.data)
 
 
 def starting(ssl_context: ssl.SSLContext | None = None) -> Start:
