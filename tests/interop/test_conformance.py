@@ -33,7 +33,6 @@ KNOWN: dict[Kind, dict[str, tuple[str, ...]]] = {
         ),
         "An item without content is sent without NEXT, which makes it no item.": (
             "request-without-data",
-            "requests-in-one-write",
             "channel-with-empty-items",
             "channel-completed-as-it-opens-without-data",
         ),
