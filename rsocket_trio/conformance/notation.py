@@ -209,5 +209,6 @@ class Notation:
         head = self.length_size
         if len(data) < head:
             return None, data
-        end = int.from_bytes(data[:head], "big") + head * (not self.length_counts_itself)
+        # A length that counts itself and is smaller than that is nonsense: an empty frame, so that reading goes on.
+        end = max(head, int.from_bytes(data[:head], "big") + head * (not self.length_counts_itself))
         return (data[head:end], data[end:]) if len(data) >= end else (None, data)

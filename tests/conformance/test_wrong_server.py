@@ -1,0 +1,121 @@
+"""The tester is honest about itself: it passes a right server, and catches each fault of a wrong one."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import trio
+import trio.testing
+
+from rsocket_trio.conformance.catalogue import Level
+from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.report import told
+from rsocket_trio.conformance.run import WrongServer, check_server, run
+from tests.conformance.findings import CASES, IDLE, SWITCHES, broken, played, read, serving
+from tests.conformance.wrong_server import Rule, Switch
+
+NAMED = {case.id: case for case in CASES}
+SAMPLE = 7
+"""Cases that are played against each fault to see that it leaves most of them passing."""
+PARTS = 4
+"""Tests among which the faults are shared."""
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    return trio.testing.MockClock(autojump_threshold=IDLE)
+
+
+async def test_a_server_without_faults_passes_every_case(clock: trio.testing.MockClock) -> None:
+    assert [told(result) for result in await played(None, CASES) if result.outcome is not Outcome.PASS] == []
+
+
+@pytest.mark.parametrize("switch", Switch, ids=str)
+async def test_each_fault_is_caught_by_the_case_that_it_names(switch: Switch, clock: trio.testing.MockClock) -> None:
+    case = NAMED[switch.caught_by]
+    [result] = await played(switch, [case])
+
+    assert result.outcome is (Outcome.FAIL if case.level is Level.MUST and not switch.mild else Outcome.DEVIATION)
+
+
+def test_every_case_catches_a_fault_that_leaves_most_cases_passing() -> None:
+    # Give the server a fault for those that are named here, and have the file written: see ``findings``.
+    assert sorted(NAMED.keys() - read().keys()) == []
+
+
+def test_the_file_of_findings_names_cases_that_exist() -> None:
+    assert sorted(read().keys() - NAMED.keys()) == []
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_findings_are_as_the_file_says(part: int, clock: trio.testing.MockClock) -> None:
+    # Each case against its fault, and each fault against a sample of all cases, of which it has to leave most passing.
+    caught = read()
+    for switch in SWITCHES[part::PARTS]:
+        cases = [case for case in CASES if caught.get(case.id) is switch]
+        sample = CASES[len(switch.name) % 7 :: len(CASES) // SAMPLE] if cases else []
+
+        assert broken(await played(switch, cases)) == [case.id for case in cases], switch
+        if len(broken(await played(switch, sample))) * 2 > len(sample):  # it may be an unlucky one
+            assert len(broken(await played(switch, CASES))) * 2 < len(CASES), switch
+
+
+def test_every_rule_of_the_server_is_broken_by_a_switch() -> None:
+    assert len(Switch) >= 60
+    assert set(Rule) - {rule for switch in Switch for rule in switch.rules} == set()
+
+
+# A server that is worse than wrong
+
+
+@pytest.mark.parametrize("switch", [Switch.SAYS_NOTHING, Switch.CLOSES_AT_ONCE, Switch.TALKS_NONSENSE])
+async def test_a_server_that_speaks_nothing_known_is_told_apart(switch: Switch, clock: trio.testing.MockClock) -> None:
+    async with serving(switch) as target:
+        with pytest.raises(WrongServer, match="took no SETUP of"):
+            await check_server(target, "rsocket/1.0")
+
+
+@pytest.mark.parametrize(
+    "switch", [Switch.SAYS_NOTHING, Switch.CLOSES_AT_ONCE, Switch.TALKS_NONSENSE, Switch.GARBAGE, Switch.NO_KEEPALIVE]
+)
+async def test_a_server_that_is_silent_or_talks_nonsense_ends_its_cases_and_not_the_run(
+    switch: Switch, clock: trio.testing.MockClock
+) -> None:
+    some = CASES[::5]
+    results = await played(switch, some)
+
+    assert [result.case for result in results] == some
+    outcomes = Counter(result.outcome for result in results)
+    assert outcomes[Outcome.FAIL] > len(some) / 4, outcomes
+
+
+@pytest.mark.parametrize("switch", [Switch.DIES_AMID_A_FRAME, Switch.HANGS_AFTER_A_REQUEST, Switch.DIES_AT_A_STREAM])
+async def test_a_server_that_dies_or_hangs_ends_the_case_and_the_next_ones_are_played(
+    switch: Switch, clock: trio.testing.MockClock
+) -> None:
+    fine = NAMED["served-an-unknown-type-with-i"]
+    async with serving(switch, at_once=1) as target:
+        first, second = await run([NAMED[switch.caught_by], fine], target)
+
+    assert (first.outcome, second.outcome) == (Outcome.FAIL, Outcome.PASS)
+    assert first.why
+    assert first.step
+
+
+async def test_a_server_that_floods_the_tester_ends_its_cases() -> None:
+    async with serving(Switch.FLOODS, patience=0.2) as target:
+        with trio.fail_after(30):
+            [result] = await run([NAMED["served-an-unknown-type-with-i"]], target)
+
+    assert result.outcome is Outcome.FAIL
+    assert "came in 0.2 s" in result.why
+
+
+async def test_a_server_that_is_gone_fails_every_case(clock: trio.testing.MockClock) -> None:
+    async with serving(None) as target:
+        pass
+    results = await run(CASES[:3], target)
+
+    assert {result.outcome for result in results} == {Outcome.FAIL}
+    assert all("can't be reached any more" in result.why for result in results)
