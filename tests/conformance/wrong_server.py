@@ -162,7 +162,7 @@ class Rule(Enum):
     ERROR_PAST               = "ERROR is for a stream that is over", SKIP
     PAYLOAD_PAST             = "PAYLOAD is for a stream that is over", SKIP
     REQUEST_N_PAST           = "REQUEST_N is for a stream that is over", SKIP
-    CANCEL_MALFORMED         = "bytes stand behind CANCEL", SERVE
+    CANCEL_BYTES_BEHIND      = "bytes stand behind CANCEL", SERVE
     REQUEST_N_BYTES_BEHIND   = "bytes stand behind REQUEST_N", SERVE
     REQUEST_N_SPARE_FLAGS    = "REQUEST_N has flags without a meaning", SERVE
     REQUEST_N_RESERVED_BIT   = "the number of REQUEST_N has its reserved bit", SERVE
@@ -703,7 +703,7 @@ class Switch(Enum):
     CANCEL_OF_EXACTLY_6_BYTES = (
         "it ends for bytes behind CANCEL",
         "waiting-bytes-after-cancel",
-        {Rule.CANCEL_MALFORMED: END},
+        {Rule.CANCEL_BYTES_BEHIND: END},
     )
     REQUEST_N_OF_EXACTLY_10_BYTES = (
         "it ends for bytes behind REQUEST_N",
@@ -1749,7 +1749,7 @@ class Session:
     def _cancel(self, frame: Frame) -> None:
         stream = self._stream_of(frame, Rule.CANCEL_ON_0, Rule.CANCEL_PAST, Rule.CANCEL_UNKNOWN)
         if frame.body:
-            self._meet(Rule.CANCEL_MALFORMED)
+            self._meet(Rule.CANCEL_BYTES_BEHIND)
         if self._has(Switch.CANCEL_SKIPPED) or (self._has(Switch.FRAGMENTS_NOT_CANCELLED) and stream.joining):
             return
         if self._has(Switch.CANCEL_ENDS_CONNECTION) and stream.type == REQUEST_RESPONSE:
