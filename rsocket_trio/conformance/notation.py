@@ -204,11 +204,15 @@ class Notation:
         size = len(frame) + self.length_size * self.length_counts_itself
         return size.to_bytes(self.length_size, "big") + frame
 
-    def cut(self, data: bytes) -> tuple[bytes | None, bytes]:
-        """Return the first frame of a byte stream, if it is whole, and what stands behind it."""
-        head = self.length_size
-        if len(data) < head:
-            return None, data
-        # A length that counts itself and is smaller than that is nonsense: an empty frame, so that reading goes on.
-        end = max(head, int.from_bytes(data[:head], "big") + head * (not self.length_counts_itself))
-        return (data[head:end], data[end:]) if len(data) >= end else (None, data)
+    def cut(self, data: bytes) -> tuple[list[bytes], bytes]:
+        """Return the whole frames at the beginning of a byte stream, and what stands behind them."""
+        head, counted = self.length_size, self.length_size * (not self.length_counts_itself)
+        frames, at = [], 0
+        while len(data) >= at + head:
+            # A length that counts itself and is smaller than that is nonsense: an empty frame, so that reading goes on.
+            end = at + max(head, int.from_bytes(data[at : at + head], "big") + counted)
+            if len(data) < end:
+                break
+            frames.append(data[at + head : end])
+            at = end
+        return frames, data[at:]

@@ -72,7 +72,7 @@ class WireEnd:
 
     @property
     def rest(self) -> bytes:
-        """What came and is no whole frame yet."""
+        """Return the received bytes that are no whole frame yet."""
         return self._rest
 
     def _note(self, passed: Passed) -> None:
@@ -117,7 +117,7 @@ class WireEnd:
 
     def first_as(self, notation: Notation) -> bytes:
         """Return the first frame as this dialect cuts it, empty if it is not whole."""
-        return self.first if self._transport.is_message_based else notation.cut(self.first)[0] or b""
+        return self.first if self._transport.is_message_based else next(iter(notation.cut(self.first)[0]), b"")
 
     def push_back(self, frames: Sequence[bytes]) -> None:
         """Let frames that were received come once more, and forget what passed so far."""
@@ -140,11 +140,7 @@ class WireEnd:
             self._frames += chunks
             return
         self.first = self.first or b"".join(chunks)
-        self._rest += b"".join(chunks)
-        while True:
-            frame, self._rest = self._notation.cut(self._rest)
-            if frame is None:
-                break
-            self._frames.append(frame)
+        frames, self._rest = self._notation.cut(self._rest + b"".join(chunks))
+        self._frames += frames
         if len(self._rest) > LONGEST:
             raise Ended(self._rest[:64], f"{len(self._rest)} bytes came that are no whole frame")

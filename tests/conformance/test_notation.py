@@ -98,9 +98,9 @@ def test_a_length_may_count_itself(counts_itself: bool, data: str) -> None:
     notation = Notation("test", 2, counts_itself, 1, {})
     framed = bytes.fromhex(data)
     assert notation.with_length(b"abc") == framed
-    assert notation.cut(framed + b"rest") == (b"abc", b"rest")
-    assert notation.cut(framed[:-1]) == (None, framed[:-1])
-    assert notation.cut(framed[:1]) == (None, framed[:1])
+    assert notation.cut(framed * 2 + b"re") == ([b"abc", b"abc"], b"re")
+    assert notation.cut(framed[:-1]) == ([], framed[:-1])
+    assert notation.cut(framed[:1]) == ([], framed[:1])
 
 
 def test_a_step_for_each_id_has_ids_a_frame_and_what_comes_back() -> None:
