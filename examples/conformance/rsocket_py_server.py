@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from abc import abstractmethod
 from collections import deque
 from typing import Any
 
@@ -35,13 +36,13 @@ class Source(Publisher, Subscription):  # type: ignore[misc,unused-ignore]  # th
         self.scheduled = False
         self.sink: Any = None
 
+    @abstractmethod
     def is_over(self) -> bool:
         """Return whether no item is left, and none can come."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self) -> Payload | None:
         """Return the next item, or ``None`` if there is none yet."""
-        raise NotImplementedError
 
     def subscribe(self, subscriber: Subscriber) -> None:
         """Begin to send to this subscriber."""

@@ -130,7 +130,7 @@ class Case:
 
 @attrs.frozen
 class Clause:
-    """What a document says: the numbered clause, its level, the section, and its gist."""
+    """One clause of a document: its number, level, section and gist."""
 
     id: str
     level: str

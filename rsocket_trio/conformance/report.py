@@ -187,7 +187,7 @@ def _html_of(result: Result) -> str:
 
 
 WRITERS: Final[Mapping[str, Callable[[Run], str]]] = {".html": as_html, ".json": as_json, ".xml": as_junit}
-"""What writes a report, by the ending of its file."""
+"""The writers of reports, by the endings of their files."""
 
 
 def write(run: Run, path: Path) -> None:

@@ -235,7 +235,7 @@ class RSocketServer:
     own_size: bool
     """True if the application chose the fragment size, which then holds for every client."""
     setup_to_come: Setup = attrs.field(init=False)
-    """What stands for a client's SETUP until that is here."""
+    """Stands for a client's SETUP until that is here."""
 
     @setup_to_come.default
     def _setup_to_come(self) -> Setup:

@@ -41,7 +41,7 @@ UINT31: Final = 0x7FFF_FFFF
 
 
 class Act(Enum):
-    """What is done in a situation that a rule describes."""
+    """The reaction to a situation that a rule describes."""
 
     SERVE = "serve the frame as if nothing were wrong with it"
     SKIP = "skip the frame"
@@ -52,7 +52,7 @@ class Act(Enum):
 
 @attrs.frozen
 class Reaction:
-    """What is done, with the code of the ERROR that is sent, if one is."""
+    """A reaction, with the code of the ERROR that is sent, if one is."""
 
     act: Act
     code: int = 0
@@ -1045,9 +1045,9 @@ class Stream:
     """Items that the client granted and that were not sent yet."""
     request: Item
     joining: bool
-    """Whether fragments of the request are still to come."""
+    """True if fragments of the request are still to come."""
     completed: bool = False
-    """Whether a channel's requester has completed."""
+    """True if a channel's requester has completed."""
     pieces: int = 0
     """Fragments that were joined to others."""
     sent: int = 0
@@ -1097,7 +1097,7 @@ MEANINGS: Final = {
 
 
 class Session:
-    """What the server makes of the frames of one connection: ``out`` is what it sends."""
+    """The server's side of one connection: it takes frames, and ``out`` is what it sends."""
 
     def __init__(self, switch: Switch | None) -> None:
         self._switch = switch
