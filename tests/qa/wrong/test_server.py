@@ -8,12 +8,12 @@ import pytest
 import trio
 import trio.testing
 
+from qa.wrong.findings import CASES, IDLE, SWITCHES, broken, played, read, serving
+from qa.wrong.server import Rule, Switch
 from rsocket_trio.conformance.catalogue import Level, chapters
 from rsocket_trio.conformance.play import Outcome
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import WrongServer, check_server, run
-from tests.conformance.findings import CASES, IDLE, SWITCHES, broken, played, read, serving
-from tests.conformance.wrong_server import Rule, Switch
 
 NAMED = {case.id: case for case in CASES}
 SAMPLE = 7

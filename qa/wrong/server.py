@@ -1,15 +1,14 @@
 """A server of RSocket 1.0 made of bytes, with switches: each makes it wrong in one way that a case has to catch.
 
 It is independent of the library: frames are read and written here as the document draws them. Without a switch it is
-right, and has every interaction of ``catalogue.NEEDS``. ``python -m tests.conformance.wrong_server PORT [SWITCH]``
-serves it to anybody.
+right, and has every interaction of ``catalogue.NEEDS``. ``python -m qa.wrong PORT [SWITCH]`` serves it to
+anybody.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
@@ -1873,8 +1872,3 @@ async def serve(
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, handle, port, host="127.0.0.1"))
         task_status.started(f"tcp://127.0.0.1:{listeners[0].socket.getsockname()[1]}")
-
-
-if __name__ == "__main__":
-    named = {str(switch): switch for switch in Switch}
-    trio.run(serve, named[sys.argv[2]] if len(sys.argv) > 2 else None, int(sys.argv[1]))

@@ -1,6 +1,6 @@
 """The fault of the wrong server that each case of RSocket 1.0 catches, as a file keeps it.
 
-``python -m tests.conformance.findings`` plays the cases that the file does not know against one fault after the other
+``python -m qa.wrong.findings`` plays the cases that the file does not know against one fault after the other
 until each has caught one, adds what it finds, and names the cases that catch none.
 """
 
@@ -13,11 +13,11 @@ from pathlib import Path
 import trio
 import trio.testing
 
+from qa.wrong.server import GENERAL, Switch, serve
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
 from rsocket_trio.conformance.play import Result
 from rsocket_trio.conformance.report import BROKEN
 from rsocket_trio.conformance.run import PATIENCE, Target, dial_to, run
-from tests.conformance.wrong_server import GENERAL, Switch, serve
 
 PATH = Path(__file__).with_name("findings.txt")
 CASES = chosen("rsocket/1.0", role="server")
@@ -68,7 +68,7 @@ def read() -> dict[str, Switch]:
 
 def write(caught: dict[str, Switch]) -> None:
     """Write the file, a row for each fault and its cases in the order of the catalogue."""
-    rows = ["# Faults of the wrong server, and cases that catch them; tests/conformance/findings.py writes it."]
+    rows = ["# Faults of the wrong server, and cases that catch them; qa/wrong/findings.py writes it."]
     for switch in SWITCHES:
         names = [case.id for case in CASES if caught.get(case.id) is switch]
         if names:
