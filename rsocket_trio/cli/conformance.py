@@ -20,7 +20,7 @@ from rsocket_trio.cli.options import ROWS, Callback
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
 from rsocket_trio.cli.output import Output, write_text
-from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
+from rsocket_trio.conformance.catalogue import NEEDS, OPTIONS, Case, chosen
 from rsocket_trio.conformance.clients import (
     CLIENTS_AT_ONCE,
     WAIT,
@@ -91,6 +91,7 @@ def _connection_options(command: Callback) -> Callback:
 @click.option(
     "--without", multiple=True, type=click.Choice(list(NEEDS)), help="An interaction that the peer does not have."
 )
+@click.option("--with", "options", multiple=True, type=click.Choice(list(OPTIONS)), help="What else the peer can do.")
 @click.option(
     "--report",
     "reports",
@@ -135,6 +136,7 @@ def command(
     dialect: str,
     clauses: tuple[str, ...],
     without: tuple[str, ...],
+    options: tuple[str, ...],
     reports: tuple[Path, ...],
     baseline: Path | None,
     patience: float,
@@ -154,8 +156,8 @@ def command(
     It has to have, without routes: a request/response that echoes, a stream that counts, a channel that echoes.
 
     With --role client and --listen, COMMAND is started for each case and ended with it. RSOCKET_URI says where it has
-    to connect, RSOCKET_DIALECT how, and RSOCKET_ASKS what it asks then: nothing, request, stream or channel. Without
-    COMMAND the clients are waited for.
+    to connect, RSOCKET_DIALECT how, RSOCKET_WITH with which options of --with, and RSOCKET_ASKS what it asks then:
+    nothing, request, stream or channel. Without COMMAND the clients are waited for.
     """
     name = dialect_named(dialect)
     try:
@@ -172,7 +174,7 @@ def command(
         for case in cases:
             click.echo(f"{case.id}  {case.level.value}  {case.title}")
         return
-    abilities = frozenset(NEEDS) - frozenset(without)
+    abilities = frozenset(NEEDS) - frozenset(without) | frozenset(options)
     old = set() if baseline is None else _failures_in(baseline, name)
     play: Cases
     if role == "server":

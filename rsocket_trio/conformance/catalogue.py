@@ -27,6 +27,12 @@ NEEDS: Final = {
     "silent": "a request/response that is never answered",
 }
 """The interactions that a case can need of the peer under test."""
+OPTIONS: Final = {
+    "resume": "sessions that can be resumed, for a minute at least",
+    "leases": "leases, which it grants to who asks for them",
+    "dialects": "all dialects on one port, told apart by the first bytes",
+}
+"""What else a case can need. A peer has none of it unless one says so."""
 ASKS: Final = {
     "nothing": "nothing",
     "request": "a request/response with the data q",
@@ -111,7 +117,7 @@ class Step:
 
 @attrs.frozen
 class Case:
-    """One case. ``needs`` are the interactions that it uses at the peer under test."""
+    """One case. ``needs`` are the interactions and options that it uses at the peer under test."""
 
     id: str
     dialect: str
@@ -126,6 +132,13 @@ class Case:
     """True if it can be played over byte streams alone."""
     asks: str = "nothing"
     """The request of a client under test: a name of ``ASKS``."""
+    lacks: tuple[str, ...] = ()
+    """Names of ``OPTIONS`` that a peer for this case must not have."""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of ``OPTIONS`` that it needs."""
+        return tuple(name for name in self.needs if name in OPTIONS)
 
 
 @attrs.frozen
@@ -218,6 +231,7 @@ def _cases(file: str, notation: Notation, content: Mapping[str, Any]) -> Iterato
                 {
                     **row,
                     "needs": (*scene.get("needs", ()), *row.get("needs", ())),
+                    "lacks": (*scene.get("lacks", ()), *row.get("lacks", ())),
                     "asks": scene.get("asks", "nothing"),
                 },
                 f"{before}\n{sent}\n{rest}",
@@ -237,8 +251,11 @@ def _case(
         raise NotationError(f"{where}: there is no clause {', '.join(unknown)}")
     read = tuple(_steps(where, notation, steps, content.get("scenes", {})))
     needs = tuple(dict.fromkeys(row.get("needs", ())))
-    if unknown := [name for name in needs if name not in NEEDS]:
-        raise NotationError(f"{where}: {', '.join(unknown)} is no interaction that a case can need")
+    if unknown := [name for name in needs if name not in NEEDS and name not in OPTIONS]:
+        raise NotationError(f"{where}: {', '.join(unknown)} is nothing that a case can need")
+    lacks = tuple(row.get("lacks", ()))
+    if unknown := [name for name in lacks if name not in OPTIONS]:
+        raise NotationError(f"{where}: {', '.join(unknown)} is no option of a peer")
     asks = row.get("asks", "nothing")
     if asks not in ASKS:
         raise NotationError(f"{where}: {asks!r} is nothing that a client can ask")
@@ -246,7 +263,7 @@ def _case(
     streams_only = row.get("byte_streams", False) or any(step.word in (Word.RAW, Word.DRIP) for step in read)
     title = row["title"]
     heavy = row.get("heavy", False)
-    return Case(row["id"], notation.dialect, role, title, names, level, needs, read, heavy, streams_only, asks)
+    return Case(row["id"], notation.dialect, role, title, names, level, needs, read, heavy, streams_only, asks, lacks)
 
 
 def level_of(names: tuple[str, ...]) -> Level:

@@ -40,9 +40,10 @@ FIRST_REQUESTS: Final = {"request": ("ask", b"q"), "stream": ("stream", b"s"), "
 """The template and the data of the request that a client makes which was told to ask so."""
 
 T = TypeVar("T")
-Start: TypeAlias = Callable[[str, str, str], AbstractAsyncContextManager[Callable[[], Awaitable[str]]]]
-"""Starts a client, given the URI to connect to, the dialect, and what it asks. It runs for as long as the block. The
-block gets a function that waits for its end, and returns how it ended. Raise ``WrongClient``."""
+Start: TypeAlias = Callable[[str, str, str, Sequence[str]], AbstractAsyncContextManager[Callable[[], Awaitable[str]]]]
+"""Starts a client, given the URI to connect to, the dialect, what it asks, and the names of ``OPTIONS`` that it takes
+part in. It runs for as long as the block. The block gets a function that waits for its end, and returns how it ended.
+Raise ``WrongClient``."""
 
 
 class WrongClient(Exception):
@@ -93,7 +94,7 @@ async def check_client(listening: Listening, dialect: str) -> None:
     async def look(transport: Transport) -> str:
         return await _fault(WireEnd(transport, chapters()[dialect].notation), dialect, listening.patience)
 
-    fault = await _visit(listening, dialect, "nothing", look)
+    fault = await _visit(listening, dialect, "nothing", (), look)
     if fault:
         raise WrongClient(fault)
 
@@ -126,7 +127,7 @@ async def _start_clients(cases: Sequence[Case], listening: Listening) -> list[Re
         async with limiter:
             try:
                 visit = partial(play_over, case=case, patience=listening.patience)
-                results.append(await _visit(listening, case.dialect, case.asks, visit))
+                results.append(await _visit(listening, case.dialect, case.asks, case.options, visit))
             except WrongClient as error:
                 results.append(Result(case, Outcome.FAIL, str(error)))
 
@@ -136,7 +137,13 @@ async def _start_clients(cases: Sequence[Case], listening: Listening) -> list[Re
     return results
 
 
-async def _visit(listening: Listening, dialect: str, asks: str, visit: Callable[[Transport], Awaitable[T]]) -> T:
+async def _visit(
+    listening: Listening,
+    dialect: str,
+    asks: str,
+    options: Sequence[str],
+    visit: Callable[[Transport], Awaitable[T]],
+) -> T:
     """Start the client, and end it. Return what ``visit`` makes of its first connection; others are closed.
 
     The address is bound anew each time, so that a connection that an earlier client left there does not count.
@@ -169,7 +176,7 @@ async def _visit(listening: Listening, dialect: str, asks: str, visit: Callable[
     async with trio.open_nursery() as nursery:
         await nursery.start(partial(listener.serve, take))
         try:
-            async with listening.start(listener.uri, dialect, asks) as end_of:
+            async with listening.start(listener.uri, dialect, asks, options) as end_of:
                 nursery.start_soon(watch, end_of)
                 with trio.move_on_after(listening.wait):
                     await news.wait()
@@ -184,14 +191,21 @@ async def _visit(listening: Listening, dialect: str, asks: str, visit: Callable[
 
 
 def command(arguments: Sequence[str]) -> Start:
-    """Return what starts a client by a command, with ``RSOCKET_URI``, ``RSOCKET_DIALECT`` and ``RSOCKET_ASKS`` set.
+    """Return what starts a client by a command, with ``RSOCKET_URI`` and its like set.
 
     It is ended with everything that it has started, as a process group of its own.
     """
 
     @asynccontextmanager
-    async def start(uri: str, dialect: str, asks: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
-        told = {"RSOCKET_URI": uri, "RSOCKET_DIALECT": dialect, "RSOCKET_ASKS": asks}
+    async def start(
+        uri: str, dialect: str, asks: str, options: Sequence[str]
+    ) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+        told = {
+            "RSOCKET_URI": uri,
+            "RSOCKET_DIALECT": dialect,
+            "RSOCKET_ASKS": asks,
+            "RSOCKET_WITH": ",".join(options),
+        }
         try:
             process = await trio.lowlevel.open_process(
                 list(arguments),

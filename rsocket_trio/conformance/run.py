@@ -40,7 +40,7 @@ class WrongServer(Exception):
 
 @attrs.frozen
 class Target:
-    """The server under test: how to reach it, and the interactions that it has."""
+    """The server under test: how to reach it, and the interactions and options that it has."""
 
     dial: Dial
     abilities: frozenset[str]
@@ -166,9 +166,12 @@ async def _run_case(case: Case, target: Target) -> Result:
 
 
 def lack(case: Case, abilities: frozenset[str]) -> Result | None:
-    """Return the result of a case that needs more than these interactions, else ``None``."""
-    lacking = [name for name in case.needs if name not in abilities]
-    return Result(case, Outcome.NOT_APPLICABLE, f"the peer has no {' and no '.join(lacking)}") if lacking else None
+    """Return the result of a case that does not apply to a peer with these interactions and options, else ``None``."""
+    if lacking := [name for name in case.needs if name not in abilities]:
+        return Result(case, Outcome.NOT_APPLICABLE, f"the peer has no {' and no '.join(lacking)}")
+    if surplus := [name for name in case.lacks if name in abilities]:
+        return Result(case, Outcome.NOT_APPLICABLE, f"the peer has {' and '.join(surplus)}")
+    return None
 
 
 async def play_over(transport: Transport, case: Case, patience: float, end: WireEnd | None = None) -> Result:

@@ -373,6 +373,7 @@ def test_a_new_failure_counts_beside_old_ones(command: Command, wrong: str, tmp_
         (["tcp://h:1", "--clause", "RS10-SID-0?", "--clause", "nothing"], "no case or clause of rsocket/1.0"),
         (["--explain", "nothing"], "no case or clause of rsocket/1.0 for a server fits 'nothing': --list names them"),
         (["tcp://h:1", "--without", "sleep"], "'sleep' is not one of 'echo', 'count', 'talk', 'silent'"),
+        (["tcp://h:1", "--with", "echo"], "'echo' is not one of 'resume', 'leases', 'dialects'"),
         (["tcp://h:1", "--patience", "0"], "0"),
         (["tcp://h:1", "--at-once", "0"], "0"),
         (["tcp://h:1", "--report", "x.txt"], "x.txt: the ending says what to write: .html, .json, .xml"),
@@ -559,7 +560,7 @@ def test_the_commands_of_the_page_work(
 def test_the_page_names_what_a_server_needs_and_every_option() -> None:
     text = page("docs/howto/conformance.md")
 
-    assert all(f"| `{name}` |" in text for name in (*catalogue.NEEDS, *catalogue.ASKS))
+    assert all(f"| `{name}` |" in text for name in (*catalogue.NEEDS, *catalogue.OPTIONS, *catalogue.ASKS))
     named = {option for parameter in conformance.command.params for option in parameter.opts if option[:2] == "--"}
     shared = {"--trust-cert", "--allow-untrusted", "--cert", "--key", "--header"}
     assert {option for option in named - shared if option not in text} == set()

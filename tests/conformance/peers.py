@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count, islice
@@ -40,7 +40,9 @@ def responder() -> Responder:
     return made
 
 
-async def client(uri: str, dialect: str, asks: str, ssl_context: ssl.SSLContext | None = None) -> None:
+async def client(
+    uri: str, dialect: str, asks: str, options: Sequence[str], ssl_context: ssl.SSLContext | None = None
+) -> None:
     """Connect, ask what a case wants to be asked, and stay until the connection ends."""
     with suppress(ConnectionLost):
         async with open_connection(uri, dialect=dialect, responder=responder(), ssl_context=ssl_context) as connection:
@@ -70,9 +72,11 @@ def starting(ssl_context: ssl.SSLContext | None = None) -> Start:
     """Return what runs the client as a task of this process."""
 
     @asynccontextmanager
-    async def start(uri: str, dialect: str, asks: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+    async def start(
+        uri: str, dialect: str, asks: str, options: Sequence[str]
+    ) -> AsyncIterator[Callable[[], Awaitable[str]]]:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(partial(client, uri, dialect, asks, ssl_context))
+            nursery.start_soon(partial(client, uri, dialect, asks, options, ssl_context))
             yield trio.sleep_forever
             nursery.cancel_scope.cancel()
 
@@ -81,5 +85,5 @@ def starting(ssl_context: ssl.SSLContext | None = None) -> Start:
 
 def main() -> None:
     """Be the client as a program of its own."""
-    uri, dialect, asks = (os.environ[f"RSOCKET_{name}"] for name in ("URI", "DIALECT", "ASKS"))
-    trio.run(client, uri, dialect, asks)
+    uri, dialect, asks, options = (os.environ[f"RSOCKET_{name}"] for name in ("URI", "DIALECT", "ASKS", "WITH"))
+    trio.run(client, uri, dialect, asks, options.split(",") if options else [])

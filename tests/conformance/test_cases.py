@@ -47,27 +47,38 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 
 
 @asynccontextmanager
-async def served(uri: str, dialect: str) -> AsyncIterator[Target]:
+async def served(uri: str, dialect: str, abilities: frozenset[str]) -> AsyncIterator[Target]:
+    """Our server with these interactions and options."""
     secure = REGISTRY[uri.partition("://")[0]].uses_tls
     async with trio.open_nursery() as nursery:
         [bound] = await nursery.start(
             partial(serve, responder(), uri, dialects=[dialect], ssl_context=contexts()[0] if secure else None)
         )
-        yield Target(dial_to(bound, contexts()[1] if secure else None), frozenset(NEEDS), PATIENCE, AT_ONCE)
+        yield Target(dial_to(bound, contexts()[1] if secure else None), abilities, PATIENCE, AT_ONCE)
         nursery.cancel_scope.cancel()
 
 
 async def results_at(role: str, dialect: str, uri: str, heavy: bool) -> list[Result]:
-    """Every case of a dialect and a role, played at an address."""
+    """Every case of a dialect and a role, played at an address, each option by itself."""
+    cases = cases_of(dialect, role, heavy=heavy)
+    found: list[Result] = []
+    for options in sorted({case.options for case in cases}):
+        some = [case for case in cases if case.options == options]
+        found += await results_with(frozenset((*NEEDS, *options)), some, role, dialect, uri)
+    return found
+
+
+async def results_with(abilities: frozenset[str], cases: list[Case], role: str, dialect: str, uri: str) -> list[Result]:
+    """The results of these cases, with the abilities that they need."""
     if role == "server":
-        async with served(uri, dialect) as target:
+        async with served(uri, dialect, abilities) as target:
             await check_server(target, dialect)
-            return await run(cases_of(dialect, role, heavy=heavy), target)
+            return await run(cases, target)
     scheme = REGISTRY[uri.partition("://")[0]]
     server, client = contexts() if scheme.uses_tls else (None, None)
     at_once = 8 if uri.endswith(":0") else 1
-    listening = Listening(uri, starting(client), frozenset(NEEDS), PATIENCE, at_once, PATIENCE, server)
-    return await run_clients(cases_of(dialect, role, heavy=heavy), listening)
+    listening = Listening(uri, starting(client), abilities, PATIENCE, at_once, PATIENCE, server)
+    return await run_clients(cases, listening)
 
 
 @cache

@@ -6,18 +6,19 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
 from rsocket_trio.conformance.clients import Listening, Start, WrongClient, command, run_clients
 from rsocket_trio.conformance.notation import Notation
 from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.run import lack
 from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.transports.connect import open_transport
 from tests.blocks import ROOT
@@ -152,7 +153,7 @@ async def test_a_process_is_ended_with_all_that_it_has_started(tmp_path: Path) -
     pids = tmp_path / "pids"
     start = command(["/bin/sh", "-c", f"sleep 600 & echo $! $$ >{pids}; wait"])
     with trio.fail_after(30):
-        async with start(TCP, "rsocket/1.0", "nothing"):
+        async with start(TCP, "rsocket/1.0", "nothing", ()):
             await until(lambda: len(written(pids)) == 2)
         await until(lambda: not any(map(is_running, written(pids))))
 
@@ -200,7 +201,7 @@ async def waited_for(asks: list[str], *ids: str) -> dict[str, Outcome]:
     async def come() -> None:
         await until(lambda: len(lines) == 2)
         for one in asks:
-            await client(uri, "rsocket/1.0", one)
+            await client(uri, "rsocket/1.0", one, ())
 
     listening = Listening(uri, None, frozenset(NEEDS))
     async with trio.open_nursery() as nursery:
@@ -239,10 +240,12 @@ async def test_a_second_connection_of_a_client_is_closed(autojump_clock: object)
     ours = starting()
 
     @asynccontextmanager
-    async def twice(uri: str, dialect: str, asks: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
-        async with ours(uri, dialect, asks) as ended, trio.open_nursery() as nursery:
+    async def twice(
+        uri: str, dialect: str, asks: str, options: Sequence[str]
+    ) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+        async with ours(uri, dialect, asks, options) as ended, trio.open_nursery() as nursery:
             await trio.sleep(1)
-            nursery.start_soon(partial(client, uri, dialect, "channel"))
+            nursery.start_soon(client, uri, dialect, "channel", ())
             yield ended
             nursery.cancel_scope.cancel()
 
@@ -257,6 +260,25 @@ async def test_a_case_that_needs_what_a_client_lacks_is_left_out() -> None:
     results = await run_clients(found, Listening(TCP, starting(), frozenset()))
 
     assert [result.outcome for result in results] == [Outcome.NOT_APPLICABLE]
+
+
+def test_a_case_applies_to_a_peer_that_has_all_it_needs_and_nothing_that_it_must_lack() -> None:
+    [one] = cases("connected-connection-error")
+    one = evolve(one, needs=("echo", "resume"), lacks=("leases",))
+
+    assert one.options == ("resume",)
+    assert lack(one, frozenset({"echo", "resume"})) is None
+    for abilities, why in [({"echo"}, "has no resume"), ({"echo", "resume", "leases"}, "has leases")]:
+        result = lack(one, frozenset(abilities))
+        assert result is not None
+        assert (result.outcome, result.why) == (Outcome.NOT_APPLICABLE, f"the peer {why}")
+
+
+async def test_a_client_that_is_started_hears_of_its_options() -> None:
+    async with command(["/bin/sh", "-c", "echo $RSOCKET_WITH; exit 3"])(
+        TCP, "rsocket/1.0", "nothing", ("resume", "leases")
+    ) as end_of:
+        assert await end_of() == "exit code 3, resume,leases"
 
 
 REQUESTS = {
@@ -282,7 +304,9 @@ def bare(*, closes: bool) -> Start:
                     await end.send(*answer)
 
     @asynccontextmanager
-    async def start(uri: str, dialect: str, asks: str) -> AsyncIterator[Callable[[], Awaitable[str]]]:
+    async def start(
+        uri: str, dialect: str, asks: str, options: Sequence[str]
+    ) -> AsyncIterator[Callable[[], Awaitable[str]]]:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(live, uri, dialect, asks)
             yield trio.sleep_forever
