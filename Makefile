@@ -29,7 +29,7 @@ SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks
 SHARED := -n 4 --dist loadscope
 
 .DELETE_ON_ERROR:
-.PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants soak clean
+.PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance soak clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -69,7 +69,7 @@ fuzz: $(VENV)/.fuzz
 
 # Each part is a target of its own: a further one is a name here and its commands below. They want the machine to
 # themselves: the bars are times, too.
-gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants
+gate: gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance
 
 gate-attacks: $(VENV)/.dev
 	$(BIN)/python -m qa.attacks --full
@@ -104,6 +104,9 @@ gate-simulation: $(VENV)/.dev
 
 gate-mutants: $(VENV)/.dev
 	$(BIN)/python -m qa.mutants
+
+gate-conformance: $(VENV)/.dev
+	$(BIN)/python -m qa.wrong.findings --check
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m qa.soak --minutes 30

@@ -1,34 +1,68 @@
-"""The fault of the wrong server that each case of RSocket 1.0 catches, as a file keeps it.
+"""The fault that each case of the conformance tester catches, as a file keeps it.
 
-``python -m qa.wrong.findings`` plays the cases that the file does not know against one fault after the other
-until each has caught one, adds what it finds, and names the cases that catch none.
+``python -m qa.wrong.findings`` plays the cases that the file does not know against one fault after the other until each
+has caught one, adds what it finds, and names the cases that catch none. Faults are those of the wrong server, for
+RSocket 1.0, and those of a line that spoils what passes between the tester and a right peer. ``--check`` plays every
+case against its fault instead, and each fault against other cases, of which it has to leave most passing.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import argparse
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final, TypeAlias
 
+import attrs
 import trio
 import trio.testing
 
+from qa.wrong.line import Fault, dial_spoiled, faults_at, start_spoiled
 from qa.wrong.server import GENERAL, Switch, serve
-from rsocket_trio.conformance.catalogue import NEEDS, Case, chosen
-from rsocket_trio.conformance.play import Result
-from rsocket_trio.conformance.report import BROKEN
+from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
+from rsocket_trio.conformance.clients import Listening, WrongClient, start_clients
+from rsocket_trio.conformance.play import Outcome, Result
+from rsocket_trio.conformance.report import BROKEN, told
 from rsocket_trio.conformance.run import PATIENCE, Target, dial_to, run
+from tests.conformance.peers import serving as serving_right
+from tests.conformance.peers import starting
 
 PATH = Path(__file__).with_name("findings.txt")
-CASES = chosen("rsocket/1.0", role="server")
+HEAD: Final = "# Faults of wrong peers, and the cases that catch them. python -m qa.wrong.findings writes this file."
+CASES = [case for case in chosen("rsocket/1.0", role="server") if not case.options]
+"""The cases that the wrong server takes part in."""
 SWITCHES = [switch for switch in Switch if switch not in GENERAL]
 """The faults that most cases do not see."""
 IDLE = 0.01
 """Seconds without traffic after which the clock jumps: what a test waits for takes no time, and no test is in haste."""
+FEW = 3
+"""Cases that may all meet the situation of a fault. Else half of them may: a fault that breaks most shows nothing."""
+SAMPLE = 7
+"""Cases that are played against each fault of the wrong server to see that it leaves most of them passing."""
+AT_ONCE = 16
+"""Cases that are played at the same time."""
+Chapter: TypeAlias = tuple[str, str]
+"""A dialect and a role."""
+CHAPTERS: Final[list[Chapter]] = [(dialect, role) for dialect in chapters() for role in ("server", "client")]
+Findings: TypeAlias = dict[Chapter, dict[str, Switch | Fault]]
+"""The fault that each case catches."""
+
+
+def cases_of(chapter: Chapter) -> list[Case]:
+    """Return all cases of a dialect and a role."""
+    return [case for case in chapters()[chapter[0]].cases if case.role == chapter[1]]
+
+
+# The wrong server
 
 
 @asynccontextmanager
-async def serving(switch: Switch | None, *, patience: float = PATIENCE, at_once: int = 16) -> AsyncIterator[Target]:
+async def serving(
+    switch: Switch | None, *, patience: float = PATIENCE, at_once: int = AT_ONCE
+) -> AsyncIterator[Target]:
     """Serve with this fault for as long as the block."""
     async with trio.open_nursery() as nursery:
         uri = await nursery.start(serve, switch)
@@ -42,9 +76,9 @@ async def played(switch: Switch | None, cases: Sequence[Case]) -> list[Result]:
         return await run(cases, target)
 
 
-async def found(cases: Sequence[Case]) -> dict[str, Switch]:
+async def caught_by_switches(cases: Sequence[Case]) -> dict[str, Switch | Fault]:
     """Play cases against the faults that name them, then against one after the other. Return what each caught."""
-    caught: dict[str, Switch] = {}
+    caught: dict[str, Switch | Fault] = {}
     for switch in SWITCHES:
         named = [case for case in cases if case.id == switch.caught_by]
         caught |= dict.fromkeys(broken(await played(switch, named)), switch)
@@ -59,33 +93,200 @@ def broken(results: Sequence[Result]) -> list[str]:
     return [result.case.id for result in results if result.outcome in BROKEN]
 
 
-def read() -> dict[str, Switch]:
-    """Return the fault that each case catches, as the file says. Raise ``KeyError`` for a fault that does not exist."""
-    named = {str(switch): switch for switch in SWITCHES}
-    rows = (line.partition(":") for line in PATH.read_text("utf-8").splitlines() if not line.startswith("#"))
-    return {name: named[switch] for switch, _, names in rows for name in names.split()}
+# The line that spoils
 
 
-def write(caught: dict[str, Switch]) -> None:
-    """Write the file, a row for each fault and its cases in the order of the catalogue."""
-    rows = ["# Faults of the wrong server, and cases that catch them; qa/wrong/findings.py writes it."]
+@attrs.frozen
+class Play:
+    """A case that was played over a line with a fault, and the situations that it met there."""
+
+    case: Case
+    fault: Fault | None
+    result: Result
+    met: frozenset[str]
+
+
+async def played_over_lines(rows: Iterable[tuple[Case, Fault | None]], *, at_once: int = AT_ONCE) -> list[Play]:
+    """Play cases, each over a line with its fault, side by side. The cases have the same dialect and role."""
+    plays: list[Play] = []
+    limiter = trio.CapacityLimiter(at_once)
+    rows = list(rows)
+
+    async def play(case: Case, fault: Fault | None, uri: str, lines: trio.Nursery) -> None:
+        met: set[str] = set()
+        abilities = frozenset((*NEEDS, *case.options))
+        async with limiter:
+            if case.role == "server":
+                target = Target(dial_spoiled(uri, case.dialect, fault, met, lines), abilities)
+                [result] = await run([case], target)
+            else:
+                result = await played_by_client(
+                    case, Listening("tcp://127.0.0.1:0", start_spoiled(starting(), fault, met), abilities)
+                )
+        plays.append(Play(case, fault, result, frozenset(met)))
+
+    for options in sorted({case.options for case, _ in rows}):
+        some = [(case, fault) for case, fault in rows if case.options == options]
+        async with serving_right(some[0][0].dialect, (*NEEDS, *options)) as uri, trio.open_nursery() as lines:
+            async with trio.open_nursery() as nursery:
+                for case, fault in some:
+                    nursery.start_soon(play, case, fault, uri, lines)
+            lines.cancel_scope.cancel()
+    return plays
+
+
+async def played_by_client(case: Case, listening: Listening) -> Result:
+    """Play a case against the client behind a line."""
+    try:
+        [result] = await start_clients([case], listening)
+    except WrongClient as error:
+        return Result(case, Outcome.FAIL, str(error))
+    return result
+
+
+async def caught_by_lines(cases: Sequence[Case]) -> dict[str, Switch | Fault]:
+    """Return what cases of one dialect and role catch, the rarest fault of each."""
+    every = cases_of((cases[0].dialect, cases[0].role))
+    traces = await played_over_lines((case, None) for case in every)
+    counts = Counter(situation for play in traces for situation in play.met)
+    ways: dict[str, list[Fault]] = {}
+    for play in traces:
+        if play.case not in cases:
+            continue
+        if play.result.outcome is not Outcome.PASS:
+            print("\n".join([f"{play.case.dialect} {play.case.id} fails without a fault:", *told(play.result)]))
+            continue
+        ways[play.case.id] = [
+            fault
+            for situation in sorted(play.met, key=lambda one: (counts[one], one))
+            for fault in faults_at(situation)
+        ]
+    caught: dict[str, Switch | Fault] = {}
+    left = [case for case in cases if case.id in ways]
+    while left:
+        plays = await played_over_lines((case, ways[case.id].pop(0)) for case in left)
+        caught |= {play.case.id: play.fault for play in plays if play.result.outcome in BROKEN and play.fault}
+        left = [case for case in left if case.id not in caught and ways[case.id]]
+    return caught
+
+
+# The file
+
+
+def read() -> Findings:
+    """Return the fault that each case catches, as the file says. Raise ``ValueError`` for a fault that is none."""
+    found: Findings = {chapter: {} for chapter in CHAPTERS}
+    chapter: Chapter = CHAPTERS[0]
+    for line in PATH.read_text("utf-8").splitlines():
+        name, _, rest = line.partition(": ")
+        if line.startswith("["):
+            dialect, _, role = line.strip("[]").partition(" ")
+            chapter = (dialect, role)
+        elif line and not line.startswith("#"):
+            found[chapter] |= dict.fromkeys(rest.split(), fault_named(name))
+    return found
+
+
+def fault_named(name: str) -> Switch | Fault:
+    """Return the fault that a row of the file means. Raise ``ValueError``."""
     for switch in SWITCHES:
-        names = [case.id for case in CASES if caught.get(case.id) is switch]
-        if names:
-            rows.append(f"{switch}: {' '.join(names)}")
-    PATH.write_text("\n".join(rows) + "\n", "utf-8")
+        if str(switch) == name:
+            return switch
+    return Fault.parse(name)
 
 
-def main() -> None:
-    """Bring the file up to date."""
-    known = read()
-    fresh = [case for case in CASES if case.id not in known]
-    caught = known | trio.run(found, fresh, clock=trio.testing.MockClock(autojump_threshold=IDLE))
-    write(caught)
-    for case in CASES:
-        if case.id not in caught:
-            print(f"{case.id} catches no fault")
+def write(found: Mapping[Chapter, Mapping[str, Switch | Fault]]) -> None:
+    """Write the file, a row for each fault and its cases in the order of the catalogue."""
+    lines = [HEAD]
+    for chapter in CHAPTERS:
+        rows: dict[str, list[str]] = {}
+        for case in cases_of(chapter):
+            if case.id in found[chapter]:
+                rows.setdefault(str(found[chapter][case.id]), []).append(case.id)
+        lines += ["", f"[{' '.join(chapter)}]"] if rows else []
+        lines += [f"{fault}: {' '.join(names)}" for fault, names in sorted(rows.items())]
+    PATH.write_text("\n".join(lines) + "\n", "utf-8")
+
+
+async def update() -> None:
+    """Bring the file up to date, and name the cases that catch nothing."""
+    found = read()
+    for chapter in CHAPTERS:
+        cases = cases_of(chapter)
+        known = {name: fault for name, fault in found[chapter].items() if name in {case.id for case in cases}}
+        fresh = [case for case in cases if case.id not in known]
+        if chapter == ("rsocket/1.0", "server"):
+            known |= await caught_by_switches([case for case in fresh if case in CASES])
+        fresh = [case for case in fresh if case.id not in known]
+        if fresh:
+            known |= await caught_by_lines(fresh)
+        for case in fresh:
+            if case.id not in known:
+                print(f"{case.dialect} {case.role} {case.id} catches no fault")
+        found[chapter] = known
+    write(found)
+
+
+async def check(chapter: Chapter, cases: Sequence[Case]) -> list[str]:
+    """Play each of these cases against its fault. Return what is not as the file says, in words."""
+    found = read()[chapter]
+    wrong = [f"{case.id} is not in the file" for case in cases if case.id not in found]
+    by_line = [(case, fault) for case in cases if isinstance(fault := found.get(case.id), Fault)]
+    if by_line:
+        plays = await played_over_lines(by_line)
+        wrong += [f"{play.case.id} passes: {play.fault}" for play in plays if play.result.outcome not in BROKEN]
+    limiter = trio.CapacityLimiter(AT_ONCE)
+
+    async def check_switch(switch: Switch, named: Sequence[Case]) -> None:
+        async with limiter:
+            missed = {case.id for case in named} - set(broken(await played(switch, named)))
+        wrong.extend(f"{name} passes: {switch}" for name in sorted(missed))
+
+    async with trio.open_nursery() as nursery:
+        for switch in SWITCHES:
+            named = [case for case in cases if found.get(case.id) is switch]
+            if named:
+                nursery.start_soon(check_switch, switch, named)
+    return wrong
+
+
+async def too_general() -> list[str]:
+    """Return the faults of the wrong server that the file names and that break most cases."""
+    wrong: list[str] = []
+    limiter = trio.CapacityLimiter(AT_ONCE)
+
+    async def check_switch(switch: Switch) -> None:
+        async with limiter:
+            # A small sample may be an unlucky one.
+            for sample in (CASES[len(switch.name) % SAMPLE :: len(CASES) // SAMPLE], CASES[::4]):
+                if len(broken(await played(switch, sample))) * 2 <= len(sample):
+                    return
+        wrong.append(f"{switch} breaks most cases")
+
+    async with trio.open_nursery() as nursery:
+        for switch in {fault for fault in read()["rsocket/1.0", "server"].values() if isinstance(fault, Switch)}:
+            nursery.start_soon(check_switch, switch)
+    return wrong
+
+
+def main() -> int:
+    """Bring the file up to date, or check it."""
+    parser = argparse.ArgumentParser(prog="python -m qa.wrong.findings", description="faults that cases catch")
+    parser.add_argument("--check", action="store_true", help="play every case against its fault, and write nothing")
+    clock = trio.testing.MockClock(autojump_threshold=IDLE)
+    if parser.parse_args().check:
+        wrong = trio.run(check_all, clock=clock)
+        print("\n".join(wrong) or "every case catches its fault")
+        return int(bool(wrong))
+    trio.run(update, clock=clock)
+    return 0
+
+
+async def check_all() -> list[str]:
+    """Play every case against its fault, also the heavy ones. Return what is wrong, in words."""
+    wrong = [line for chapter in CHAPTERS for line in await check(chapter, cases_of(chapter))]
+    return wrong + await too_general()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -81,7 +81,7 @@ async def run_clients(
         found = await _wait_for_clients(left, listening, told)
     elif left:
         await check_client(listening, left[0].dialect)
-        found = await _start_clients(left, listening)
+        found = await start_clients(left, listening)
     else:
         found = []
     results.update((result.case.id, result) for result in found)
@@ -119,7 +119,8 @@ async def _fault(end: WireEnd, dialect: str, patience: float) -> str:
 # A client that the tester starts
 
 
-async def _start_clients(cases: Sequence[Case], listening: Listening) -> list[Result]:
+async def start_clients(cases: Sequence[Case], listening: Listening) -> list[Result]:
+    """Start a client for each case, without a look at what it speaks. Return the results as they come."""
     results: list[Result] = []
     limiter = trio.CapacityLimiter(listening.at_once)
 

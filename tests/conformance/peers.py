@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count, islice
 
 import trio
 
-from rsocket_trio import Channel, Connection, ConnectionLost, Payload, Responder, RSocketError, open_connection
+from rsocket_trio import Channel, Connection, ConnectionLost, Payload, Responder, RSocketError, open_connection, serve
 from rsocket_trio.conformance.clients import Start
 
 
@@ -38,6 +38,20 @@ def responder() -> Responder:
             await channel.send(item)
 
     return made
+
+
+@asynccontextmanager
+async def serving(
+    dialect: str,
+    abilities: Collection[str],
+    uri: str = "tcp://127.0.0.1:0",
+    ssl_context: ssl.SSLContext | None = None,
+) -> AsyncIterator[str]:
+    """Serve a dialect with these interactions and options for as long as the block. Yield the URI."""
+    async with trio.open_nursery() as nursery:
+        [bound] = await nursery.start(partial(serve, responder(), uri, dialects=[dialect], ssl_context=ssl_context))
+        yield bound
+        nursery.cancel_scope.cancel()
 
 
 async def client(

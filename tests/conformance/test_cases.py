@@ -5,21 +5,20 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import pytest
 import trio
 import trustme
 
-from rsocket_trio import serve
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
 from rsocket_trio.conformance.clients import Listening, run_clients
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import Target, check_server, dial_to, run
 from rsocket_trio.transports.schemes import REGISTRY
-from tests.conformance.peers import responder, starting
+from tests.conformance.peers import serving, starting
 
 CASES = [case for chapter in chapters().values() for case in chapter.cases]
 PATIENCE = 60.0
@@ -49,13 +48,9 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 @asynccontextmanager
 async def served(uri: str, dialect: str, abilities: frozenset[str]) -> AsyncIterator[Target]:
     """Our server with these interactions and options."""
-    secure = REGISTRY[uri.partition("://")[0]].uses_tls
-    async with trio.open_nursery() as nursery:
-        [bound] = await nursery.start(
-            partial(serve, responder(), uri, dialects=[dialect], ssl_context=contexts()[0] if secure else None)
-        )
-        yield Target(dial_to(bound, contexts()[1] if secure else None), abilities, PATIENCE, AT_ONCE)
-        nursery.cancel_scope.cancel()
+    server, client = contexts() if REGISTRY[uri.partition("://")[0]].uses_tls else (None, None)
+    async with serving(dialect, abilities, uri, server) as bound:
+        yield Target(dial_to(bound, client), abilities, PATIENCE, AT_ONCE)
 
 
 async def results_at(role: str, dialect: str, uri: str, heavy: bool) -> list[Result]:
