@@ -1,4 +1,4 @@
-"""Every case of the conformance tester, of any dialect and role, fails against the fault that the file of findings says."""
+"""Every case of the conformance tester, of any dialect and role, fails against a fault that the file of findings names."""
 
 from __future__ import annotations
 
