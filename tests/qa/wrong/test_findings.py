@@ -1,4 +1,4 @@
-"""Every case of the conformance tester, of any dialect and role, fails against a fault that the file of findings names."""
+"""Every case of the conformance tester, of any dialect and role, fails against a fault that the file names."""
 
 from __future__ import annotations
 
