@@ -17,7 +17,15 @@ from typing import Any, Final
 import attrs
 
 from rsocket_trio.conformance.answers import Answer
-from rsocket_trio.conformance.notation import Notation, NotationError, Template, arguments_in, shortened
+from rsocket_trio.conformance.notation import (
+    SAMPLES,
+    Notation,
+    NotationError,
+    Template,
+    arguments_in,
+    shortened,
+    valued,
+)
 
 FOLDER: Final = "cases"
 NEEDS: Final = {
@@ -96,6 +104,18 @@ class Word(Enum):
     """From here on the tester answers no KEEPALIVE by itself."""
     HALF_CLOSE = "half-close"
     """The tester says that it sends nothing more, and goes on reading."""
+    CUT = "cut"
+    """The connection ends without a word. What came and no step has taken never came."""
+    CONNECT = "connect"
+    """Another connection, which the next steps are about: to a server it is opened, of a client it is waited for."""
+    ON = "on"
+    """The next steps are about the connection of this number, from 1."""
+    LOSE = "lose"
+    """This frame came, and the peer is told that it did not, nor what counts for positions and came behind it."""
+    WAIT = "wait"
+    """The tester waits for so many seconds."""
+    GONE = "gone"
+    """For so many seconds the client does not ask to resume. It may connect anew."""
 
 
 NUMBERS: Final = {
@@ -207,7 +227,8 @@ def fits(case: Case, patterns: tuple[str, ...]) -> bool:
 def _chapter(file: str, content: Mapping[str, Any]) -> Chapter:
     templates = {name: Template.parse(name, text) for name, text in content["frames"].items()}
     counts_itself = content.get("length_counts_itself", False)
-    notation = Notation(content["dialect"], content["length"], counts_itself, content["first_id"], templates)
+    resumable = tuple(Template.parse("resumable", text).fill(()) for text in content.get("resumable", ()))
+    notation = Notation(content["dialect"], content["length"], counts_itself, content["first_id"], templates, resumable)
     cases = tuple(_cases(file, notation, content))
     seen: set[str] = set()
     for case in cases:
@@ -250,6 +271,8 @@ def _case(
     if unknown := [name for name in names if name not in clauses()]:
         raise NotationError(f"{where}: there is no clause {', '.join(unknown)}")
     read = tuple(_steps(where, notation, steps, content.get("scenes", {})))
+    if role == "server" and any(step.word is Word.GONE for step in read):
+        raise NotationError(f"{where}: gone is about clients")
     needs = tuple(dict.fromkeys(row.get("needs", ())))
     if unknown := [name for name in needs if name not in NEEDS and name not in OPTIONS]:
         raise NotationError(f"{where}: {', '.join(unknown)} is nothing that a case can need")
@@ -292,11 +315,11 @@ def _steps(where: str, notation: Notation, text: str, scenes: Mapping[str, Any])
 
 def _check(notation: Notation, word: Word, rest: str) -> None:
     """Raise ``ValueError`` for a step that could not be played."""
-    rest = shortened(rest)
+    rest = valued(shortened(rest), SAMPLES)
     if word in (Word.SEND, Word.RAW, Word.DRIP):
         for piece in pieces(rest):
             _check_exact(notation, piece)
-    elif word in (Word.EXPECT, Word.EXPECT_ALL, Word.EXPECT_LATER):
+    elif word in (Word.EXPECT, Word.EXPECT_ALL, Word.EXPECT_LATER, Word.LOSE):
         for piece in pieces(rest):
             for one in alternatives(piece):
                 notation.frame(one)
@@ -316,8 +339,10 @@ def _check(notation: Notation, word: Word, rest: str) -> None:
         _check_exact(notation, frame)
     elif word is Word.FAILED and not codes(rest):
         raise NotationError("a code is missing")
-    elif word is Word.SILENT:
+    elif word in (Word.SILENT, Word.WAIT, Word.GONE):
         float(rest)
+    elif word is Word.ON:
+        int(rest)
     elif word in NUMBERS:
         numbers_in(word, rest)
 

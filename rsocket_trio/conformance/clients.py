@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import ssl
@@ -17,23 +18,26 @@ import trio
 
 from rsocket_trio.conformance.catalogue import ASKS, Case, chapters
 from rsocket_trio.conformance.notation import ANYTHING, Notation
-from rsocket_trio.conformance.play import Outcome, Result
-from rsocket_trio.conformance.run import CASE_TIME, PATIENCE, lack, play_over
+from rsocket_trio.conformance.play import RESUME, Failure, Outcome, Result
+from rsocket_trio.conformance.run import CASE_TIME, PATIENCE, More, lack, play_over
 from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.errors import readable
-from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.listen import Accepted, AcceptedStream, open_listeners
 
 CLIENTS_AT_ONCE = 4
 """Clients that are started at the same time, where each has a port of its own."""
 WAIT = 30.0
 """Seconds in which a client has to connect."""
+RETURN = 20.0
+"""Seconds in which a client that resumes has to connect again."""
 QUIET = 1.0
 """Seconds of silence after its SETUP that tell that a client asks nothing."""
 LAST_WORDS = 0.5
 """Seconds for what a client that ended has said and done, and what was not read yet."""
 OUTPUT_KEPT = 4096
 """Bytes of a client's output that are kept, the last ones."""
+REJECTED_RESUME: Final = 4
+"""The code of an ERROR for a client that comes back to a case that is over."""
 TLS_HELLO: Final = b"\x16\x03"
 """The first bytes of a client that begins a TLS handshake."""
 FIRST_REQUESTS: Final = {"request": ("ask", b"q"), "stream": ("stream", b"s"), "channel": ("channel", b"c")}
@@ -91,8 +95,8 @@ async def run_clients(
 async def check_client(listening: Listening, dialect: str) -> None:
     """Start the client once. Raise ``WrongClient`` naming what it does instead of connecting with a SETUP."""
 
-    async def look(transport: Transport) -> str:
-        return await _fault(WireEnd(transport, chapters()[dialect].notation), dialect, listening.patience)
+    async def look(end: WireEnd, more: More) -> str:
+        return await _fault(end, dialect, listening.patience)
 
     fault = await _visit(listening, dialect, "nothing", (), look)
     if fault:
@@ -102,11 +106,8 @@ async def check_client(listening: Listening, dialect: str) -> None:
 async def _fault(end: WireEnd, dialect: str, patience: float) -> str:
     """Return the fault of a client's first frame, empty for a SETUP of the dialect, which is pushed back."""
     notation = chapters()[dialect].notation
-    with trio.move_on_after(patience), suppress(Ended):
-        first = await end.receive()
-        end.push_back([first])
-        if notation.frame("client_setup").fits(first):
-            return ""
+    if notation.frame("client_setup").fits(await _first(end, patience)):
+        return ""
     if end.first.startswith(TLS_HELLO):
         return f"the client speaks TLS, not plain {dialect}"
     for other in (chapter.notation for name, chapter in chapters().items() if name != dialect):
@@ -127,7 +128,10 @@ async def start_clients(cases: Sequence[Case], listening: Listening) -> list[Res
     async def one(case: Case) -> None:
         async with limiter:
             try:
-                visit = partial(play_over, case=case, patience=listening.patience)
+
+                async def visit(end: WireEnd, more: More, case: Case = case) -> Result:
+                    return await play_over(end, case, listening.patience, more)
+
                 results.append(await _visit(listening, case.dialect, case.asks, case.options, visit))
             except WrongClient as error:
                 results.append(Result(case, Outcome.FAIL, str(error)))
@@ -143,26 +147,31 @@ async def _visit(
     dialect: str,
     asks: str,
     options: Sequence[str],
-    visit: Callable[[Transport], Awaitable[T]],
+    visit: Callable[[WireEnd, More], Awaitable[T]],
 ) -> T:
-    """Start the client, and end it. Return what ``visit`` makes of its first connection; others are closed.
+    """Start the client, and end it. Return what ``visit`` makes of its first connection, and of more if it resumes.
 
-    The address is bound anew each time, so that a connection that an earlier client left there does not count.
-    Raise ``WrongClient`` if none comes.
+    Other connections are closed. The address is bound anew each time, so that a connection that an earlier client left
+    there does not count. Raise ``WrongClient`` if none comes.
     """
     assert listening.start is not None
     [listener] = await open_listeners([listening.uri], ssl_context=listening.ssl_context)
     connected, news, done = trio.Event(), trio.Event(), trio.Event()
     results: list[T] = []
+    comes, more = _returns()
     fault = f"no client connected to {listener.uri} in {listening.wait:g} s"
 
     async def take(accepted: Accepted | AcceptedStream) -> None:
         async with accepted.open() as transport:
+            end = WireEnd(transport, chapters()[dialect].notation)
             if connected.is_set():
+                if RESUME in options:
+                    await comes(end)
+                    await done.wait()
                 return
             connected.set()
             news.set()
-            results.append(await visit(transport))
+            results.append(await visit(end, more))
         done.set()
 
     async def watch(end_of: Callable[[], Awaitable[str]]) -> None:
@@ -189,6 +198,22 @@ async def _visit(
     if not results:
         raise WrongClient(fault)
     return results[0]
+
+
+def _returns() -> tuple[Callable[[WireEnd], Awaitable[None]], More]:
+    """Return where connections of a client that comes back are put, and what waits for the next one."""
+    put, take = trio.open_memory_channel[WireEnd](math.inf)
+
+    @asynccontextmanager
+    async def more() -> AsyncIterator[WireEnd]:
+        end = None
+        with trio.move_on_after(RETURN):
+            end = await take.receive()
+        if end is None:
+            raise Failure(f"the client did not connect again in {RETURN:g} s")
+        yield end
+
+    return put.send, more
 
 
 def command(arguments: Sequence[str]) -> Start:
@@ -260,7 +285,9 @@ async def _end_of(process: trio.Process, said: bytearray, read: trio.Event) -> s
 async def _wait_for_clients(cases: Sequence[Case], listening: Listening, told: Callable[[str], object]) -> list[Result]:
     dialect = cases[0].dialect
     notation = chapters()[dialect].notation
-    waiting = {asks: deque(case for case in cases if case.asks == asks) for asks in ASKS}
+    kinds = [(asks, resumes) for asks in ASKS for resumes in (False, True)]
+    waiting = {kind: deque(case for case in cases if _kind(case) == kind) for kind in kinds}
+    resuming: dict[bytes, tuple[Callable[[WireEnd], Awaitable[None]], trio.Event]] = {}
     results: list[Result] = []
     playing = 0
     wrong = ""
@@ -279,29 +306,47 @@ async def _wait_for_clients(cases: Sequence[Case], listening: Listening, told: C
             rest()
             try:
                 async with accepted.open() as transport:
-                    await serve_case(transport)
+                    await serve_client(WireEnd(transport, notation))
             finally:
                 playing -= 1
                 rest()
 
-        async def serve_case(transport: Transport) -> None:
+        async def serve_client(end: WireEnd) -> None:
+            """Serve a case to a client, or hand its connection to the case that it comes back to."""
             nonlocal wrong
-            end = WireEnd(transport, notation)
+            first = await _first(end, listening.patience)
+            token = notation.token_in(first)
+            if "client_resume" in notation.templates and _is_like(notation, "client_resume", first):
+                if token in resuming:
+                    comes, done = resuming[token]
+                    await comes(end)
+                    await done.wait()
+                else:
+                    await end.send(notation.templates["failure"].fill([REJECTED_RESUME]).value)
+                return
             fault = await _fault(end, dialect, listening.patience)
             if fault and not results:
                 wrong = fault
                 nursery.cancel_scope.cancel()
-            asks = "nothing" if fault else await _asked(end, notation)
-            while waiting[asks]:
-                result = await play_over(transport, waiting[asks].popleft(), listening.patience, end)
+            kind = ("nothing", False) if fault else (await _asked(end, notation), token is not None)
+            comes, more = _returns()
+            done = trio.Event()
+            if token is not None:
+                resuming[token] = comes, done
+            while waiting[kind]:
+                result = await play_over(end, waiting[kind].popleft(), listening.patience, more)
                 results.append(result)
                 if result.outcome is not Outcome.NOT_APPLICABLE or result.record:
                     break
+            done.set()
+            if token is not None:
+                del resuming[token]
 
         await nursery.start(partial(listener.serve, take))
         told(f"listening {listener.uri}")
-        needed = Counter(case.asks for case in cases)
-        told(f"waiting for clients: {', '.join(f'{needed[asks]} that ask {asks}' for asks in ASKS if needed[asks])}")
+        needed = Counter(_kind(case) for case in cases)
+        named = [f"{needed[kind]} that ask {kind[0]}{' and resume' * kind[1]}" for kind in kinds if needed[kind]]
+        told(f"waiting for clients: {', '.join(named)}")
         rest()
     if wrong:
         raise WrongClient(wrong)
@@ -310,6 +355,26 @@ async def _wait_for_clients(cases: Sequence[Case], listening: Listening, told: C
     ran = {result.case.id for result in results}
     missed = [case for case in cases if case.id not in ran]
     return results + [Result(case, Outcome.NOT_APPLICABLE, f"no client came that asks {case.asks}") for case in missed]
+
+
+def _kind(case: Case) -> tuple[str, bool]:
+    """Return what tells the clients apart that can serve for a case: the request, and whether they can resume."""
+    return case.asks, RESUME in case.options
+
+
+async def _first(end: WireEnd, patience: float) -> bytes:
+    """Return the first frame of a client, empty if none comes, and push it back."""
+    frames: list[bytes] = []
+    with trio.move_on_after(patience), suppress(Ended):
+        frames.append(await end.receive())
+    end.push_back(frames)
+    return b"".join(frames)
+
+
+def _is_like(notation: Notation, name: str, frame: bytes) -> bool:
+    """Return whether this is a frame of the template, whatever its fields are."""
+    template = notation.templates[name]
+    return template.fill([ANYTHING] * len(template.fields)).fits(frame)
 
 
 async def _asked(end: WireEnd, notation: Notation) -> str:

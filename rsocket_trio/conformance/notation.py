@@ -2,9 +2,11 @@
 
 A template is a row of tokens: hex bytes as they are; ``{name:4}`` a number of so many bytes, big endian; ``{name:+3}``
 bytes behind their length of so many bytes; ``{name}`` bytes. In what is expected, ``?`` is any half of a byte and
-``..`` at the end any number of bytes. Arguments are numbers (``7``, ``0x201``), texts in quotes, hex behind ``h``, or
-``*`` for any.
-``"x"*1000`` is a text so many times in a row.
+``..`` any number of bytes. Arguments are numbers (``7``, ``0x201``), texts in quotes, hex behind ``h``, or ``*`` for
+any. ``"x"*1000`` is a text so many times in a row.
+
+In cases of resumption an argument can be a value of the session: ``{token}``, and its positions, ``{sent}`` and
+``{received}``, also as ``{received+1}``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ FIELD: Final = re.compile(r"\{(?P<name>[a-z_]+)(?::(?P<sized>\+?)(?P<size>\d+))?
 ARGUMENT: Final = re.compile(
     r'\s*(?:(?:"(?P<text>[^"]*)"|h(?P<hex>(?:[0-9a-fA-F]{2})*)(?=[\s*]|$))(?:\*(?P<times>\d+))?|(?P<word>[^\s"]+))'
 )
+VALUE: Final = re.compile(r"\{(?P<name>token|sent|received)(?P<more>[+-]\d+)?\}")
+SAMPLES: Final[Mapping[str, int | bytes]] = {"token": b"?", "sent": 1, "received": 1}
+"""Values of a session, as good as any to check what is written."""
 REPEATED: Final = re.compile(r"\*\d+(?=\s|$)")
+TOKEN: Final = "{token:+2}"
+"""The field of a resume token."""
 SHOWN: Final = 64
 """Bytes of a frame that a message shows."""
 
@@ -45,6 +52,8 @@ class Pattern:
     mask: bytes
     is_open: bool = False
     """True if more bytes may follow."""
+    rest: Pattern | None = None
+    """What stands anywhere behind them."""
 
     @property
     def is_exact(self) -> bool:
@@ -57,7 +66,20 @@ class Pattern:
             return frame == self.value
         if len(frame) < len(self.value) or (len(frame) > len(self.value) and not self.is_open):
             return False
-        return all(got & mask == wanted & mask for got, mask, wanted in zip(frame, self.mask, self.value, strict=False))
+        if any(got & mask != wanted & mask for got, mask, wanted in zip(frame, self.mask, self.value, strict=False)):
+            return False
+        return self.rest is None or any(self.rest.fits(frame[at:]) for at in self._places(frame))
+
+    def end_in(self, frame: bytes) -> int:
+        """Return where the last fixed bytes end in a frame that fits, in the first place where they do."""
+        if self.rest is None:
+            return len(self.value)
+        at = next(at for at in self._places(frame) if self.rest.fits(frame[at:]))
+        return at + self.rest.end_in(frame[at:])
+
+    def _places(self, frame: bytes) -> range:
+        """Return where the rest can begin."""
+        return range(len(self.value), len(frame) + 1)
 
     def __str__(self) -> str:
         digits = zip(self.value[:SHOWN].hex(), self.mask[:SHOWN].hex(), strict=True)
@@ -65,7 +87,8 @@ class Pattern:
         shown = " ".join(halves[place : place + 2] for place in range(0, len(halves), 2))
         if len(self.value) > SHOWN:
             return f"{shown} ... {len(self.value)} bytes"
-        return f"{shown} .." if self.is_open else shown
+        shown = f"{shown} .." if self.is_open else shown
+        return f"{shown} {self.rest}" if self.rest else shown
 
 
 @attrs.frozen
@@ -99,9 +122,9 @@ def _is_hex(token: str) -> bool:
 
 def _filled(name: str, tokens: Sequence[str], arguments: object) -> Pattern:
     value, mask, is_open = b"", b"", False
-    for token in tokens:
-        if is_open:
-            raise NotationError(f"{name}: nothing can stand behind ..")
+    for number, token in enumerate(tokens):
+        if is_open and token != "..":
+            return Pattern(value, mask, True, _filled(name, tokens[number:], arguments))
         field = FIELD.fullmatch(token)
         if token == "..":
             is_open = True
@@ -162,6 +185,16 @@ def shortened(text: str) -> str:
     return REPEATED.sub("", text)
 
 
+def valued(text: str, values: Mapping[str, int | bytes]) -> str:
+    """Return a line with the values of a session in the places of their names."""
+
+    def value_of(found: re.Match[str]) -> str:
+        value = values[found["name"]]
+        return f"h{value.hex()}" if isinstance(value, bytes) else str(max(0, value + int(found["more"] or 0)))
+
+    return VALUE.sub(value_of, text)
+
+
 def shown(frame: bytes) -> str:
     """Return the bytes of a frame as hex, the first of them if there are many."""
     begin = frame[:SHOWN].hex(" ") or "an empty frame"
@@ -185,6 +218,21 @@ class Notation:
     first_id: int
     """The first stream id of a client: its ids are odd or even as this one is."""
     templates: Mapping[str, Template]
+    resumable: tuple[Pattern, ...] = ()
+    """The requests whose streams can be resumed. All can be where there is none."""
+
+    def token_in(self, frame: bytes) -> bytes | None:
+        """Return the resume token of a client's SETUP or of what it resumes with, else ``None``."""
+        for name in ("client_resumable", "client_resume"):
+            template = self.templates.get(name)
+            if template is None:
+                continue
+            place = template.tokens.index(TOKEN)
+            head = _filled(name, (*template.tokens[:place], ".."), iter(()))
+            if head.fits(frame):
+                begin = head.end_in(frame) + 2
+                return frame[begin : begin + int.from_bytes(frame[begin - 2 : begin], "big")]
+        return None
 
     def frame(self, text: str) -> Pattern:
         """Return the frame that a piece of a line describes: ``hex`` and bytes, or a template and its arguments.

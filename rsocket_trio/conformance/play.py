@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from itertools import count
+from typing import Final, TypeAlias
 
 import attrs
 import trio
@@ -22,7 +24,8 @@ from rsocket_trio.conformance.catalogue import (
     pieces,
     with_id,
 )
-from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, arguments_in, shown
+from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, arguments_in, shown, valued
+from rsocket_trio.conformance.positions import Positions
 from rsocket_trio.conformance.wire import Ended, Passed, WireEnd
 
 PROBES = 0x7F00
@@ -36,6 +39,12 @@ DRIP = 0.001
 """Seconds between two bytes that are sent one at a time."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
+
+
+RESUME: Final = "resume"
+"""The option of a peer that needs positions to be counted."""
+TOKEN_SIZE: Final = 16
+"""Bytes of a token that nobody else has."""
 
 
 class Outcome(Enum):
@@ -70,13 +79,22 @@ class NotApplicable(Exception):
     """The peer makes the case meaningless, as by granting without bounds."""
 
 
-class Player:
-    """Plays the steps of one case over one connection. ``role`` is that of the peer under test."""
+Connect: TypeAlias = Callable[[], Awaitable[WireEnd]]
+"""Opens another connection to the peer, or waits for one that it opens. Raise ``Failure`` if there is none in time."""
 
-    def __init__(self, end: WireEnd, notation: Notation, patience: float, *, role: str = "server") -> None:
+
+class Player:
+    """Plays the steps of one case over one connection, and those that ``connect`` opens."""
+
+    def __init__(self, case: Case, end: WireEnd, notation: Notation, patience: float, connect: Connect) -> None:
+        role = case.role
         self._end = end
+        self._ends = [end]
+        self._connect = connect
         self._notation = notation
         self._patience = patience
+        self._token = secrets.token_bytes(TOKEN_SIZE) if role == "server" else b""
+        self._positions = Positions(notation.resumable) if RESUME in case.needs else None
         # A server's ids are the other ones of 1 and 2.
         self._probes = count(PROBES + (notation.first_id if role == "server" else 3 - notation.first_id), 2)
         self._granted: dict[bytes, int] = {}
@@ -85,9 +103,10 @@ class Player:
 
     async def play(self, step: Step) -> None:
         """Play one step. Raise ``Failure`` for a peer that does something else."""
+        step = self._valued(step)
         match step.word:
             case Word.SEND:
-                await self._end.send(*[self._notation.frame(piece).value for piece in pieces(step.rest)])
+                await self._send(*[self._notation.frame(piece).value for piece in pieces(step.rest)])
             case Word.RAW:
                 await self._end.send_raw(self._notation.frame(step.rest).value)
             case Word.DRIP:
@@ -97,7 +116,7 @@ class Player:
                 await self._each(step.rest)
             case Word.TIMES:
                 times, _, frame = step.rest.partition(" ")
-                await self._end.send(*[self._notation.frame(frame).value] * int(times))
+                await self._send(*[self._notation.frame(frame).value] * int(times))
             case Word.EXPECT:
                 for piece in pieces(step.rest):
                     await self._expect([piece])
@@ -129,6 +148,51 @@ class Player:
                 self._is_mute = True
             case Word.HALF_CLOSE:
                 await self._end.half_close()
+            case Word.CUT:
+                self._note(f"connection {self._ends.index(self._end) + 1} is cut")
+                await self._end.cut()
+            case Word.CONNECT:
+                end = await self._connect()
+                end.record = self._end.record
+                self._end = end
+                self._ends.append(end)
+                self._note(f"connection {len(self._ends)}")
+            case Word.ON:
+                self._end = self._ends[int(step.rest) - 1]
+                self._note(f"on connection {step.rest}")
+            case Word.LOSE:
+                self._lose(step.rest)
+            case Word.WAIT:
+                await trio.sleep(float(step.rest))
+            case Word.GONE:
+                await self._expect_gone(float(step.rest))
+
+    def _note(self, event: str) -> None:
+        self._end.record.append(Passed(True, b"", event=event))
+
+    def _valued(self, step: Step) -> Step:
+        """Return the step with the values of the session in it."""
+        if self._positions is None:
+            return step
+        values: dict[str, int | bytes] = {
+            "token": self._token,
+            "sent": self._positions.sent,
+            "received": self._positions.received,
+        }
+        return attrs.evolve(step, rest=valued(step.rest, values))
+
+    def _lose(self, frame: str) -> None:
+        if self._positions is not None:
+            try:
+                self._positions.lose(self._notation.frame(frame))
+            except LookupError as error:
+                raise Failure(str(error)) from None
+
+    async def _send(self, *frames: bytes) -> None:
+        await self._end.send(*frames)
+        if self._positions is not None:
+            for frame in frames:
+                self._positions.note_sent(frame)
 
     async def _expect(self, wanted: list[str], *, items_before: bool = False) -> str:
         """Return which of these frames came next. ``items_before`` lets items of streams come before them."""
@@ -168,7 +232,7 @@ class Player:
         ids, sent, sign, back = each_of(rest)
         for start in range(0, len(ids), AT_A_TIME):
             part = ids[start : start + AT_A_TIME]
-            await self._end.send(*[self._notation.frame(with_id(sent, one)).value for one in part])
+            await self._send(*[self._notation.frame(with_id(sent, one)).value for one in part])
             if sign == Word.ANSWERED.value:
                 await self._expect_answers([with_id(back, one) for one in part])
                 continue
@@ -194,7 +258,7 @@ class Player:
         with trio.move_on_after(self._patience):
             while self._granted.get(grant, 0) < number:
                 try:
-                    frame = await self._end.receive()
+                    frame = await self._take()
                 except Ended as ended:
                     raise Failure(f"{ended}, expected a grant on stream {stream_id}") from None
                 if not await self._is_aside(frame):
@@ -204,7 +268,14 @@ class Player:
         raise Failure(f"{granted} items were granted on stream {stream_id} in {self._patience:g} s, expected {number}")
 
     async def _receive(self) -> bytes:
-        return self._kept.pop(0) if self._kept else await self._end.receive()
+        return self._kept.pop(0) if self._kept else await self._take()
+
+    async def _take(self) -> bytes:
+        frame = await self._end.receive()
+        if self._positions is not None:
+            self._positions.note_received(frame)
+            self._token = self._token or self._notation.token_in(frame) or b""
+        return frame
 
     async def _next(self, wanted: tuple[Pattern, ...] = ()) -> bytes:
         """Return the next frame that says something: grants and signs of life are taken note of, and answered."""
@@ -230,7 +301,7 @@ class Player:
                 key, number = frame[:-4], int.from_bytes(frame[-4:], "big")
                 self._granted[key] = self._granted.get(key, 0) + number
             elif name == "keepalive" and not self._is_mute:
-                await self._end.send(self._answer(frame))
+                await self._send(self._answer(frame))
             return True
         return False
 
@@ -244,7 +315,7 @@ class Player:
         probe, answer = self._notation.templates["probe"], self._notation.templates["probe_answer"]
         number = next(self._probes)
         arguments = [number if name == "id" else b"probe %d" % number for name in probe.fields]
-        await self._end.send(probe.fill(arguments).value)
+        await self._send(probe.fill(arguments).value)
         wanted = answer.fill(arguments)
         try:
             frame = await self._next((wanted,))
@@ -297,6 +368,21 @@ class Player:
                 if not await self._is_aside(frame):
                     raise Failure(f"{shown(frame)} came, expected nothing for {seconds:g} s")
 
+    async def _expect_gone(self, seconds: float) -> None:
+        """Close the connections that a client opens anew. Raise ``Failure`` for one that asks to resume."""
+        resumes = self._notation.templates["client_resume"]
+        asks = resumes.fill([ANYTHING] * len(resumes.fields))
+        with trio.move_on_after(seconds):
+            while True:
+                end = await self._connect()
+                try:
+                    frame = await end.receive()
+                except Ended:
+                    continue
+                if asks.fits(frame):
+                    raise Failure(f"{shown(frame)} came, expected no other attempt to resume")
+                await end.cut()
+
     async def _overrun(self, stream_id: int, beyond: int) -> None:
         """Send so many items more than were granted on this stream."""
         grant = self._notation.templates["request_n"].fill([stream_id, 0]).value
@@ -304,7 +390,7 @@ class Player:
         if granted + beyond > OVERRUN_LIMIT:
             raise NotApplicable(f"the peer granted {granted} items, which is as good as all")
         item = self._notation.templates["channel_item"].fill([stream_id, b"x"]).value
-        await self._end.send(*[item] * (granted + beyond))
+        await self._send(*[item] * (granted + beyond))
 
 
 def _first_of(answers: Sequence[Answer]) -> str:
@@ -312,9 +398,14 @@ def _first_of(answers: Sequence[Answer]) -> str:
     return f"{named} or {len(answers) - NAMED} others" if len(answers) > NAMED else named
 
 
-async def play(case: Case, notation: Notation, end: WireEnd, patience: float) -> Result:
+async def unconnected() -> WireEnd:
+    """Raise ``Failure``: there is one connection."""
+    raise Failure("there is no other connection")
+
+
+async def play(case: Case, notation: Notation, end: WireEnd, patience: float, connect: Connect = unconnected) -> Result:
     """Play a case over a connection. Return its result; a step may take ``patience`` seconds."""
-    player = Player(end, notation, patience, role=case.role)
+    player = Player(case, end, notation, patience, connect)
     for step in case.steps:
         try:
             await player.play(step)

@@ -63,7 +63,7 @@ def told(result: Result) -> list[str]:
     if result.step:
         lines.append(f"  at the step: {result.step}")
     lines.append(f"  {result.why}")
-    return lines + [f"  {'sent    ' if one.sent else 'received'} {_bytes_of(one)}" for one in result.record]
+    return lines + [f"  {_line_of(one, 'sent    ', 'received')}" for one in result.record]
 
 
 def explained(case: Case) -> str:
@@ -79,6 +79,11 @@ def explained(case: Case) -> str:
 
 def _clauses_of(case: Case) -> list[Clause]:
     return [clauses()[name] for name in case.clauses]
+
+
+def _line_of(passed: Passed, sent: str = ">", received: str = "<") -> str:
+    """Return a line of the record, behind these words for the two directions."""
+    return passed.event or f"{sent if passed.sent else received} {_bytes_of(passed)}"
 
 
 def _bytes_of(passed: Passed) -> str:
@@ -114,7 +119,7 @@ def _json_of(result: Result) -> dict[str, Any]:
         content["why"] = result.why
     if result.outcome in BROKEN:
         content["step"] = result.step
-        content["wire"] = [("> " if one.sent else "< ") + _bytes_of(one) for one in result.record]
+        content["wire"] = [_line_of(one) for one in result.record]
     return content
 
 
@@ -177,7 +182,7 @@ def _html_of(result: Result) -> str:
         f"<li>{clause.id}, {clause.level}, {escape(clause.section)}: {escape(clause.gist)}</li>"
         for clause in _clauses_of(case)
     )
-    wire = escape("\n".join(("> " if one.sent else "< ") + _bytes_of(one) for one in result.record))
+    wire = escape("\n".join(_line_of(one) for one in result.record))
     kind = "fail" if result.outcome is Outcome.FAIL else "deviation"
     at = f"<p>At the step <code>{escape(result.step)}</code></p>" if result.step else ""
     return (

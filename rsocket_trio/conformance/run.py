@@ -12,7 +12,6 @@ import attrs
 import trio
 
 from rsocket_trio.conformance.catalogue import Case, Level, chapters
-from rsocket_trio.conformance.notation import Notation
 from rsocket_trio.conformance.play import PROBES, Outcome, Result, play
 from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.errors import ConnectionLost
@@ -32,6 +31,8 @@ UNREACHABLE = "the server can't be reached any more"
 """Begins the reason of a case for which no connection could be opened."""
 
 Dial: TypeAlias = Callable[[], AbstractAsyncContextManager[Transport]]
+More: TypeAlias = Callable[[], AbstractAsyncContextManager[WireEnd]]
+"""Opens another connection of a case, or waits for it. Raise ``Failure`` if a client does not come."""
 
 
 class WrongServer(Exception):
@@ -159,7 +160,8 @@ async def _run_case(case: Case, target: Target) -> Result:
     with trio.move_on_after(CASE_TIME):
         try:
             async with _connected(target) as transport:
-                return await play_over(transport, case, target.patience)
+                end = WireEnd(transport, chapters()[case.dialect].notation)
+                return await play_over(end, case, target.patience, partial(_another, target, case))
         except ConnectionLost as error:
             return Result(case, Outcome.FAIL, f"{UNREACHABLE}: {error}")
     return Result(case, Outcome.FAIL, f"not over after {CASE_TIME:g} s")
@@ -174,13 +176,23 @@ def lack(case: Case, abilities: frozenset[str]) -> Result | None:
     return None
 
 
-async def play_over(transport: Transport, case: Case, patience: float, end: WireEnd | None = None) -> Result:
-    """Play a case over a transport, for ``CASE_TIME`` at most; ``end`` is the tester's end if it has one already."""
-    notation: Notation = chapters()[case.dialect].notation
-    if case.streams_only and transport.is_message_based:
+@asynccontextmanager
+async def _another(target: Target, case: Case) -> AsyncIterator[WireEnd]:
+    """Open another connection for the case."""
+    async with _connected(target) as transport:
+        yield WireEnd(transport, chapters()[case.dialect].notation)
+
+
+async def play_over(end: WireEnd, case: Case, patience: float, more: More) -> Result:
+    """Play a case over a connection, for ``CASE_TIME`` at most, and over others that ``more`` opens."""
+    if case.streams_only and end.has_messages:
         return Result(case, Outcome.NOT_APPLICABLE, "it is about byte streams")
-    end = end or WireEnd(transport, notation)
     with trio.move_on_after(CASE_TIME):
-        return await play(case, notation, end, patience)
+        async with AsyncExitStack() as stack:
+
+            async def connect() -> WireEnd:
+                return await stack.enter_async_context(more())
+
+            return await play(case, chapters()[case.dialect].notation, end, patience, connect)
     outcome = Outcome.FAIL if case.level is Level.MUST else Outcome.DEVIATION
     return Result(case, outcome, f"not over after {CASE_TIME:g} s", record=tuple(end.record))

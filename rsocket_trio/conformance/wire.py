@@ -42,11 +42,13 @@ class Uncut:
 
 @attrs.frozen
 class Passed:
-    """One frame that passed: ``sent`` by the tester, or received; or bytes that are no frame."""
+    """One frame that passed: ``sent`` by the tester, or received; or bytes that are no frame; or an event between."""
 
     sent: bool
     data: bytes
     is_frame: bool = True
+    event: str = ""
+    """What happened to the connection, instead of bytes."""
 
 
 class Ended(Exception):
@@ -58,7 +60,7 @@ class Ended(Exception):
 
 
 class WireEnd:
-    """The tester's end of one connection."""
+    """The tester's end of one connection. ``record`` may be that of all connections of a case."""
 
     def __init__(self, transport: Transport, notation: Notation) -> None:
         self._transport = transport
@@ -69,6 +71,11 @@ class WireEnd:
         self.first = b""
         """The bytes that came first, as one read gave them, or the first message."""
         transport.use_framing(Uncut())
+
+    @property
+    def has_messages(self) -> bool:
+        """Return whether each message of the transport is a frame."""
+        return self._transport.is_message_based
 
     @property
     def rest(self) -> bytes:
@@ -93,6 +100,10 @@ class WireEnd:
         """Send bytes as they are."""
         self._note(Passed(True, data, is_frame=False))
         await self._write([data])
+
+    async def cut(self) -> None:
+        """End the connection without a word. What was not read is lost."""
+        await self._transport.aclose()
 
     async def half_close(self) -> None:
         """Say that nothing more is sent."""

@@ -11,7 +11,17 @@ from itertools import count, islice
 
 import trio
 
-from rsocket_trio import Channel, Connection, ConnectionLost, Payload, Responder, RSocketError, open_connection, serve
+from rsocket_trio import (
+    Channel,
+    Connection,
+    ConnectionLost,
+    Payload,
+    Responder,
+    ResumeOptions,
+    RSocketError,
+    open_connection,
+    serve,
+)
 from rsocket_trio.conformance.clients import Start
 
 
@@ -40,6 +50,11 @@ def responder() -> Responder:
     return made
 
 
+def resumption(options: Collection[str]) -> ResumeOptions | None:
+    """Return the options of resumption for a peer that takes part in it."""
+    return ResumeOptions(answer_seconds=2) if "resume" in options else None
+
+
 @asynccontextmanager
 async def serving(
     dialect: str,
@@ -49,7 +64,10 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serve a dialect with these interactions and options for as long as the block. Yield the URI."""
     async with trio.open_nursery() as nursery:
-        [bound] = await nursery.start(partial(serve, responder(), uri, dialects=[dialect], ssl_context=ssl_context))
+        resume = resumption(abilities)
+        [bound] = await nursery.start(
+            partial(serve, responder(), uri, dialects=[dialect], ssl_context=ssl_context, resume=resume)
+        )
         yield bound
         nursery.cancel_scope.cancel()
 
@@ -58,8 +76,11 @@ async def client(
     uri: str, dialect: str, asks: str, options: Sequence[str], ssl_context: ssl.SSLContext | None = None
 ) -> None:
     """Connect, ask what a case wants to be asked, and stay until the connection ends."""
+    connecting = open_connection(
+        uri, dialect=dialect, responder=responder(), ssl_context=ssl_context, resume=resumption(options)
+    )
     with suppress(ConnectionLost):
-        async with open_connection(uri, dialect=dialect, responder=responder(), ssl_context=ssl_context) as connection:
+        async with connecting as connection:
             with suppress(RSocketError):
                 await ask(connection, asks)
             await connection.wait_closed()

@@ -16,6 +16,7 @@ from rsocket_trio.conformance.notation import (
     arguments_in,
     shortened,
     shown,
+    valued,
 )
 
 NOTATION = chapters()["rsocket/1.0"].notation
@@ -73,6 +74,35 @@ def test_a_pattern_fits_what_it_leaves_open() -> None:
     assert not NOTATION.frame('ask 1 "d"').fits(bytes.fromhex("00000001 1000"))
 
 
+@pytest.mark.parametrize(
+    ("frame", "fits", "end"),
+    [("01", False, 0), ("01 03", True, 2), ("01 02 02 03", True, 4), ("01 02 03 03", True, 3), ("02 03", False, 0)],
+)
+def test_bytes_stand_anywhere_behind_others(frame: str, fits: bool, end: int) -> None:
+    pattern = NOTATION.frame("hex 01 .. 03 ..")
+
+    assert pattern.fits(bytes.fromhex(frame)) is fits
+    assert str(pattern) == "01 .. 03 .."
+    if fits:
+        assert pattern.end_in(bytes.fromhex(frame)) == end
+    assert not NOTATION.frame("hex 01 .. 03").fits(bytes.fromhex("01 03 04"))
+
+
+def test_the_token_of_a_client_is_found_in_its_frames() -> None:
+    rest = " 00 00"
+    setup = "00000000 0480 0001 0000 00004e20 00015f90 0003 616263" + rest
+    assert NOTATION.token_in(bytes.fromhex(setup)) == b"abc"
+    assert NOTATION.token_in(NOTATION.frame('client_resume "abc" 7 0').value) == b"abc"
+    assert NOTATION.token_in(bytes.fromhex(setup.replace("0480", "0400"))) is None
+    assert chapters()["reactivesocket/0.1"].notation.token_in(bytes.fromhex(setup)) is None
+
+
+def test_values_of_a_session_stand_in_a_line() -> None:
+    values: dict[str, int | bytes] = {"token": b"t", "sent": 5, "received": 0}
+    line = "resume {token}*2 {received-1} {sent+2} {id}"
+    assert valued(line, values) == "resume h74*2 0 7 {id}"
+
+
 def test_only_a_frame_without_open_bytes_can_be_sent() -> None:
     assert NOTATION.frame('ask 1 "d"').is_exact
     assert not NOTATION.frame("hex 00 ??").is_exact
@@ -81,7 +111,7 @@ def test_only_a_frame_without_open_bytes_can_be_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "frame", ["nothing 1", "ask 1", 'ask "x" "d"', "ask 1 2", 'ask 4294967296 ""', "hex 0", "hex .. 00", "hex {id:4}"]
+    "frame", ["nothing 1", "ask 1", 'ask "x" "d"', "ask 1 2", 'ask 4294967296 ""', "hex 0", "hex {id:4}"]
 )
 def test_a_frame_that_is_wrongly_written_is_an_error(frame: str) -> None:
     with pytest.raises(NotationError):

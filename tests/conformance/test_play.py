@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import attrs
 import pytest
 import trio
 
@@ -11,7 +12,7 @@ from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, _steps, 
 from rsocket_trio.conformance.notation import NotationError
 from rsocket_trio.conformance.play import Outcome, Result, play
 from rsocket_trio.conformance.wire import WireEnd
-from rsocket_trio.transports.memory import memory_pair
+from rsocket_trio.transports.memory import MemoryTransport, memory_pair
 
 CHAPTER = chapters()["rsocket/1.0"]
 NOTATION = CHAPTER.notation
@@ -174,6 +175,10 @@ CANNOT = [
     "overrun one 2",
     '<=~ 1 "a" ; 3',
     "silent long",
+    "wait long",
+    "on second",
+    "lose nothing 1",
+    "> resume {token} {received} {nothing}",
     "failed",
     "nonsense 1",
 ]
@@ -183,3 +188,79 @@ CANNOT = [
 def test_a_step_that_could_not_be_played_is_found_as_it_is_read(step: str) -> None:
     with pytest.raises(NotationError, match="a file"):
         list(_steps("a file", NOTATION, step, {}))
+
+
+# Several connections
+
+
+class Served:
+    """A peer that reads, over as many connections as are opened."""
+
+    def __init__(self, *said: Sequence[str]) -> None:
+        self._said = list(said)
+        self._ends: list[MemoryTransport] = []
+        self.heard: list[bytes] = []
+
+    async def connect(self) -> WireEnd:
+        """Open another connection, over which the peer says what is next."""
+        ours, theirs = memory_pair()
+        self._ends.append(theirs)
+        if said := self._said.pop(0):
+            await theirs.send([NOTATION.frame(frame).value for frame in said])
+        return WireEnd(ours, NOTATION)
+
+    async def played(self, steps: str, *, role: str = "server") -> Result:
+        """Play steps of a session that can be resumed, and end the connections."""
+        made = attrs.evolve(case(steps), needs=("resume",), role=role)
+        result = await play(made, NOTATION, await self.connect(), PATIENCE, self.connect)
+        for end in self._ends:
+            with trio.move_on_after(1):
+                while frames := await end.receive():
+                    self.heard += frames
+        return result
+
+
+async def test_steps_are_played_over_another_connection_and_back(autojump_clock: object) -> None:
+    peer = Served(['item 1 "a"', 'item 1 "b"'], ['item 1 "c"'])
+    result = await peer.played('< item 1 "a"\nconnect\n< item 1 "c"\non 1\n< item 1 "b"\ncut\n> cancel 1')
+
+    assert (result.outcome, result.why) == (Outcome.PASS, "")
+    assert peer.heard == []
+    assert [one.event for one in result.record if one.event] == [
+        "connection 2",
+        "on connection 1",
+        "connection 1 is cut",
+    ]
+
+
+async def test_positions_count_what_came_and_what_was_sent(autojump_clock: object) -> None:
+    peer = Served(['item 1 "a"', 'keepalive 0 ""', "request_n 1 9", 'item 1 "b"', "complete 1"])
+    steps = '> ask 1 "q" ; keepalive 0 "k"\n< item 1 "a" ; item 1 "b"\n> resume {token} {received} {sent}'
+    assert (await peer.played(steps)).why == ""
+
+    said = peer.heard[-1].hex(" ", 8)
+    assert len(peer.heard[-1]) == 6 + 4 + 2 + 16 + 16
+    assert peer.heard[-1][-16:] == (7 + 10 + 7).to_bytes(8, "big") + (7).to_bytes(8, "big"), said
+
+
+async def test_frames_that_are_said_to_be_lost_count_when_they_come_again(autojump_clock: object) -> None:
+    peer = Served(['item 1 "a"', 'item 1 "b"'], ['item 1 "b"'])
+    steps = '< item 1 "a" ; item 1 "b"\nlose item 1 "b"\n> resume "" {received} 0\nconnect\n< item 1 "b"\n'
+    assert (await peer.played(steps + '> resume "" {received} 0')).why == ""
+
+    assert [int.from_bytes(frame[12:20], "big") for frame in peer.heard] == [7, 14]
+    assert "no such frame came" in (await Served([]).played('lose item 1 "a"')).why
+
+
+async def test_a_client_is_gone_if_it_begins_anew_alone(autojump_clock: object) -> None:
+
+    again = await Served([], ['client_resume "abc" 0 0']).played("gone 5", role="client")
+    assert "expected no other attempt to resume" in again.why
+
+    anew = Served([], ["setup"], [])
+    result = await anew.played("gone 5", role="client")
+    assert (result.outcome, result.why) == (Outcome.PASS, "")
+
+
+async def test_a_case_of_one_connection_opens_no_other(autojump_clock: object) -> None:
+    assert "there is no other connection" in (await played("connect", [])).why
