@@ -20,7 +20,7 @@ from rsocket_trio.cli.options import ROWS, Callback
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
 from rsocket_trio.cli.output import Output, write_text
-from rsocket_trio.conformance.catalogue import NEEDS, OPTIONS, Case, chosen
+from rsocket_trio.conformance.catalogue import NEEDS, OPTIONS, Case, chapters, chosen
 from rsocket_trio.conformance.clients import (
     CLIENTS_AT_ONCE,
     WAIT,
@@ -185,6 +185,8 @@ def command(
         if trust or cert or key or untrusted or headers:
             raise click.UsageError("options of TLS and of the WebSocket handshake are for --role server")
         uri, most = _address(listen)
+        if not words and chapters()[name].notation.negotiates:
+            raise click.UsageError(f"clients of {name} wait for the tester: give a command that starts them")
         tested = " ".join(words) or f"clients at {uri}"
         start = started_by(_found(words)) if words else None
         play = partial(_against_clients, cases, Listening(uri, start, abilities, patience, min(at_once, most), wait))

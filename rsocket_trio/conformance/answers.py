@@ -8,12 +8,13 @@ from typing import Final
 import attrs
 
 from rsocket_trio.conformance.notation import (
-    FIELD,
+    ANYTHING,
     Anything,
     Argument,
     NotationError,
     Pattern,
     Template,
+    Unfit,
 )
 
 WHOLE: Final = {"last": (True, True), "item": (True, False), "item_more": (False, False), "more": (False, False)}
@@ -56,7 +57,11 @@ class Answer:
         name = "last_described" if is_described else "last"
         if name not in templates:
             raise NotationError(f"the dialect has no frame {name!r}")
-        pattern = templates[name].fill(arguments)
+        try:
+            pattern = templates[name].fill(arguments)
+        except Unfit:
+            # It takes more than one frame.
+            pattern = templates[name].fill([*arguments[:-1], ANYTHING])
         stream_id, data = arguments[0], arguments[-1]
         metadata = arguments[1] if is_described else None
         if not isinstance(stream_id, int) or not isinstance(metadata, bytes | None):
@@ -71,7 +76,8 @@ class Answer:
             self.is_over = self.templates["complete"].fill([self.stream_id]).fits(frame)
             return self.is_over
         for name, (ends_item, completes) in self._forms.items():
-            parts = self._parts(name, frame)
+            template = self.templates.get(name)
+            parts = None if template is None else template.parts(self.stream_id, frame)
             if parts is None:
                 continue
             metadata, data = parts
@@ -83,24 +89,6 @@ class Answer:
             self._forms = {} if ends_item else {**WHOLE, **DESCRIBED, **REST}
             return True
         return False
-
-    def _parts(self, name: str, frame: bytes) -> tuple[bytes | None, bytes] | None:
-        """Return metadata and data of a frame of this kind on this stream, ``None`` for another one."""
-        template = self.templates.get(name)
-        if template is None:
-            return None
-        if "metadata" not in template.fields:
-            head = template.fill([self.stream_id, b""]).value
-            return (None, frame[len(head) :]) if frame.startswith(head) else None
-        size = next(
-            int(found["size"]) for token in template.tokens if (found := FIELD.fullmatch(token)) and found["sized"]
-        )
-        head = template.fill([self.stream_id, b"", b""]).value[:-size]
-        if not frame.startswith(head):
-            return None
-        begin = len(head) + size
-        end = begin + int.from_bytes(frame[len(head) : begin], "big")
-        return frame[begin:end], frame[end:]
 
     def _is_right(self, metadata: bytes | None, data: bytes, *, is_whole: bool) -> bool:
         """Return whether this is what is expected, or a part of it: metadata is whole before data begins."""

@@ -26,6 +26,7 @@ from rsocket_trio.conformance.notation import (
     shortened,
     valued,
 )
+from rsocket_trio.conformance.streamux import Streamux
 
 FOLDER: Final = "cases"
 NEEDS: Final = {
@@ -39,6 +40,7 @@ OPTIONS: Final = {
     "resume": "sessions that can be resumed, for a minute at least",
     "leases": "leases, which it grants to who asks for them",
     "dialects": "all dialects on one port, told apart by the first bytes",
+    "quick": "a quick init of Streamux, which a server allows and a client requests",
 }
 """What else a case can need. A peer has none of it unless one says so."""
 ASKS: Final = {
@@ -46,10 +48,15 @@ ASKS: Final = {
     "request": "a request/response with the data q",
     "stream": "a stream with the data s, a first count of 2 and no credit after that",
     "channel": "a channel with the first data c and the same credit, which sends back each item",
+    "chunks": "a request whose first chunk is c, and which goes on with each chunk of its response",
+    "several": "requests with the data 1, 2, 3 and 4, in this order and at the same time",
+    "large": "a request whose data is 1,000 times l",
+    "cancel": "a request with the data x, which it cancels after 0.2 seconds, and then one with the data y",
+    "ping": "a ping",
 }
 """The requests that a case can need of a client under test once it has connected, all without metadata. When the
 request is answered or the stream has completed, the client makes one more request/response, with the data of the answer
-or of the last item. It keeps the connection open, whatever becomes of its requests."""
+or of the last item, unless it is empty. It keeps the connection open, whatever becomes of its requests."""
 
 
 class Level(Enum):
@@ -116,6 +123,14 @@ class Word(Enum):
     """The tester waits for so many seconds."""
     GONE = "gone"
     """For so many seconds the client does not ask to resume. It may connect anew."""
+    AGREED = "agreed"
+    """The peer's initialize message has come, and agrees with the tester's. Without that the case does not apply."""
+    REFUSED = "refused"
+    """The negotiation fails: nothing comes but the peer's initialize message, or not even that, then the end. If the
+    two initialize messages agree all the same, the case does not apply."""
+    ASKED = "<?"
+    """These requests of the peer's come, in any order and in chunks as it likes, each an id, or a name for it, and its
+    data. ``$a`` stands for the id that the peer chose from then on."""
 
 
 NUMBERS: Final = {
@@ -225,10 +240,14 @@ def fits(case: Case, patterns: tuple[str, ...]) -> bool:
 
 
 def _chapter(file: str, content: Mapping[str, Any]) -> Chapter:
-    templates = {name: Template.parse(name, text) for name, text in content["frames"].items()}
-    counts_itself = content.get("length_counts_itself", False)
-    resumable = tuple(Template.parse("resumable", text).fill(()) for text in content.get("resumable", ()))
-    notation = Notation(content["dialect"], content["length"], counts_itself, content["first_id"], templates, resumable)
+    notation: Notation
+    if "drawings" in content:
+        notation = Streamux.parse(content["dialect"], content["drawings"])
+    else:
+        templates = {name: Template.parse(name, text) for name, text in content["frames"].items()}
+        itself = content.get("length_counts_itself", False)
+        marks = tuple(Template.parse("resumable", text).fill(()) for text in content.get("resumable", ()))
+        notation = Notation(content["dialect"], content["length"], itself, content["first_id"], templates, marks)
     cases = tuple(_cases(file, notation, content))
     seen: set[str] = set()
     for case in cases:
@@ -239,32 +258,33 @@ def _chapter(file: str, content: Mapping[str, Any]) -> Chapter:
 
 
 def _cases(file: str, notation: Notation, content: Mapping[str, Any]) -> Iterator[Case]:
-    for name, scene in content["scenes"].items():
+    for scene in content["scenes"].values():
         before, after = scene.get("before", ""), scene.get("after", "alive")
         for row in scene.get("rows", ()):
             sent = "\n".join(f"> {frame}" for frame in row["send"])
             then = "\n".join(row["then"]) if isinstance(row["then"], list) else row["then"]
             rest = after if then == "ignored" else then
-            yield _case(
-                file,
-                notation,
-                content,
-                {
-                    **row,
-                    "needs": (*scene.get("needs", ()), *row.get("needs", ())),
-                    "lacks": (*scene.get("lacks", ()), *row.get("lacks", ())),
-                    "asks": scene.get("asks", "nothing"),
-                },
-                f"{before}\n{sent}\n{rest}",
-                scene.get("role", "server"),
-                name,
-            )
+            whole = {
+                **row,
+                "needs": (*scene.get("needs", ()), *row.get("needs", ())),
+                "lacks": (*scene.get("lacks", ()), *row.get("lacks", ())),
+                "asks": scene.get("asks", "nothing"),
+            }
+            for role in _roles(scene):
+                yield _case(file, notation, content, whole, f"{before}\n{sent}\n{rest}", role)
     for row in content.get("case", ()):
-        yield _case(file, notation, content, row, row["steps"], row.get("role", "server"), "")
+        for role in _roles(row):
+            yield _case(file, notation, content, row, row["steps"], role)
+
+
+def _roles(row: Mapping[str, Any]) -> list[str]:
+    """Return the roles for which a scene or a case is: ``both`` stands for two cases, where a peer is a peer."""
+    role = row.get("role", "server")
+    return ["server", "client"] if role == "both" else [role]
 
 
 def _case(
-    file: str, notation: Notation, content: Mapping[str, Any], row: Mapping[str, Any], steps: str, role: str, scene: str
+    file: str, notation: Notation, content: Mapping[str, Any], row: Mapping[str, Any], steps: str, role: str
 ) -> Case:
     where = f"{file}: {row.get('id', row.get('title', '?'))}"
     names = tuple(row["clauses"].split())
@@ -283,10 +303,12 @@ def _case(
     if asks not in ASKS:
         raise NotationError(f"{where}: {asks!r} is nothing that a client can ask")
     level = Level(row["level"]) if "level" in row else level_of(names)
-    streams_only = row.get("byte_streams", False) or any(step.word in (Word.RAW, Word.DRIP) for step in read)
+    cuts = not notation.negotiates and any(step.word in (Word.RAW, Word.DRIP) for step in read)
+    streams_only = row.get("byte_streams", False) or cuts
     title = row["title"]
     heavy = row.get("heavy", False)
-    return Case(row["id"], notation.dialect, role, title, names, level, needs, read, heavy, streams_only, asks, lacks)
+    name = f"client-{row['id']}" if notation.negotiates and role == "client" else row["id"]
+    return Case(name, notation.dialect, role, title, names, level, needs, read, heavy, streams_only, asks, lacks)
 
 
 def level_of(names: tuple[str, ...]) -> Level:
@@ -325,12 +347,12 @@ def _check(notation: Notation, word: Word, rest: str) -> None:
                 notation.frame(one)
     elif word in (Word.ANSWERED, Word.ANSWERED_ALL):
         for piece in pieces(rest):
-            Answer.parse(notation.templates, arguments_in(piece))
+            Answer.parse(notation.templates, notation.arguments(piece))
     elif word is Word.EACH:
         ids, sent, sign, back = each_of(rest)
         _check_exact(notation, with_id(sent, ids[0]))
         if sign == Word.ANSWERED.value:
-            Answer.parse(notation.templates, arguments_in(with_id(back, ids[0])))
+            Answer.parse(notation.templates, notation.arguments(with_id(back, ids[0])))
         elif sign:
             notation.frame(with_id(back, ids[0]))
     elif word is Word.TIMES:
@@ -343,6 +365,11 @@ def _check(notation: Notation, word: Word, rest: str) -> None:
         float(rest)
     elif word is Word.ON:
         int(rest)
+    elif word in (Word.AGREED, Word.REFUSED, Word.ASKED):
+        if not notation.negotiates:
+            raise NotationError(f"{notation.dialect} has no initialize messages")
+        for piece in pieces(rest) if word is Word.ASKED else ():
+            notation.frame(f"request {piece}")
     elif word in NUMBERS:
         numbers_in(word, rest)
 

@@ -114,7 +114,7 @@ async def _fault(end: WireEnd, dialect: str, patience: float) -> str:
         if other.frame("client_setup").fits(end.first_as(other)):
             return f"the client speaks {other.dialect}, not {dialect}"
     said = f"; it said {end.first[:40].hex(' ')}" if end.first else " and said nothing"
-    return f"the client connected and sent no SETUP of {dialect}{said}"
+    return f"the client connected and sent no {notation.opening} of {dialect}{said}"
 
 
 # A client that the tester starts

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import ClassVar, Final
 
 import attrs
 
@@ -33,6 +33,10 @@ SHOWN: Final = 64
 
 class NotationError(ValueError):
     """A frame that is not written as the notation has it."""
+
+
+class Unfit(Exception):
+    """A number or a payload for which the frames of this connection have no room."""
 
 
 class Anything:
@@ -114,6 +118,19 @@ class Template:
         if len(arguments) != len(self.fields):
             raise NotationError(f"{self.name} takes {len(self.fields)} arguments, {' '.join(self.fields)}")
         return _filled(self.name, self.tokens, iter(arguments))
+
+    def parts(self, stream_id: int, frame: bytes) -> tuple[bytes | None, bytes] | None:
+        """Return metadata and data of such a frame on this stream, ``None`` for another one."""
+        if "metadata" not in self.fields:
+            head = self.fill([stream_id, b""]).value
+            return (None, frame[len(head) :]) if frame.startswith(head) else None
+        size = next(int(found["size"]) for token in self.tokens if (found := FIELD.fullmatch(token)) and found["sized"])
+        head = self.fill([stream_id, b"", b""]).value[:-size]
+        if not frame.startswith(head):
+            return None
+        begin = len(head) + size
+        end = begin + int.from_bytes(frame[len(head) : begin], "big")
+        return frame[begin:end], frame[end:]
 
 
 def _is_hex(token: str) -> bool:
@@ -234,6 +251,36 @@ class Notation:
                 return frame[begin : begin + int.from_bytes(frame[begin - 2 : begin], "big")]
         return None
 
+    negotiates: ClassVar[bool] = False
+    """True if both sides send an initialize message first, and the layout of all others comes of the two."""
+    opening: ClassVar[str] = "SETUP"
+
+    def connected(self) -> Notation:
+        """Return the notation of one connection."""
+        return self
+
+    def arguments(self, text: str) -> list[Argument]:
+        """Return the arguments of a line. Raise ``NotationError`` for one that can't be read."""
+        return arguments_in(text)
+
+    def probe_id(self, number: int) -> int:
+        """Return the id of a probe, of its number."""
+        return number
+
+    def sent(self, data: bytes) -> None:
+        """Take note of bytes that the tester sends."""
+
+    def note(self, frame: bytes) -> str:
+        """Take note of a frame of the peer's. Return what is wrong with it whatever the case says, if anything."""
+        return ""
+
+    def answer_aside(self, frame: bytes) -> bytes | None:
+        """Return the answer to the frame noted last if it may come at any time, else ``None``."""
+        return None
+
+    def bind(self, text: str, frame: bytes) -> None:
+        """Let the names in a piece of a line stand for what they are in the frame that came for it."""
+
     def frame(self, text: str) -> Pattern:
         """Return the frame that a piece of a line describes: ``hex`` and bytes, or a template and its arguments.
 
@@ -245,7 +292,7 @@ class Notation:
         template = self.templates.get(name)
         if template is None:
             raise NotationError(f"{self.dialect} has no frame {name!r}; it has {', '.join(sorted(self.templates))}")
-        return template.fill(arguments_in(rest))
+        return template.fill(self.arguments(rest))
 
     def with_length(self, frame: bytes) -> bytes:
         """Return the frame as it stands on a byte stream."""

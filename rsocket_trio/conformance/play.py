@@ -24,8 +24,9 @@ from rsocket_trio.conformance.catalogue import (
     pieces,
     with_id,
 )
-from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, arguments_in, shown, valued
+from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, Unfit, shown, valued
 from rsocket_trio.conformance.positions import Positions
+from rsocket_trio.conformance.streamux import Disagreed, Streamux, check_offer, offer_of
 from rsocket_trio.conformance.wire import Ended, Passed, WireEnd
 
 PROBES = 0x7F00
@@ -86,12 +87,11 @@ Connect: TypeAlias = Callable[[], Awaitable[WireEnd]]
 class Player:
     """Plays the steps of one case over one connection, and those that ``connect`` opens."""
 
-    def __init__(self, case: Case, end: WireEnd, notation: Notation, patience: float, connect: Connect) -> None:
-        role = case.role
+    def __init__(self, case: Case, end: WireEnd, patience: float, connect: Connect) -> None:
+        role, notation = case.role, end.notation
         self._end = end
         self._ends = [end]
         self._connect = connect
-        self._notation = notation
         self._patience = patience
         self._token = secrets.token_bytes(TOKEN_SIZE) if role == "server" else b""
         self._positions = Positions(notation.resumable) if RESUME in case.needs else None
@@ -148,6 +148,12 @@ class Player:
                 self._is_mute = True
             case Word.HALF_CLOSE:
                 await self._end.half_close()
+            case Word.AGREED:
+                await self._expect_agreement()
+            case Word.REFUSED:
+                await self._expect_refusal()
+            case Word.ASKED:
+                await self._expect_requests(pieces(step.rest))
             case Word.CUT:
                 self._note(f"connection {self._ends.index(self._end) + 1} is cut")
                 await self._end.cut()
@@ -166,6 +172,10 @@ class Player:
                 await trio.sleep(float(step.rest))
             case Word.GONE:
                 await self._expect_gone(float(step.rest))
+
+    @property
+    def _notation(self) -> Notation:
+        return self._end.notation
 
     def _note(self, event: str) -> None:
         self._end.record.append(Passed(True, b"", event=event))
@@ -196,26 +206,28 @@ class Player:
 
     async def _expect(self, wanted: list[str], *, items_before: bool = False) -> str:
         """Return which of these frames came next. ``items_before`` lets items of streams come before them."""
-        patterns = [(piece, self._notation.frame(one)) for piece in wanted for one in alternatives(piece)]
-        item = self._notation.templates["item"].fill([ANYTHING, ANYTHING])
-        only = tuple(pattern for _, pattern in patterns)
+        patterns = [(piece, one, self._notation.frame(one)) for piece in wanted for one in alternatives(piece)]
+        name = "more" if self._notation.negotiates else "item"
+        item = self._notation.templates[name].fill([ANYTHING, ANYTHING])
+        only = tuple(pattern for _, _, pattern in patterns)
         ends = trio.current_time() + self._patience
         try:
             frame = await self._next(only)
-            while items_before and item.fits(frame):
+            while items_before and item.fits(frame) and not any(pattern.fits(frame) for pattern in only):
                 if trio.current_time() >= ends:
                     raise Failure(f"nothing but items came in {self._patience:g} s, expected {' ; '.join(wanted)}")
                 frame = await self._next(only)
         except Ended as ended:
             raise Failure(f"{ended}, expected {' ; '.join(wanted)}") from None
-        for piece, pattern in patterns:
+        for piece, one, pattern in patterns:
             if pattern.fits(frame):
+                self._notation.bind(one, frame)
                 return piece
-        raise Failure(f"{shown(frame)} came, expected {' or '.join(str(one) for _, one in patterns)}")
+        raise Failure(f"{shown(frame)} came, expected {' or '.join(str(pattern) for _, _, pattern in patterns)}")
 
     async def _expect_answers(self, wanted: list[str]) -> None:
         """Take these answers, whose frames may mix."""
-        answers = [Answer.parse(self._notation.templates, arguments_in(one)) for one in wanted]
+        answers = [Answer.parse(self._notation.templates, self._notation.arguments(one)) for one in wanted]
         while answers:
             try:
                 frame = await self._next()
@@ -272,6 +284,8 @@ class Player:
 
     async def _take(self) -> bytes:
         frame = await self._end.receive()
+        if fault := self._notation.note(frame):
+            raise Failure(f"{shown(frame)} came: {fault}")
         if self._positions is not None:
             self._positions.note_received(frame)
             self._token = self._token or self._notation.token_in(frame) or b""
@@ -290,6 +304,9 @@ class Player:
 
     async def _is_aside(self, frame: bytes) -> bool:
         """Return whether the frame may come at any time: a grant for a channel, or a KEEPALIVE, which is answered."""
+        if (answer := self._notation.answer_aside(frame)) is not None:
+            await self._end.send(answer)
+            return True
         templates = self._notation.templates
         for name in ("request_n", "keepalive", "keepalive_answer"):
             if name not in templates:
@@ -313,7 +330,7 @@ class Player:
 
     async def _expect_alive(self) -> None:
         probe, answer = self._notation.templates["probe"], self._notation.templates["probe_answer"]
-        number = next(self._probes)
+        number = self._notation.probe_id(next(self._probes))
         arguments = [number if name == "id" else b"probe %d" % number for name in probe.fields]
         await self._send(probe.fill(arguments).value)
         wanted = answer.fill(arguments)
@@ -325,6 +342,64 @@ class Player:
             raise Failure(f"{failure}, and {wanted} was to answer a probe") from None
         if not wanted.fits(frame):
             raise Failure(f"{shown(frame)} came, expected nothing but the answer to a probe, {wanted}")
+
+    async def _expect_offer(self) -> Streamux:
+        """Wait for the peer's initialize message, unless it has come. Raise ``Failure`` if no peer may send it."""
+        notation = self._notation
+        assert isinstance(notation, Streamux)
+        if not notation.session.has_greeted:
+            frame = await self._next((notation.frame("any_init"),))
+            try:
+                check_offer(offer_of(frame))
+            except Disagreed as reason:
+                raise Failure(f"the peer's initialize message is {shown(frame)}: {reason}") from None
+        return notation
+
+    async def _expect_agreement(self) -> None:
+        try:
+            notation = await self._expect_offer()
+        except Ended as ended:
+            raise Failure(f"{ended}, expected its initialize message") from None
+        if notation.session.fault:
+            raise NotApplicable(f"the peer offers {notation.session.fault}")
+
+    async def _expect_refusal(self) -> None:
+        try:
+            notation = await self._expect_offer()
+        except Ended as ended:
+            if ended.rest:
+                raise Failure(f"{shown(ended.rest)} came, expected a whole initialize message or none") from None
+            return
+        if notation.session.is_agreed:
+            raise NotApplicable("the two initialize messages agree")
+        with trio.move_on_after(self._patience):
+            try:
+                frame = await self._end.receive()
+            except Ended:
+                return
+            raise Failure(f"{shown(frame)} came, expected nothing after a negotiation that failed")
+        raise MilderFailure(f"the connection is still open after {self._patience:g} s, though the negotiation failed")
+
+    async def _expect_requests(self, wanted: list[str]) -> None:
+        """Take these requests of the peer's, cut as it likes, and let their names stand for their ids."""
+        notation = self._notation
+        assert isinstance(notation, Streamux)
+        begun: dict[int, bytes] = {}
+        while wanted:
+            try:
+                frame = await self._next()
+            except Ended as ended:
+                raise Failure(f"{ended}, expected {' ; '.join(wanted)}") from None
+            chunk = notation.session.parsed(frame)
+            data = begun.get(chunk.id, b"") + chunk.data
+            whole = [piece for piece in wanted if notation.is_request(piece, chunk.id, data)]
+            if chunk.response or not (chunk.data or (chunk.last and data)) or (chunk.last and not whole):
+                raise Failure(f"{shown(frame)} came, expected {' ; '.join(wanted)}")
+            begun[chunk.id] = data
+            if chunk.last:
+                del begun[chunk.id]
+                notation.bind(whole[0], frame)
+                wanted.remove(whole[0])
 
     async def _expect_end(self) -> None:
         try:
@@ -403,13 +478,13 @@ async def unconnected() -> WireEnd:
     raise Failure("there is no other connection")
 
 
-async def play(case: Case, notation: Notation, end: WireEnd, patience: float, connect: Connect = unconnected) -> Result:
+async def play(case: Case, end: WireEnd, patience: float, connect: Connect = unconnected) -> Result:
     """Play a case over a connection. Return its result; a step may take ``patience`` seconds."""
-    player = Player(case, end, notation, patience, connect)
+    player = Player(case, end, patience, connect)
     for step in case.steps:
         try:
             await player.play(step)
-        except NotApplicable as reason:
+        except (NotApplicable, Unfit) as reason:
             return Result(case, Outcome.NOT_APPLICABLE, str(reason), step.line, tuple(end.record))
         except Failure as failure:
             mild = isinstance(failure, MilderFailure) or case.level is not Level.MUST

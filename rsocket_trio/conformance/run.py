@@ -11,7 +11,7 @@ from typing import TypeAlias
 import attrs
 import trio
 
-from rsocket_trio.conformance.catalogue import Case, Level, chapters
+from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, chapters
 from rsocket_trio.conformance.play import PROBES, Outcome, Result, play
 from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.errors import ConnectionLost
@@ -26,6 +26,8 @@ PATIENCE = 5.0
 """Seconds in which the peer has to do what a step expects."""
 CASE_TIME = 60.0
 """Seconds after which a case ends whatever it waits for."""
+GREETING = ((Word.SEND, "setup"), (Word.AGREED, ""), (Word.ALIVE, ""))
+"""What shows that a server speaks a dialect with initialize messages."""
 TLS_ALERT = b"\x15\x03"
 UNREACHABLE = "the server can't be reached any more"
 """Begins the reason of a case for which no connection could be opened."""
@@ -109,7 +111,7 @@ async def check_server(target: Target, dialect: str) -> None:
     if others:
         raise WrongServer(f"the server speaks {' and '.join(sorted(others))}, not {dialect}")
     said = f"; it said {first[:40].hex(' ')}" if first else " and said nothing"
-    raise WrongServer(f"the server took no SETUP of {dialect}{said}")
+    raise WrongServer(f"the server took no {chapters()[dialect].notation.opening} of {dialect}{said}")
 
 
 async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
@@ -117,6 +119,11 @@ async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
     chapter = chapters()[dialect]
     async with _connected(target) as transport:
         end = WireEnd(transport, chapter.notation)
+        if chapter.notation.negotiates:
+            steps = tuple(Step(word, rest, "") for word, rest in GREETING)
+            result = await play(Case("", dialect, "server", "", (), Level.MUST, (), steps), end, target.patience)
+            is_right = result.outcome in (Outcome.PASS, Outcome.NOT_APPLICABLE)
+            return is_right, next((one.data for one in end.record if not one.sent), end.rest)
         probe, answer = chapter.notation.templates["probe"], chapter.notation.templates["probe_answer"]
         arguments = [PROBES + chapter.notation.first_id if name == "id" else b"?" for name in probe.fields]
         await end.send(chapter.notation.frame("setup").value, probe.fill(arguments).value)
@@ -193,6 +200,6 @@ async def play_over(end: WireEnd, case: Case, patience: float, more: More) -> Re
             async def connect() -> WireEnd:
                 return await stack.enter_async_context(more())
 
-            return await play(case, chapters()[case.dialect].notation, end, patience, connect)
+            return await play(case, end, patience, connect)
     outcome = Outcome.FAIL if case.level is Level.MUST else Outcome.DEVIATION
     return Result(case, outcome, f"not over after {CASE_TIME:g} s", record=tuple(end.record))

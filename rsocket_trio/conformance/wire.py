@@ -64,7 +64,7 @@ class WireEnd:
 
     def __init__(self, transport: Transport, notation: Notation) -> None:
         self._transport = transport
-        self._notation = notation
+        self.notation = notation.connected()
         self._rest = b""
         self._frames: list[bytes] = []
         self.record: list[Passed] = []
@@ -91,14 +91,16 @@ class WireEnd:
         """Send these frames, in one write where the transport has no messages."""
         for frame in frames:
             self._note(Passed(True, frame))
+            self.notation.sent(frame)
         if self._transport.is_message_based:
             await self._write(frames)
         else:
-            await self._write([b"".join(self._notation.with_length(frame) for frame in frames)])
+            await self._write([b"".join(self.notation.with_length(frame) for frame in frames)])
 
     async def send_raw(self, data: bytes) -> None:
         """Send bytes as they are."""
         self._note(Passed(True, data, is_frame=False))
+        self.notation.sent(data)
         await self._write([data])
 
     async def cut(self) -> None:
@@ -124,11 +126,18 @@ class WireEnd:
                 frame = self._frames.pop(0)
                 self._note(Passed(False, frame))
                 return frame
+            if self._rest and self.notation.negotiates:
+                # What came before the tester's own offer can be cut once that was sent.
+                self._frames, self._rest = self.notation.cut(self._rest)
+                if self._frames:
+                    continue
             await self._read()
 
     def first_as(self, notation: Notation) -> bytes:
         """Return the first frame as this dialect cuts it, empty if it is not whole."""
-        return self.first if self._transport.is_message_based else next(iter(notation.cut(self.first)[0]), b"")
+        if self._transport.is_message_based and not notation.negotiates:
+            return self.first
+        return next(iter(notation.connected().cut(self.first)[0]), b"")
 
     def push_back(self, frames: Sequence[bytes]) -> None:
         """Let frames that were received come once more, and forget what passed so far."""
@@ -146,12 +155,12 @@ class WireEnd:
             if self._rest:
                 self._note(Passed(False, self._rest, is_frame=False))
             raise Ended(self._rest, reason)
-        if self._transport.is_message_based:
+        if self._transport.is_message_based and not self.notation.negotiates:
             self.first = self.first or chunks[0]
             self._frames += chunks
             return
         self.first = self.first or b"".join(chunks)
-        frames, self._rest = self._notation.cut(self._rest + b"".join(chunks))
+        frames, self._rest = self.notation.cut(self._rest + b"".join(chunks))
         self._frames += frames
         if len(self._rest) > LONGEST:
             raise Ended(self._rest[:64], f"{len(self._rest)} bytes came that are no whole frame")

@@ -31,6 +31,7 @@ from rsocket_trio.conformance.catalogue import Case, chosen
 from tests.blocks import ROOT, blocks, page
 from tests.cli.commands import Result, started
 from tests.conformance.peers import responder as good_responder
+from tests.conformance.peers import streamux_responder
 
 ALL = chosen("rsocket/1.0", role="server")
 SPARE = "served-a-request-with-spare-flags"
@@ -433,13 +434,21 @@ def test_a_server_that_speaks_tls_is_named(command: Command) -> None:
     assert (done.code, done.stdout, done.stderr) == (3, "", f"rsocket-trio: {plain}: the server speaks TLS\n")
 
 
-@pytest.mark.parametrize("other", ["reactivesocket/0.0", "reactivesocket/0.2"])
-def test_a_server_that_speaks_another_dialect_is_named(command: Command, other: str) -> None:
+@pytest.mark.parametrize(
+    ("asked", "other"),
+    [
+        ("rsocket/1.0", "reactivesocket/0.0"),
+        ("rsocket/1.0", "reactivesocket/0.2"),
+        ("rsocket/1.0", "streamux/1"),
+        ("streamux/1", "rsocket/1.0"),
+    ],
+)
+def test_a_server_that_speaks_another_dialect_is_named(command: Command, asked: str, other: str) -> None:
     with in_a_thread(serving(good_responder(), dialects=[other])) as uri:
-        done = command(uri, "--patience", 2)
+        done = command(uri, "--patience", 2, "--dialect", asked)
 
     assert (done.code, done.stdout) == (3, "")
-    assert done.stderr == f"rsocket-trio: {uri}: the server speaks {other}, not rsocket/1.0\n"
+    assert done.stderr == f"rsocket-trio: {uri}: the server speaks {other}, not {asked}\n"
 
 
 async def greet(stream: trio.SocketStream) -> None:
@@ -543,18 +552,19 @@ def test_the_commands_of_the_page_work(
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.conformance.peers import main; main()"
     )
     ran = 0
-    for block in blocks(page("docs/howto/conformance.md")):
-        if block.language != "console":
-            continue
-        typed, _, shown = block.text.partition("\n")
-        words = typed.removeprefix("$ rsocket-trio conformance ").split()
-        fails = shown.endswith(" failed\n")
-        here = {"tcp://127.0.0.1:7878": wrong if fails else good, "python": sys.executable}
-        done = command(*[here.get(word, word) for word in words])
-        assert done.code == int(fails), typed
-        if shown:
-            assert done.stdout + done.stderr == shown, typed
-        ran += 1
+    with in_a_thread(serving(streamux_responder(), dialects=["streamux/1"])) as streamux:
+        for block in blocks(page("docs/howto/conformance.md")):
+            if block.language != "console":
+                continue
+            typed, _, shown = block.text.partition("\n")
+            words = typed.removeprefix("$ rsocket-trio conformance ").split()
+            fails = shown.endswith(" failed\n")
+            here = {"tcp://127.0.0.1:7878": wrong if fails else good, "tcp://127.0.0.1:7879": streamux}
+            done = command(*[{**here, "python": sys.executable}.get(word, word) for word in words])
+            assert done.code == int(fails), typed
+            if shown:
+                assert done.stdout + done.stderr == shown, typed
+            ran += 1
     assert ran >= 5
 
 

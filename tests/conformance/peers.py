@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from itertools import count, islice
+from typing import Any
 
 import trio
 
@@ -15,10 +16,12 @@ from rsocket_trio import (
     Channel,
     Connection,
     ConnectionLost,
+    NegotiationFailed,
     Payload,
     Responder,
     ResumeOptions,
     RSocketError,
+    StreamuxOptions,
     open_connection,
     serve,
 )
@@ -55,6 +58,44 @@ def resumption(options: Collection[str]) -> ResumeOptions | None:
     return ResumeOptions(answer_seconds=2) if "resume" in options else None
 
 
+def streamux_responder() -> Responder:
+    """Return one for Streamux: a request is answered whole, or chunk by chunk if it begins with the chunk talk."""
+    made = Responder()
+
+    @made.request_response
+    async def echo(request: Payload) -> Payload:
+        if request.data == b"silent":
+            await trio.sleep_forever()
+        return request
+
+    @made.request_channel
+    async def talk(channel: Channel) -> None:
+        chunks = [(await anext(channel)).data]
+        if chunks == [b"talk"]:
+            await channel.send(chunks[0])
+            async for item in channel:
+                await channel.send(item)
+            return
+        chunks += [item.data async for item in channel]
+        await channel.send(b"".join(chunks))
+
+    return made
+
+
+def streamux_options(role: str, abilities: Collection[str]) -> StreamuxOptions:
+    """Return the offer of a side with these abilities. Without a quick init it is narrow: some cases do not meet it."""
+    if "quick" not in abilities:
+        return StreamuxOptions(rec_id=31, max_len=14, rec_len=14)
+    return StreamuxOptions(qa=True) if role == "server" else StreamuxOptions(qr=True, rec_id=8, rec_len=14)
+
+
+def options_of(dialect: str, role: str, abilities: Collection[str]) -> dict[str, Any]:
+    """Return the options of our server and client for a dialect and these abilities."""
+    if dialect == "streamux/1":
+        return {"streamux": streamux_options(role, abilities)}
+    return {"resume": resumption(abilities)}
+
+
 @asynccontextmanager
 async def serving(
     dialect: str,
@@ -63,11 +104,10 @@ async def serving(
     ssl_context: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """Serve a dialect with these interactions and options for as long as the block. Yield the URI."""
+    ours = streamux_responder() if dialect == "streamux/1" else responder()
+    options = options_of(dialect, "server", abilities)
     async with trio.open_nursery() as nursery:
-        resume = resumption(abilities)
-        [bound] = await nursery.start(
-            partial(serve, responder(), uri, dialects=[dialect], ssl_context=ssl_context, resume=resume)
-        )
+        [bound] = await nursery.start(partial(serve, ours, uri, dialects=[dialect], ssl_context=ssl_context, **options))
         yield bound
         nursery.cancel_scope.cancel()
 
@@ -76,10 +116,10 @@ async def client(
     uri: str, dialect: str, asks: str, options: Sequence[str], ssl_context: ssl.SSLContext | None = None
 ) -> None:
     """Connect, ask what a case wants to be asked, and stay until the connection ends."""
-    connecting = open_connection(
-        uri, dialect=dialect, responder=responder(), ssl_context=ssl_context, resume=resumption(options)
-    )
-    with suppress(ConnectionLost):
+    more = options_of(dialect, "client", options)
+    ours = streamux_responder() if dialect == "streamux/1" else responder()
+    connecting = open_connection(uri, dialect=dialect, responder=ours, ssl_context=ssl_context, **more)
+    with suppress(ConnectionLost, NegotiationFailed):
         async with connecting as connection:
             with suppress(RSocketError):
                 await ask(connection, asks)
@@ -99,8 +139,31 @@ async def ask(connection: Connection, asks: str) -> None:
         async with connection.request_channel(b"c", initial_request_n=2, refill=False) as channel:
             async for one in channel:
                 await channel.send(one)
-    if last is not None:
+    elif asks == "chunks":
+        async with connection.request_channel(b"c") as message:
+            async for one in message:
+                await message.send(one)
+    elif asks == "several":
+        async with trio.open_nursery() as nursery:
+            for data in (b"1", b"2", b"3", b"4"):
+                nursery.start_soon(asked, connection, data)
+                await trio.sleep(0.01)
+    elif asks == "large":
+        await connection.request_response(b"l" * 1000)
+    elif asks == "cancel":
+        with trio.move_on_after(0.2):
+            await connection.request_response(b"x")
+        await connection.request_response(b"y")
+    elif asks == "ping":
+        await connection.ping()
+    if last is not None and (last.data or connection.dialect != "streamux/1"):
         await connection.request_response(last.data)
+
+
+async def asked(connection: Connection, data: bytes) -> None:
+    """Make a request that others do not wait for."""
+    with suppress(RSocketError):
+        await connection.request_response(data)
 
 
 def starting(ssl_context: ssl.SSLContext | None = None) -> Start:

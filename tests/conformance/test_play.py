@@ -50,7 +50,7 @@ async def played_and_heard(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer)
-        result = await play(case(steps, level), NOTATION, WireEnd(ours, NOTATION), PATIENCE)
+        result = await play(case(steps, level), WireEnd(ours, NOTATION), PATIENCE)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     ours.close()
@@ -212,7 +212,7 @@ class Served:
     async def played(self, steps: str, *, role: str = "server") -> Result:
         """Play steps of a session that can be resumed, and end the connections."""
         made = attrs.evolve(case(steps), needs=("resume",), role=role)
-        result = await play(made, NOTATION, await self.connect(), PATIENCE, self.connect)
+        result = await play(made, await self.connect(), PATIENCE, self.connect)
         for end in self._ends:
             with trio.move_on_after(1):
                 while frames := await end.receive():
