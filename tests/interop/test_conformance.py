@@ -46,6 +46,7 @@ KNOWN: dict[Kind, dict[str, tuple[str, ...]]] = {
             "item-with-follows-and-complete",
         ),
         "Metadata that is announced longer than its frame is cut to the bytes that are there.": ("RS10-MD-02",),
+        "A SETUP with a keepalive time or a lifetime of 0 is accepted.": ("RS10-SETUP-04",),
         "A request on an id in use is answered with REJECTED, or ends the request that waits for fragments.": (
             "RS10-UNX-09",
         ),
@@ -55,6 +56,11 @@ KNOWN: dict[Kind, dict[str, tuple[str, ...]]] = {
             "first-a-first-metadata-push",
             "first-a-first-ext",
         ),
+        "A SETUP on a stream, or with a keepalive time of 0, is accepted.": (
+            "first-setup-on-a-stream",
+            "first-setup-with-a-keepalive-time-of-0",
+        ),
+        "A PAYLOAD with neither NEXT nor COMPLETE is taken for an item.": ("talking-payload-with-neither-c-nor-n",),
         "A frame of an unknown type closes the connection, with the ignore flag too.": (
             "RS10-IGN-02",
             "extensions-that-are-ignorable",
