@@ -22,6 +22,7 @@ from rsocket_trio.conformance.catalogue import (
     each_of,
     numbers_in,
     pieces,
+    split_of,
     with_id,
 )
 from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, Unfit, shown, valued
@@ -38,6 +39,8 @@ NAMED = 3
 """Answers that a message names of those that are expected."""
 DRIP = 0.001
 """Seconds between two bytes that are sent one at a time."""
+PAUSE = 0.1
+"""Seconds between the two parts of what is sent in two."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
 
@@ -112,6 +115,9 @@ class Player:
             case Word.DRIP:
                 for piece in pieces(step.rest):
                     await self._drip(self._notation.with_length(self._notation.frame(piece).value))
+            case Word.SPLIT:
+                size, frames = split_of(step.rest)
+                await self._split(size, [self._notation.frame(piece).value for piece in pieces(frames)])
             case Word.EACH:
                 await self._each(step.rest)
             case Word.TIMES:
@@ -263,6 +269,12 @@ class Player:
         for byte in data:
             await self._end.send_raw(bytes([byte]))
             await trio.sleep(DRIP)
+
+    async def _split(self, size: int, frames: list[bytes]) -> None:
+        data = b"".join(map(self._notation.with_length, frames))
+        await self._end.send_raw(data[:size])
+        await trio.sleep(PAUSE)
+        await self._end.send_raw(data[size:])
 
     async def _expect_grant(self, stream_id: int, number: int) -> None:
         """Wait until so many items are granted; what comes before is kept for the steps that expect it."""

@@ -26,6 +26,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.conformance.clients import Start
+from rsocket_trio.connection.protocols import ALL
 
 
 def responder() -> Responder:
@@ -107,7 +108,8 @@ async def serving(
     ours = streamux_responder() if dialect == "streamux/1" else responder()
     options = options_of(dialect, "server", abilities)
     async with trio.open_nursery() as nursery:
-        [bound] = await nursery.start(partial(serve, ours, uri, dialects=[dialect], ssl_context=ssl_context, **options))
+        dialects = ALL if "dialects" in abilities else [dialect]
+        [bound] = await nursery.start(partial(serve, ours, uri, dialects=dialects, ssl_context=ssl_context, **options))
         yield bound
         nursery.cancel_scope.cancel()
 
@@ -131,8 +133,9 @@ async def ask(connection: Connection, asks: str) -> None:
     last: Payload | None = None
     if asks == "request":
         last = await connection.request_response(b"q")
-    elif asks == "stream":
-        async with connection.request_stream(b"s", initial_request_n=2, refill=False) as items:
+    elif asks in ("stream", "subscription"):
+        ask = connection.request_stream if asks == "stream" else connection.request_subscription
+        async with ask(b"s", initial_request_n=2, refill=False) as items:
             async for item in items:
                 last = item
     elif asks == "channel":
