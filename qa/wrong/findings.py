@@ -46,13 +46,7 @@ AT_ONCE = 16
 """Cases that are played at the same time."""
 Chapter: TypeAlias = tuple[str, str]
 """A dialect and a role."""
-CHAPTERS: Final[list[Chapter]] = [
-    (dialect, role)
-    for dialect, chapter in chapters().items()
-    if not chapter.notation.negotiates
-    for role in ("server", "client")
-]
-"""All but Streamux, whose chunks the line can't tell apart."""
+CHAPTERS: Final[list[Chapter]] = [(dialect, role) for dialect in chapters() for role in ("server", "client")]
 Findings: TypeAlias = dict[Chapter, dict[str, Switch | Fault]]
 """The fault that each case catches."""
 
