@@ -198,11 +198,15 @@ class Player:
         return attrs.evolve(step, rest=valued(step.rest, values))
 
     def _lose(self, frame: str) -> None:
-        if self._positions is not None:
-            try:
-                self._positions.lose(self._notation.frame(frame))
-            except LookupError as error:
-                raise Failure(str(error)) from None
+        if self._positions is None:
+            return
+        try:
+            lost = self._positions.lose(self._notation.frame(frame))
+        except LookupError as error:
+            raise Failure(str(error)) from None
+        for one in lost:
+            if one[:-4] in self._granted:
+                self._granted[one[:-4]] -= int.from_bytes(one[-4:], "big")
 
     async def _send(self, *frames: bytes) -> None:
         await self._end.send(*frames)
@@ -320,7 +324,7 @@ class Player:
             await self._end.send(answer)
             return True
         templates = self._notation.templates
-        for name in ("request_n", "keepalive", "keepalive_answer"):
+        for name in ("request_n", "keepalive", "keepalive_answer", "position"):
             if name not in templates:
                 continue
             fields = templates[name].fields

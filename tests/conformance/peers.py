@@ -15,8 +15,6 @@ import trio
 from rsocket_trio import (
     Channel,
     Connection,
-    ConnectionLost,
-    NegotiationFailed,
     Payload,
     Responder,
     ResumeOptions,
@@ -121,7 +119,7 @@ async def client(
     more = options_of(dialect, "client", options)
     ours = streamux_responder() if dialect == "streamux/1" else responder()
     connecting = open_connection(uri, dialect=dialect, responder=ours, ssl_context=ssl_context, **more)
-    with suppress(ConnectionLost, NegotiationFailed):
+    with suppress(RSocketError):
         async with connecting as connection:
             with suppress(RSocketError):
                 await ask(connection, asks)
