@@ -21,7 +21,7 @@ from rsocket_trio.conformance.catalogue import chapters
 from rsocket_trio.conformance.clients import Start
 from rsocket_trio.conformance.notation import Notation
 from rsocket_trio.conformance.run import Dial
-from rsocket_trio.conformance.streamux import OFFER, Session, Streamux
+from rsocket_trio.conformance.streamux import Session, Streamux
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.rsocket.codec import Codec
 from rsocket_trio.rsocket.dialects import DIALECTS
@@ -269,18 +269,8 @@ class Line:
 
     def _cut(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Return the tester's whole frames, and what stands behind them."""
-        if not isinstance(self._notation, Streamux):
-            return self._notation.cut(data)
-        session = self._notation.session
-        found: list[bytes] = []
-        if len(session.offers[0]) < OFFER:
-            if len(data) < OFFER:
-                return [], data
-            found, data = [data[:OFFER]], session.greet(0, data)
-        if not session.is_agreed:
-            return found, data
-        chunks, rest = session.chunks(data)
-        return found + chunks, rest
+        notation = self._notation
+        return notation.session.cut(0, data) if isinstance(notation, Streamux) else notation.cut(data)
 
     def from_peer(self, data: bytes) -> bytes:
         """Return what the tester sees of it."""
