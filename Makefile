@@ -8,6 +8,7 @@
 # make gate    what is too long for make test: attacks and load in full, resumption and simulation in some minutes;
 #              make -k gate goes on after what fails
 # make soak    everything at once for half an hour, then resumption and simulation in full: three quarters of an hour
+# make peers   the conformance cases against implementations in other languages: writes docs/peers.md anew
 # make clean   remove what the others made
 
 PYTHON ?= python3
@@ -29,7 +30,7 @@ SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks
 SHARED := -n 4 --dist loadscope
 
 .DELETE_ON_ERROR:
-.PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance soak clean
+.PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance soak peers clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
@@ -115,6 +116,10 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m qa.resume --cuts 200 --dialect rsocket/2.0-draft
 	$(BIN)/python -m qa.simulation --seeds 3400 --resume
 	$(BIN)/python -m qa.simulation --seeds 3400
+
+# Each peer that has its tools here is installed by them; CI=1 fails where one is lacking.
+peers: $(VENV)/.dev $(JS)/node_modules/.installed
+	$(BIN)/python -m qa.peers
 
 clean:
 	rm -rf .venv .venv-* $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,8 +1,9 @@
 "use strict";
 // A client of rsocket-js 1.0 that asks what a conformance case wants: rsocket-trio conformance --role client starts it.
 // Install rsocket-core and rsocket-tcp-client, 1.0.0-alpha.3. RSOCKET_URI says where it connects, and RSOCKET_ASKS what
-// it asks then.
+// it asks then. Its session can be resumed if RSOCKET_WITH is "resume".
 
+const { randomBytes } = require("crypto");
 const { RSocketConnector } = require("rsocket-core");
 const { TcpClientTransport } = require("rsocket-tcp-client");
 
@@ -10,6 +11,11 @@ const OCTETS = "application/octet-stream";
 // Items that a stream or channel asks for, once.
 const CREDIT = 2;
 
+// Milliseconds between two tries to connect again.
+const PAUSE = 100;
+
+const tokenGenerator = () => randomBytes(16);
+const reconnectFunction = () => new Promise((resolve) => setTimeout(resolve, PAUSE));
 const uri = new URL(process.env.RSOCKET_URI);
 const asks = process.env.RSOCKET_ASKS;
 const nothing = () => {};
@@ -49,6 +55,7 @@ async function main() {
   const connector = new RSocketConnector({
     transport: new TcpClientTransport({ connectionOptions: { host: uri.hostname, port: Number(uri.port) } }),
     setup: { dataMimeType: OCTETS, metadataMimeType: OCTETS, keepAlive: 20000, lifetime: 90000 },
+    resume: process.env.RSOCKET_WITH === "resume" ? { tokenGenerator, reconnectFunction } : undefined,
     responder: {
       requestResponse(payload, stream) {
         stream.onNext(payload, true);

@@ -1,6 +1,7 @@
 "use strict";
 // A server of rsocket-js 1.0 with the interactions that the conformance cases need: node rsocket_js_server.js [PORT].
 // Install rsocket-core and rsocket-tcp-server, 1.0.0-alpha.3. It prints "listening URI" and serves until it is ended.
+// Sessions can be resumed if RSOCKET_WITH is "resume".
 
 const net = require("net");
 const { RSocketServer } = require("rsocket-core");
@@ -8,6 +9,8 @@ const { TcpServerTransport } = require("rsocket-tcp-server");
 
 const HOST = "127.0.0.1";
 const PORT = Number(process.argv[2] ?? 7878);
+// Milliseconds that a session waits to be resumed.
+const SESSION = 120000;
 // Items that are sent before other tasks run.
 const BATCH = 64;
 // Items that a channel's requester may send before one of them was echoed.
@@ -127,6 +130,7 @@ new RSocketServer({
     socketCreator: (config) => (listener = net.createServer(config)),
   }),
   acceptor: { accept: async () => responder },
+  resume: process.env.RSOCKET_WITH === "resume" ? { sessionTimeout: SESSION } : undefined,
 })
   .bind()
   .then(() => console.log(`listening tcp://${HOST}:${listener.address().port}`));

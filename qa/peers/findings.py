@@ -1,0 +1,83 @@
+"""The sentences that explain what the peers fail, from the data file, and what they leave open."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from rsocket_trio.conformance.catalogue import Case, fits
+
+FILE: Final = Path(__file__).with_name("findings.toml")
+
+
+@attrs.frozen
+class Finding:
+    """One sentence, and the cases that it explains: patterns of cases and clauses, for each peer and role."""
+
+    says: str
+    patterns: Mapping[tuple[str, str], tuple[str, ...]]
+
+
+@attrs.frozen
+class Findings:
+    """All sentences: those on failures of peers, and those on cases that no foreign peer passes, by role."""
+
+    failures: Sequence[Finding]
+    alone: Sequence[Finding]
+
+
+@attrs.frozen
+class Told:
+    """The explanations of some cases: the cases of each sentence that fits, those without one, and idle patterns."""
+
+    explained: Mapping[str, tuple[str, ...]]
+    unexplained: tuple[str, ...]
+    idle: tuple[str, ...]
+
+
+@cache
+def findings() -> Findings:
+    """Return what the file says."""
+    content = tomllib.loads(FILE.read_text("utf-8"))
+    return Findings([_finding(row) for row in content["failure"]], [_finding(row) for row in content["alone"]])
+
+
+def _finding(row: Mapping[str, Any]) -> Finding:
+    """Read a row: ``says``, and under the names of peers and roles the patterns, with spaces between them."""
+    patterns = {
+        (peer, role): tuple(text.split())
+        for peer, roles in row.items()
+        if peer != "says"
+        for role, text in roles.items()
+    }
+    return Finding(row["says"], patterns)
+
+
+def explain(
+    rows: Sequence[Finding], peer: str, role: str, broken: Sequence[Case], ran: Sequence[Case], known: Sequence[Case]
+) -> Told:
+    """Return how the rows explain the cases that a peer broke, each by the first that fits.
+
+    A pattern is idle if it fits none of them, though it fits a case that ran, or none of all cases that are known.
+    """
+    explained: dict[str, tuple[str, ...]] = {}
+    idle: list[str] = []
+    left = {case.id: case for case in broken}
+    for row in rows:
+        patterns = row.patterns.get((peer, role), ())
+        for pattern in patterns:
+            if any(fits(case, (pattern,)) for case in broken):
+                continue
+            if any(fits(case, (pattern,)) for case in ran) or not any(fits(case, (pattern,)) for case in known):
+                idle.append(pattern)
+        found = tuple(name for name, case in left.items() if fits(case, patterns))
+        for name in found:
+            del left[name]
+        if found:
+            explained[row.says] = found
+    return Told(explained, tuple(left), tuple(idle))

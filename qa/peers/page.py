@@ -1,0 +1,186 @@
+"""The page on the peers, made of the records of their runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import attrs
+
+from qa.peers.findings import Findings, Told, explain
+from qa.peers.rows import OURS
+from rsocket_trio.conformance.catalogue import Case
+from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.report import Run, as_json, chapter_of
+
+ROLES: Final = {"server": "Servers", "client": "Clients"}
+NOBODY: Final = "none"
+"""Stands for a peer in the rows on cases that no foreign implementation passes."""
+CHAPTERS: Final = {
+    "ALL-RCT": "frames that are not understood",
+    "ALL-SHUT": "ends of connections",
+    "RS10-CAN": "CANCEL",
+    "RS10-CH": "REQUEST_CHANNEL",
+    "RS10-CON": "connection establishment",
+    "RS10-ERR": "ERROR and its codes",
+    "RS10-EXT": "EXT",
+    "RS10-FLOW": "credit",
+    "RS10-FRAG": "fragments",
+    "RS10-FRM": "framing",
+    "RS10-HDR": "the header of frames",
+    "RS10-IGN": "the ignore flag",
+    "RS10-KA": "KEEPALIVE",
+    "RS10-LEASE": "LEASE",
+    "RS10-LS": "leases",
+    "RS10-MD": "metadata",
+    "RS10-MP": "METADATA_PUSH",
+    "RS10-N": "first counts of 0",
+    "RS10-PAY": "PAYLOAD",
+    "RS10-RES": "RESUME and RESUME_OK",
+    "RS10-RQN": "REQUEST_N",
+    "RS10-RR": "REQUEST_RESPONSE and REQUEST_FNF",
+    "RS10-RSM": "resumption",
+    "RS10-SEQ": "sequences of frames",
+    "RS10-SETUP": "SETUP",
+    "RS10-SID": "stream ids",
+    "RS10-STR": "REQUEST_STREAM",
+    "RS10-TRN": "transports",
+    "RS10-UNX": "unexpected frames",
+}
+
+
+@attrs.frozen
+class Record:
+    """One run: the peer and its version, its role, when it began (ISO 8601, UTC), and the outcome of each case."""
+
+    peer: str
+    title: str
+    version: str
+    runtime: str
+    role: str
+    began: str
+    outcomes: Mapping[str, Outcome]
+
+    def write(self, path: Path, run: Run) -> None:
+        """Write the record with what passed on the wire."""
+        facts = {"peer": self.peer, "title": self.title, "version": self.version, "runtime": self.runtime}
+        path.write_text(json.dumps(facts | json.loads(as_json(run)), indent=1) + "\n", "utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Record:
+        """Read a record."""
+        content: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        outcomes = {str(case["id"]): Outcome(case["outcome"]) for case in content["cases"]}
+        facts = {name: str(content[name]) for name in ("peer", "title", "version", "runtime", "role", "began")}
+        return cls(outcomes=outcomes, **facts)
+
+
+@attrs.frozen
+class Page:
+    """The page as Markdown, and what is wrong with its sentences, a line each."""
+
+    text: str
+    complaints: Sequence[str]
+
+
+def made(records: Sequence[Record], cases: Sequence[Case], findings: Findings, left_out: Mapping[str, str]) -> Page:
+    """Return the page of these records. ``cases`` are all of the catalogue; ``left_out`` says why a peer is lacking."""
+    text: list[str] = [HEAD, *_versions(records, left_out)]
+    complaints: list[str] = []
+    for role, title in ROLES.items():
+        some = [record for record in records if record.role == role]
+        if some:
+            text += [f"## {title}", "", *_by_chapter(some, cases), ""]
+    text += ["## What fails, and why", ""]
+    for record in records:
+        named = {case.id: case for case in cases if case.role == record.role}
+        ran = [named[name] for name in record.outcomes if name in named]
+        broken = [case for case in ran if record.outcomes[case.id] is Outcome.FAIL]
+        told = explain(findings.failures, record.peer, record.role, broken, ran, list(named.values()))
+        text += _section(f"{record.title} {record.version}, {record.role}", told, "Nothing.")
+        complaints += _complaints(f"{record.peer} {record.role}", told)
+    text += ["## Cases that no foreign implementation passes", "", ALONE, ""]
+    for role in ROLES:
+        foreign = [record for record in records if record.role == role and record.peer != OURS]
+        if not foreign:
+            continue
+        asked = [case for case in cases if case.role == role and any(case.id in one.outcomes for one in foreign)]
+        never = [case for case in asked if not any(one.outcomes.get(case.id) is Outcome.PASS for one in foreign)]
+        told = explain(findings.alone, NOBODY, role, never, asked, asked)
+        text += _section(f"As a {role}", told, "None.")
+        complaints += _complaints(f"no foreign {role}", told)
+    return Page("\n".join(text).rstrip() + "\n", complaints)
+
+
+def _complaints(where: str, told: Told) -> Iterator[str]:
+    for name in told.unexplained:
+        yield f"{where}: {name} is unexplained"
+    for pattern in told.idle:
+        yield f"{where}: the pattern {pattern} fits nothing any more"
+
+
+HEAD: Final = """# Peers
+
+The [conformance cases](howto/conformance.md) of RSocket 1.0 over TCP against implementations in other languages, and
+against this one. `make peers` installs them, runs the cases and writes this page. The servers and clients are those of
+[examples/conformance](../examples/conformance).
+
+A result is about one version and the small program around it. A case that fails breaks a MUST of the document as this
+project reads it; most of them send what no peer of good will sends. A deviation is allowed: the documents leave the
+reaction open, or the connection ends as it should, with another code or without one. A case that failed was run again
+twice, and failed each time.
+"""
+ALONE: Final = "They pass here. Each is suspect of being wrong, and has its reason."
+
+
+def _versions(records: Sequence[Record], left_out: Mapping[str, str]) -> Iterator[str]:
+    yield "| implementation | version | on | as a | run (UTC) | pass | allowed deviation | fail | not applicable |"
+    yield "|---|---|---|---|---|--:|--:|--:|--:|"
+    for record in records:
+        counts = Counter(record.outcomes.values())
+        began = record.began.removesuffix("+00:00").replace("T", " ")
+        numbers = " | ".join(str(counts[outcome]) for outcome in Outcome)
+        yield f"| {record.title} | {record.version} | {record.runtime} | {record.role} | {began} | {numbers} |"
+    yield ""
+    for title, why in left_out.items():
+        yield f"{title} was left out: {why}."
+        yield ""
+
+
+def _by_chapter(records: Sequence[Record], cases: Sequence[Case]) -> Iterator[str]:
+    """Yield a table: a row for each chapter, a column for each peer."""
+    chapter = {case.id: chapter_of(case) for case in cases if case.role == records[0].role}
+    counts = [Counter((chapter.get(name), outcome) for name, outcome in one.outcomes.items()) for one in records]
+    yield "Passed, deviated, failed; a single number means that all that apply passed."
+    yield ""
+    yield f"| chapter | about | {' | '.join(record.title for record in records)} |"
+    yield f"|---|---|{'--:|' * len(records)}"
+    for code in sorted(set(chapter.values())):
+        cells = [_cell([count[code, outcome] for outcome in Outcome]) for count in counts]
+        yield f"| {code} | {CHAPTERS.get(code, '')} | {' | '.join(cells)} |"
+
+
+def _cell(numbers: Sequence[int]) -> str:
+    passed, deviated, failed, _ = numbers
+    if deviated or failed:
+        return f"{passed}, {deviated}, {failed}"
+    return str(passed) if passed else "-"
+
+
+def _section(title: str, told: Told, otherwise: str) -> Iterator[str]:
+    yield f"### {title}"
+    yield ""
+    for says, names in told.explained.items():
+        yield f"* {says} {_listed(names)}"
+    for name in told.unexplained:
+        yield f"* `{name}` is unexplained."
+    if not told.explained and not told.unexplained:
+        yield otherwise
+    yield ""
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"({', '.join(f'`{name}`' for name in names)})"
