@@ -13,6 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -24,7 +25,7 @@ from qa.wrong.line import Fault, dial_spoiled, faults_at, start_spoiled
 from qa.wrong.server import GENERAL, Switch, serve
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
 from rsocket_trio.conformance.clients import Listening, WrongClient, start_clients
-from rsocket_trio.conformance.play import Outcome, Result
+from rsocket_trio.conformance.play import RESUME, Outcome, Result
 from rsocket_trio.conformance.report import BROKEN, told
 from rsocket_trio.conformance.run import PATIENCE, Target, dial_to, run
 from tests.conformance.peers import serving as serving_right
@@ -32,7 +33,7 @@ from tests.conformance.peers import starting
 
 PATH = Path(__file__).with_name("findings.txt")
 HEAD: Final = "# Faults of wrong peers, and the cases that catch them. python -m qa.wrong.findings writes this file."
-CASES = [case for case in chosen("rsocket/1.0", role="server") if not case.options]
+CASES = [case for case in chosen("rsocket/1.0", role="server") if set(case.options) <= {RESUME}]
 """The cases that the wrong server takes part in."""
 SWITCHES = [switch for switch in Switch if switch not in GENERAL]
 """The faults that most cases do not see."""
@@ -67,19 +68,23 @@ def cases_of(chapter: Chapter) -> list[Case]:
 
 @asynccontextmanager
 async def serving(
-    switch: Switch | None, *, patience: float = PATIENCE, at_once: int = AT_ONCE
+    switch: Switch | None, options: Sequence[str] = (), *, patience: float = PATIENCE, at_once: int = AT_ONCE
 ) -> AsyncIterator[Target]:
-    """Serve with this fault for as long as the block."""
+    """Serve with this fault and these options for as long as the block."""
     async with trio.open_nursery() as nursery:
-        uri = await nursery.start(serve, switch)
-        yield Target(dial_to(uri), frozenset(NEEDS), patience, at_once)
+        uri = await nursery.start(partial(serve, switch, resumes=RESUME in options))
+        yield Target(dial_to(uri), frozenset((*NEEDS, *options)), patience, at_once)
         nursery.cancel_scope.cancel()
 
 
 async def played(switch: Switch | None, cases: Sequence[Case]) -> list[Result]:
-    """Play cases against a server with this fault."""
-    async with serving(switch) as target:
-        return await run(cases, target)
+    """Play cases against a server with this fault. Return their results in the same order."""
+    results: dict[str, Result] = {}
+    for options in sorted({case.options for case in cases}):
+        async with serving(switch, options) as target:
+            some = await run([case for case in cases if case.options == options], target)
+        results |= {result.case.id: result for result in some}
+    return [results[case.id] for case in cases]
 
 
 async def caught_by_switches(cases: Sequence[Case]) -> dict[str, Switch | Fault]:

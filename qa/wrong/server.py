@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
+from itertools import accumulate
 from typing import Final, NoReturn
 
 import attrs
@@ -95,9 +96,15 @@ class Rule(Enum):
     SETUP_WITH_I             = "SETUP has I", SERVE
     SETUP_WITH_SPARE_FLAGS   = "SETUP has flags without a meaning", SERVE
     MIME_IS_NO_TEXT          = "a MIME type of SETUP is no ASCII", SERVE
-    RESUMES                  = "the first frame is RESUME", REJECTED_RESUME_ENDS
+    RESUMES                  = "the first frame is RESUME, and names no session", REJECTED_RESUME_ENDS
     RESUMES_OTHER_VERSION    = "the first frame is RESUME of another version", REJECTED_RESUME_ENDS
     FIRST_RESUME_CUT_SHORT   = "the first frame is RESUME and ends before its fields do", INVALID_SETUP_ENDS
+    TOKEN_IN_USE             = "SETUP has the token of another session", REJECTED_SETUP_ENDS
+    RESUMES_FROM_BEFORE      = "RESUME is from before what the client confirmed", REJECTED_RESUME_ENDS
+    RESUMES_FROM_BEYOND      = "RESUME is from beyond what was sent", REJECTED_RESUME_ENDS
+    RESUMES_AMID_A_FRAME     = "RESUME is from amid a frame", REJECTED_RESUME_ENDS
+    RESUMES_WITH_A_GAP       = "the client does not keep what the server lacks", REJECTED_RESUME_ENDS
+    RESUMES_WITH_THE_GONE    = "the client keeps what it did not keep any more", REJECTED_RESUME_ENDS
     # Frames that can't be read
     SHORTER_THAN_A_HEADER    = "a frame is shorter than a header", END
     UNKNOWN_TYPE             = "a frame is of an unknown type", END
@@ -976,6 +983,59 @@ class Switch(Enum):
     CREDIT_LOST_AMID_FRAGMENTS = "it skips REQUEST_N amid fragments", "credit-amid-fragments"
     FORGET_FRAGMENTS_ANSWERED = "it answers a fire-and-forget in fragments", "forget-in-fragments"
 
+    # Resumption
+    NOTHING_SENT_AGAIN = "it sends nothing again", "resume-with-an-answer-lost"
+    LAST_SENT_AGAIN = "it sends the last lost frame again alone", "resume-a-stream-whose-items-were-lost"
+    SENT_AGAIN_BACKWARDS = "it sends lost frames again from the last one on", "resume-two-streams"
+    ALL_SENT_AGAIN = "it sends all frames again", "resume-with-an-answer-taken"
+    STREAMS_END_WITH_THEIR_CONNECTION = "it forgets the streams of a session", "resume-a-stream"
+    SESSIONS_END_WITH_THEIR_CONNECTION = "it forgets a session with its connection", "resume-with-nothing-lost"
+    SESSIONS_OF_1_SECOND = "it forgets a session after a second", "resume-after-a-while"
+    RESUMED_ONCE = "it resumes a session once", "resume-three-times"
+    OLD_CONNECTION_STAYS = "it leaves the old connection of a session open", "resume-of-a-connection-that-lives"
+    RESUME_OK_OF_0 = "it says 0 in RESUME_OK", "counting-a-fire-and-forget"
+    ALL_FRAMES_COUNT = "it counts frames of all types", "counting-keepalive-without-r"
+    LENGTHS_COUNT = "it counts the lengths of frames", "counting-cancel"
+    PARTS_COUNT = "it counts the part of a frame that came", "resume-behind-a-request-cut-short"
+    CANCELS_FORGOTTEN = "cancelled streams go on in a resumed session", "resume-a-cancelled-stream"
+    KEEPALIVE_SAYS_NOTHING = "it says 0 in KEEPALIVE", "keepalive-says-how-far-the-server-got"
+    KEEPALIVE_CONFIRMS_ALL = "any KEEPALIVE confirms all it has sent", "keepalive-confirms-a-part"
+    TOKENS_OF_1_KIB = "it refuses tokens above 1 KiB", "resume-with-a-long-token-of-its-session"
+    TOKENS_FOR_EVER = "it never takes a token again", "token-of-a-session-that-is-over"
+    ENDED_SESSIONS_RESUMED = "it resumes what the client has ended", "resume-behind-a-client-that-closes"
+    REFUSALS_END_SESSIONS = "each refusal ends its session", "resume-from-before-a-keepalive"
+    REFUSALS_END_NOTHING = "no refusal ends its session", "resume-behind-a-refusal"
+    TOKENS_SHARED = (
+        "it takes a token that is in use",
+        "token-in-use",
+        {Rule.TOKEN_IN_USE: SERVE},
+    )
+    RESUMED_FROM_BEFORE = (
+        "it resumes from before what was confirmed, as far as it can",
+        "resume-from-before-a-resume",
+        {Rule.RESUMES_FROM_BEFORE: SERVE},
+    )
+    RESUMED_FROM_BEYOND = (
+        "it resumes from beyond what it has sent",
+        "resume-from-far-beyond",
+        {Rule.RESUMES_FROM_BEYOND: SERVE},
+    )
+    RESUMED_AMID_A_FRAME = (
+        "it resumes from amid a frame",
+        "resume-from-amid-a-frame",
+        {Rule.RESUMES_AMID_A_FRAME: SERVE},
+    )
+    RESUMED_WITH_A_GAP = (
+        "it resumes although frames of the client are lost",
+        "resume-with-a-gap",
+        {Rule.RESUMES_WITH_A_GAP: SERVE},
+    )
+    RESUMED_WITH_THE_GONE = (
+        "it resumes although the client keeps too much",
+        "resume-with-what-is-not-kept-any-more",
+        {Rule.RESUMES_WITH_THE_GONE: SERVE},
+    )
+
     def __init__(
         self, fault: str, caught_by: str, rules: Mapping[Rule, Reaction] = NO_RULES, mild: bool = False
     ) -> None:
@@ -1095,11 +1155,39 @@ MEANINGS: Final = {
 """The flags that mean something."""
 
 
-class Session:
-    """The server's side of one connection: it takes frames, and ``out`` is what it sends."""
+COUNTED: Final = (*REQUESTS, REQUEST_N, CANCEL, PAYLOAD, ERROR)
+"""The types whose frames count for positions, on streams."""
+ENDING: Final = (Rule.RESUMES_FROM_BEYOND, Rule.RESUMES_AMID_A_FRAME, Rule.RESUMES_WITH_A_GAP)
+"""The situations that end a session whose client waits for it."""
 
-    def __init__(self, switch: Switch | None) -> None:
+
+@attrs.define(eq=False)
+class Book:
+    """The sessions that can be resumed, by their tokens."""
+
+    sessions: dict[bytes, Session] = attrs.field(factory=dict)
+    used: set[bytes] = attrs.field(factory=set)
+
+
+class Session:
+    """The server's side of a connection, or of a session with a token: it takes frames, and ``out`` is what it sends.
+
+    Without a book nothing can be resumed.
+    """
+
+    def __init__(self, switch: Switch | None, book: Book | None = None) -> None:
         self._switch = switch
+        self._book = book
+        self._token: bytes | None = None
+        self._said: list[bytes] = []
+        self._kept: list[bytes] = []
+        self._first = 0
+        self._received = 0
+        self._confirmed = 0
+        self._client_keeps_from = 0
+        self._times = 0
+        self._left_at = math.inf
+        self._cancelled: dict[int, Stream] = {}
         self._accepted = False
         self._closing = False
         self._streams: dict[int, Stream] = {}
@@ -1125,6 +1213,10 @@ class Session:
         self.lifetime = math.inf
         self.hangs = False
         self.out: list[bytes] = []
+        self.carrier: trio.SocketStream | None = None
+        """The connection that it has."""
+        self.taken_over: Session | None = None
+        """The session that its first frame resumes."""
 
     def receive(self, data: bytes) -> None:
         """Take one frame. Raise ``Over`` if the connection is to be closed then."""
@@ -1132,6 +1224,7 @@ class Session:
             return
         try:
             if self._accepted:
+                self._received += self._length_of(data)
                 self._count(self._read(data))
                 self._serve(self._checked(self._read(data)))
             else:
@@ -1186,6 +1279,102 @@ class Session:
             raise Dropped
         raise Over
 
+    # Resumption
+
+    def _length_of(self, data: bytes) -> int:
+        """Return by how much a frame that came moves the position."""
+        counts = len(data) >= 6 and data[4] >> 2 in COUNTED and data[:4] != bytes(4)
+        return (len(data) + 3 * self._has(Switch.LENGTHS_COUNT)) * (counts or self._has(Switch.ALL_FRAMES_COUNT))
+
+    def _claim(self, token: bytes, book: Book) -> None:
+        """Begin a session with this token."""
+        if self._has(Switch.TOKENS_OF_1_KIB) and len(token) > 1024:
+            self.fail(REJECTED_SETUP)
+        if token in (book.used if self._has(Switch.TOKENS_FOR_EVER) else book.sessions):
+            self._meet(Rule.TOKEN_IN_USE)
+        self._token = token
+        book.sessions[token] = self
+        book.used.add(token)
+
+    def forget(self) -> None:
+        """Let nobody resume it."""
+        if self._book is not None and self._token is not None and self._book.sessions.get(self._token) is self:
+            del self._book.sessions[self._token]
+
+    def part(self, rest: bytes) -> None:
+        """Take note of the end of its connection, which brought this part of a frame last."""
+        self.carrier, self._left_at = None, trio.current_time()
+        if self._has(Switch.PARTS_COUNT):
+            self._received += max(0, len(rest) - 3)
+        if self._has(Switch.SESSIONS_END_WITH_THEIR_CONNECTION):
+            self.forget()
+
+    def _resume(self, body: bytes) -> None:
+        """Take over the session that a RESUME names, or refuse it."""
+        end = 6 + int.from_bytes(body[4:6], "big")
+        received, keeps_from = struct.unpack_from(">QQ", body, end)
+        session = self._book.sessions.get(body[6:end]) if self._book is not None else None
+        if session is not None and (
+            (self._has(Switch.RESUMED_ONCE) and session._times)
+            or (self._has(Switch.SESSIONS_OF_1_SECOND) and trio.current_time() > session._left_at + 1)
+        ):
+            session = None
+        if session is None:
+            self._meet(Rule.RESUMES)
+            return
+        rule = session._objection(received, keeps_from)
+        if rule is not None:
+            ends = rule in ENDING and session.carrier is None and not self._has(Switch.REFUSALS_END_NOTHING)
+            if ends or self._has(Switch.REFUSALS_END_SESSIONS):
+                session.forget()
+            self._meet(rule)
+        session._go_on(received, keeps_from)
+        self.taken_over = session
+
+    def _objection(self, received: int, keeps_from: int) -> Rule | None:
+        """Return what keeps a client from going on from these positions."""
+        if received < self._confirmed:
+            return Rule.RESUMES_FROM_BEFORE
+        if keeps_from < self._client_keeps_from:
+            return Rule.RESUMES_WITH_THE_GONE
+        if received > max(self._starts()):
+            return Rule.RESUMES_FROM_BEYOND
+        if received not in self._starts():
+            return Rule.RESUMES_AMID_A_FRAME
+        return Rule.RESUMES_WITH_A_GAP if keeps_from > self._received else None
+
+    def _starts(self) -> list[int]:
+        """Return where the frames begin that are kept, and where the next one will."""
+        return list(accumulate(map(len, self._kept), initial=self._first))
+
+    def _confirm(self, position: int) -> None:
+        """Keep nothing any more in front of this position, if a frame begins there."""
+        if position in self._starts():
+            while self._first < position:
+                self._first += len(self._kept.pop(0))
+            self._confirmed = position
+
+    def _go_on(self, received: int, keeps_from: int) -> None:
+        """Say that the session goes on, and send again what was lost."""
+        self._confirm(received)
+        self._client_keeps_from = keeps_from
+        self._times += 1
+        again = list(self._said if self._has(Switch.ALL_SENT_AGAIN) else self._kept)
+        if self._has(Switch.NOTHING_SENT_AGAIN):
+            again = []
+        elif self._has(Switch.LAST_SENT_AGAIN):
+            del again[:-1]
+        elif self._has(Switch.SENT_AGAIN_BACKWARDS):
+            again.reverse()
+        if self._has(Switch.STREAMS_END_WITH_THEIR_CONNECTION):
+            self._streams.clear()
+        elif self._has(Switch.CANCELS_FORGOTTEN):
+            self._streams |= self._cancelled
+        position = 0 if self._has(Switch.RESUME_OK_OF_0) else self._received
+        self.out.clear()
+        self._send(RESUME_OK, 0, 0, position.to_bytes(8, "big"))
+        self.out += again
+
     # Rules
 
     def _has(self, switch: Switch) -> bool:
@@ -1220,6 +1409,9 @@ class Session:
 
     def _send(self, kind: int, flags: int, stream_id: int, body: bytes = b"") -> None:
         self.out.append(struct.pack(">IH", stream_id, kind << 10 | flags) + body)
+        if self._token is not None and kind in COUNTED and stream_id:
+            self._kept.append(self.out[-1])
+            self._said.append(self.out[-1])
 
     def _send_payload(self, stream_id: int, flags: int, item: Item) -> None:
         metadata = item.metadata
@@ -1384,7 +1576,9 @@ class Session:
             self.fail(INVALID_SETUP)
         if frame.flags & M and (len(rest) < 3 or len(rest) - 3 < int.from_bytes(rest[:3], "big")):
             self._meet(Rule.SETUP_METADATA_WITH_I if frame.excused else Rule.SETUP_METADATA)
-        if token is not None:
+        if token is not None and self._book is not None:
+            self._claim(token, self._book)
+        elif token is not None:
             self._meet(Rule.HAS_A_TOKEN if token else Rule.HAS_AN_EMPTY_TOKEN)
 
     def _first_resume(self, frame: Frame) -> None:
@@ -1395,7 +1589,7 @@ class Session:
         elif int.from_bytes(frame.body[:4], "big") != VERSION:
             self._meet(Rule.RESUMES_OTHER_VERSION)
         else:
-            self._meet(Rule.RESUMES)
+            self._resume(frame.body)
 
     # Later frames of the connection
 
@@ -1446,8 +1640,12 @@ class Session:
             return
         if self._has(Switch.ENDS_BY_ITSELF):
             raise Over
-        position = b"" if self._has(Switch.KEEPALIVE_WITHOUT_POSITION) else bytes(8)
-        if self._has(Switch.KEEPALIVE_ECHOES_POSITION):
+        self._confirm(max(self._starts()) if self._has(Switch.KEEPALIVE_CONFIRMS_ALL) else position_in(frame))
+        says = self._token is not None and not self._has(Switch.KEEPALIVE_SAYS_NOTHING)
+        position = (self._received if says else 0).to_bytes(8, "big")
+        if self._has(Switch.KEEPALIVE_WITHOUT_POSITION):
+            position = b""
+        elif self._has(Switch.KEEPALIVE_ECHOES_POSITION):
             position = frame.body[:8]
         elif self._has(Switch.KEEPALIVE_HAS_A_POSITION):
             position = (77).to_bytes(8, "big")
@@ -1760,6 +1958,7 @@ class Session:
         elif self._has(Switch.CANCEL_ENDS_ALL):
             for other in list(self._streams):
                 self._end(other)
+        self._cancelled[stream.id] = stream
         self._end(frame.stream_id)
         self._close_if_idle()
 
@@ -1769,14 +1968,20 @@ def as_text(data: bytes) -> bytes:
     return data.decode("utf-8", "replace").encode()
 
 
+def position_in(frame: Frame) -> int:
+    """Return the position of a KEEPALIVE."""
+    return int.from_bytes(frame.body[:8], "big") & (1 << 63) - 1
+
+
 def whole_resume(body: bytes) -> bool:
     """Return whether all fields of RESUME are there."""
     return len(body) >= 6 and len(body) >= 6 + int.from_bytes(body[4:6], "big") + 16
 
 
-async def serve_connection(stream: trio.SocketStream, switch: Switch | None) -> None:
+async def serve_connection(stream: trio.SocketStream, switch: Switch | None, book: Book | None) -> None:
     """Serve one connection until it ends."""
-    session, rest, heard = Session(switch), b"", trio.current_time()
+    session, rest, heard = Session(switch, book), b"", trio.current_time()
+    session.carrier = stream
     try:
         while True:
             chunk: bytes | None = None
@@ -1797,6 +2002,11 @@ async def serve_connection(stream: trio.SocketStream, switch: Switch | None) -> 
                     if lives(frame, switch):
                         heard = trio.current_time()
                     session.receive(frame)
+                    if (other := session.taken_over) is not None:
+                        session.taken_over = None
+                        if other.carrier is not None and switch is not Switch.OLD_CONNECTION_STAYS:
+                            await trio.aclose_forcefully(other.carrier)
+                        session, other.carrier = other, stream
                 if switch is Switch.WHOLE_FRAMES_ONLY:
                     rest = b""
                 session.settle()
@@ -1806,12 +2016,16 @@ async def serve_connection(stream: trio.SocketStream, switch: Switch | None) -> 
                 over = True
             await send(stream, session, switch)
             if over:
+                if switch is not Switch.ENDED_SESSIONS_RESUMED:
+                    session.forget()
                 await stream.send_eof()
                 await drained(stream)
                 break
-    except (Died, trio.BrokenResourceError):
-        pass  # the client left, or this server did
+    except (Died, trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # the client left, or this server did, or another connection took the session over
     finally:
+        if session.carrier is stream:
+            session.part(rest)
         await trio.aclose_forcefully(stream)
 
 
@@ -1862,12 +2076,17 @@ def is_payload(frame: bytes) -> bool:
 
 
 async def serve(
-    switch: Switch | None = None, port: int = 0, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED
+    switch: Switch | None = None,
+    port: int = 0,
+    *,
+    resumes: bool = False,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on 127.0.0.1 until cancelled. Report the URI."""
+    """Serve on 127.0.0.1 until cancelled, with sessions that can be resumed if asked for. Report the URI."""
+    book = Book() if resumes else None
 
     async def handle(stream: trio.SocketStream) -> None:
-        await serve_connection(stream, switch)
+        await serve_connection(stream, switch, book)
 
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, handle, port, host="127.0.0.1"))
