@@ -47,20 +47,14 @@ AT_ONCE = 16
 """Cases that are played at the same time."""
 Chapter: TypeAlias = tuple[str, str]
 """A dialect and a role."""
-CHAPTERS: Final[list[Chapter]] = [
-    (dialect, role)
-    for dialect, chapter in chapters().items()
-    if not chapter.notation.negotiates
-    for role in ("server", "client")
-]
-"""All but Streamux, whose chunks the line can't tell apart."""
+CHAPTERS: Final[list[Chapter]] = [(dialect, role) for dialect in chapters() for role in ("server", "client")]
 Findings: TypeAlias = dict[Chapter, dict[str, Switch | Fault]]
 """The fault that each case catches."""
 
 
 def cases_of(chapter: Chapter) -> list[Case]:
-    """Return all cases of a dialect and a role."""
-    return [case for case in chapters()[chapter[0]].cases if case.role == chapter[1]]
+    """Return all cases of a dialect and a role that can be played over a byte stream."""
+    return [case for case in chapters()[chapter[0]].cases if case.role == chapter[1] and not case.messages_only]
 
 
 # The wrong server
@@ -173,7 +167,7 @@ async def caught_by_lines(cases: Sequence[Case]) -> dict[str, Switch | Fault]:
             for fault in faults_at(situation)
         ]
     caught: dict[str, Switch | Fault] = {}
-    left = [case for case in cases if case.id in ways]
+    left = [case for case in cases if ways.get(case.id)]
     while left:
         plays = await played_over_lines((case, ways[case.id].pop(0)) for case in left)
         caught |= {play.case.id: play.fault for play in plays if play.result.outcome in BROKEN and play.fault}

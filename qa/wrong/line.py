@@ -19,8 +19,9 @@ from trio.testing import memory_stream_pair
 
 from rsocket_trio.conformance.catalogue import chapters
 from rsocket_trio.conformance.clients import Start
-from rsocket_trio.conformance.notation import ANYTHING, Notation
+from rsocket_trio.conformance.notation import Notation
 from rsocket_trio.conformance.run import Dial
+from rsocket_trio.conformance.streamux import Session, Streamux
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.rsocket.codec import Codec
 from rsocket_trio.rsocket.dialects import DIALECTS
@@ -101,7 +102,7 @@ def faults_at(situation: str) -> list[Fault]:
     elif situation == THE_END:
         kinds = (Reaction.WITHHOLD,)
     elif situation.startswith("its "):
-        kinds = OF_PEER
+        kinds = OF_PEER if "ERROR" in situation else OF_PEER[1:]
     elif situation.endswith(BEGINS):
         kinds = (Reaction.ADMIT, *OF_TESTER)
     else:
@@ -124,24 +125,34 @@ class Frames:
         self._opened: set[int] = set()
         self._counts: Counter[str] = Counter()
         self._usual = notation.frame("setup").value
+        self._has_begun = False
 
     def met(self, frame: bytes, *, from_peer: bool) -> str:
         """Return the situation of a frame that passes."""
-        is_first = not from_peer and not self._counts.total()
-        words = self._words(frame, from_peer=from_peer) if self._codec else self._name(frame)
-        if is_first:
+        begins = not from_peer and not self._has_begun and (self._role == "server" or not self._codec)
+        if self._codec:
+            words = self._words(frame, from_peer=from_peer)
+        else:
+            assert isinstance(self._notation, Streamux)
+            words = self._chunk(self._notation.session, frame, is_offer=frame in self._notation.session.offers)
+        self._has_begun |= not from_peer
+        if begins:
             words += " that is the usual one" if frame == self._usual else BEGINS
         words = f"its {words}" if from_peer else words
         self._counts[words] += 1
         count = self._counts[words]
         return words if count == 1 else f"{ORDINALS[count - 1] if count <= len(ORDINALS) else 'later'} {words}"
 
-    def _name(self, frame: bytes) -> str:
-        """Return the first template that a frame of an unknown family fits."""
-        for name, template in self._notation.templates.items():
-            if template.fill([ANYTHING] * len(template.fields)).fits(frame):
-                return name
-        return "other frame"
+    def _chunk(self, session: Session, message: bytes, *, is_offer: bool) -> str:
+        """Return the words for a message of Streamux."""
+        if is_offer:
+            return "initialize message"
+        chunk = session.parsed(message)
+        known = chunk.id in self._opened
+        self._opened.add(chunk.id)
+        words = [("empty " * (not chunk.data)) + ("last " * chunk.last) + ("response" if chunk.response else "request")]
+        words += ["that is large"] * (len(message) >= LARGE) + ["with a new id"] * (not known)
+        return " ".join(words)
 
     def _words(self, frame: bytes, *, from_peer: bool) -> str:
         assert self._codec is not None
@@ -202,7 +213,7 @@ class Line:
     """The line of one connection: what arrives at either end, and the situations that were met."""
 
     def __init__(self, notation: Notation, role: str, fault: Fault | None, met: set[str]) -> None:
-        self._notation = notation
+        self._notation = notation = notation.connected()
         dialect = DIALECTS.get(notation.dialect)
         self._codec: Codec | None = dialect.codec if dialect else None
         self._fault = fault
@@ -213,6 +224,11 @@ class Line:
         self.heard = trio.current_time()
         self.tester_left = False
         """True once the tester sends nothing more: then the peer's end says nothing."""
+
+    @property
+    def end_is_owed(self) -> bool:
+        """Return whether the tester waits for the end: it is still there, or has sent half a frame and said so."""
+        return not self.tester_left or self._is_raw[False]
 
     def has_part(self, *, from_peer: bool) -> bool:
         """Return whether a part of a frame waits for its rest."""
@@ -238,7 +254,7 @@ class Line:
         self.heard = trio.current_time()
         if self._is_raw[False]:
             return data, b""
-        frames, self._kept[False] = self._notation.cut(self._kept[False] + data)
+        frames, self._kept[False] = self._cut(self._kept[False] + data)
         on, back = b"", b""
         for frame in frames:
             reaction = self.reaction(self._frames.met(frame, from_peer=False))
@@ -250,6 +266,11 @@ class Line:
                 admitted = self._notation.frame("setup").value if reaction is Reaction.ADMIT else frame
                 on += self._notation.with_length(admitted)
         return on, back
+
+    def _cut(self, data: bytes) -> tuple[list[bytes], bytes]:
+        """Return the tester's whole frames, and what stands behind them."""
+        notation = self._notation
+        return notation.session.cut(0, data) if isinstance(notation, Streamux) else notation.cut(data)
 
     def from_peer(self, data: bytes) -> bytes:
         """Return what the tester sees of it."""
@@ -268,6 +289,8 @@ class Line:
 
     def unasked(self) -> bytes:
         """Return an item of a stream that nobody opened."""
+        if isinstance(self._notation, Streamux):
+            return self._filled("response", 1) if self._notation.session.is_agreed else b""
         return self._notation.with_length(self._filled("item", self._notation.first_id + 200))
 
     def _spoiled(self, frame: bytes, reaction: Reaction | None) -> bytes:
@@ -277,13 +300,21 @@ class Line:
             return frame[:-1] + bytes([frame[-1] ^ 1])
         if reaction is Reaction.RECODE:
             return frame[: size + 3] + bytes([frame[size + 3] ^ OTHER_CODE]) + frame[size + 4 :]
+        if reaction is Reaction.MOVE and isinstance(self._notation, Streamux):
+            widths = self._notation.session.widths
+            number = int.from_bytes(frame[: widths.header_size], "little") ^ (1 << 2 + widths.length_bits)
+            return number.to_bytes(widths.header_size + 1, "little")[:-1] + frame[widths.header_size :]
         if reaction is Reaction.MOVE:
             end = layout.stream_id.stop if layout else 1
             return frame[: end - 1] + bytes([frame[end - 1] ^ 0x40]) + frame[end:]
         return frame
 
     def _refusal(self, frame: bytes) -> bytes:
-        """Return an ERROR of the frame's stream, or of the connection for a frame without one."""
+        """Return an ERROR of the frame's stream, or of the connection for a frame without one. Raise ``Left``."""
+        if isinstance(self._notation, Streamux):
+            if not self._notation.session.is_agreed or frame in self._notation.session.offers:
+                raise Left
+            return self._filled("response_end", self._notation.session.parsed(frame).id)
         header = self._codec.header(frame) if self._codec else None
         stream_id = header.stream_id if header else 0
         return self._filled("error", stream_id, INVALID) if stream_id else self._filled("failure", 0, CONNECTION_ERROR)
@@ -296,7 +327,7 @@ class Line:
 
 async def relay(tester: trio.abc.HalfCloseableStream, peer: trio.abc.HalfCloseableStream, line: Line) -> None:
     """Pass what comes on both sides until both have ended, or the fault ends it."""
-    telling = trio.Lock()
+    telling, passing = trio.Lock(), trio.Lock()
 
     async def next_of(stream: trio.abc.HalfCloseableStream, *, from_peer: bool) -> bytes | None:
         """Return the next bytes, ``None`` if the rest of a frame does not come."""
@@ -312,17 +343,22 @@ async def relay(tester: trio.abc.HalfCloseableStream, peer: trio.abc.HalfCloseab
         async with telling:
             await say(tester, data)
 
+    async def pass_on_more(data: bytes) -> None:
+        on, back = line.from_tester(data)
+        await tell(back)
+        async with passing:
+            await say(peer, on)
+
     async def pass_on() -> None:
         while True:
             data = await next_of(tester, from_peer=False)
             if not data:
-                await say(peer, line.pass_part(from_peer=False))
+                async with passing:
+                    await say(peer, line.pass_part(from_peer=False))
             if data == b"":
                 line.tester_left = True
                 break
-            on, back = line.from_tester(data or b"")
-            await tell(back)
-            await say(peer, on)
+            await pass_on_more(data or b"")
         await finish(peer)
 
     async def pass_back() -> None:
@@ -333,7 +369,10 @@ async def relay(tester: trio.abc.HalfCloseableStream, peer: trio.abc.HalfCloseab
             if data == b"":
                 break
             await tell(line.from_peer(data or b""))
-        if not line.tester_left and line.reaction(THE_END) is Reaction.WITHHOLD:
+            if line.has_part(from_peer=False):
+                # In Streamux it may be whole now: the peer's initialize message gives the widths.
+                await pass_on_more(b"")
+        if line.end_is_owed and line.reaction(THE_END) is Reaction.WITHHOLD:
             await trio.sleep_forever()
         await finish(tester)
 

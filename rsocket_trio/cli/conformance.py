@@ -157,7 +157,7 @@ def command(
 
     With --role client and --listen, COMMAND is started for each case and ended with it. RSOCKET_URI says where it has
     to connect, RSOCKET_DIALECT how, RSOCKET_WITH with which options of --with, and RSOCKET_ASKS what it asks then:
-    nothing, request, stream or channel. Without COMMAND the clients are waited for.
+    nothing, request, stream, subscription or channel. Without COMMAND the clients are waited for.
     """
     name = dialect_named(dialect)
     try:

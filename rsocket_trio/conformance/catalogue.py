@@ -31,7 +31,8 @@ from rsocket_trio.conformance.streamux import Streamux
 FOLDER: Final = "cases"
 NEEDS: Final = {
     "echo": "a request/response that is answered with its own data and metadata",
-    "count": "a stream of items 0, 1, 2 and so on, each number as text: as many as the request's data says, or no end",
+    "count": "a stream of items 0, 1, 2 and so on, each number as text: as many as the request's data says, or no end; "
+    "in ReactiveSocket 0.0 and 0.1 a subscription, too",
     "talk": "a channel that sends back each item it gets, the first one too, and completes with its requester",
     "silent": "a request/response that is never answered",
 }
@@ -47,6 +48,7 @@ ASKS: Final = {
     "nothing": "nothing",
     "request": "a request/response with the data q",
     "stream": "a stream with the data s, a first count of 2 and no credit after that",
+    "subscription": "a subscription with the data s and the same credit, in ReactiveSocket 0.0 and 0.1",
     "channel": "a channel with the first data c and the same credit, which sends back each item",
     "chunks": "a request whose first chunk is c, and which goes on with each chunk of its response",
     "several": "requests with the data 1, 2, 3 and 4, in this order and at the same time",
@@ -55,8 +57,9 @@ ASKS: Final = {
     "ping": "a ping",
 }
 """The requests that a case can need of a client under test once it has connected, all without metadata. When the
-request is answered or the stream has completed, the client makes one more request/response, with the data of the answer
-or of the last item, unless it is empty. It keeps the connection open, whatever becomes of its requests."""
+request is answered, or the stream or subscription has completed, the client makes one more request/response, with the
+data of the answer or of the last item, unless it is empty and the dialect Streamux. It keeps the connection open,
+whatever becomes of its requests."""
 
 
 class Level(Enum):
@@ -77,6 +80,8 @@ class Word(Enum):
     """These bytes are sent on a byte stream, without a length."""
     DRIP = ">."
     """These frames are sent on a byte stream, a byte at a time."""
+    SPLIT = "split"
+    """These frames are sent on a byte stream, so many bytes first and the rest a while later."""
     EACH = "each"
     """For each of the tester's stream ids from the first number through the second the frame is sent, with the id for
     ``#``. Behind ``->`` stands the frame that comes for each, behind ``<=`` the answer, both in any order."""
@@ -139,6 +144,8 @@ NUMBERS: Final = {
     Word.GRANTED: ("stream id", "items"),
 }
 """The steps that take numbers only, and which."""
+BYTES: Final = (Word.RAW, Word.DRIP, Word.SPLIT)
+"""The steps that byte streams alone have."""
 
 
 @attrs.frozen
@@ -169,6 +176,8 @@ class Case:
     """The request of a client under test: a name of ``ASKS``."""
     lacks: tuple[str, ...] = ()
     """Names of ``OPTIONS`` that a peer for this case must not have."""
+    messages_only: bool = False
+    """True if it can be played over transports with messages alone."""
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -293,7 +302,7 @@ def _case(
     read = tuple(_steps(where, notation, steps, content.get("scenes", {})))
     if role == "server" and any(step.word is Word.GONE for step in read):
         raise NotationError(f"{where}: gone is about clients")
-    needs = tuple(dict.fromkeys(row.get("needs", ())))
+    needs = tuple(dict.fromkeys([*row.get("needs", ()), *_probed_with(notation, read)]))
     if unknown := [name for name in needs if name not in NEEDS and name not in OPTIONS]:
         raise NotationError(f"{where}: {', '.join(unknown)} is nothing that a case can need")
     lacks = tuple(row.get("lacks", ()))
@@ -303,12 +312,34 @@ def _case(
     if asks not in ASKS:
         raise NotationError(f"{where}: {asks!r} is nothing that a client can ask")
     level = Level(row["level"]) if "level" in row else level_of(names)
-    cuts = not notation.negotiates and any(step.word in (Word.RAW, Word.DRIP) for step in read)
+    cuts = not notation.negotiates and any(step.word in BYTES for step in read)
     streams_only = row.get("byte_streams", False) or cuts
     title = row["title"]
-    heavy = row.get("heavy", False)
+    heavy, messages_only = row.get("heavy", False), row.get("messages", False)
     name = f"client-{row['id']}" if notation.negotiates and role == "client" else row["id"]
-    return Case(name, notation.dialect, role, title, names, level, needs, read, heavy, streams_only, asks, lacks)
+    return Case(
+        name,
+        notation.dialect,
+        role,
+        title,
+        names,
+        level,
+        needs,
+        read,
+        heavy,
+        streams_only,
+        asks,
+        lacks,
+        messages_only,
+    )
+
+
+def _probed_with(notation: Notation, steps: tuple[Step, ...]) -> tuple[str, ...]:
+    """Return what a peer needs so that a probe of its connection is answered: an echo where the probe is a request."""
+    ask = notation.templates.get("ask")
+    probe = notation.templates.get("probe")
+    is_asked = ask is not None and probe is not None and ask.tokens == probe.tokens
+    return ("echo",) if is_asked and any(step.word is Word.ALIVE for step in steps) else ()
 
 
 def level_of(names: tuple[str, ...]) -> Level:
@@ -359,6 +390,9 @@ def _check(notation: Notation, word: Word, rest: str) -> None:
         number, _, frame = rest.partition(" ")
         int(number)
         _check_exact(notation, frame)
+    elif word is Word.SPLIT:
+        for piece in pieces(split_of(rest)[1]):
+            _check_exact(notation, piece)
     elif word is Word.FAILED and not codes(rest):
         raise NotationError("a code is missing")
     elif word in (Word.SILENT, Word.WAIT, Word.GONE):
@@ -402,6 +436,12 @@ def each_of(rest: str) -> tuple[range, str, str, str]:
         if found:
             return ids, sent, sign, back
     return ids, frames, "", ""
+
+
+def split_of(rest: str) -> tuple[int, str]:
+    """Return the bytes that a step of two parts sends first, and its frames. Raise ``ValueError`` for no number."""
+    size, _, frames = rest.partition(" ")
+    return int(size), frames
 
 
 def with_id(frame: str, stream_id: int) -> str:

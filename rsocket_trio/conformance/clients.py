@@ -40,7 +40,12 @@ REJECTED_RESUME: Final = 4
 """The code of an ERROR for a client that comes back to a case that is over."""
 TLS_HELLO: Final = b"\x16\x03"
 """The first bytes of a client that begins a TLS handshake."""
-FIRST_REQUESTS: Final = {"request": ("ask", b"q"), "stream": ("stream", b"s"), "channel": ("channel", b"c")}
+FIRST_REQUESTS: Final = {
+    "request": ("ask", b"q"),
+    "stream": ("stream", b"s"),
+    "subscription": ("sub", b"s"),
+    "channel": ("channel", b"c"),
+}
 """The template and the data of the request that a client makes which was told to ask so."""
 
 T = TypeVar("T")
@@ -391,7 +396,7 @@ async def _asked(end: WireEnd, notation: Notation) -> str:
 
 def _request_in(frame: bytes, notation: Notation) -> str:
     for asks, (name, data) in FIRST_REQUESTS.items():
-        template = notation.templates.get(name)
+        template = notation.templates.get(f"asked_{name}") or notation.templates.get(name)
         if template is None:
             continue
         pattern = template.fill([data if field == "data" else ANYTHING for field in template.fields])

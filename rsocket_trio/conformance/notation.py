@@ -1,9 +1,9 @@
 """The notation of frames in cases: templates of a dialect, filled with arguments, or hex; to send, or to match.
 
 A template is a row of tokens: hex bytes as they are; ``{name:4}`` a number of so many bytes, big endian; ``{name:+3}``
-bytes behind their length of so many bytes; ``{name}`` bytes. In what is expected, ``?`` is any half of a byte and
-``..`` any number of bytes. Arguments are numbers (``7``, ``0x201``), texts in quotes, hex behind ``h``, or ``*`` for
-any. ``"x"*1000`` is a text so many times in a row.
+bytes behind their length of so many bytes, and ``{name:+3+4}`` the same with a length that counts 4 more; ``{name}``
+bytes. In what is expected, ``?`` is any half of a byte and ``..`` any number of bytes. Arguments are numbers (``7``,
+``0x201``), texts in quotes, hex behind ``h``, or ``*`` for any. ``"x"*1000`` is a text so many times in a row.
 
 In cases of resumption an argument can be a value of the session: ``{token}``, and its positions, ``{sent}`` and
 ``{received}``, also as ``{received+1}``.
@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 import attrs
 
-FIELD: Final = re.compile(r"\{(?P<name>[a-z_]+)(?::(?P<sized>\+?)(?P<size>\d+))?\}")
+FIELD: Final = re.compile(r"\{(?P<name>[a-z_]+)(?::(?P<sized>\+?)(?P<size>\d+)(?:\+(?P<counted>\d+))?)?\}")
 ARGUMENT: Final = re.compile(
     r'\s*(?:(?:"(?P<text>[^"]*)"|h(?P<hex>(?:[0-9a-fA-F]{2})*)(?=[\s*]|$))(?:\*(?P<times>\d+))?|(?P<word>[^\s"]+))'
 )
@@ -124,12 +124,13 @@ class Template:
         if "metadata" not in self.fields:
             head = self.fill([stream_id, b""]).value
             return (None, frame[len(head) :]) if frame.startswith(head) else None
-        size = next(int(found["size"]) for token in self.tokens if (found := FIELD.fullmatch(token)) and found["sized"])
+        length = next(found for token in self.tokens if (found := FIELD.fullmatch(token)) and found["sized"])
+        size = int(length["size"])
         head = self.fill([stream_id, b"", b""]).value[:-size]
         if not frame.startswith(head):
             return None
         begin = len(head) + size
-        end = begin + int.from_bytes(frame[len(head) : begin], "big")
+        end = begin + int.from_bytes(frame[len(head) : begin], "big") - int(length["counted"] or 0)
         return frame[begin:end], frame[end:]
 
 
@@ -157,22 +158,28 @@ def _filled(name: str, tokens: Sequence[str], arguments: object) -> Pattern:
                 else:
                     is_open = True
                 continue
-            part = _part(name, field["name"], argument, size, is_number=bool(size) and not field["sized"])
+            if size and not field["sized"]:
+                part = _number_part(name, field["name"], argument, size)
+            else:
+                part = _bytes_part(name, field["name"], argument, size, int(field["counted"] or 0))
             value, mask = value + part, mask + b"\xff" * len(part)
     return Pattern(value, mask, is_open)
 
 
-def _part(name: str, field: str, argument: Argument, size: int, *, is_number: bool) -> bytes:
-    if is_number:
-        if not isinstance(argument, int):
-            raise NotationError(f"{name}: {field} is a number")
-        try:
-            return argument.to_bytes(size, "big")
-        except OverflowError:
-            raise NotationError(f"{name}: {field} of {argument} does not fit {size} bytes") from None
+def _number_part(name: str, field: str, argument: Argument, size: int) -> bytes:
+    if not isinstance(argument, int):
+        raise NotationError(f"{name}: {field} is a number")
+    try:
+        return argument.to_bytes(size, "big")
+    except OverflowError:
+        raise NotationError(f"{name}: {field} of {argument} does not fit {size} bytes") from None
+
+
+def _bytes_part(name: str, field: str, argument: Argument, size: int, counted: int) -> bytes:
+    """Return bytes, behind a length of ``size`` bytes if that is not 0; it counts ``counted`` more."""
     if not isinstance(argument, bytes):
         raise NotationError(f"{name}: {field} is text in quotes or hex behind h")
-    return len(argument).to_bytes(size, "big") + argument if size else argument
+    return (len(argument) + counted).to_bytes(size, "big") + argument if size else argument
 
 
 def arguments_in(text: str) -> list[Argument]:

@@ -22,6 +22,7 @@ from rsocket_trio.conformance.catalogue import (
     each_of,
     numbers_in,
     pieces,
+    split_of,
     with_id,
 )
 from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, Unfit, shown, valued
@@ -38,6 +39,8 @@ NAMED = 3
 """Answers that a message names of those that are expected."""
 DRIP = 0.001
 """Seconds between two bytes that are sent one at a time."""
+PAUSE = 0.1
+"""Seconds between the two parts of what is sent in two."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
 
@@ -112,6 +115,9 @@ class Player:
             case Word.DRIP:
                 for piece in pieces(step.rest):
                     await self._drip(self._notation.with_length(self._notation.frame(piece).value))
+            case Word.SPLIT:
+                size, frames = split_of(step.rest)
+                await self._split(size, [self._notation.frame(piece).value for piece in pieces(frames)])
             case Word.EACH:
                 await self._each(step.rest)
             case Word.TIMES:
@@ -192,11 +198,15 @@ class Player:
         return attrs.evolve(step, rest=valued(step.rest, values))
 
     def _lose(self, frame: str) -> None:
-        if self._positions is not None:
-            try:
-                self._positions.lose(self._notation.frame(frame))
-            except LookupError as error:
-                raise Failure(str(error)) from None
+        if self._positions is None:
+            return
+        try:
+            lost = self._positions.lose(self._notation.frame(frame))
+        except LookupError as error:
+            raise Failure(str(error)) from None
+        for one in lost:
+            if one[:-4] in self._granted:
+                self._granted[one[:-4]] -= int.from_bytes(one[-4:], "big")
 
     async def _send(self, *frames: bytes) -> None:
         await self._end.send(*frames)
@@ -264,6 +274,12 @@ class Player:
             await self._end.send_raw(bytes([byte]))
             await trio.sleep(DRIP)
 
+    async def _split(self, size: int, frames: list[bytes]) -> None:
+        data = b"".join(map(self._notation.with_length, frames))
+        await self._end.send_raw(data[:size])
+        await trio.sleep(PAUSE)
+        await self._end.send_raw(data[size:])
+
     async def _expect_grant(self, stream_id: int, number: int) -> None:
         """Wait until so many items are granted; what comes before is kept for the steps that expect it."""
         grant = self._notation.templates["request_n"].fill([stream_id, 0]).value[:-4]
@@ -308,7 +324,7 @@ class Player:
             await self._end.send(answer)
             return True
         templates = self._notation.templates
-        for name in ("request_n", "keepalive", "keepalive_answer"):
+        for name in ("request_n", "keepalive", "keepalive_answer", "position"):
             if name not in templates:
                 continue
             fields = templates[name].fields

@@ -40,12 +40,14 @@ class Positions:
         if self._counts(frame):
             self._came.append(frame)
 
-    def lose(self, frame: Pattern) -> None:
-        """Count the first such frame as lost, and those that came behind it. Raise ``LookupError`` if none came."""
+    def lose(self, frame: Pattern) -> list[bytes]:
+        """Count the first such frame and those behind it as lost. Return them. Raise ``LookupError`` if none came."""
         places = [place for place, came in enumerate(self._came) if frame.fits(came)]
         if not places:
             raise LookupError("no such frame came")
+        lost = self._came[places[0] :]
         del self._came[places[0] :]
+        return lost
 
     def _counts(self, frame: bytes) -> bool:
         kind = frame[4] >> 4 if len(frame) >= HEADER else 0

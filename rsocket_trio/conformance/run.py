@@ -194,6 +194,8 @@ async def play_over(end: WireEnd, case: Case, patience: float, more: More) -> Re
     """Play a case over a connection, for ``CASE_TIME`` at most, and over others that ``more`` opens."""
     if case.streams_only and end.has_messages:
         return Result(case, Outcome.NOT_APPLICABLE, "it is about byte streams")
+    if case.messages_only and not end.has_messages:
+        return Result(case, Outcome.NOT_APPLICABLE, "it is about transports with messages")
     with trio.move_on_after(CASE_TIME):
         async with AsyncExitStack() as stack:
 

@@ -170,7 +170,7 @@ class Session:
     """The reason for which no session comes about."""
     is_agreed: bool = False
     is_early: bool = False
-    """True once the peer has requested a quick init, whose requests may come at once."""
+    """True once a side has requested a quick init: its requests may come at once."""
     has_greeted: bool = False
     """True once the peer's initialize message was looked at."""
     is_ping: bool = False
@@ -197,10 +197,23 @@ class Session:
                     # A quick init goes by what its requester recommends, before the other side has spoken.
                     first = offer_of(offer)
                     self.widths = within_most(*(first[f"recommended {kind} bits"] for kind in ("id", "length")))
-                    self.is_early = bool(side and first["quick init request"])
+                    self.is_early = bool(first["quick init request"])
             except Disagreed as reason:
                 self.fault = str(reason)
         return data[missing:]
+
+    def cut(self, side: int, data: bytes) -> tuple[list[bytes], bytes]:
+        """Return whole messages that one side has sent, and what stands behind them: it is given again."""
+        found = []
+        if len(self.offers[side]) < OFFER:
+            if len(data) < OFFER:
+                return [], data
+            found.append(data[:OFFER])
+            data = self.greet(side, data)
+        if not data or not (self.is_agreed or self.is_early or self.fault):
+            return found, data
+        chunks, rest = ([data], b"") if self.fault else self.chunks(data)
+        return found + chunks, rest
 
     def chunks(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Cut whole chunks off."""
@@ -339,17 +352,7 @@ class Streamux(Notation):
 
     def cut(self, data: bytes) -> tuple[list[bytes], bytes]:
         """Return the initialize message and whole chunks, as far as they have come, and what stands behind them."""
-        session = self.session
-        found = []
-        if len(session.offers[1]) < OFFER:
-            if len(data) < OFFER:
-                return [], data
-            found.append(data[:OFFER])
-            data = session.greet(1, data)
-        if not data or not (session.is_agreed or session.is_early or session.fault):
-            return found, data
-        chunks, rest = ([data], b"") if session.fault else session.chunks(data)
-        return found + chunks, rest
+        return self.session.cut(1, data)
 
     def sent(self, data: bytes) -> None:
         """Take note of what the tester sends: its offer, and answers that free ids."""
@@ -374,7 +377,7 @@ class Streamux(Notation):
         if not session.has_greeted:
             session.has_greeted = True
             return ""
-        if not (session.is_agreed or session.is_early):
+        if session.fault or not (session.is_agreed or session.is_early):
             return ""
         chunk = session.parsed(frame)
         if chunk.id >> session.widths.id_bits:

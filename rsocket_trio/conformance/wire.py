@@ -11,6 +11,7 @@ from rsocket_trio.conformance.notation import Notation
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.byte_stream import ByteStreamTransport
 
 LONGEST = 64 * 1024 * 1024
 """Bytes of what came and is no whole frame yet that are kept: a server that talks nonsense ends its case."""
@@ -109,8 +110,13 @@ class WireEnd:
 
     async def half_close(self) -> None:
         """Say that nothing more is sent."""
+        say = self._transport.send_eof if isinstance(self._transport, ByteStreamTransport) else self._transport.finish
         with trio.move_on_after(1):
-            await self._transport.finish()
+            try:
+                await say()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                # The peer was first to end the connection.
+                pass
 
     async def _write(self, chunks: Sequence[bytes]) -> None:
         try:

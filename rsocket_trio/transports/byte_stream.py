@@ -174,6 +174,13 @@ class ByteStreamTransport:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
+    async def send_eof(self) -> None:
+        """Send the end of the stream, and go on receiving. TLS can't: what the peer still sends is discarded there."""
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+        else:
+            await self.finish()
+
     def cut(self) -> bool:
         """Close at once if the stream is a socket, which needs no waiting. Return whether it was one."""
         return cut_socket(self._stream)

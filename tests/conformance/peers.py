@@ -15,8 +15,6 @@ import trio
 from rsocket_trio import (
     Channel,
     Connection,
-    ConnectionLost,
-    NegotiationFailed,
     Payload,
     Responder,
     ResumeOptions,
@@ -26,6 +24,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.conformance.clients import Start
+from rsocket_trio.connection.protocols import ALL
 
 
 def responder() -> Responder:
@@ -107,7 +106,8 @@ async def serving(
     ours = streamux_responder() if dialect == "streamux/1" else responder()
     options = options_of(dialect, "server", abilities)
     async with trio.open_nursery() as nursery:
-        [bound] = await nursery.start(partial(serve, ours, uri, dialects=[dialect], ssl_context=ssl_context, **options))
+        dialects = ALL if "dialects" in abilities else [dialect]
+        [bound] = await nursery.start(partial(serve, ours, uri, dialects=dialects, ssl_context=ssl_context, **options))
         yield bound
         nursery.cancel_scope.cancel()
 
@@ -119,7 +119,7 @@ async def client(
     more = options_of(dialect, "client", options)
     ours = streamux_responder() if dialect == "streamux/1" else responder()
     connecting = open_connection(uri, dialect=dialect, responder=ours, ssl_context=ssl_context, **more)
-    with suppress(ConnectionLost, NegotiationFailed):
+    with suppress(RSocketError):
         async with connecting as connection:
             with suppress(RSocketError):
                 await ask(connection, asks)
@@ -131,8 +131,9 @@ async def ask(connection: Connection, asks: str) -> None:
     last: Payload | None = None
     if asks == "request":
         last = await connection.request_response(b"q")
-    elif asks == "stream":
-        async with connection.request_stream(b"s", initial_request_n=2, refill=False) as items:
+    elif asks in ("stream", "subscription"):
+        ask = connection.request_stream if asks == "stream" else connection.request_subscription
+        async with ask(b"s", initial_request_n=2, refill=False) as items:
             async for item in items:
                 last = item
     elif asks == "channel":

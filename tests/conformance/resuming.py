@@ -1,4 +1,4 @@
-"""Sessions that outlive their transports, with a peer made of bytes on the other side, in either role."""
+"""Sessions that outlive their transports, with a peer made of bytes on the other side: for what our own API shows."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def with_options(**changes: Any) -> ResumeOptions:
     return attrs.evolve(OPTIONS, **changes)
 
 
-def resume(wire: Wire, token: bytes = TOKEN, *, got: int = 0, first: int = 0, stream_id: int = 0) -> bytes:
-    """RS10-RES-01, RS02-RES-01: what came of the server's bytes, and which of our own are kept."""
+def resume(wire: Wire, token: bytes = TOKEN, *, got: int = 0) -> bytes:
+    """RS10-RES-01, RS02-RES-01: what came of the server's bytes. All of our own are kept."""
     head = struct.pack(">HHH", *wire.version, len(token))
-    return frame(RESUME, 0, stream_id, head + token + u64(got) + u64(first))
+    return frame(RESUME, 0, 0, head + token + u64(got) + u64(0))
 
 
 def resume_ok(got: int) -> bytes:
@@ -66,19 +66,14 @@ def token_of(setup: Raw) -> bytes:
 
 
 class Harbour(trio.abc.Listener[trio.abc.Stream]):
-    """A listener whose streams are opened here. ``closed`` keeps new ones from being opened."""
+    """A listener whose streams are opened here."""
 
     def __init__(self) -> None:
         self._send, self._receive = trio.open_memory_channel[trio.abc.Stream](1000)
-        self.closed = False
-        self.tries = 0
 
     async def connect(self) -> trio.abc.Stream:
         """The client's end of a new stream."""
         await trio.lowlevel.checkpoint()
-        self.tries += 1
-        if self.closed:
-            raise OSError("nobody is there")
         ours, theirs = trio.testing.memory_stream_pair()
         self._send.send_nowait(theirs)
         return ours
@@ -101,12 +96,6 @@ class Harbour(trio.abc.Listener[trio.abc.Stream]):
         """A server made of bytes: the client has to come in time."""
         with trio.fail_after(PATIENCE):
             return RawPeer(await self.accept())
-
-    async def expect_nobody(self, seconds: float) -> None:
-        """No client comes."""
-        with trio.move_on_after(seconds) as scope:
-            await self.accept()
-        assert scope.cancelled_caught, "a client came"
 
 
 async def cut(peer: RawPeer) -> None:
@@ -135,10 +124,10 @@ async def begin(harbour: Harbour, wire: Wire, token: bytes = TOKEN, **fields: An
     return peer
 
 
-async def come_back(harbour: Harbour, wire: Wire, *, got: int, first: int = 0, sent: int) -> RawPeer:
+async def come_back(harbour: Harbour, wire: Wire, *, got: int, sent: int) -> RawPeer:
     """The same client on a new transport, which is let in; ``sent`` are the bytes that the server must have."""
     peer = await harbour.peer()
-    await peer.send(resume(wire, got=got, first=first))
+    await peer.send(resume(wire, got=got))
     await peer.expect(resume_ok(sent))
     return peer
 
@@ -160,36 +149,22 @@ class Side:
     token: bytes
     harbour: Harbour
 
-    async def lost(self) -> RawPeer:
-        """The network fails, and the client dials again."""
+    async def asked(self, *, got: int) -> RawPeer:
+        """The network fails, and the client dials again and asks to resume: it has so much."""
         await trio.aclose_forcefully(self.peer.stream)
         self.peer = await self.harbour.met()
+        assert await self.peer.receive() == parsed(resume(self.wire, self.token, got=got))
         return self.peer
-
-    async def asked(self, *, got: int, first: int = 0) -> RawPeer:
-        """The same, and the client asks to resume: it has so much, and its own bytes from there on."""
-        peer = await self.lost()
-        assert await peer.receive() == parsed(resume(self.wire, self.token, got=got, first=first))
-        return peer
-
-    async def resumed(self, *, got: int, first: int = 0, sent: int) -> RawPeer:
-        """The same, and the server lets it: ``sent`` is what it has of the client's bytes."""
-        peer = await self.asked(got=got, first=first)
-        await peer.send(resume_ok(sent))
-        return peer
 
 
 @asynccontextmanager
-async def client(
-    wire: Wire, responder: Responder | None = None, options: ResumeOptions | None = OPTIONS, **more: Any
-) -> AsyncIterator[Side]:
+async def client(wire: Wire) -> AsyncIterator[Side]:
     """A client that resumes, and a server made of bytes that has read its SETUP."""
     harbour = Harbour()
-    more.setdefault("metadata_mime", OPAQUE.decode())
     side: Side | None = None
     try:
         async with open_connection_over(
-            harbour.connect, dialect=wire.name, responder=responder, resume=options, **more
+            harbour.connect, dialect=wire.name, resume=OPTIONS, metadata_mime=OPAQUE.decode()
         ) as connection:
             peer = await harbour.met()
             setup = await peer.receive()

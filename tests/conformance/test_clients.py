@@ -300,6 +300,7 @@ REQUESTS = {
     "nothing": (),
     "request": ('ask {} "q"',),
     "stream": ('stream {} 2 "s"',),
+    "subscription": ('sub {} 2 "s"',),
     "channel": ('channel {} 2 "c"',),
 }
 """The requests of a client by what it is to ask, with its first stream id."""

@@ -57,6 +57,16 @@ def test_a_repeat_fills_a_frame() -> None:
     )
 
 
+def test_a_length_may_count_more_than_what_stands_behind_it() -> None:
+    old, oldest = (chapters()[f"reactivesocket/{version}"].notation for version in ("0.1", "0.0"))
+    assert old.frame('ask_described 2 "abc" "d"').value == bytes.fromhex("0004 4000 00000002 00000007 616263 64")
+    assert oldest.frame('push_on 2 ""').value == bytes.fromhex("00 40 0031 0000000000000002 00 000004")
+    for notation in (old, oldest):
+        for metadata, data, is_it in ((b"meta", b"data", True), (b"met", b"adata", False), (b"meta", b"dat", False)):
+            answer = Answer.parse(notation.templates, [2, metadata, data])
+            assert answer.take(notation.frame('last_described 2 "meta" "data"').value) is is_it
+
+
 def test_long_frames_are_shown_by_their_beginning() -> None:
     assert shown(b"") == "an empty frame"
     assert shown(b"\x01\x02") == "01 02"
@@ -218,4 +228,4 @@ def test_an_answer_has_an_id_metadata_if_any_and_data(text: str) -> None:
 
 def test_a_dialect_without_such_a_frame_has_no_such_answer() -> None:
     with pytest.raises(NotationError, match="no frame 'last_described'"):
-        Answer.parse(chapters()["reactivesocket/0.0"].notation.templates, arguments_in('2 "m" "d"'))
+        Answer.parse({"last": NOTATION.templates["last"]}, arguments_in('2 "m" "d"'))

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rsocket_trio.conformance.streamux import Disagreed, agreed
 from rsocket_trio.errors import NegotiationFailed
 from rsocket_trio.streamux.negotiation import WILDCARD, Initialize, Outcome, Terms, negotiate, quick_terms
 from tests.rsocket.test_vectors import unhex
@@ -265,6 +266,7 @@ def test_an_example_of_the_specification_comes_out_as_it_says(
     a: Initialize, b: Initialize, result: tuple[int, int, str | None] | Failed
 ) -> None:
     assert settled(a, b) == result
+    assert by_the_tester(a, b) == (result if result == "failed" else result[:2])
 
 
 # The rules, one by one
@@ -525,73 +527,14 @@ def test_a_result_lies_in_both_ranges_and_only_the_sum_takes_it_below_a_recommen
     assert id_bits + length_bits <= 30
 
 
-# The same again, from the specification's sentences
+# The same again, as the conformance tester has it from the document
 
 
-def by_the_book(us: Initialize, them: Initialize) -> tuple[int, int, str | None] | Failed:
-    if not (allowed_by_the_book(us) and allowed_by_the_book(them)) or (us.version, them.version) != (1, 1):
+def by_the_tester(a: Initialize, b: Initialize) -> tuple[int, int] | Failed:
+    try:
+        return tuple(agreed(a.encode(), b.encode()))  # type: ignore[return-value]
+    except Disagreed:
         return "failed"
-    quick = {
-        (False, False): None,
-        (True, False): "a" if them.qa else "failed",
-        (False, True): "b" if us.qa else "failed",
-        (True, True): "failed",
-    }[bool(us.qr), bool(them.qr)]
-    if quick == "failed":
-        return "failed"
-    id_bits = width_by_the_book(
-        (us.min_id, us.max_id, 31 if quick == "b" else us.rec_id),
-        (them.min_id, them.max_id, 31 if quick == "a" else them.rec_id),
-    )
-    length_bits = width_by_the_book(
-        (us.min_len, us.max_len, 31 if quick == "b" else us.rec_len),
-        (them.min_len, them.max_len, 31 if quick == "a" else them.rec_len),
-    )
-    if id_bits is None or length_bits is None:
-        return "failed"
-    if quick is not None:
-        client = us if quick == "a" else them
-        # "The client's recommended values will be within the server's minimums and maximums", or it fails.
-        if (id_bits, length_bits) != (client.rec_id, client.rec_len):
-            return "failed"
-    if id_bits + length_bits > 30:
-        if id_bits > 15 and length_bits > 15:
-            id_bits = length_bits = 15
-        elif id_bits == max(id_bits, length_bits):
-            id_bits = 30 - length_bits
-        else:
-            length_bits = 30 - id_bits
-    return id_bits, length_bits, quick
-
-
-def allowed_by_the_book(one: Initialize) -> bool:
-    return (
-        1 <= one.version <= 255
-        and one.reserved == 0
-        and not (one.qr and one.qa)
-        and not (one.qr and 31 in (one.rec_id, one.rec_len))
-        and 0 <= one.min_id <= 15
-        and one.min_id <= one.max_id <= 29
-        and (one.rec_id == 31 or one.min_id <= one.rec_id <= one.max_id)
-        and 1 <= one.min_len <= 15
-        and one.min_len <= one.max_len <= 30
-        and (one.rec_len == 31 or one.min_len <= one.rec_len <= one.max_len)
-    )
-
-
-def width_by_the_book(us: Numbers, them: Numbers) -> int | None:
-    least, most = sorted((us[0], them[0]))[1], sorted((us[1], them[1]))[0]
-    if most < least:
-        return None
-    if us[2] == 31 and them[2] == 31:
-        recommended = -(-(most - least) // 2) + least  # rounded up
-    elif us[2] == 31:
-        recommended = them[2]
-    elif them[2] == 31:
-        recommended = us[2]
-    else:
-        recommended = sorted((us[2], them[2]))[0]
-    return sorted((least, recommended, most))[1]
 
 
 def some_messages(random: Random, count: int) -> Iterator[Initialize]:
@@ -613,16 +556,16 @@ def some_numbers(random: Random, least: int, most: int, wildcards: float) -> Num
 
 
 @clause("SMX-NEG-01", "SMX-NEG-04", "SMX-NEG-05", "SMX-NEG-06", "SMX-NEG-07", "SMX-INI-09", "SMX-QI-03", "SMX-QI-05")
-def test_a_hundred_thousand_pairs_come_out_as_by_the_book() -> None:
+def test_many_pairs_come_out_as_the_conformance_tester_says() -> None:
     random = Random(20190410)
     offered = list(some_messages(random, 5_000))
     seen = {"failed": 0, None: 0, "a": 0, "b": 0, "all 30 bits": 0}
-    for _ in range(100_000):
+    for _ in range(30_000):
         a, b = random.choice(offered), random.choice(offered)
-        expected = by_the_book(a, b)
-        seen["failed" if expected == "failed" else expected[2]] += 1
-        seen["all 30 bits"] += expected != "failed" and expected[0] + expected[1] == 30
+        result = settled(a, b)
+        seen["failed" if result == "failed" else result[2]] += 1
+        seen["all 30 bits"] += result != "failed" and result[0] + result[1] == 30
 
-        assert settled(a, b) == expected, (a, b)
+        assert (result if result == "failed" else result[:2]) == by_the_tester(a, b), (a, b)
 
-    assert min(seen.values()) > 1_000, seen
+    assert min(seen.values()) > 300, seen

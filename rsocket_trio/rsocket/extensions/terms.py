@@ -77,6 +77,8 @@ def asked_to_resume(frame: SetupFrame) -> tuple[bytes, int] | None:
     request = content_at(AT_SETUP, frame.extensions, ResumeRequest)
     if not isinstance(request, ResumeRequest) or request.last_received_server_position is None:
         return None
+    if not frame.ack:  # RSX-SETUP-04: refused as any other SETUP
+        return None
     return request.token, request.last_received_server_position
 
 

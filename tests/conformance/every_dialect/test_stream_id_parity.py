@@ -262,7 +262,7 @@ async def test_a_session_that_is_resumed_keeps_the_parity_that_it_learnt(autojum
         await peer.send(raw.ask(2, b"x"))
         await peer.expect(raw.payload(2, b"x", raw.N | raw.C))
         await cut(peer)
-        peer = await resuming.come_back(harbour, RS02, got=7, first=7, sent=7)
+        peer = await resuming.come_back(harbour, RS02, got=7, sent=7)
         await peer.send(raw.ask(1, b"odd"), raw.ask(4, b"even"))
         await peer.expect(raw.payload(4, b"even", raw.N | raw.C))
         await connections[0].fire_and_forget(b"y")
