@@ -32,43 +32,6 @@ from tests.connection.resuming import (
 
 
 @each
-async def test_a_stream_goes_on_over_many_links(autojump_clock: object, dialect: str) -> None:
-    async with (
-        pair(Book().responder, dialect) as both,
-        both.client.request_stream(b"300", initial_request_n=8) as items,
-    ):
-        got = []
-        async for item in items:
-            got.append(item.data)
-            if len(got) % 20 == 0:
-                both.network.link.cut()
-        assert got == numbers(300)
-        assert len(both.network.links) > 10
-
-
-@each
-async def test_a_channel_goes_on_both_ways(autojump_clock: object, dialect: str) -> None:
-    async with pair(Book().responder, dialect) as both:
-        got: list[bytes] = []
-        async with both.client.request_channel(initial_request_n=8) as channel, trio.open_nursery() as nursery:
-
-            async def say() -> None:
-                for number in range(200):
-                    await channel.send(b"%d" % number)
-                    if number % 30 == 7:
-                        both.network.link.cut()
-                await channel.send_eof()
-
-            nursery.start_soon(say)
-            async for item in channel:
-                got.append(item.data)
-                if len(got) % 45 == 0:
-                    both.network.link.cut()
-        assert got == numbers(200)
-        assert len(both.network.links) > 5
-
-
-@each
 @pytest.mark.parametrize("seed", range(12))
 async def test_nothing_is_lost_and_nothing_comes_twice_wherever_links_break(
     autojump_clock: object, dialect: str, seed: int

@@ -16,11 +16,9 @@ from rsocket_trio.mux.framing import whole
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
-from rsocket_trio.rsocket.dialects import REACTIVESOCKET_0_2, RSOCKET_1_0
-from rsocket_trio.rsocket.resume_positions import LAST_POSITION, is_tracked
+from rsocket_trio.rsocket.resume_positions import LAST_POSITION
 from rsocket_trio.terms import Keepalive, Lease
 from tests.rsocket.resumable import (
-    TOKEN,
     Conversation,
     ResumablePair,
     by_frames,
@@ -99,49 +97,7 @@ def test_what_arrived_is_what_was_sent_byte_for_byte(dialect: Dialect) -> None:
         assert sorted(plain.tracked[one]) == sorted(cut.tracked[other])
 
 
-# Positions, counted by hand
-
-HEX = {
-    "REQUEST_RESPONSE": ("00000001 1000 71", 7),
-    "REQUEST_RESPONSE with metadata": ("00000001 1100 000001 6d 71", 11),
-    "REQUEST_FNF": ("00000003 1400", 6),
-    "REQUEST_STREAM": ("00000005 1800 00000001 71", 11),
-    "REQUEST_CHANNEL": ("00000007 1c00 00000001", 10),
-    "REQUEST_N": ("00000007 2000 00000005", 10),
-    "CANCEL": ("00000001 2400", 6),
-    "PAYLOAD": ("00000007 2820 6974656d", 10),
-    "PAYLOAD, a fragment": ("00000007 28a0 6974", 8),
-    "PAYLOAD, the end": ("00000007 2840", 6),
-    "ERROR on a stream": ("00000007 2c00 00000201 6e6f", 12),
-    "CANCEL of no stream": ("000003e9 2400", 6),
-    "SETUP": ("00000000 0400 0001 0000 00004e20 00015f90 00 00", 0),
-    "LEASE": ("00000000 0800 000003e8 00000001", 0),
-    "KEEPALIVE": ("00000000 0c00 0000000000000000 6869", 0),
-    "METADATA_PUSH": ("00000000 3100 6d", 0),
-    "RESUME_OK": ("00000000 3800 0000000000000000", 0),
-    "EXT": ("00000000 fe00 00000007", 0),
-    "EXT on a stream": ("00000001 fe00 00000007", 0),
-    "a type that nobody knows": ("00000001 aa00", 0),
-    "REQUEST_N on stream 0": ("00000000 2000 00000001", 0),
-}
-
-
-@by_frames
-@pytest.mark.clause("RS10-RSM-04", "RS10-RSM-05", "RS02-RSM-06", "RS02-RSM-07")
-@pytest.mark.parametrize("name", HEX)
-def test_a_position_counts_the_bytes_of_this_frame(dialect: Dialect, name: str) -> None:
-    text, size = HEX[name]
-    if dialect is REACTIVESOCKET_0_2 and name == "METADATA_PUSH":
-        text = "00000000 3100 000001 6d"
-    frame = bytes.fromhex(text)
-    assert is_tracked(frame) == (size > 0)
-    for pair_side in ("server", "client"):
-        pair = ResumablePair(dialect)
-        side = getattr(pair, pair_side)
-        before = resumption(side).received
-        side.receive([frame], pair.now)
-        assert resumption(side).received - before == size
-        assert side.error is None
+# Positions
 
 
 @each
@@ -149,30 +105,6 @@ def test_what_is_too_short_for_a_type_does_not_count(dialect: Dialect) -> None:
     pair = ResumablePair(dialect)
     resumption(pair.server).count([b"", b"\0\0\0\1", b"\0\0\0"])
     assert resumption(pair.server).received == 0
-
-
-@by_frames
-@pytest.mark.clause("RS10-RSM-06", "RS02-RSM-05", "RS02-RSM-11")
-def test_a_client_that_received_nothing_asks_from_0_on(dialect: Dialect) -> None:
-    pair = ResumablePair(dialect)
-    version = "00010000" if dialect is RSOCKET_1_0 else "00000002"
-    pair.suspend()
-
-    assert pair.ask() == bytes.fromhex(f"00000000 3400 {version} 0005") + TOKEN + bytes(16)
-    assert pair.let_in() == bytes.fromhex("00000000 3800 0000000000000000")
-
-
-@by_frames
-@pytest.mark.clause("RS10-RSM-06", "RS10-RSM-11", "RS02-RSM-11")
-def test_the_positions_of_a_resume_and_its_answer(dialect: Dialect) -> None:
-    pair = ResumablePair(dialect)
-    pair.client.commands.open(Interaction.FIRE_AND_FORGET, Payload(b"123"))
-    pair.server.commands.open(Interaction.FIRE_AND_FORGET, Payload(b"12345"))
-    pair.exchange()
-    pair.suspend()
-
-    assert pair.ask()[-16:] == (11).to_bytes(8, "big") + (0).to_bytes(8, "big")
-    assert pair.let_in()[-8:] == (9).to_bytes(8, "big")
 
 
 @each
@@ -213,22 +145,6 @@ def test_keepalives_trim_what_both_sides_keep(dialect: Dialect) -> None:
     pair.resume()
     pair.exchange()
     pair.assert_in_step()
-
-
-@each
-@pytest.mark.clause("RS10-RSM-22", "RS02-RSM-21")
-@pytest.mark.parametrize("position", [0, 13, 14, 36, 2**63 - 1])
-def test_a_position_out_of_range_is_ignored(dialect: Dialect, position: int) -> None:
-    pair = ResumablePair(dialect)
-    filling = b"" if dialect.entries else b"12345"  # as long as the mark of a stream
-    for data in (b"123", b"1234567890"):
-        pair.client.commands.open(Interaction.FIRE_AND_FORGET, Payload(data + filling))
-    pair.exchange()
-    client = resumption(pair.client)
-    client.confirmed(14)
-    client.confirmed(position)
-
-    assert (client.store.first, client.store.position) == (14, 35)
 
 
 @each
