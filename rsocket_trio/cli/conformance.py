@@ -157,7 +157,8 @@ def command(
 
     With --role client and --listen, COMMAND is started for each case and ended with it. RSOCKET_URI says where it has
     to connect, RSOCKET_DIALECT how, RSOCKET_WITH with which options of --with, and RSOCKET_ASKS what it asks then:
-    nothing, request, stream, subscription or channel. Without COMMAND the clients are waited for.
+    nothing, request, stream, subscription or channel, in Streamux nothing, request, chunks, several, large, cancel or
+    ping. Without COMMAND the clients are waited for, but not in Streamux.
     """
     name = dialect_named(dialect)
     try:

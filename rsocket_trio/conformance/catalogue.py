@@ -59,7 +59,7 @@ ASKS: Final = {
 """The requests that a case can need of a client under test once it has connected, all without metadata. When the
 request is answered, or the stream or subscription has completed, the client makes one more request/response, with the
 data of the answer or of the last item, unless it is empty and the dialect Streamux. It keeps the connection open,
-whatever becomes of its requests."""
+whatever becomes of its requests. Those from ``chunks`` on are for Streamux, which has no streams and channels."""
 
 
 class Level(Enum):

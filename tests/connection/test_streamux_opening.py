@@ -28,7 +28,7 @@ from rsocket_trio import (
     serve_stream,
 )
 from rsocket_trio.rsocket.frames import Entry
-from rsocket_trio.streamux.negotiation import SIZE, Initialize, Terms
+from rsocket_trio.streamux.negotiation import SIZE, Terms
 from tests.connection.pairs import settle
 from tests.connection.streamux_pairs import STREAMUX, Recorded, echoing, streamux_pair, widths
 from tests.streamux.pairs import Chunk, chunks_in
@@ -39,18 +39,6 @@ NOWHERE = "memory://nobody-listens-here"
 
 
 # The negotiation
-
-
-@clause("SMX-INI-01", "SMX-NEG-01")
-async def test_each_side_says_its_initialize_message_first_and_once(autojump_clock: MockClock) -> None:
-    async with streamux_pair(echoing()) as pair:
-        await pair.client.request_response(b"q")
-
-    first, second = pair.client_wire.writes[0], pair.server_wire.writes[0]
-    assert Initialize.decode(first) == StreamuxOptions().initialize()
-    assert Initialize.decode(second) == StreamuxOptions(qa=True).initialize()
-    assert pair.terms == Terms(14, 16)
-    assert (pair.client.dialect, pair.server.dialect) == (STREAMUX, STREAMUX)
 
 
 @pytest.mark.parametrize(

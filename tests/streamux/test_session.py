@@ -12,7 +12,6 @@ from rsocket_trio.mux.events import (
     Pong,
     RequestReceived,
     StreamCancelled,
-    StreamCompleted,
 )
 from rsocket_trio.mux.stream_state import BOTH, NEITHER, RECEIVING, SENDING
 from rsocket_trio.payload import Payload
@@ -25,8 +24,6 @@ from tests.streamux.pairs import (
     SessionPair,
     of_widths,
     request_in,
-    requests_in,
-    texts_in,
 )
 
 clause = pytest.mark.clause
@@ -38,20 +35,6 @@ def chunk(pair: SessionPair, request_id: int, payload: bytes, bits: int) -> byte
 
 
 # Whole messages
-
-
-@clause("SMX-MSG-07", "SMX-FLD-05", "SMX-FLD-06")
-def test_a_request_and_its_answer_are_one_chunk_each_and_leave_nothing() -> None:
-    pair = SessionPair()
-    ours, theirs = pair.asked(b"q")
-    assert (ours.open, theirs.open, theirs.id) == (RECEIVING, SENDING, ours.id)
-
-    pair.server.commands.send_item(theirs, Payload(b"a"), complete=True)
-
-    assert pair.exchange() == ([ItemReceived(ours, Payload(b"a"), True)], [])
-    assert pair.chunks(pair.client) == [Chunk(ours.id, b"q", termination=True)]
-    assert pair.chunks(pair.server) == [Chunk(ours.id, b"a", response=True, termination=True)]
-    pair.assert_quiet()
 
 
 @clause("SMX-FLD-01", "SMX-MSG-06")
@@ -74,69 +57,6 @@ def test_chunks_are_no_larger_than_this_sides_fragments() -> None:
     pair.asked(bytes(25))
 
     assert [len(chunk.payload) for chunk in pair.chunks(pair.client)] == [10, 10, 5]
-
-
-@clause("SMX-MSG-02", "SMX-MSG-03")
-def test_an_empty_response_is_a_success_without_data() -> None:
-    pair = SessionPair()
-    ours, theirs = pair.asked(b"q")
-    pair.server.commands.send_item(theirs, Payload(), complete=True)
-
-    assert pair.exchange()[0] == [ItemReceived(ours, Payload(), True)]
-    assert pair.chunks(pair.server) == [Chunk(ours.id, response=True, termination=True)]
-    pair.assert_quiet()
-
-
-@clause("SMX-MSG-01")
-def test_an_empty_termination_completes_a_message_even_with_others_between() -> None:
-    pair = SessionPair(whole=True, chunks=False)
-    first, second = pair.ask(b"one", CHANNEL), pair.ask(b"two", CHANNEL)
-    assert pair.exchange() == ([], [])
-    pair.client.commands.send_complete(first)
-    pair.client.commands.send_item(second, Payload(), complete=True)
-    saw = pair.exchange()[1]
-
-    assert texts_in(saw) == [b"one", b"two"]
-    assert pair.chunks(pair.client)[2:] == [Chunk(first.id, termination=True), Chunk(second.id, termination=True)]
-
-
-@clause("SMX-MSG-01")
-def test_an_empty_termination_completes_a_channel_each_way() -> None:
-    pair = SessionPair(whole=False)
-    ours = pair.ask(b"one", CHANNEL)
-    pair.client.commands.send_complete(ours)
-    saw = pair.exchange()[1]
-    theirs = request_in(saw)
-    assert saw[1:] == [ItemReceived(theirs, Payload(b"one"), False), StreamCompleted(theirs)]
-
-    pair.server.commands.send_item(theirs, Payload(b"two"))
-    pair.server.commands.send_complete(theirs)
-
-    assert pair.exchange()[0] == [ItemReceived(ours, Payload(b"two"), False), StreamCompleted(ours)]
-    pair.assert_quiet()
-
-
-@clause("SMX-MSG-08", "SMX-GEN-02", "SMX-FLD-03")
-def test_both_sides_use_one_id_at_once_and_answer_in_any_order() -> None:
-    pair = SessionPair()
-    ours = [pair.ask(b"c%d" % number) for number in range(3)]
-    theirs = [pair.ask(b"s%d" % number, of=pair.server) for number in range(3)]
-    client_saw, server_saw = pair.exchange()
-    assert {one.id for one in ours} == {one.id for one in theirs} == {0, 1, 2}
-    for session, saw in ((pair.client, client_saw), (pair.server, server_saw)):
-        requests = requests_in(saw)
-        for request, data in reversed(list(zip(requests, texts_in(saw), strict=True))):
-            session.commands.send_item(request, Payload(b"re " + data), complete=True)
-
-    client_saw, server_saw = pair.exchange()
-
-    assert client_saw == [
-        ItemReceived(one, Payload(b"re c%d" % at), True) for at, one in reversed(list(enumerate(ours)))
-    ]
-    assert server_saw == [
-        ItemReceived(one, Payload(b"re s%d" % at), True) for at, one in reversed(list(enumerate(theirs)))
-    ]
-    pair.assert_quiet()
 
 
 # Channels
@@ -185,21 +105,6 @@ def test_a_channel_left_before_its_first_chunk_says_nothing_and_frees_its_id() -
 
     assert pair.exchange() == ([], [])
     assert pair.said[pair.client] == b""
-    pair.assert_quiet()
-
-
-@clause("SMX-MSG-09")
-def test_a_response_may_begin_before_the_request_is_complete() -> None:
-    pair = SessionPair(whole=False)
-    ours = pair.ask(b"one", CHANNEL)
-    theirs = request_in(pair.exchange()[1])
-    pair.server.commands.send_item(theirs, Payload(b"begun"))
-    assert pair.exchange()[0] == [ItemReceived(ours, Payload(b"begun"), False)]
-    pair.client.commands.send_item(ours, Payload(b"two"), complete=True)
-    assert pair.exchange()[1] == [ItemReceived(theirs, Payload(b"two"), True)]
-    pair.server.commands.send_complete(theirs)
-    assert pair.exchange()[0] == [StreamCompleted(ours)]
-
     pair.assert_quiet()
 
 
@@ -290,35 +195,6 @@ def test_a_part_of_a_cancelled_response_is_discarded() -> None:
     pair.assert_quiet()
 
 
-@clause("SMX-CAN-02", "SMX-CAN-07", "SMX-SPU-01", "SMX-CAN-04", "SMX-SPU-02")
-def test_a_response_that_crosses_the_cancel_is_dropped_and_unlocks_nothing() -> None:
-    pair = SessionPair(0, 8)
-    ours, theirs = pair.asked(b"q")
-    pair.server.commands.send_item(theirs, Payload(b"late"), complete=True)
-    pair.write(pair.server)
-    pair.client.commands.send_cancel(ours)
-    assert pair.deliver(pair.server) == []
-    assert pair.client.commands.is_full
-    assert pair.client.receiver.ignored == 1
-    with pytest.raises(LocalProtocolError, match="all 1 request ids are in flight"):
-        pair.ask(b"q")
-
-    assert pair.exchange() == ([], [])  # the server knows of no such request any more, and acknowledges all the same
-    assert pair.chunks(pair.server)[-1] == Chunk(0, response=True)
-    assert pair.ask(b"again").id == 0
-
-
-@clause("SMX-CAN-04", "SMX-SPU-02")
-@pytest.mark.parametrize("request_id", [0, 7, 15])
-def test_a_cancel_of_what_never_was_is_acknowledged(request_id: int) -> None:
-    pair = SessionPair(4, 4)
-    pair.client.outbox.put_urgent(chunk(pair, request_id, b"", 0))
-
-    assert pair.move(pair.client) == []
-    pair.write(pair.server)
-    assert pair.chunks(pair.server) == [Chunk(request_id, response=True)]
-
-
 @clause("SMX-CAN-06")
 def test_a_cancel_removes_what_is_queued_of_its_request() -> None:
     pair = SessionPair(4, 4, chunks=False)
@@ -372,26 +248,6 @@ def test_a_cancel_that_finds_its_response_still_queued_removes_it() -> None:
 # Ids
 
 
-@clause("SMX-FLD-02", "SMX-FLD-07", "SMX-NEG-08")
-@pytest.mark.parametrize("id_bits", [0, 1, 3])
-def test_with_all_ids_in_flight_nothing_new_goes_until_one_is_answered(id_bits: int) -> None:
-    pair = SessionPair(id_bits, 8)
-    ours = [pair.ask(b"q") for _ in range(1 << id_bits)]
-    assert sorted(one.id for one in ours) == list(range(1 << id_bits))
-    assert pair.client.commands.is_full
-    with pytest.raises(LocalProtocolError, match=f"all {1 << id_bits} request ids are in flight"):
-        pair.ask(b"one more")
-    with pytest.raises(LocalProtocolError, match="are in flight"):
-        pair.client.ping(object())
-    theirs = requests_in(pair.exchange()[1])
-
-    pair.server.commands.send_item(theirs[-1], Payload(b"a"), complete=True)
-    pair.exchange()
-
-    assert pair.client.table.is_full is False
-    assert pair.ask(b"one more").id == ours[-1].id
-
-
 def test_fewer_requests_than_there_are_ids_may_be_allowed() -> None:
     pair = SessionPair(client=of_widths(4, 8, in_flight=2))
     pair.ask(b"1")
@@ -417,18 +273,6 @@ def test_the_first_id_is_drawn_from_the_whole_range_and_the_others_follow_it() -
 
 
 # Out of band
-
-
-@clause("SMX-OOB-02", "SMX-OOB-03", "SMX-OOB-04", "SMX-MSG-02")
-def test_a_ping_takes_an_id_and_its_ack_gives_it_back() -> None:
-    pair = SessionPair(0, 8)
-    pair.client.ping("token")
-    assert pair.client.commands.is_full
-
-    assert pair.exchange() == ([Pong("token")], [])
-    assert pair.chunks(pair.client) == [Chunk(0, termination=True)]
-    assert pair.chunks(pair.server) == [Chunk(0, response=True, termination=True)]
-    pair.assert_quiet()
 
 
 @clause("SMX-OOB-04")

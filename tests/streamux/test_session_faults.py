@@ -187,13 +187,6 @@ def test_what_nothing_explains_ends_the_session_or_is_reported(
             assert set(pair.server.table.theirs) == {9}
 
 
-@clause("SMX-HDR-03")
-def test_unused_bits_end_the_session() -> None:
-    pair = SessionPair(4, 7)
-
-    assert "upper 3 bits are unused" in ended(pair.server.receive([b"\x00\x20"], 0))
-
-
 @clause("SMX-MSG-10")
 def test_a_chunk_above_the_limit_ends_the_session_after_what_came_before_it() -> None:
     pair = SessionPair(limits=Limits(frame_size=100))

@@ -18,20 +18,16 @@ from rsocket_trio.mux.events import (
     Pong,
     RequestReceived,
     SessionEnded,
-    SetupAccepted,
     SetupReceived,
 )
 from rsocket_trio.mux.stream_state import NEITHER, SENDING, Interaction
 from rsocket_trio.payload import MetadataPush, Payload
-from rsocket_trio.streamux.negotiation import QUICK_INIT_DELAY, Terms
+from rsocket_trio.streamux.negotiation import QUICK_INIT_DELAY
 from rsocket_trio.streamux.options import StreamuxOptions
-from rsocket_trio.streamux.session import State
-from rsocket_trio.terms import Setup
 from tests.streamux.pairs import (
     CHANNEL,
     WHOLE,
     SessionPair,
-    chunks_in,
     ended,
     of_widths,
     requests_in,
@@ -47,22 +43,6 @@ def refusing(error: StreamError) -> bytes:
 
 
 # Beginning
-
-
-@clause("SMX-INI-01", "SMX-INI-02", "SMX-NEG-02")
-def test_each_side_says_its_initialize_message_once_and_first() -> None:
-    pair = SessionPair(met=False)
-    assert (pair.client.awaits_answer, pair.server.awaits_setup) == (True, True)
-    assert pair.exchange() == ([SetupAccepted(())], [SetupReceived(Setup(dialect="streamux/1"))])
-    assert (pair.client.state, pair.server.state) == (State.OPEN, State.GATED)
-    assert pair.server.accept(0) == []
-    pair.ask(b"q")
-    pair.ask(b"q", of=pair.server)
-    pair.exchange()
-
-    for side in (pair.client, pair.server):
-        assert pair.said[side][:5] == side.options.initialize().encode()
-        assert len(chunks_in(Terms(4, 8), without_initialize(pair.said[side]))) == 1
 
 
 def test_an_initialize_message_may_come_byte_by_byte_with_chunks_behind_it() -> None:
@@ -157,21 +137,6 @@ def test_a_quick_initialize_message_goes_alone_when_nothing_else_comes_soon_or_t
     pair = SessionPair(**options, met=False)  # type: ignore[arg-type]
     assert pair.move(pair.server) == []
     assert len(pair.write(pair.client)) == 5
-
-
-@clause("SMX-QI-06", "SMX-QI-07", "SMX-NEG-02")
-def test_a_quick_init_that_fails_is_seen_by_both_sides_and_what_was_sent_is_ignored() -> None:
-    pair = SessionPair(client=of_widths(4, 8, qr=True), server=of_widths(4, 8), met=False)
-    ours = pair.ask(b"q")
-    client_saw, server_saw = pair.exchange()
-
-    for saw in (client_saw, server_saw):
-        (event,) = saw
-        assert isinstance(event, SessionEnded)
-        assert type(event.error) is NegotiationFailed
-        assert "the quick init is not allowed" in str(event.error)
-    assert pair.client.open_streams() == [ours]
-    assert len(pair.said[pair.server]) == 5
 
 
 @clause("SMX-NEG-02", "SMX-NEG-04")
