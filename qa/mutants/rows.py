@@ -28,7 +28,7 @@ RESUME = (
     "tests/rsocket/test_resume_positions.py",
     "tests/conformance/rsocket_1_0/test_resume_server.py",
 )
-STREAMS = ("tests/rsocket/test_session_streams.py", "tests/conformance/rsocket_1_0/test_streams.py")
+STREAMS = ("tests/rsocket/test_session_streams.py", "tests/connection/test_streams.py")
 CANCELS = (
     *STREAMS,
     "tests/reliability/test_cancelled_items.py",
@@ -297,7 +297,7 @@ MUTANTS = (
         "StreamTable.drop_assembly",
         "self.reassembling -= stream.assembly.size",
         "self.reassembling -= 0",
-        ("tests/conformance/rsocket_1_0/test_limits.py",),
+        ("tests/connection/test_limits.py",),
     ),
     # Old peers
     Mutant(
@@ -340,7 +340,7 @@ MUTANTS = (
         "CancelBudget.spend",
         "self._tokens -= 1",
         "self._tokens -= 0",
-        ("tests/rsocket/test_lease.py", "tests/conformance/rsocket_1_0/test_limits.py"),
+        ("tests/rsocket/test_lease.py", "tests/connection/test_limits.py"),
     ),
     Mutant(
         "an id is used again before its cancel is acknowledged",

@@ -33,7 +33,7 @@ from tests.conformance.peers import starting
 
 PATH = Path(__file__).with_name("findings.txt")
 HEAD: Final = "# Faults of wrong peers, and the cases that catch them. python -m qa.wrong.findings writes this file."
-CASES = [case for case in chosen("rsocket/1.0", role="server") if set(case.options) <= {RESUME}]
+CASES = [case for case in chosen("rsocket/1.0", role="server") if set(case.options) <= {RESUME, "leases"}]
 """The cases that the wrong server takes part in."""
 SWITCHES = [switch for switch in Switch if switch not in GENERAL]
 """The faults that most cases do not see."""
@@ -66,7 +66,7 @@ async def serving(
 ) -> AsyncIterator[Target]:
     """Serve with this fault and these options for as long as the block."""
     async with trio.open_nursery() as nursery:
-        uri = await nursery.start(partial(serve, switch, resumes=RESUME in options))
+        uri = await nursery.start(partial(serve, switch, resumes=RESUME in options, leases="leases" in options))
         yield Target(dial_to(uri), frozenset((*NEEDS, *options)), patience, at_once)
         nursery.cancel_scope.cancel()
 

@@ -35,6 +35,8 @@ CONNECTION_ERROR, CONNECTION_CLOSE = 0x101, 0x102
 APPLICATION_ERROR, REJECTED, CANCELED, INVALID = range(0x201, 0x205)
 
 VERSION: Final = 0x0001_0000
+LEASE_TIME, LEASES_EVERY, LEASE_REQUESTS = 2.0, 3.0, 3
+"""Seconds that a lease lasts, seconds from one to the next, and its requests."""
 GRANT: Final = 16
 """Items that the requester of a channel may send ahead."""
 UINT31: Final = 0x7FFF_FFFF
@@ -587,6 +589,7 @@ class Switch(Enum):
         "served-connection-close-with-no-stream-open",
         {Rule.CLOSING_WHEN_IDLE: SKIP},
     )
+    KEEPALIVE_ANSWERED_TWICE = "it answers KEEPALIVE twice", "keepalive-several"
     KEEPALIVE_FORGETS_DATA = "it answers KEEPALIVE without its data", "served-keepalive-with-all-spare-flags"
     KEEPALIVE_ASKS_BACK = "it answers KEEPALIVE with R", "served-keepalive-with-all-spare-flags"
     KEEPALIVE_WITHOUT_POSITION = "it answers KEEPALIVE without a position", "served-keepalive-with-all-spare-flags"
@@ -942,8 +945,30 @@ class Switch(Enum):
     METADATA_STOPS_STREAM = "it fails streams with metadata", "stream-with-metadata"
     LARGE_NUMBER_IS_NONE = "it takes the largest number of items for none", "credit-of-the-largest-number"
     CREDIT_CAPPED = "it holds credit to 2 items", "stream-within-its-credit"
+    CREDIT_REPLACED = "REQUEST_N takes the place of what is left", "credit-that-is-not-used-adds-up"
     CREDIT_SHARED = "it adds credit to its first stream", "credit-of-two-streams"
     CREDITLESS_STREAMS_END = "it ends streams that have no credit", "stream-without-credit-stays"
+
+    # Leases
+    LEASE_ONCE = "it grants one lease and no other", "lease-is-granted-again"
+    LEASE_UNASKED = "it grants leases to who asks for none", "lease-is-not-granted-unasked"
+    LEASE_ON_STREAM_1 = "its LEASE is on stream 1", "lease-is-granted"
+    LEASE_SERVES_TWO = "it serves 2 of 3 requests of a lease", "lease-serves-as-many-requests-as-it-says"
+    LEASE_NOT_KEPT = "it serves requests beyond a lease", "lease-beyond-its-number"
+    LEASE_BEYOND_ENDS = "it ends for a request beyond a lease", "lease-beyond-its-number-at-once"
+    LEASE_FREE_STREAMS = "streams take no permit", "lease-beyond-its-number-by-a-stream"
+    LEASE_FREE_CHANNELS = "channels take no permit", "lease-beyond-its-number-by-a-channel"
+    LEASE_FORGET_REJECTED = "it answers a fire-and-forget beyond a lease", "lease-beyond-its-number-by-a-forget"
+    LEASE_FREE_FORGETS = "fire-and-forget takes no permit", "lease-counts-each-interaction"
+    LEASE_COUNTS_FRAGMENTS = "each fragment takes a permit", "lease-counts-a-request-in-fragments-once"
+    LEASE_COUNTS_CREDIT = "REQUEST_N takes a permit", "lease-counts-no-credit-and-no-items"
+    LEASE_COUNTS_PUSHES = "METADATA_PUSH takes a permit", "lease-counts-no-frames-of-the-connection"
+    LEASE_WITHOUT_END = "its leases do not end by time", "lease-is-over-after-its-time"
+    LEASE_ENDS_STREAMS = "credit comes too late after a lease", "lease-that-is-over-lets-streams-go-on"
+    LEASES_ADD_UP = "permits that were not used stay", "lease-that-is-over-is-not-added-to-the-next"
+    LEASE_NEVER_FORGIVES = "it rejects every request after one beyond a lease", "lease-after-a-rejection"
+    LEASE_OF_CLIENT_ENDS = "it ends for a LEASE of the client", "lease-of-the-client"
+    LEASE_METADATA_ENDS = "it ends for a LEASE with metadata", "lease-of-the-client-with-metadata"
 
     # Cancellation
     CANCEL_SKIPPED = "CANCEL has no effect", "stream-cancelled"
@@ -1175,7 +1200,7 @@ class Session:
     Without a book nothing can be resumed.
     """
 
-    def __init__(self, switch: Switch | None, book: Book | None = None) -> None:
+    def __init__(self, switch: Switch | None, book: Book | None = None, *, leases: bool = False) -> None:
         self._switch = switch
         self._book = book
         self._token: bytes | None = None
@@ -1188,6 +1213,10 @@ class Session:
         self._times = 0
         self._left_at = math.inf
         self._cancelled: dict[int, Stream] = {}
+        self._leases = leases
+        self._permits = 0
+        self._lease_end = math.inf
+        self._rejected = False
         self._accepted = False
         self._closing = False
         self._streams: dict[int, Stream] = {}
@@ -1211,6 +1240,8 @@ class Session:
             EXT: self._ext,
         }
         self.lifetime = math.inf
+        self.next_lease = math.inf
+        """When the next lease is to be granted, if there were any."""
         self.hangs = False
         self.out: list[bytes] = []
         self.carrier: trio.SocketStream | None = None
@@ -1512,8 +1543,10 @@ class Session:
             return
         self._take_terms(frame.body)
         self._take_rest_of_setup(frame)
-        if frame.flags & L:
+        if frame.flags & L and not self._leases:
             self._meet(Rule.ASKS_FOR_LEASES)
+        elif self._leases and (frame.flags & L or self._has(Switch.LEASE_UNASKED)):
+            self.grant()
         if self._has(Switch.TALKS_NONSENSE):
             self.out.append(b"HTTP/1.1 400 Bad Request\r\n\r\n<html>no</html>")
         elif self._has(Switch.GARBAGE):
@@ -1609,12 +1642,49 @@ class Session:
     def _resume_ok(self, frame: Frame) -> None:
         self._meet(Rule.LATE_RESUME_OK)
 
+    def grant(self) -> None:
+        """Grant a lease, and note when the next one is due."""
+        now = trio.current_time()
+        self._permits = LEASE_REQUESTS + (self._permits if self._has(Switch.LEASES_ADD_UP) else 0)
+        self._lease_end = now + LEASE_TIME
+        self.next_lease = math.inf if self._has(Switch.LEASE_ONCE) else now + LEASES_EVERY
+        terms = struct.pack(">II", int(LEASE_TIME * 1000), LEASE_REQUESTS)
+        self._send(LEASE, 0, 1 if self._has(Switch.LEASE_ON_STREAM_1) else 0, terms)
+
+    def _take_permit(self, kind: int, stream_id: int) -> None:
+        """Take a permit of the lease for a request. Raise ``Dropped`` if there is none."""
+        free = {
+            Switch.LEASE_FREE_STREAMS: REQUEST_STREAM,
+            Switch.LEASE_FREE_CHANNELS: REQUEST_CHANNEL,
+            Switch.LEASE_FREE_FORGETS: REQUEST_FNF,
+        }
+        if self._lease_end == math.inf or self._has(Switch.LEASE_NOT_KEPT):
+            return
+        if self._switch in free and free[self._switch] == kind:
+            return
+        is_over = trio.current_time() >= self._lease_end and not self._has(Switch.LEASE_WITHOUT_END)
+        beyond = self._permits <= (1 if self._has(Switch.LEASE_SERVES_TWO) else 0)
+        if is_over or beyond or (self._has(Switch.LEASE_NEVER_FORGIVES) and self._rejected):
+            self._rejected = True
+            if self._has(Switch.LEASE_BEYOND_ENDS):
+                self.fail(CONNECTION_ERROR)
+            if kind != REQUEST_FNF or self._has(Switch.LEASE_FORGET_REJECTED):
+                self._refuse(stream_id, REJECTED)
+            raise Dropped
+        self._permits -= 1
+
     def _lease(self, frame: Frame) -> None:
+        if self._lease_end < math.inf and not frame.stream_id:
+            if self._has(Switch.LEASE_OF_CLIENT_ENDS) or (self._has(Switch.LEASE_METADATA_ENDS) and frame.flags & M):
+                self.fail(CONNECTION_ERROR)
+            return
         self._meet(Rule.LEASE_ON_A_STREAM if frame.stream_id else Rule.NO_LEASES_AGREED, frame.stream_id)
 
     def _metadata_push(self, frame: Frame) -> None:
         if frame.stream_id:
             self._meet(Rule.PUSH_ON_A_STREAM, frame.stream_id)
+        if self._has(Switch.LEASE_COUNTS_PUSHES):
+            self._permits -= 1
         if self._has(Switch.PUSH_ANSWERED):
             self._send(METADATA_PUSH, M, 0, frame.body)
         if self._has(Switch.PUSH_NEEDS_FLAG) and not frame.flags & M:
@@ -1662,6 +1732,8 @@ class Session:
         ):
             return
         self._answered = True
+        if self._has(Switch.KEEPALIVE_ANSWERED_TWICE):
+            self._send(KEEPALIVE, 0, 0, position + data)
         self._send(KEEPALIVE, R if self._has(Switch.KEEPALIVE_ASKS_BACK) else 0, 0, position + data)
 
     def _error(self, frame: Frame) -> None:
@@ -1727,6 +1799,7 @@ class Session:
         self._limit(frame)
         if self._closing:
             self._meet(Rule.FORGET_WHEN_CLOSING if frame.type == REQUEST_FNF else Rule.CLOSING, stream_id)
+        self._take_permit(frame.type, stream_id)
         room = 1
         if frame.type in (REQUEST_STREAM, REQUEST_CHANNEL):
             word = int.from_bytes(frame.body[:4], "big")
@@ -1866,6 +1939,8 @@ class Session:
             if self._has(Switch.FRAGMENTS_MIXED):
                 stream = next(one for one in self._streams.values() if one.joining)
             stream.request = self._joined(stream, stream.request, item)
+            if self._has(Switch.LEASE_COUNTS_FRAGMENTS):
+                self._take_permit(stream.type, stream.id)
             if not self._has(Switch.COMPLETE_IN_FRAGMENTS_SKIPPED):
                 stream.completed |= bool(frame.flags & C)
             stream.joining = follows
@@ -1936,7 +2011,12 @@ class Session:
             self._meet(Rule.REQUEST_N_FOR_ANSWER, stream.id)
         if self._has(Switch.CREDIT_SHARED):
             stream = next(iter(self._streams.values()))
+        if self._has(Switch.LEASE_COUNTS_CREDIT):
+            self._permits -= 1
         lost = self._has(Switch.CREDIT_LOST_AMID_FRAGMENTS) and stream.joining
+        lost |= self._has(Switch.LEASE_ENDS_STREAMS) and trio.current_time() >= self._lease_end
+        if self._has(Switch.CREDIT_REPLACED):
+            stream.room = 0
         if not lost and not self._has(Switch.NO_SUMS):
             stream.room += word & UINT31
         if not stream.joining:
@@ -1978,9 +2058,11 @@ def whole_resume(body: bytes) -> bool:
     return len(body) >= 6 and len(body) >= 6 + int.from_bytes(body[4:6], "big") + 16
 
 
-async def serve_connection(stream: trio.SocketStream, switch: Switch | None, book: Book | None) -> None:
+async def serve_connection(
+    stream: trio.SocketStream, switch: Switch | None, book: Book | None, *, leases: bool
+) -> None:
     """Serve one connection until it ends."""
-    session, rest, heard = Session(switch, book), b"", trio.current_time()
+    session, rest, heard = Session(switch, book, leases=leases), b"", trio.current_time()
     session.carrier = stream
     try:
         while True:
@@ -1988,8 +2070,12 @@ async def serve_connection(stream: trio.SocketStream, switch: Switch | None, boo
             patience = 0.5 if switch is Switch.IMPATIENT and session.lifetime == math.inf else session.lifetime
             if switch is Switch.SPEAKS_UNASKED and session.lifetime < math.inf:
                 patience = 0.4
-            with trio.move_on_at(heard + patience):
+            with trio.move_on_at(min(heard + patience, session.next_lease)):
                 chunk = await stream.receive_some()
+            if chunk is None and trio.current_time() >= session.next_lease:
+                session.grant()
+                await send(stream, session, switch)
+                continue
             if chunk == b"" or switch is Switch.CLOSES_AT_ONCE:
                 break
             over = False
@@ -2080,13 +2166,14 @@ async def serve(
     port: int = 0,
     *,
     resumes: bool = False,
+    leases: bool = False,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve on 127.0.0.1 until cancelled, with sessions that can be resumed if asked for. Report the URI."""
+    """Serve on 127.0.0.1 until cancelled, with resumption and with leases if told so. Report the URI."""
     book = Book() if resumes else None
 
     async def handle(stream: trio.SocketStream) -> None:
-        await serve_connection(stream, switch, book)
+        await serve_connection(stream, switch, book, leases=leases)
 
     async with trio.open_nursery() as nursery:
         listeners = await nursery.start(partial(trio.serve_tcp, handle, port, host="127.0.0.1"))

@@ -39,7 +39,7 @@ NEEDS: Final = {
 """The interactions that a case can need of the peer under test."""
 OPTIONS: Final = {
     "resume": "sessions that can be resumed, for a minute at least",
-    "leases": "leases, which it grants to who asks for them",
+    "leases": "leases, if the other side asks for them: 3 requests for 2 seconds, and that again every 3 seconds",
     "dialects": "all dialects on one port, told apart by the first bytes",
     "quick": "a quick init of Streamux, which a server allows and a client requests",
 }
@@ -114,6 +114,10 @@ class Word(Enum):
     """On this stream so many items more are sent than the peer has granted."""
     MUTE = "mute"
     """From here on the tester answers no KEEPALIVE by itself."""
+    BEATS = "beats"
+    """So many KEEPALIVEs come by themselves, each in the interval of the client's SETUP, and are answered."""
+    OUTLIVED = "outlived"
+    """The tester says nothing more, and the client ends the connection once the lifetime of its SETUP is over."""
     HALF_CLOSE = "half-close"
     """The tester says that it sends nothing more, and goes on reading."""
     CUT = "cut"
@@ -142,6 +146,7 @@ NUMBERS: Final = {
     Word.OVERRUN: ("stream id", "items beyond the grant"),
     Word.COUNTED: ("stream id", "first number", "last number"),
     Word.GRANTED: ("stream id", "items"),
+    Word.BEATS: ("KEEPALIVEs",),
 }
 """The steps that take numbers only, and which."""
 BYTES: Final = (Word.RAW, Word.DRIP, Word.SPLIT)
@@ -281,7 +286,7 @@ def _cases(file: str, notation: Notation, content: Mapping[str, Any]) -> Iterato
             }
             for role in _roles(scene):
                 yield _case(file, notation, content, whole, f"{before}\n{sent}\n{rest}", role)
-    for row in content.get("case", ()):
+    for row in (*content.get("case", ()), *_taken(file, content)):
         for role in _roles(row):
             yield _case(file, notation, content, row, row["steps"], role)
 
@@ -290,6 +295,37 @@ def _roles(row: Mapping[str, Any]) -> list[str]:
     """Return the roles for which a scene or a case is: ``both`` stands for two cases, where a peer is a peer."""
     role = row.get("role", "server")
     return ["server", "client"] if role == "both" else [role]
+
+
+def _taken(file: str, content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Return the cases of other dialects that hold in this one too, with its own clauses and the same levels.
+
+    Those that need something of ``without`` are left out. Raise ``NotationError`` for a pattern that fits none, and for
+    a clause without a counterpart.
+    """
+    for taken in content.get("taken", ()):
+        rows = tomllib.loads(_read(taken["from"]))["case"]
+        for pattern in (*taken["cases"], *taken.get("except", ())):
+            if not any(fnmatchcase(row["id"], pattern) for row in rows):
+                raise NotationError(f"{file}: {taken['from']} has no case {pattern!r}")
+        for row in rows:
+            names = [any(fnmatchcase(row["id"], one) for one in taken.get(key, ())) for key in ("cases", "except")]
+            if names == [True, False] and not {*taken.get("without", ())} & {*row.get("needs", ())}:
+                yield {**row, **_clauses_and_level(file, row, taken["clauses"])}
+
+
+def _clauses_and_level(file: str, row: Mapping[str, Any], own: str | Mapping[str, str]) -> dict[str, str]:
+    """Return the clauses that a case of another dialect shows here, and its level.
+
+    ``own`` is the same clauses for all cases, whose levels are those of the other dialect, or the counterpart of each.
+    """
+    theirs = row["clauses"].split()
+    if isinstance(own, str):
+        return {"clauses": own, "level": row.get("level", level_of(tuple(theirs)).value)}
+    if unknown := [name for name in theirs if name not in own and not name.startswith("ALL-")]:
+        raise NotationError(f"{file}: {row['id']}: {', '.join(unknown)} has no counterpart")
+    clauses = dict.fromkeys(name for one in theirs for name in own.get(one, one).split())
+    return {"clauses": " ".join(clauses)}
 
 
 def _case(

@@ -133,6 +133,20 @@ class Template:
         end = begin + int.from_bytes(frame[len(head) : begin], "big") - int(length["counted"] or 0)
         return frame[begin:end], frame[end:]
 
+    def numbers_in(self, frame: bytes) -> dict[str, int]:
+        """Return the numbers of a frame of this kind by their names, those before the first field without a size."""
+        numbers, at = {}, 0
+        for token in self.tokens:
+            field = FIELD.fullmatch(token)
+            if field is None and token != "..":
+                at += len(token) // 2
+            elif field is None or not field["size"] or field["sized"]:
+                break
+            else:
+                numbers[field["name"]] = int.from_bytes(frame[at : at + int(field["size"])], "big")
+                at += int(field["size"])
+        return numbers
+
 
 def _is_hex(token: str) -> bool:
     return len(token) % 2 == 0 and bool(re.fullmatch(r"[0-9a-fA-F?]+", token))

@@ -33,6 +33,8 @@ from rsocket_trio.conformance.wire import Ended, Passed, WireEnd
 PROBES = 0x7F00
 """Stream ids above this one are those of probes where a probe is a request: no case uses ids as high. They are odd or
 even as those of the tester's side are."""
+BEATS = {"keepalive": "keepalive_answer", "beat": "beat_answer"}
+"""The templates of frames that ask whether the tester lives, and of the answers."""
 AT_A_TIME = 500
 """Frames that are sent before what they lead to is read, so that neither side waits for the other."""
 NAMED = 3
@@ -41,6 +43,8 @@ DRIP = 0.001
 """Seconds between two bytes that are sent one at a time."""
 PAUSE = 0.1
 """Seconds between the two parts of what is sent in two."""
+LONG_INTERVAL, LONG_LIFETIME = 3.0, 10.0
+"""Seconds above which a client's interval or lifetime makes a case about it too slow."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
 
@@ -88,7 +92,11 @@ Connect: TypeAlias = Callable[[], Awaitable[WireEnd]]
 
 
 class Player:
-    """Plays the steps of one case over one connection, and those that ``connect`` opens."""
+    """Plays the steps of one case over one connection, and those that ``connect`` opens.
+
+    A peer with leases grants them again and again: those of a client, and those of a server behind the first, are set
+    aside where no step expects them.
+    """
 
     def __init__(self, case: Case, end: WireEnd, patience: float, connect: Connect) -> None:
         role, notation = case.role, end.notation
@@ -103,6 +111,9 @@ class Player:
         self._granted: dict[bytes, int] = {}
         self._kept: list[bytes] = []
         self._is_mute = False
+        self._grants_leases = "leases" in case.needs and role == "client"
+        self._times: dict[str, int] = {}
+        """The interval and the lifetime of the client's SETUP, in milliseconds."""
 
     async def play(self, step: Step) -> None:
         """Play one step. Raise ``Failure`` for a peer that does something else."""
@@ -152,6 +163,10 @@ class Player:
                 await self._overrun(*numbers_in(step.word, step.rest))
             case Word.MUTE:
                 self._is_mute = True
+            case Word.BEATS:
+                await self._expect_beats(*numbers_in(step.word, step.rest))
+            case Word.OUTLIVED:
+                await self._expect_end_of_life()
             case Word.HALF_CLOSE:
                 await self._end.half_close()
             case Word.AGREED:
@@ -232,6 +247,7 @@ class Player:
         for piece, one, pattern in patterns:
             if pattern.fits(frame):
                 self._notation.bind(one, frame)
+                self._keep(frame)
                 return piece
         raise Failure(f"{shown(frame)} came, expected {' or '.join(str(pattern) for _, _, pattern in patterns)}")
 
@@ -319,28 +335,29 @@ class Player:
         raise Failure(f"nothing came in {self._patience:g} s")
 
     async def _is_aside(self, frame: bytes) -> bool:
-        """Return whether the frame may come at any time: a grant for a channel, or a KEEPALIVE, which is answered."""
+        """Return whether the frame may come at any time: a grant, or a KEEPALIVE, which is answered."""
         if (answer := self._notation.answer_aside(frame)) is not None:
             await self._end.send(answer)
             return True
-        templates = self._notation.templates
-        for name in ("request_n", "keepalive", "keepalive_answer", "position"):
-            if name not in templates:
-                continue
-            fields = templates[name].fields
-            if not templates[name].fill([ANYTHING] * len(fields)).fits(frame):
-                continue
-            if name == "request_n":
-                key, number = frame[:-4], int.from_bytes(frame[-4:], "big")
-                self._granted[key] = self._granted.get(key, 0) + number
-            elif name == "keepalive" and not self._is_mute:
-                await self._send(self._answer(frame))
+        if self._is_a("request_n", frame):
+            key, number = frame[:-4], int.from_bytes(frame[-4:], "big")
+            self._granted[key] = self._granted.get(key, 0) + number
             return True
-        return False
+        for name, name_of_answer in BEATS.items():
+            if self._is_a(name, frame):
+                if not self._is_mute:
+                    await self._send(self._answer(frame, name, name_of_answer))
+                return True
+        return self._is_a("position", frame) or (self._grants_leases and self._is_a("lease", frame))
 
-    def _answer(self, keepalive: bytes) -> bytes:
+    def _is_a(self, name: str, frame: bytes) -> bool:
+        """Return whether the frame is of this kind, whatever its fields say."""
+        template = self._notation.templates.get(name)
+        return template is not None and template.fill([ANYTHING] * len(template.fields)).fits(frame)
+
+    def _answer(self, keepalive: bytes, kind: str, kind_of_answer: str) -> bytes:
         """Return the answer to a KEEPALIVE of the peer: the same data, and the tester's position, which is none."""
-        asked, answer = self._notation.templates["keepalive"], self._notation.templates["keepalive_answer"]
+        asked, answer = self._notation.templates[kind], self._notation.templates[kind_of_answer]
         head = len(asked.fill([b"" if name == "data" else 0 for name in asked.fields]).value)
         return answer.fill([keepalive[head:] if name == "data" else 0 for name in answer.fields]).value
 
@@ -473,6 +490,59 @@ class Player:
                 if asks.fits(frame):
                     raise Failure(f"{shown(frame)} came, expected no other attempt to resume")
                 await end.cut()
+
+    def _keep(self, frame: bytes) -> None:
+        """Keep what an expected frame says for steps to come."""
+        if self._is_a("client_times", frame):
+            self._times = self._notation.templates["client_times"].numbers_in(frame)
+        self._grants_leases = self._grants_leases or self._is_a("lease", frame)
+
+    def _seconds(self, name: str, limit: float) -> float:
+        """Return a time of the client's SETUP. Raise ``NotApplicable`` if it is unknown or too long to wait for."""
+        if name not in self._times:
+            raise NotApplicable(f"SETUP says no {name} where one looks for it")
+        seconds = self._times[name] / 1000
+        if seconds > limit:
+            raise NotApplicable(f"the client's {name} is {seconds:g} s, above {limit:g} s")
+        return seconds
+
+    async def _expect_beats(self, number: int) -> None:
+        """Wait for KEEPALIVEs of the client, each an interval after the one before; the first may come at once."""
+        interval = self._seconds("interval", LONG_INTERVAL)
+        heard = 0
+        while heard < number:
+            with trio.move_on_after(2 * interval + self._patience / 5) as scope:
+                frame = await self._next(self._beats_of_the_peer())
+                if not any(pattern.fits(frame) for pattern in self._beats_of_the_peer()):
+                    raise Failure(f"{shown(frame)} came, expected a KEEPALIVE that asks for an answer")
+                await self._is_aside(frame)
+                heard += 1
+            if scope.cancelled_caught:
+                raise Failure(f"{heard} of {number} KEEPALIVEs came, one every {interval:g} s was to come")
+
+    def _beats_of_the_peer(self) -> tuple[Pattern, ...]:
+        templates = self._notation.templates
+        found = [templates[name] for name in BEATS if name in templates]
+        return tuple(template.fill([ANYTHING] * len(template.fields)) for template in found)
+
+    async def _expect_end_of_life(self) -> None:
+        """Say nothing, and wait for the client to end the connection when its lifetime is over, not much earlier."""
+        lifetime = self._seconds("lifetime", LONG_LIFETIME)
+        self._is_mute = True
+        error = self._notation.templates["failure"].fill([ANYTHING])
+        begun = trio.current_time()
+        with trio.move_on_after(lifetime + self._patience):
+            try:
+                while True:
+                    frame = await self._receive()
+                    if not await self._is_aside(frame) and not error.fits(frame):
+                        raise Failure(f"{shown(frame)} came, expected KEEPALIVE or the end")
+            except Ended:
+                pass
+            if trio.current_time() - begun < lifetime / 2:
+                raise Failure(f"the end came before the lifetime of {lifetime:g} s was over")
+            return
+        raise Failure(f"the connection went on for {self._patience:g} s after the lifetime of {lifetime:g} s")
 
     async def _overrun(self, stream_id: int, beyond: int) -> None:
         """Send so many items more than were granted on this stream."""

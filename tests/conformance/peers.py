@@ -15,6 +15,8 @@ import trio
 from rsocket_trio import (
     Channel,
     Connection,
+    Keepalive,
+    Lease,
     Payload,
     Responder,
     ResumeOptions,
@@ -26,10 +28,25 @@ from rsocket_trio import (
 from rsocket_trio.conformance.clients import Start
 from rsocket_trio.connection.protocols import ALL
 
+OPAQUE = "application/octet-stream"
+LEASE = Lease(3, 2)
+LEASES_EVERY = 3
+"""Seconds between two leases."""
+TIMES = Keepalive(1, 6)
+"""The interval and lifetime of the client, short enough to be waited for."""
 
-def responder() -> Responder:
-    """Return a responder with every interaction that a case can need."""
+
+def responder(abilities: Collection[str] = ()) -> Responder:
+    """Return a responder with every interaction that a case can need, and leases if they are among its abilities."""
     made = Responder()
+
+    if "leases" in abilities:
+
+        @made.lease
+        async def leases(setup: object) -> AsyncIterator[Lease]:
+            while True:
+                yield LEASE
+                await trio.sleep(LEASES_EVERY)
 
     @made.request_response
     async def echo(request: Payload) -> Payload:
@@ -92,7 +109,17 @@ def options_of(dialect: str, role: str, abilities: Collection[str]) -> dict[str,
     """Return the options of our server and client for a dialect and these abilities."""
     if dialect == "streamux/1":
         return {"streamux": streamux_options(role, abilities)}
-    return {"resume": resumption(abilities)}
+    found: dict[str, Any] = {"resume": resumption(abilities)}
+    if role == "client":
+        found |= {"lease": "leases" in abilities, "metadata_mime": OPAQUE}
+        if "resume" not in abilities:
+            found["keepalive"] = TIMES
+    return found
+
+
+def responder_of(dialect: str, abilities: Collection[str]) -> Responder:
+    """Return what serves a dialect here."""
+    return streamux_responder() if dialect == "streamux/1" else responder(abilities)
 
 
 @asynccontextmanager
@@ -101,13 +128,14 @@ async def serving(
     abilities: Collection[str],
     uri: str = "tcp://127.0.0.1:0",
     ssl_context: ssl.SSLContext | None = None,
+    **more: Any,
 ) -> AsyncIterator[str]:
     """Serve a dialect with these interactions and options for as long as the block. Yield the URI."""
-    ours = streamux_responder() if dialect == "streamux/1" else responder()
-    options = options_of(dialect, "server", abilities)
+    ours, options = responder_of(dialect, abilities), options_of(dialect, "server", abilities)
+    dialects = ALL if "dialects" in abilities else [dialect]
+    serves = partial(serve, ours, uri, dialects=dialects, ssl_context=ssl_context, **options, **more)
     async with trio.open_nursery() as nursery:
-        dialects = ALL if "dialects" in abilities else [dialect]
-        [bound] = await nursery.start(partial(serve, ours, uri, dialects=dialects, ssl_context=ssl_context, **options))
+        [bound] = await nursery.start(serves)
         yield bound
         nursery.cancel_scope.cancel()
 
@@ -117,7 +145,7 @@ async def client(
 ) -> None:
     """Connect, ask what a case wants to be asked, and stay until the connection ends."""
     more = options_of(dialect, "client", options)
-    ours = streamux_responder() if dialect == "streamux/1" else responder()
+    ours = responder_of(dialect, options)
     connecting = open_connection(uri, dialect=dialect, responder=ours, ssl_context=ssl_context, **more)
     with suppress(RSocketError):
         async with connecting as connection:

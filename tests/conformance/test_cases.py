@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 import trustme
 
 from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
@@ -25,6 +26,18 @@ PATIENCE = 60.0
 """Seconds that a healthy server never takes, on a machine that is busy with other things."""
 AT_ONCE = 64
 """Connections at a time: most cases wait for silence."""
+IDLE = 0.02
+"""Seconds without traffic after which the clock jumps."""
+
+
+def jumping() -> trio.testing.MockClock:
+    """A clock on which nobody waits for the silence of cases."""
+    return trio.testing.MockClock(autojump_threshold=IDLE)
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    return jumping()
 
 
 def marked(case: Case) -> object:
@@ -79,7 +92,7 @@ async def results_with(abilities: frozenset[str], cases: list[Case], role: str, 
 @cache
 def results_over_tcp(role: str, dialect: str) -> dict[str, Result]:
     """Every case of a dialect and a role, by its name."""
-    results = trio.run(results_at, role, dialect, "tcp://127.0.0.1:0", True)
+    results = trio.run(results_at, role, dialect, "tcp://127.0.0.1:0", True, clock=jumping())
     return {result.case.id: result for result in results}
 
 
@@ -92,7 +105,9 @@ def test_our_side_passes(case: Case) -> None:
 @pytest.mark.parametrize("scheme", sorted(set(REGISTRY) - {"tcp"}))
 @pytest.mark.parametrize("dialect", sorted(chapters()))
 @pytest.mark.parametrize("role", ["server", "client"])
-async def test_our_side_passes_over_every_transport(role: str, scheme: str, dialect: str, tmp_path: Path) -> None:
+async def test_our_side_passes_over_every_transport(
+    role: str, scheme: str, dialect: str, tmp_path: Path, clock: trio.testing.MockClock
+) -> None:
     uris = {"unix": f"unix://{tmp_path / 's'}", "memory": f"memory://{role}-{dialect.replace('/', '-')}"}
     results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"), False)
     has_messages = REGISTRY[scheme].is_websocket or scheme == "memory"
@@ -104,3 +119,17 @@ def wanted(case: Case, *, has_messages: bool) -> Outcome:
     """The outcome of a case over a transport with or without messages."""
     lacks = case.streams_only if has_messages else case.messages_only
     return Outcome.NOT_APPLICABLE if lacks else Outcome.PASS
+
+
+FRAGMENT_SIZE = 64
+"""The smallest fragments that there are."""
+
+
+@pytest.mark.clause("RS10-FRAG-01", "RS10-FRAG-02", "RS10-FRAG-03", "RS10-FRAG-06", "RS02-FRAG-01", "RS02-FRAG-02")
+@pytest.mark.parametrize("dialect", ["rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft"])
+async def test_our_server_passes_with_answers_in_small_fragments(dialect: str, clock: trio.testing.MockClock) -> None:
+    cases = chosen(dialect, role="server", patterns=("request-*", "requests-*", "fragments-*"))
+    abilities = frozenset(NEEDS)
+    async with serving(dialect, abilities, fragment_size=FRAGMENT_SIZE) as bound:
+        results = await run(cases, Target(dial_to(bound), abilities, PATIENCE, AT_ONCE))
+    assert [told(result) for result in results if result.outcome is not Outcome.PASS] == []

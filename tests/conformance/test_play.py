@@ -8,7 +8,7 @@ import attrs
 import pytest
 import trio
 
-from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, _steps, chapters
+from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, _steps, _taken, chapters
 from rsocket_trio.conformance.notation import NotationError
 from rsocket_trio.conformance.play import Outcome, Result, play
 from rsocket_trio.conformance.wire import WireEnd
@@ -57,7 +57,10 @@ async def played_and_heard(
     return result, heard
 
 
+SETUP = "hex 00000000 0400 0001 0000 000003e8 000007d0 0000"
+"""A client's SETUP with an interval of 1 s and a lifetime of 2 s."""
 PASSED = {
+    "KEEPALIVEs in their interval": ("< client_setup\nbeats 2", [SETUP, 'keepalive 0 ""', 'keepalive 0 "x"']),
     "answers in any order": ('<=~ 1 "a" ; 3 "b"', ['item 3 "b"', 'last 1 "a"', "complete 3"]),
     "an answer behind what may come at any time": ('<= 1 "a"', ["request_n 1 5", 'keepalive 0 ""', 'last 1 "a"']),
     "counted items": ("counted 1 9 11", ['item 1 "9"', 'item 1 "10"', 'item 1 "11"']),
@@ -79,6 +82,17 @@ PASSED = {
     "silence but for what may come at any time": ("silent 1", ["request_n 1 5", 'keepalive 0 "x"']),
 }
 FAILED = {
+    "a KEEPALIVE too few": ("< client_setup\nbeats 2", [SETUP, 'keepalive 0 ""'], "1 of 2 KEEPALIVEs came"),
+    "a word instead of a KEEPALIVE": ("< client_setup\nbeats 1", [SETUP, "cancel 1"], "expected a KEEPALIVE"),
+    "life beyond the lifetime": ("< client_setup\noutlived", [SETUP], "went on for 5 s after the lifetime of 2 s"),
+    "a word before the end of life": ("< client_setup\noutlived", [SETUP, "cancel 1"], "expected KEEPALIVE or the end"),
+    "an answer to a KEEPALIVE that was not sent": ("silent 1", ['keepalive_answer 0 ""'], "expected nothing for 1 s"),
+    "a KEEPALIVE answered twice": (
+        '< keepalive_answer 0 "a"\nalive',
+        ['keepalive_answer 0 "a"', 'keepalive_answer 0 "a"'],
+        "expected nothing but the answer to a probe",
+    ),
+    "a lease that was not asked for": ("silent 1", ["lease 1 1"], "expected nothing for 1 s"),
     "an answer that is another": ('<= 1 "a"', ['last 1 "b"'], "expected 00 00 00 01 28 60 61"),
     "an answer on a third stream": ('<=~ 1 "a" ; 3 "b"', ['last 5 "a"'], "expected"),
     "one of many answers": ('each 1 19 ask # "#" <= # "#"', ['last 1 "2"'], "28 60 35 or 7 others"),
@@ -124,6 +138,20 @@ async def test_a_step_fails_at_the_end_of_the_connection(autojump_clock: object,
     result = await played(steps, [], ends=True)
     assert result.outcome is Outcome.FAIL
     assert why in result.why
+
+
+async def test_a_client_that_ends_too_early_has_not_waited_for_its_lifetime(autojump_clock: object) -> None:
+    result = await played("< client_setup\noutlived", [SETUP], ends=True)
+    assert result.why == "the end came before the lifetime of 2 s was over"
+
+
+@pytest.mark.parametrize("step", ["beats 1", "outlived"])
+async def test_times_that_are_unknown_or_long_make_a_case_meaningless(autojump_clock: object, step: str) -> None:
+    unknown = await played(step, [])
+    long = await played(f"< client_setup\n{step}", ["hex 00000000 0400 0001 0000 00004e20 00015f90 0000"])
+    assert (unknown.outcome, long.outcome) == (Outcome.NOT_APPLICABLE, Outcome.NOT_APPLICABLE)
+    assert "says no" in unknown.why
+    assert "above" in long.why
 
 
 async def test_frames_are_sent_for_each_id_and_several_times(autojump_clock: object) -> None:
@@ -172,6 +200,7 @@ CANNOT = [
     "times 3 error 1 1",
     "counted 1 2",
     "granted 1",
+    "beats",
     "overrun one 2",
     '<=~ 1 "a" ; 3',
     "silent long",
@@ -182,6 +211,29 @@ CANNOT = [
     "failed",
     "nonsense 1",
 ]
+
+
+OTHER = {"from": "rsocket_1_0.toml", "cases": ["request-is-answered"]}
+
+
+def test_a_case_of_another_dialect_is_taken_with_clauses_of_its_own() -> None:
+    [same] = _taken("a file", {"taken": [{**OTHER, "clauses": "RSX-GEN-02"}]})
+    [mapped] = _taken("a file", {"taken": [{**OTHER, "clauses": {"RS10-SEQ-01": "A-1 A-2", "RS10-PAY-02": "A-2"}}]})
+    assert (same["id"], same["clauses"], same["level"]) == ("request-is-answered", "RSX-GEN-02", "MUST")
+    assert (mapped["clauses"], "level" in mapped) == ("A-1 A-2", False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"cases": ["no-such-*"], "clauses": ""}, "no case 'no-such-"),
+        ({"except": ["no-such"], "clauses": ""}, "no case 'no-such'"),
+        ({"clauses": {"RS10-SEQ-01": "A-1"}}, "RS10-PAY-02 has no counterpart"),
+    ],
+)
+def test_a_case_of_another_dialect_that_cannot_be_taken_is_named(wrong: dict[str, object], told: str) -> None:
+    with pytest.raises(NotationError, match=told):
+        list(_taken("a file", {"taken": [{**OTHER, **wrong}]}))
 
 
 @pytest.mark.parametrize("step", CANNOT)

@@ -42,6 +42,17 @@ async def test_a_setup_that_is_not_whole_in_time_is_closed(autojump_clock: MockC
         assert trio.current_time() - started == pytest.approx(10)
 
 
+async def test_half_a_frame_is_no_sign_of_life(autojump_clock: MockClock) -> None:
+    async with raw.bare_server(raw.RS10, Responder()) as peer:
+        await peer.send(raw.setup(lifetime=3000))
+        for byte in (b"\x00", b"\x00", b"\x09"):
+            await trio.sleep(0.9)
+            await peer.send_bytes(byte)
+        await peer.expect_silence(0.29)
+        with trio.fail_after(0.02):
+            await peer.expect_failure(raw.CONNECTION_ERROR)
+
+
 async def test_a_client_beats_on_time_while_it_is_busy(autojump_clock: MockClock) -> None:
     async with connected_pair(keepalive=Keepalive(interval=1, max_lifetime=3)) as pair:
         for _ in range(100):

@@ -493,3 +493,17 @@ def payloads_with(beginning: bytes) -> int:
     import gc
 
     return sum(type(one) is Payload and one.data.startswith(beginning) for one in gc.get_objects())
+
+
+async def test_an_extension_that_is_known_is_handed_over_as_it_is(autojump_clock: MockClock) -> None:
+    responder = Responder()
+    seen: list[tuple[int, bytes]] = []
+
+    @responder.extension(77)
+    def take(stream_id: int, body: bytes) -> None:
+        seen.append((stream_id, body))
+
+    async with raw.server(raw.RS10, responder) as peer:
+        await peer.send(raw.ext(77, raw.sized(b"m") + b"x", flags=raw.M), raw.ext(77, b"", stream_id=8))
+        await peer.expect_alive()
+    assert seen == [(0, raw.sized(b"m") + b"x"), (8, b"")]

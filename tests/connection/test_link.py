@@ -23,6 +23,7 @@ async def test_what_one_tick_queues_leaves_in_one_write(autojump_clock: MockCloc
         assert pair.client_said.count(raw.REQUEST_FNF) == 100
 
 
+@pytest.mark.clause("RS10-QOS-01")
 async def test_an_urgent_frame_waits_for_one_write_and_not_for_megabytes(autojump_clock: MockClock) -> None:
     async with connected_pair() as pair:
         pair.client_wire.hold()

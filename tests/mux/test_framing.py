@@ -129,6 +129,7 @@ def test_pieces_are_joined_into_one_frame(make: Callable[[], Framing]) -> None:
 
 
 @both
+@pytest.mark.clause("RS10-FRM-05", "ALL-RCT-05")
 def test_a_frame_above_the_limit_is_refused_from_its_prefix_alone(make: Callable[[], Framing]) -> None:
     """RS10-FRM-05, ALL-RCT-05."""
     framing = make()

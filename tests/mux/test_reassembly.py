@@ -80,7 +80,7 @@ def test_metadata_after_data_is_refused() -> None:
         assembly.add(Payload(b"", b""), NONE, NONE)
 
 
-@pytest.mark.clause("RS10-FRAG-08")
+@pytest.mark.clause("RS10-FRAG-08", "RS10-UNX-06", "RS02-UNX-04")
 def test_the_limit_is_the_sum_of_both_parts() -> None:
     assembly = PartialPayload()
     assembly.add(Payload(b"", b"m" * 60), 100, NONE)

@@ -181,6 +181,25 @@ async def test_the_setup_handler_sees_what_the_handshake_told(autojump_clock: Mo
     assert (setup.keepalive_interval, setup.max_lifetime, setup.lease) == (5.0, 15.0, False)
 
 
+@pytest.mark.parametrize(("dialect", "is_strict"), [("reactivesocket/0.2", True), ("rsocket/1.0", False)])
+@pytest.mark.clause("RS02-SETUP-03", "RS02-CON-04", "RS10-SETUP-03")
+async def test_strictness_is_told_where_the_dialect_has_it(
+    autojump_clock: MockClock, dialect: str, is_strict: bool
+) -> None:
+    wire = {"rsocket/1.0": raw.RS10, "reactivesocket/0.2": raw.RS02}[dialect]
+    responder = Responder()
+    seen: list[bool] = []
+
+    @responder.setup
+    def gate(setup: Setup, connection: Connection) -> None:
+        seen.append(setup.strict)
+
+    async with raw.bare_server(wire, responder) as peer:
+        await peer.send(wire.setup(flags=raw.S))
+        await peer.expect_alive()
+    assert seen == [is_strict]
+
+
 async def test_the_setup_deadline_ends_with_the_setup_frame(autojump_clock: MockClock) -> None:
     responder = Responder()
 
@@ -344,6 +363,7 @@ async def test_by_default_a_client_grants_the_servers_requests_everything(autoju
         assert pair.server.lease.number_of_requests == 2**31 - 1 - 50
 
 
+@pytest.mark.clause("RS10-CON-10", "RS02-CON-02", "RS10-LS-01")
 async def test_a_clients_own_policy_bounds_the_servers_requests(autojump_clock: MockClock) -> None:
     async with connected_pair(fixed(Lease(1, 10)), fixed(Lease(2, 5)), lease=True) as pair:
         await pair.server.request_response()
