@@ -16,7 +16,7 @@ import trio
 
 from rsocket_trio.cli.connecting import client_tls
 from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, FAILED, Failure, run_client
-from rsocket_trio.cli.options import ROWS, Callback
+from rsocket_trio.cli.options import ROWS, Callback, mime
 from rsocket_trio.cli.options import dialect as dialect_named
 from rsocket_trio.cli.options import uri as checked_uri
 from rsocket_trio.cli.output import Output, write_text
@@ -31,6 +31,8 @@ from rsocket_trio.conformance.clients import (
 from rsocket_trio.conformance.clients import command as started_by
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.report import BROKEN, WRITERS, Run, explained, failures_in, table, told, write
+from rsocket_trio.conformance.routes import DIALECT as ROUTED_DIALECT
+from rsocket_trio.conformance.routes import Routes
 from rsocket_trio.conformance.run import (
     AT_ONCE,
     PATIENCE,
@@ -43,10 +45,14 @@ from rsocket_trio.conformance.run import (
     speaks_tls,
 )
 from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.transports.schemes import parse_uri
 
 ENDED = 128 + signal.SIGTERM
 """The exit code of a command that SIGTERM ended."""
+TRANSPORTS = ("tcp", "tls", "ws", "wss")
+LONGEST_ROUTE = LONGEST_MIME = 255
+"""Bytes that a routing tag can have, and a MIME type of SETUP."""
 Cases = Callable[[Output], Awaitable[Sequence[Result]]]
 TLS_AND_HEADERS = [row for row in ROWS if row.parameter in ("trust", "untrusted", "cert", "key", "headers")]
 
@@ -60,6 +66,22 @@ def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise click.BadParameter(f"{path}: it can't be written")
     return paths
+
+
+def _patterns(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(pattern for text in texts for pattern in text.split(",") if pattern)
+
+
+def _routes(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        name, sign, path = text.partition("=")
+        if not sign or not path or name not in NEEDS:
+            raise click.BadParameter(f"{text!r}: a route is written NAME=PATH, with one of {', '.join(NEEDS)}")
+        if len(path.encode()) > LONGEST_ROUTE:
+            raise click.BadParameter(f"{name}: a route of {len(path.encode())} bytes, limit {LONGEST_ROUTE}")
+        found[name] = path
+    return found
 
 
 def _failures_in(path: Path, dialect: str) -> set[str]:
@@ -86,11 +108,26 @@ def _connection_options(command: Callback) -> Callback:
 @click.option("--listen", metavar="URI", help="For clients: where to listen; with port 0 each case has its own.")
 @click.option("--dialect", default="rsocket/1.0", show_default=True, help="The protocol, by its full or short name.")
 @click.option(
-    "--clause", "clauses", multiple=True, help="Only cases of this name, or that show this clause; * and ? fit any."
+    "--clause",
+    "clauses",
+    multiple=True,
+    callback=_patterns,
+    help="Only cases of this name, or that show this clause; * and ? fit any. Several stand behind commas.",
 )
 @click.option(
     "--without", multiple=True, type=click.Choice(list(NEEDS)), help="An interaction that the peer does not have."
 )
+@click.option(
+    "--route",
+    "routes",
+    multiple=True,
+    metavar="NAME=PATH",
+    callback=_routes,
+    help=f"The route of an interaction: {', '.join(NEEDS)}.",
+)
+@click.option("--metadata-mime", type=mime, metavar="MIME", help="Of the SETUP; with a route composite metadata.")
+@click.option("--data-mime", type=mime, metavar="MIME", help="Of the SETUP.")
+@click.option("--transport", type=click.Choice(TRANSPORTS), help="Instead of the one that the URI begins with.")
 @click.option("--with", "options", multiple=True, type=click.Choice(list(OPTIONS)), help="What else the peer can do.")
 @click.option(
     "--report",
@@ -136,6 +173,10 @@ def command(
     dialect: str,
     clauses: tuple[str, ...],
     without: tuple[str, ...],
+    routes: dict[str, str],
+    metadata_mime: str | None,
+    data_mime: str | None,
+    transport: str | None,
     options: tuple[str, ...],
     reports: tuple[Path, ...],
     baseline: Path | None,
@@ -153,7 +194,8 @@ def command(
 ) -> None:
     """Run the cases of a protocol against the server at URI, and tell which it fails.
 
-    It has to have, without routes: a request/response that echoes, a stream that counts, a channel that echoes.
+    It has to have a request/response that echoes, a stream that counts, and a channel that echoes, without routes or
+    with those that --route names.
 
     With --role client and --listen, COMMAND is started for each case and ended with it. RSOCKET_URI says where it has
     to connect, RSOCKET_DIALECT how, RSOCKET_WITH with which options of --with, and RSOCKET_ASKS what it asks then:
@@ -179,19 +221,45 @@ def command(
     old = set() if baseline is None else _failures_in(baseline, name)
     play: Cases
     if role == "server":
-        tested = uri = _one_uri(words, listen)
+        tested = uri = over(_one_uri(words, listen), transport)
         dial = dial_to(uri, _tls(trust, cert, key, untrusted=untrusted), headers)
-        play = partial(_against_server, uri, name, cases, Target(dial, abilities, patience, at_once))
+        ways = _ways(name, routes, metadata_mime, data_mime)
+        play = partial(_against_server, uri, name, cases, Target(dial, abilities, patience, at_once, ways))
     else:
         if trust or cert or key or untrusted or headers:
             raise click.UsageError("options of TLS and of the WebSocket handshake are for --role server")
-        uri, most = _address(listen)
+        if routes or metadata_mime or data_mime:
+            raise click.UsageError("routes and MIME types are for --role server: a client sends its own SETUP")
+        uri, most = _address(listen and over(listen, transport))
         if not words and chapters()[name].notation.negotiates:
             raise click.UsageError(f"clients of {name} wait for the tester: give a command that starts them")
         tested = " ".join(words) or f"clients at {uri}"
         start = started_by(_found(words)) if words else None
         play = partial(_against_clients, cases, Listening(uri, start, abilities, patience, min(at_once, most), wait))
     ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old)))
+
+
+def over(uri: str, transport: str | None) -> str:
+    """Return the URI with this transport instead of the one that it begins with."""
+    if transport is None:
+        return uri
+    scheme, found, rest = uri.partition("://")
+    if not found or scheme not in TRANSPORTS:
+        raise click.UsageError(f"{uri}: --transport takes the place of {', '.join(TRANSPORTS)}")
+    return checked_uri(f"{transport}://{rest}")
+
+
+def _ways(dialect: str, routes: dict[str, str], metadata_mime: str | None, data_mime: str | None) -> Routes | None:
+    """Return how requests find their handlers, ``None`` if nothing is said about it."""
+    if not routes and metadata_mime is None and data_mime is None:
+        return None
+    if dialect != ROUTED_DIALECT:
+        raise click.UsageError(f"routes and MIME types are for {ROUTED_DIALECT}")
+    for text in (metadata_mime or "", data_mime or ""):
+        if not text.isascii() or len(text) > LONGEST_MIME:
+            raise click.UsageError(f"{text[:40]!r}: a MIME type has {LONGEST_MIME} characters of ASCII at most")
+    usual = COMPOSITE_METADATA if routes else OCTET_STREAM
+    return Routes(routes, metadata_mime or usual, data_mime or OCTET_STREAM)
 
 
 def _tls(trust: str | None, cert: str | None, key: str | None, *, untrusted: bool) -> ssl.SSLContext | None:

@@ -125,7 +125,7 @@ class Player:
                 await self._end.send_raw(self._notation.frame(step.rest).value)
             case Word.DRIP:
                 for piece in pieces(step.rest):
-                    await self._drip(self._notation.with_length(self._notation.frame(piece).value))
+                    await self._drip(self._end.on_the_wire(self._notation.frame(piece).value))
             case Word.SPLIT:
                 size, frames = split_of(step.rest)
                 await self._split(size, [self._notation.frame(piece).value for piece in pieces(frames)])
@@ -291,7 +291,7 @@ class Player:
             await trio.sleep(DRIP)
 
     async def _split(self, size: int, frames: list[bytes]) -> None:
-        data = b"".join(map(self._notation.with_length, frames))
+        data = b"".join(map(self._end.on_the_wire, frames))
         await self._end.send_raw(data[:size])
         await trio.sleep(PAUSE)
         await self._end.send_raw(data[size:])

@@ -13,6 +13,7 @@ import trio
 
 from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, chapters
 from rsocket_trio.conformance.play import PROBES, Outcome, Result, play
+from rsocket_trio.conformance.routes import DIALECT, Routes
 from rsocket_trio.conformance.wire import Ended, WireEnd
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
@@ -49,6 +50,8 @@ class Target:
     abilities: frozenset[str]
     patience: float = PATIENCE
     at_once: int = AT_ONCE
+    routes: Routes | None = None
+    """The routes of its interactions, where they have some."""
 
 
 def dial_to(uri: str, ssl_context: ssl.SSLContext | None = None, headers: HeadersLike = ()) -> Dial:
@@ -66,6 +69,14 @@ async def _connected(target: Target) -> AsyncIterator[Transport]:
         except trio.TooSlowError:
             raise ConnectionLost(f"the connection was not there after {target.patience:g} s") from None
         yield transport
+
+
+def _end(target: Target, transport: Transport, dialect: str) -> WireEnd:
+    """Return the tester's end of a connection."""
+    notation = chapters()[dialect].notation
+    if target.routes is None or dialect != DIALECT:
+        return WireEnd(transport, notation)
+    return WireEnd(transport, notation, partial(target.routes.written, setup=notation.frame("setup").value))
 
 
 async def speaks_tls(uri: str, patience: float = PATIENCE) -> bool:
@@ -118,7 +129,7 @@ async def _speaks(target: Target, dialect: str) -> tuple[bool, bytes]:
     """Return whether the server accepts a SETUP of this dialect and answers a probe, and the first bytes it said."""
     chapter = chapters()[dialect]
     async with _connected(target) as transport:
-        end = WireEnd(transport, chapter.notation)
+        end = _end(target, transport, dialect)
         if chapter.notation.negotiates:
             steps = tuple(Step(word, rest, "") for word, rest in GREETING)
             result = await play(Case("", dialect, "server", "", (), Level.MUST, (), steps), end, target.patience)
@@ -164,10 +175,12 @@ async def run(
 async def _run_case(case: Case, target: Target) -> Result:
     if (reason := lack(case, target.abilities)) is not None:
         return reason
+    if target.routes and (obstacle := target.routes.obstacle(case, chapters()[case.dialect].notation)):
+        return Result(case, Outcome.NOT_APPLICABLE, obstacle)
     with trio.move_on_after(CASE_TIME):
         try:
             async with _connected(target) as transport:
-                end = WireEnd(transport, chapters()[case.dialect].notation)
+                end = _end(target, transport, case.dialect)
                 return await play_over(end, case, target.patience, partial(_another, target, case))
         except ConnectionLost as error:
             return Result(case, Outcome.FAIL, f"{UNREACHABLE}: {error}")
@@ -187,7 +200,7 @@ def lack(case: Case, abilities: frozenset[str]) -> Result | None:
 async def _another(target: Target, case: Case) -> AsyncIterator[WireEnd]:
     """Open another connection for the case."""
     async with _connected(target) as transport:
-        yield WireEnd(transport, chapters()[case.dialect].notation)
+        yield _end(target, transport, case.dialect)
 
 
 async def play_over(end: WireEnd, case: Case, patience: float, more: More) -> Result:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import attrs
 import trio
@@ -60,12 +61,24 @@ class Ended(Exception):
         self.rest = rest
 
 
-class WireEnd:
-    """The tester's end of one connection. ``record`` may be that of all connections of a case."""
+Written: TypeAlias = Callable[[bytes], bytes]
 
-    def __init__(self, transport: Transport, notation: Notation) -> None:
+
+def as_it_is(frame: bytes) -> bytes:
+    """Return the frame."""
+    return frame
+
+
+class WireEnd:
+    """The tester's end of one connection. ``record`` may be that of all connections of a case.
+
+    ``written`` turns a frame of a case into the one that is sent for it.
+    """
+
+    def __init__(self, transport: Transport, notation: Notation, written: Written = as_it_is) -> None:
         self._transport = transport
         self.notation = notation.connected()
+        self._written = written
         self._rest = b""
         self._frames: list[bytes] = []
         self.record: list[Passed] = []
@@ -90,13 +103,18 @@ class WireEnd:
 
     async def send(self, *frames: bytes) -> None:
         """Send these frames, in one write where the transport has no messages."""
-        for frame in frames:
+        written = [self._written(frame) for frame in frames]
+        for frame in written:
             self._note(Passed(True, frame))
             self.notation.sent(frame)
         if self._transport.is_message_based:
-            await self._write(frames)
+            await self._write(written)
         else:
-            await self._write([b"".join(self.notation.with_length(frame) for frame in frames)])
+            await self._write([b"".join(self.notation.with_length(frame) for frame in written)])
+
+    def on_the_wire(self, frame: bytes) -> bytes:
+        """Return the bytes of a byte stream that are sent for a frame."""
+        return self.notation.with_length(self._written(frame))
 
     async def send_raw(self, data: bytes) -> None:
         """Send bytes as they are."""

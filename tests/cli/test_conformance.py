@@ -189,6 +189,25 @@ def test_cases_that_run_one_by_one_give_the_same(command: Command, wrong: str) -
     assert done.stdout.startswith(SPARE_TOLD)
 
 
+def test_a_transport_takes_the_place_of_the_one_of_the_uri(command: Command) -> None:
+    with in_a_thread(serving(good_responder(), "ws://127.0.0.1:0", dialects=["rsocket/1.0"])) as uri:
+        done = command(uri.replace("ws:", "tcp:"), "--transport", "ws", "--clause", f"{FIELDS},served-an-unknown-type")
+
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].split() == ["all", "2", "0", "0", "0"]
+
+
+def test_a_server_is_asked_by_route(command: Command) -> None:
+    responder = Responder()
+    responder.request_response("here")(lambda request: request.data)
+    with in_a_thread(serving(responder)) as uri:
+        found = command(uri, "--clause", SPARE, "--route", "echo=here", "--data-mime", "text/plain")
+        lost = command(uri, "--clause", SPARE, "--route", "echo=there")
+
+    assert (found.code, lost.code) == (0, 1)
+    assert "fe 00 00 06 05 74 68 65 72 65" in lost.stdout
+
+
 def test_a_server_is_tested_over_tls(command: Command, tmp_path: Path) -> None:
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority = trustme.CA()
@@ -389,6 +408,16 @@ def test_a_new_failure_counts_beside_old_ones(command: Command, wrong: str, tmp_
         (["tls://h:1", "--trust-cert", "nonsense.json"], "cannot use certificates of nonsense.json"),
         (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--allow-untrusted"], "are for --role server"),
         (["tcp://127.0.0.1:1", "-H", "X: 1"], "only ws and wss have a handshake that carries headers"),
+        (
+            ["tcp://127.0.0.1:1", "--route", "echo"],
+            "'echo': a route is written NAME=PATH, with one of echo, count, talk",
+        ),
+        (["tcp://127.0.0.1:1", "--route", "shout=x"], "'shout=x': a route is written NAME=PATH"),
+        (["tcp://127.0.0.1:1", "--route", f"echo={'x' * 256}"], "echo: a route of 256 bytes, limit 255"),
+        (["tcp://127.0.0.1:1", "--route", "echo=x", "--dialect", "0.2"], "routes and MIME types are for rsocket/1.0"),
+        (["tcp://127.0.0.1:1", "--data-mime", "x" * 256], "a MIME type has 255 characters of ASCII at most"),
+        (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--route", "echo=x"], "are for --role server"),
+        (["unix:///tmp/x", "--transport", "ws"], "unix:///tmp/x: --transport takes the place of tcp, tls, ws, wss"),
     ],
 )
 def test_wrong_arguments_are_one_line_and_2(

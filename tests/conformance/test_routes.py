@@ -1,0 +1,130 @@
+"""A server that finds its handlers by name is asked by route; one without handlers is not asked at all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from itertools import count, islice
+
+import pytest
+import trio
+import trio.testing
+
+from rsocket_trio import Channel, Payload, Responder, serve
+from rsocket_trio.conformance.catalogue import NEEDS, chapters, chosen
+from rsocket_trio.conformance.play import Outcome
+from rsocket_trio.conformance.report import told
+from rsocket_trio.conformance.routes import Routes
+from rsocket_trio.conformance.run import Target, check_server, dial_to, run
+
+PATHS = {"echo": "a.echo", "count": "a.count", "talk": "a.talk", "silent": "a.silent"}
+NOTATION = chapters()["rsocket/1.0"].notation
+SETUP = NOTATION.frame("setup").value
+COMPOSITE = "message/x.rsocket.composite-metadata.v0"
+ROUTING = "message/x.rsocket.routing.v0"
+
+
+@pytest.fixture
+def clock() -> trio.testing.MockClock:
+    return trio.testing.MockClock(autojump_threshold=0.01)
+
+
+@pytest.mark.parametrize(
+    ("mime", "metadata"),
+    [
+        (COMPOSITE, "fe 000003 02 652f"),
+        (ROUTING, "02 652f"),
+        ("text/plain", "652f"),
+    ],
+)
+def test_a_request_carries_its_route_as_the_mime_type_says(mime: str, metadata: str) -> None:
+    routes = Routes({"echo": "e/", "count": "e/"}, mime)
+    entry = bytes.fromhex(metadata)
+    head = len(entry).to_bytes(3, "big") + entry
+
+    for frame, fields in (
+        ('ask 1 "x"', "00000001 1100"),
+        ('ask_more 1 "x"', "00000001 1180"),
+        ('stream 3 9 "x"', "00000003 1900 00000009"),
+    ):
+        assert routes.written(NOTATION.frame(frame).value, SETUP) == bytes.fromhex(fields) + head + b"x"
+
+
+@pytest.mark.parametrize(
+    "frame", ['channel 1 9 "x"', 'ask_described 1 "m" "x"', 'forget 1 "x"', "hex 00000001 18", "hex 00", "cancel 1"]
+)
+def test_frames_without_a_route_stay_as_they_are(frame: str) -> None:
+    value = NOTATION.frame(frame).value
+
+    assert Routes({"echo": "e", "count": "c"}).written(value, SETUP) == value
+
+
+def test_the_usual_setup_has_the_mime_types_and_another_one_its_own() -> None:
+    routes = Routes({}, "a/b", "c/d")
+    other = NOTATION.frame('setup_with 1 2 "e/f" "g/h" ""').value
+
+    assert routes.written(SETUP, SETUP) == SETUP[:18] + b"\x03a/b\x03c/d"
+    assert routes.written(other, SETUP) == other
+
+
+def test_a_request_that_is_never_answered_goes_where_the_echo_does_unless_it_has_a_route() -> None:
+    frame = NOTATION.frame('ask 1 "silent"').value
+
+    assert b"one" in Routes({"echo": "one"}).written(frame, SETUP)
+    assert b"two" in Routes({"echo": "one", "silent": "two"}).written(frame, SETUP)
+
+
+def routed() -> Responder:
+    """One that has every interaction by route, and none without."""
+    made = Responder()
+
+    @made.request_response(PATHS["echo"])
+    async def echo(request: Payload) -> bytes:
+        return request.data
+
+    @made.request_response(PATHS["silent"])
+    async def silent(request: Payload) -> bytes:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    @made.request_stream(PATHS["count"])
+    async def numbers(request: Payload) -> AsyncIterator[bytes]:
+        for number in islice(count(), int(request.data) if request.data else None):
+            yield b"%d" % number
+
+    @made.request_channel(PATHS["talk"])
+    async def talk(channel: Channel) -> None:
+        await channel.send(channel.request.data)
+        async for item in channel:
+            await channel.send(item)
+
+    return made
+
+
+@pytest.mark.parametrize("mime", [COMPOSITE, ROUTING])
+async def test_a_server_with_routes_alone_passes_the_cases_that_apply(mime: str, clock: trio.testing.MockClock) -> None:
+    cases = chosen("rsocket/1.0", role="server")
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, routed(), "tcp://127.0.0.1:0", dialects=["rsocket/1.0"]))
+        target = Target(dial_to(uri), frozenset(NEEDS), 60, 64, Routes(PATHS, mime))
+        await check_server(target, "rsocket/1.0")
+        results = await run(cases, target)
+        nursery.cancel_scope.cancel()
+
+    broken = [result for result in results if result.outcome in (Outcome.FAIL, Outcome.DEVIATION)]
+    assert [told(result) for result in broken] == []
+    apply = [result for result in results if result.outcome is Outcome.PASS]
+    assert len(apply) > 0.8 * len([case for case in cases if not case.options])
+
+
+@pytest.mark.parametrize("dialect", [name for name, chapter in chapters().items() if not chapter.notation.negotiates])
+async def test_a_server_without_interactions_passes_the_cases_that_need_none(
+    dialect: str, clock: trio.testing.MockClock
+) -> None:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, Responder(), "tcp://127.0.0.1:0", dialects=[dialect]))
+        results = await run(chosen(dialect, role="server"), Target(dial_to(uri), frozenset(), 60, 64))
+        nursery.cancel_scope.cancel()
+
+    broken = [result for result in results if result.outcome in (Outcome.FAIL, Outcome.DEVIATION)]
+    assert [told(result) for result in broken] == []
