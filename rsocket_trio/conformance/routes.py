@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from rsocket_trio.conformance.catalogue import Case, Word, each_of, pieces, with_id
+from rsocket_trio.conformance.catalogue import Case, Word, each_of, pieces, split_of, with_id
 from rsocket_trio.conformance.notation import Notation, NotationError
 from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM, ROUTING, with_route
 
@@ -23,7 +23,7 @@ ROUTED: Final = {4: ("echo", 0), 6: ("count", 4), 7: ("talk", 4)}
 """The interaction that requests of a type ask for, and the bytes of their fixed fields."""
 SILENT: Final = b"silent"
 """The data of a request that is never answered."""
-SENT: Final = (Word.SEND, Word.RAW, Word.DRIP, Word.EACH, Word.TIMES)
+SENT: Final = (Word.SEND, Word.RAW, Word.DRIP, Word.SPLIT, Word.EACH, Word.TIMES)
 
 
 @attrs.frozen
@@ -104,6 +104,8 @@ def _sent_in(case: Case, notation: Notation) -> Iterator[tuple[Word, bytes]]:
             texts = [with_id(sent, ids[0])]
         elif step.word is Word.TIMES:
             texts = [step.rest.partition(" ")[2]]
+        elif step.word is Word.SPLIT:
+            texts = pieces(split_of(step.rest)[1])
         else:
             texts = pieces(step.rest)
         for text in texts:

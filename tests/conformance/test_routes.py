@@ -117,13 +117,17 @@ async def test_a_server_with_routes_alone_passes_the_cases_that_apply(mime: str,
     assert len(apply) > 0.8 * len([case for case in cases if not case.options])
 
 
+@pytest.mark.parametrize("abilities", [frozenset[str](), frozenset({"echo"})], ids=["none", "echo"])
 @pytest.mark.parametrize("dialect", [name for name, chapter in chapters().items() if not chapter.notation.negotiates])
-async def test_a_server_without_interactions_passes_the_cases_that_need_none(
-    dialect: str, clock: trio.testing.MockClock
+async def test_a_server_passes_the_cases_that_need_no_more_than_it_has(
+    dialect: str, abilities: frozenset[str], clock: trio.testing.MockClock
 ) -> None:
+    responder = Responder()
+    if abilities:
+        responder.request_response(lambda request: request)
     async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(partial(serve, Responder(), "tcp://127.0.0.1:0", dialects=[dialect]))
-        results = await run(chosen(dialect, role="server"), Target(dial_to(uri), frozenset(), 60, 64))
+        [uri] = await nursery.start(partial(serve, responder, "tcp://127.0.0.1:0", dialects=[dialect]))
+        results = await run(chosen(dialect, role="server"), Target(dial_to(uri), abilities, 60, 64))
         nursery.cancel_scope.cancel()
 
     broken = [result for result in results if result.outcome in (Outcome.FAIL, Outcome.DEVIATION)]
