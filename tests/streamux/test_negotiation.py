@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rsocket_trio.conformance.streamux import Disagreed, agreed
 from rsocket_trio.errors import NegotiationFailed
-from rsocket_trio.streamux.negotiation import WILDCARD, Initialize, Outcome, Terms, negotiate, quick_terms
+from rsocket_trio.streamux.negotiation import WILDCARD, Initialize, Terms, negotiate, quick_terms
 from tests.rsocket.test_vectors import unhex
 
 clause = pytest.mark.clause
@@ -301,11 +301,6 @@ def test_ranges_that_do_not_meet_fail(a: Initialize, b: Initialize, reason: str)
             negotiate(*pair)
 
 
-@clause("SMX-NEG-04")
-def test_ranges_that_meet_in_one_number_agree_on_it() -> None:
-    assert settled(offer((2, 5, 3), (3, 8, 4)), offer((5, 9, 9), (8, 9, 9))) == (5, 8, None)
-
-
 @clause("SMX-NEG-05")
 @pytest.mark.parametrize(
     ("a", "b", "bits"),
@@ -320,19 +315,6 @@ def test_ranges_that_meet_in_one_number_agree_on_it() -> None:
 def test_the_recommendation_is_the_smaller_or_the_others_or_the_middle_rounded_up(
     a: Numbers, b: Numbers, bits: int
 ) -> None:
-    assert settled(offer(a, (5, 5, 5)), offer(b, (5, 5, 5))) == (bits, 5, None)
-    assert settled(offer((5, 5, 5), a), offer((5, 5, 5), b)) == (5, bits, None)
-
-
-@clause("SMX-NEG-06")
-@pytest.mark.parametrize(
-    ("a", "b", "bits"),
-    [
-        ((6, 12, 6), (9, 15, 12), 9),  # 6 is below 9
-        ((6, 15, 14), (6, 10, 31), 10),  # 14 is above 10
-    ],
-)
-def test_the_recommendation_is_clamped_to_what_both_can(a: Numbers, b: Numbers, bits: int) -> None:
     assert settled(offer(a, (5, 5, 5)), offer(b, (5, 5, 5))) == (bits, 5, None)
     assert settled(offer((5, 5, 5), a), offer((5, 5, 5), b)) == (5, bits, None)
 
@@ -376,15 +358,6 @@ def test_the_same_holds_in_a_quick_init_and_is_known_before_the_peer_has_spoken(
     assert settled(asking, allowing) == (*agreed, "a")
     assert settled(allowing, asking) == (*agreed, "b")
     assert quick_terms(asking) == Terms(*agreed)
-
-
-@clause("SMX-NEG-08")
-def test_no_id_bits_leave_one_message_in_flight() -> None:
-    none = offer((0, 4, 0), (1, 8, 6))
-    outcome = negotiate(none, none)
-
-    assert outcome == Outcome(Terms(0, 6))
-    assert outcome.terms.id_cap == 1
 
 
 @clause("SMX-NEG-09")
@@ -475,59 +448,7 @@ def test_a_quick_init_with_what_the_other_side_can_not_do_fails_and_is_not_clamp
             negotiate(*pair)
 
 
-@clause("SMX-QI-03")
-@pytest.mark.parametrize("recommended", [0, 7, 31])
-def test_what_the_side_that_allows_recommends_does_not_matter(recommended: int) -> None:
-    allowing = offer((0, 15, recommended), (1, 20, recommended or 1), qa=True)
-
-    assert settled(attrs.evolve(GOOD, qr=True), allowing) == (8, 14, "a")
-
-
-# Any two messages
-
-
-@st.composite
-def messages(draw: st.DrawFn) -> Initialize:
-    """A message that a peer may offer."""
-    qr, qa = draw(st.sampled_from([(False, False), (False, True), (True, False)]))
-
-    def numbers(least: int, most: int) -> Numbers:
-        low = draw(st.integers(least, 15))
-        high = draw(st.integers(low, most))
-        wish = st.integers(low, high)
-        return low, high, draw(wish if qr else wish | st.just(WILDCARD))
-
-    return offer(numbers(0, 29), numbers(1, 30), qr=qr, qa=qa)
-
-
-@clause("SMX-NEG-01")
-@given(a=messages(), b=messages())
-def test_both_sides_reach_the_same_result(a: Initialize, b: Initialize) -> None:
-    here, there = settled(a, b), settled(b, a)
-
-    if here == "failed" or there == "failed":
-        assert here == there
-    else:
-        assert here[:2] == there[:2]
-        assert (here[2], there[2]) in ((None, None), ("a", "b"), ("b", "a"))
-
-
-@clause("SMX-NEG-10")
-@given(a=messages(), b=messages())
-def test_a_result_lies_in_both_ranges_and_only_the_sum_takes_it_below_a_recommendation(
-    a: Initialize, b: Initialize
-) -> None:
-    result = settled(a, b)
-    if result == "failed":
-        return
-    id_bits, length_bits, _ = result
-
-    assert max(a.min_id, b.min_id) <= id_bits <= min(a.max_id, b.max_id)
-    assert max(a.min_len, b.min_len) <= length_bits <= min(a.max_len, b.max_len)
-    assert id_bits + length_bits <= 30
-
-
-# The same again, as the conformance tester has it from the document
+# Any two messages, as the conformance tester has it from the document
 
 
 def by_the_tester(a: Initialize, b: Initialize) -> tuple[int, int] | Failed:
@@ -555,7 +476,17 @@ def some_numbers(random: Random, least: int, most: int, wildcards: float) -> Num
     return low, high, WILDCARD if random.random() < wildcards else random.randint(low, high)
 
 
-@clause("SMX-NEG-01", "SMX-NEG-04", "SMX-NEG-05", "SMX-NEG-06", "SMX-NEG-07", "SMX-INI-09", "SMX-QI-03", "SMX-QI-05")
+@clause(
+    "SMX-NEG-01",
+    "SMX-NEG-04",
+    "SMX-NEG-05",
+    "SMX-NEG-06",
+    "SMX-NEG-07",
+    "SMX-NEG-10",
+    "SMX-INI-09",
+    "SMX-QI-03",
+    "SMX-QI-05",
+)
 def test_many_pairs_come_out_as_the_conformance_tester_says() -> None:
     random = Random(20190410)
     offered = list(some_messages(random, 5_000))
@@ -567,5 +498,8 @@ def test_many_pairs_come_out_as_the_conformance_tester_says() -> None:
         seen["all 30 bits"] += result != "failed" and result[0] + result[1] == 30
 
         assert (result if result == "failed" else result[:2]) == by_the_tester(a, b), (a, b)
+        if result != "failed":
+            assert max(a.min_id, b.min_id) <= result[0], (a, b)
+            assert max(a.min_len, b.min_len) <= result[1], (a, b)
 
     assert min(seen.values()) > 300, seen
