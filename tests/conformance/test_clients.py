@@ -234,6 +234,48 @@ async def test_the_first_request_tells_which_case_a_client_serves(autojump_clock
     assert outcomes == dict.fromkeys([case.id for case in cases(*ONE_OF_EACH)], Outcome.PASS)
 
 
+async def test_clients_that_resume_come_back_to_their_cases(autojump_clock: object) -> None:
+    ids = ["client-resumes-three-times", "client-stream-goes-on", "client-stream-amid-fragments"]
+    uri = "memory://waited-for"
+    lines: list[str] = []
+    ended: list[str] = []
+
+    async def come() -> None:
+        await until(lambda: len(lines) == 2)
+        await client(uri, "rsocket/1.0", "stream", ["resume"])
+        ended.append("came")
+
+    async with trio.open_nursery() as nursery:
+        for _ in ids:
+            nursery.start_soon(come)
+        listening = Listening(uri, None, frozenset((*NEEDS, "resume")))
+        results = await run_clients(cases(*ids), listening, lines.append)
+        nursery.cancel_scope.cancel()
+
+    assert lines[1] == "waiting for clients: 3 that ask stream and resume"
+    assert [(result.outcome, result.why) for result in results] == [(Outcome.PASS, "")] * 3
+
+
+async def test_a_client_that_comes_back_to_a_case_that_is_over_is_refused(autojump_clock: object) -> None:
+    notation = chapters()["rsocket/1.0"].notation
+    refused: list[bytes] = []
+
+    async def come() -> None:
+        await until(lambda: len(lines) == 2)
+        async with open_transport("memory://waited-for") as transport:
+            end = WireEnd(transport, notation)
+            await end.send(notation.frame('client_resume "token" 0 0').value)
+            refused.append(await end.receive())
+
+    lines: list[str] = []
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(come)
+        listening = Listening("memory://waited-for", None, frozenset(NEEDS), wait=3)
+        with pytest.raises(WrongClient, match="no client connected"):
+            await run_clients(cases("connected-setup"), listening, lines.append)
+    assert [notation.frame("error 0 4").fits(frame) for frame in refused] == [True]
+
+
 async def test_a_case_for_which_no_client_came_does_not_apply(autojump_clock: object) -> None:
     outcomes = await waited_for(["channel", "nothing"], *ONE_OF_EACH)
 
