@@ -24,6 +24,8 @@ from tests.conformance.peers import serving, starting
 CASES = [case for chapter in chapters().values() for case in chapter.cases]
 PATIENCE = 60.0
 """Seconds that a healthy server never takes, on a machine that is busy with other things."""
+CLIENTS = 8
+"""Clients at a time."""
 AT_ONCE = 64
 """Connections at a time: most cases wait for silence."""
 IDLE = 0.02
@@ -84,9 +86,21 @@ async def results_with(abilities: frozenset[str], cases: list[Case], role: str, 
             return await run(cases, target)
     scheme = REGISTRY[uri.partition("://")[0]]
     server, client = contexts() if scheme.uses_tls else (None, None)
-    at_once = 8 if uri.endswith(":0") else 1
-    listening = Listening(uri, starting(client), abilities, PATIENCE, at_once, PATIENCE, server)
-    return await run_clients(cases, listening)
+    if uri.endswith(":0"):
+        return await run_clients(
+            cases, Listening(uri, starting(client), abilities, PATIENCE, CLIENTS, PATIENCE, server)
+        )
+    found: list[Result] = []
+
+    async def play(number: int) -> None:
+        listening = Listening(f"{uri}-{number}", starting(client), abilities, PATIENCE, wait=PATIENCE)
+        found.extend(await run_clients(cases[number::CLIENTS], listening))
+
+    # An address without a port takes one client at a time.
+    async with trio.open_nursery() as nursery:
+        for number in range(CLIENTS):
+            nursery.start_soon(play, number)
+    return found
 
 
 @cache
