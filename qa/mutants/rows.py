@@ -233,7 +233,7 @@ MUTANTS = (
         "Outbox.drop_held",
         "self._held = False\n            self._urgent.clear()",
         "self._held = False",
-        (*OUTBOX, *STORE, "tests/conformance/extension_draft/test_setup.py"),
+        (*OUTBOX, *STORE, "tests/rsocket/test_session_draft.py"),
     ),
     Mutant(
         "who came last is the next one to be woken",

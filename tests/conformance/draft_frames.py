@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
-import trio
-import trio.testing
+from tests.conformance.raw import EXT, SETUP, M, Wire, frame, sized, u32
 
-from rsocket_trio import Responder, RSocketError, open_connection_over
-from tests.conformance.raw import EXT, SETUP, M, RawPeer, Wire, frame, sized, u32
+X, A = 0x200, 0x080
 
-X, A, D, Y = 0x200, 0x080, 0x010, 0x008
-SETUP_OK = 0x0F
-
-KEEPALIVE_ID, RESUME_ID, LEASE_ID, BROKER_ID = 0x01, 0x02, 0x03, 0x04
-KEEPALIVES = u32(20_000) + u32(90_000)
-"""The terms of our own client by default."""
+KEEPALIVE_ID = 0x01
 
 
 def entry(
@@ -58,24 +49,9 @@ def setup(
     return frame(SETUP, flags, stream_id, body + (b"" if metadata is None else sized(metadata)) + data)
 
 
-def setup_ok(*entries: bytes, stream_id: int = 0, data: bytes = b"") -> bytes:
-    """RSX-OK-01."""
-    return frame(SETUP_OK, X if entries else 0, stream_id, block(*entries) + data)
-
-
 def keepalives(interval: int = 20_000, lifetime: int = 90_000, *, ignore: bool = True, ack: bool = False) -> bytes:
     """RSX-KA-01."""
     return entry(KEEPALIVE_ID, u32(interval) + u32(lifetime), ignore=ignore, ack=ack)
-
-
-def strategies(*names: int, ignore: bool = False, ack: bool = True) -> bytes:
-    """RSX-LEASE-01."""
-    return entry(LEASE_ID, bytes([len(names), *(0x80 | name for name in names)]), ignore=ignore, ack=ack)
-
-
-def selected(*names: int) -> bytes:
-    """RSX-LEASE-03: the same in SETUP_OK."""
-    return strategies(*names, ack=False)
 
 
 def ext_block(*entries: bytes, flags: int = 0, stream_id: int = 0, metadata: bytes = b"") -> bytes:
@@ -88,19 +64,6 @@ def beat(data: bytes = b"", *, respond: bool = True) -> bytes:
     return ext_block(entry(KEEPALIVE_ID, data, ignore=True, nibble=1 if respond else 0), flags=X)
 
 
-def permits(ttl: int, number: int, strategy: int = 0) -> bytes:
-    """RSX-LEASE-04."""
-    return ext_block(entry(LEASE_ID, bytes([0x80 | strategy]) + u32(ttl) + u32(number)))
-
-
-def request(
-    kind: int, stream_id: int, *entries: bytes, n: int | None = None, data: bytes = b"", flags: int = 0
-) -> bytes:
-    """RSX-REQ-01, RSX-REQ-02."""
-    body = (b"" if n is None else u32(n)) + block(*entries) + data
-    return frame(kind, flags | (X if entries else 0), stream_id, body)
-
-
 class DraftWire(Wire):
     """The frames of the draft: those of 1.0 but for SETUP, as far as peers and scenes need them."""
 
@@ -109,29 +72,3 @@ class DraftWire(Wire):
 
 
 RSX = DraftWire("rsocket/2.0-draft", (2, 0))
-
-
-@asynccontextmanager
-async def asking_client(
-    responder: Responder | None = None, **options: Any
-) -> AsyncIterator[tuple[RawPeer, list[object]]]:
-    """A client that waits for SETUP_OK, and what became of it: the connection, then the error, if any."""
-    ours, theirs = trio.testing.memory_stream_pair()
-    outcome: list[object] = []
-
-    async def run() -> None:
-        try:
-            async with open_connection_over(theirs, dialect=RSX.name, responder=responder, **options) as connection:
-                outcome.append(connection)
-                await trio.sleep_forever()
-        except RSocketError as error:
-            outcome.append(error)
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run)
-        peer = RawPeer(ours)
-        got = await peer.receive()
-        assert (got.type, got.flags & A) == (SETUP, A), got
-        yield peer, outcome
-        nursery.cancel_scope.cancel()
-    await trio.aclose_forcefully(ours)
