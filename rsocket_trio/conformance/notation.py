@@ -261,7 +261,7 @@ class Notation:
 
     def token_in(self, frame: bytes) -> bytes | None:
         """Return the resume token of a client's SETUP or of what it resumes with, else ``None``."""
-        for name in ("client_resumable", "client_resume"):
+        for name in ("client_resumable", "client_resumable_leased", "client_resume"):
             template = self.templates.get(name)
             if template is None:
                 continue

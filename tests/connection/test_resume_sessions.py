@@ -306,15 +306,6 @@ async def test_of_two_clients_with_one_token_at_once_one_goes_on(
         assert await position_of(winner) == STREAM + 10
 
 
-async def test_a_session_is_that_of_its_own_dialect_where_several_are_served(autojump_clock: object) -> None:
-    async with server(RS10, Log().responder, dialects=[RS10.name, RS02.name]) as harbour:
-        for wire, other in ((RS10, RS02), (RS02, RS10)):
-            peer = await begin(harbour, wire, wire.name.encode())
-            await peer.expect_alive()
-            await cut(peer)
-            await expect_refused(harbour, resume(other, wire.name.encode()))
-
-
 @pytest.mark.parametrize("dialects", [[RS10.name], [RS10.name, RS02.name]])
 async def test_a_resume_whose_version_is_swapped_is_understood(autojump_clock: object, dialects: list[str]) -> None:
     async with server(RS10, Log().responder, dialects=dialects) as harbour:
