@@ -326,6 +326,7 @@ async def test_what_streamux_does_not_have_is_unsupported_and_nothing_is_sent(
         ("message_budget", "1", TypeError),
         ("spurious", "ignore", ValueError),
         ("encode_error", b"error", TypeError),
+        ("encode_error", trio.sleep, TypeError),
     ],
 )
 def test_options_are_checked_when_they_are_made_and_name_the_field(

@@ -134,11 +134,3 @@ async def test_handlers_that_go_on_behind_their_response_count_as_requests(autoj
         await peer.expect(b"".join(SMALL.ping_ack(one) for one in range(5)))
         await peer.expect_end()
     assert len(begun) == 5
-
-
-async def test_encode_error_is_a_plain_function(autojump_clock: object) -> None:
-    async def later(error: object) -> bytes:
-        return b""
-
-    with pytest.raises(TypeError, match="encode_error is a plain function, not a coroutine function"):
-        StreamuxOptions(encode_error=later)  # type: ignore[arg-type]
