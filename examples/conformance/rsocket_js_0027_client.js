@@ -51,7 +51,7 @@ function converse(socket) {
 async function main() {
   const client = new RSocketClient({
     transport: new RSocketTcpClient({ host: uri.hostname, port: Number(uri.port) }, BufferEncoders),
-    setup: { dataMimeType: OCTETS, metadataMimeType: OCTETS, keepAlive: 20000, lifetime: 90000 },
+    setup: { dataMimeType: OCTETS, metadataMimeType: OCTETS, keepAlive: 2000, lifetime: 8000 },
     responder: { requestResponse: (payload) => Single.of(payload) },
   });
   const socket = await client.connect();

@@ -2,9 +2,10 @@
 // A server of rsocket-js 0.0.27 with the interactions that the conformance cases need: node rsocket_js_0027_server.js
 // [PORT]. Install rsocket-core-0027, rsocket-tcp-server-0027 and rsocket-flowable, the first two under these names:
 // npm install rsocket-core-0027@npm:rsocket-core@0.0.27. It prints "listening URI" and serves until it is ended.
+// It grants leases if RSOCKET_WITH is "leases".
 
 const net = require("net");
-const { BufferEncoders, RSocketServer } = require("rsocket-core-0027");
+const { BufferEncoders, Lease, Leases, RSocketServer } = require("rsocket-core-0027");
 const { default: RSocketTCPServer } = require("rsocket-tcp-server-0027");
 const { Flowable, Single } = require("rsocket-flowable");
 
@@ -73,7 +74,25 @@ const serverFactory = (onConnection) => {
   const listener = net.createServer(onConnection);
   return listener.on("listening", () => console.log(`listening tcp://${HOST}:${listener.address().port}`));
 };
+// Grants 3 requests for 2 seconds, and that again every 3 seconds.
+const leases = () =>
+  new Leases().sender(
+    () =>
+      new Flowable((subscriber) => {
+        const grant = () => subscriber.onNext(new Lease(2000, 3));
+        let timer;
+        subscriber.onSubscribe({
+          request() {
+            setImmediate(grant);
+            timer = setInterval(grant, 3000);
+          },
+          cancel: () => clearInterval(timer),
+        });
+      })
+  );
+
 new RSocketServer({
   transport: new RSocketTCPServer({ host: HOST, port: PORT, serverFactory }, BufferEncoders),
   getRequestHandler: () => handler,
+  leases: process.env.RSOCKET_WITH === "leases" ? leases : undefined,
 }).start();

@@ -54,7 +54,7 @@ function converse(socket) {
 async function main() {
   const connector = new RSocketConnector({
     transport: new TcpClientTransport({ connectionOptions: { host: uri.hostname, port: Number(uri.port) } }),
-    setup: { dataMimeType: OCTETS, metadataMimeType: OCTETS, keepAlive: 20000, lifetime: 90000 },
+    setup: { dataMimeType: OCTETS, metadataMimeType: OCTETS, keepAlive: 2000, lifetime: 8000 },
     resume: process.env.RSOCKET_WITH === "resume" ? { tokenGenerator, reconnectFunction } : undefined,
     responder: {
       requestResponse(payload, stream) {

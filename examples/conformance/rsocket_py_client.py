@@ -10,6 +10,7 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -114,7 +115,12 @@ async def main() -> None:
     """Connect, make the request and one more with what answered it, and stay."""
     asks = os.environ["RSOCKET_ASKS"]
     async with RSocketClient(
-        transports(), handler_factory=Echo, data_encoding=OCTETS, metadata_encoding=OCTETS
+        transports(),
+        handler_factory=Echo,
+        data_encoding=OCTETS,
+        metadata_encoding=OCTETS,
+        keep_alive_period=timedelta(seconds=2),
+        max_lifetime_period=timedelta(seconds=8),
     ) as client:
         answer: asyncio.Future[Payload] | None = None
         if asks == "request":

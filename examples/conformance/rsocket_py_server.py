@@ -1,19 +1,23 @@
 """A server of rsocket-py with the interactions that the conformance cases need: ``python rsocket_py_server.py [PORT]``.
 
-Install ``rsocket``. It prints ``listening URI`` and serves until it is ended.
+Install ``rsocket``. It prints ``listening URI`` and serves until it is ended. It grants leases if ``RSOCKET_WITH`` is
+``leases``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from abc import abstractmethod
 from collections import deque
+from datetime import timedelta
 from typing import Any
 
 from reactivestreams.publisher import Publisher
 from reactivestreams.subscriber import Subscriber
 from reactivestreams.subscription import Subscription
+from rsocket.lease import DefinedLease, LeasePublisher
 from rsocket.payload import Payload
 from rsocket.request_handler import BaseRequestHandler
 from rsocket.rsocket_server import RSocketServer
@@ -140,6 +144,15 @@ class Talk(Source, Subscriber):  # type: ignore[misc,unused-ignore]
         self.cancel()
 
 
+class Leases(LeasePublisher):  # type: ignore[misc,unused-ignore]
+    """Grants 3 requests for 2 seconds, and that again every 3 seconds."""
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """Grant at once, and go on."""
+        subscriber.on_next(DefinedLease(3, timedelta(seconds=2)))
+        asyncio.get_running_loop().call_later(3, self.subscribe, subscriber)
+
+
 class Handler(BaseRequestHandler):  # type: ignore[misc,unused-ignore]
     """The interactions, none of which needs a route."""
 
@@ -164,7 +177,8 @@ async def main(port: int) -> None:
     """Serve for ever."""
 
     async def session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        RSocketServer(TransportTCP(reader, writer), handler_factory=Handler)
+        leases = Leases() if os.environ.get("RSOCKET_WITH") == "leases" else None
+        RSocketServer(TransportTCP(reader, writer), handler_factory=Handler, lease_publisher=leases)
 
     server = await asyncio.start_server(session, HOST, port)
     print(f"listening tcp://{HOST}:{server.sockets[0].getsockname()[1]}", flush=True)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +32,9 @@ PAGE: Final = ROOT / "docs" / "peers.md"
 RECORDS: Final = BUILD / "records"
 AGAIN: Final = 2
 """Further runs of a case that failed: what fails now and then, by a race or on a busy machine, is no failure here."""
-WHY_NOT: Final = (NotBuilt, ServerEnded, WrongServer, WrongClient, ConnectionLost, subprocess.CalledProcessError)
+AT_ONCE: Final = 3
+"""Peers that are run at the same time: most cases wait."""
+WHY_NOT: Final = (ServerEnded, WrongServer, WrongClient, ConnectionLost, subprocess.CalledProcessError)
 
 
 def main(words: Sequence[str]) -> int:
@@ -49,12 +50,17 @@ def main(words: Sequence[str]) -> int:
     chosen = [BY_NAME[name] for name in asked.peers] or list(PEERS)
     roles = [asked.role] if asked.role else list(ROLES)
     left_out: dict[str, str] = {}
+    ready: list[Peer] = []
     for peer in [] if asked.page else chosen:
         for path in [_record(peer, role) for role in roles]:
             path.unlink(missing_ok=True)
-        if (why := _run(peer, roles)) is not None:
-            print(f"{peer.title} is left out: {why}", flush=True)
-            left_out[peer.title] = why.splitlines()[0]
+        if (why := _build(peer)) is None:
+            ready.append(peer)
+        else:
+            left_out[peer.title] = why
+    left_out |= trio.run(_run_all, ready, roles)
+    for title, why in left_out.items():
+        print(f"{title} is left out: {why}", flush=True)
     records = [Record.read(path) for peer in PEERS for role in ROLES if (path := _record(peer, role)).exists()]
     page = made(records, chapters()[DIALECT].cases, findings(), left_out)
     PAGE.write_text(page.text, "utf-8")
@@ -67,24 +73,46 @@ def _record(peer: Peer, role: str) -> Path:
     return RECORDS / f"{peer.name}-{role}.json"
 
 
-def _run(peer: Peer, roles: Sequence[str]) -> str | None:
-    """Run the cases against a peer, and keep the records. Return why it could not be run, or ``None``."""
+def _build(peer: Peer) -> str | None:
+    """Build a peer. Return why it is not there, or ``None``."""
     if (why := peer.missing()) is not None:
         return why
     try:
         peer.make()
-        version, runtime = peer.version(peer.folder), peer.runtime()
-        for role in roles:
-            began = datetime.now(UTC).isoformat(timespec="seconds")
-            results = trio.run(partial(results_of, peer, role, heavy=True, again=AGAIN))
-            run = Run(f"{peer.title} {version}", DIALECT, role, began, results)
-            print(f"{run.target} on {runtime}, {role}\n{table(run)}", flush=True)
-            outcomes = {result.case.id: result.outcome for result in results}
-            Record(peer.name, peer.title, version, runtime, role, began, outcomes).write(_record(peer, role), run)
-            write(run, _record(peer, role).with_suffix(".html"))
-    except WHY_NOT as error:
+    except NotBuilt as error:
         return str(error)
     return None
+
+
+async def _run_all(peers: Sequence[Peer], roles: Sequence[str]) -> dict[str, str]:
+    """Run the cases against peers, some at a time. Return why those that could not be run are left out."""
+    left_out: dict[str, str] = {}
+    limiter = trio.CapacityLimiter(AT_ONCE)
+
+    async def one(peer: Peer) -> None:
+        async with limiter:
+            try:
+                for role in roles:
+                    await _run(peer, role)
+            except WHY_NOT as error:
+                left_out[peer.title] = str(error)
+
+    async with trio.open_nursery() as nursery:
+        for peer in peers:
+            nursery.start_soon(one, peer)
+    return left_out
+
+
+async def _run(peer: Peer, role: str) -> None:
+    """Run the cases against a peer, and keep the record."""
+    version, runtime = peer.version(peer.folder), peer.runtime()
+    began = datetime.now(UTC).isoformat(timespec="seconds")
+    results = await results_of(peer, role, heavy=True, again=AGAIN)
+    run = Run(f"{peer.title} {version}", DIALECT, role, began, results)
+    print(f"{run.target} on {runtime}, {role}\n{table(run)}", flush=True)
+    outcomes = {result.case.id: result.outcome for result in results}
+    Record(peer.name, peer.title, version, runtime, role, began, outcomes).write(_record(peer, role), run)
+    write(run, _record(peer, role).with_suffix(".html"))
 
 
 if __name__ == "__main__":

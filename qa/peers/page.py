@@ -128,12 +128,14 @@ The [conformance cases](howto/conformance.md) of RSocket 1.0 over TCP against im
 against this one. `make peers` installs them, runs the cases and writes this page. The servers and clients are those of
 [examples/conformance](../examples/conformance).
 
-A result is about one version and the small program around it. A case that fails breaks a MUST of the document as this
-project reads it; most of them send what no peer of good will sends. A deviation is allowed: the documents leave the
-reaction open, or the connection ends as it should, with another code or without one. A case that failed was run again
-twice, and failed each time.
+A result is about one version and the small program around it. A case that fails breaks a MUST of the document, as this
+project reads it; many of these cases send what a correct peer never sends. A deviation is allowed: the document leaves
+the reaction open, or the connection ends as it should, with another code or without one. A case that failed was run
+twice more, and failed each time.
 """
-ALONE: Final = "They pass here. Each is suspect of being wrong, and has its reason."
+ALONE: Final = (
+    "A case that only rsocket-trio passes may be wrong. Each was held against the document, with this reason."
+)
 
 
 def _versions(records: Sequence[Record], left_out: Mapping[str, str]) -> Iterator[str]:

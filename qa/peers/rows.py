@@ -39,8 +39,8 @@ class Peer:
     """One implementation. ``tools`` are the commands that it needs on PATH.
 
     ``server`` and ``client`` are command lines. ``source`` is the folder of examples/conformance from which it is
-    built, by the command ``build`` in a copy of it. ``options`` are what its server and client can be asked for: names
-    of the catalogue's ``OPTIONS``.
+    built, by the command ``build`` in a copy of it. ``serves`` and ``takes`` are what its server and its client have
+    beside the interactions: names of the catalogue's ``OPTIONS``.
     """
 
     name: str
@@ -54,7 +54,8 @@ class Peer:
     build: str = ""
     answers: frozenset[str] = frozenset({"echo"})
     """The interactions that its client answers, names of the catalogue's ``NEEDS``; its server has them all."""
-    options: frozenset[str] = frozenset()
+    serves: frozenset[str] = frozenset()
+    takes: frozenset[str] = frozenset()
     is_fragile: bool = False
     """True if a fault of one connection ends its server: each case then has a server of its own."""
 
@@ -164,21 +165,22 @@ JAVA: Final = (
 
 EVERY: Final = frozenset(NEEDS)
 RESUME: Final = frozenset({"resume"})
+LEASES: Final = frozenset({"leases"})
 
 # fmt: off
 PEERS: Final = (
     Peer("java", "rsocket-java", _of_maven, _java, ("java", "mvn"),
          f"{JAVA} server 0", f"{JAVA} client",
-         "rsocket_java", "mvn -q -B compile", EVERY, RESUME),
+         "rsocket_java", "mvn -q -B compile", EVERY, RESUME | LEASES, RESUME | LEASES),
     Peer("js", "rsocket-js 1.0", _of_npm("rsocket-core"), _node, ("node",),
-         "node {examples}/rsocket_js_server.js 0", "node {examples}/rsocket_js_client.js", options=RESUME),
+         "node {examples}/rsocket_js_server.js 0", "node {examples}/rsocket_js_client.js", serves=RESUME, takes=RESUME),
     Peer("js-0027", "rsocket-js 0.0", _of_npm("rsocket-core-0027"), _node, ("node",),
-         "node {examples}/rsocket_js_0027_server.js 0", "node {examples}/rsocket_js_0027_client.js"),
+         "node {examples}/rsocket_js_0027_server.js 0", "node {examples}/rsocket_js_0027_client.js", serves=LEASES),
     Peer("py", "rsocket-py", _of_pip("rsocket"), _python, (),
-         "{python} {examples}/rsocket_py_server.py 0", "{python} {examples}/rsocket_py_client.py"),
+         "{python} {examples}/rsocket_py_server.py 0", "{python} {examples}/rsocket_py_client.py", serves=LEASES),
     Peer("go", "rsocket-go", _of_go, _go, ("go",),
          "{folder}/peer server 0", "{folder}/peer client",
-         "rsocket_go", "go build -mod=mod -o peer .", EVERY, RESUME, is_fragile=True),
+         "rsocket_go", "go build -mod=mod -o peer .", EVERY, RESUME | LEASES, RESUME, is_fragile=True),
     Peer("rust", "rsocket-rust", _of_cargo, _rust, ("cargo",),
          "{folder}/target/release/peer server 0", "{folder}/target/release/peer client",
          "rsocket_rust", "cargo build --release --quiet", EVERY),

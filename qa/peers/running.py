@@ -65,9 +65,10 @@ async def results_of(
 
 
 async def _results_of(peer: Peer, role: str, cases: Sequence[Case], patience: float) -> dict[str, Result]:
+    had = peer.serves if role == "server" else peer.takes
     results: dict[str, Result] = {}
-    for options, is_heavy in sorted({(_asked(case, peer.options), case.heavy) for case in cases}):
-        some = [case for case in cases if (_asked(case, peer.options), case.heavy) == (options, is_heavy)]
+    for options, is_heavy in sorted({(_asked(case, had), case.heavy) for case in cases}):
+        some = [case for case in cases if (_asked(case, had), case.heavy) == (options, is_heavy)]
         # A heavy case by itself: what is large delays what runs beside it.
         time, at_once = (HEAVY_PATIENCE, 1) if is_heavy else (patience, AT_ONCE)
         if role == "server":

@@ -5,7 +5,7 @@
 //	peer client          is started by rsocket-trio conformance --role client: RSOCKET_URI says where it connects, and
 //	                     RSOCKET_ASKS what it asks then
 //
-// Both resume sessions if RSOCKET_WITH is "resume".
+// Both resume sessions if RSOCKET_WITH has "resume", and the server grants leases if it has "leases".
 package main
 
 import (
@@ -17,9 +17,11 @@ import (
 	"net/url"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/rsocket/rsocket-go"
+	"github.com/rsocket/rsocket-go/lease"
 	"github.com/rsocket/rsocket-go/payload"
 	"github.com/rsocket/rsocket-go/rx"
 	"github.com/rsocket/rsocket-go/rx/flux"
@@ -36,8 +38,8 @@ const (
 	credit = 2
 )
 
-// Whether sessions can be resumed.
-var resumes = os.Getenv("RSOCKET_WITH") == "resume"
+// What it takes part in beside the interactions: resume or leases.
+var with = map[string]bool{}
 
 // The interactions, none of which needs a route.
 func responder() rsocket.RSocket {
@@ -93,8 +95,16 @@ func serve(port string) error {
 	address := listener.Addr().String()
 	listener.Close()
 	builder := rsocket.Receive()
-	if resumes {
+	if with["resume"] {
 		builder = builder.Resume(rsocket.WithServerResumeSessionDuration(session))
+	}
+	if with["leases"] {
+		// 3 requests for 2 seconds, almost at once, and that again every 3 seconds.
+		leases, err := lease.NewSimpleFactory(3*time.Second, 2*time.Second, time.Millisecond, 3)
+		if err != nil {
+			return err
+		}
+		builder = builder.Lease(leases)
 	}
 	return builder.
 		OnStart(func() { fmt.Printf("listening tcp://%s\n", address) }).
@@ -111,13 +121,13 @@ func connect(uri string) (rsocket.Client, error) {
 		return nil, err
 	}
 	builder := rsocket.Connect()
-	if resumes {
+	if with["resume"] {
 		builder = builder.Resume()
 	}
 	return builder.
 		DataMimeType(octets).
 		MetadataMimeType(octets).
-		KeepAlive(20*time.Second, 90*time.Second, 1).
+		KeepAlive(2*time.Second, 8*time.Second, 1).
 		SetupPayload(payload.Empty()).
 		Acceptor(func(context.Context, rsocket.RSocket) rsocket.RSocket { return responder() }).
 		Transport(rsocket.TCPClient().SetAddr(parsed.Host).Build()).
@@ -159,6 +169,9 @@ func ask(peer rsocket.RSocket, asks string) {
 }
 
 func main() {
+	for _, option := range strings.Split(os.Getenv("RSOCKET_WITH"), ",") {
+		with[option] = true
+	}
 	if len(os.Args) > 1 && os.Args[1] == "client" {
 		peer, err := connect(os.Getenv("RSOCKET_URI"))
 		if err != nil {

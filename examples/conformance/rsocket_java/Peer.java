@@ -3,7 +3,7 @@
 //   java Peer server [PORT]   prints "listening URI" and serves until it is ended
 //   java Peer client          is started by rsocket-trio conformance --role client: RSOCKET_URI says where it connects,
 //                             and RSOCKET_ASKS what it asks then
-// Both resume sessions if RSOCKET_WITH is "resume".
+// Both resume sessions if RSOCKET_WITH has "resume", and take and grant leases if it has "leases".
 
 import io.rsocket.Payload;
 import io.rsocket.RSocket;
@@ -11,6 +11,7 @@ import io.rsocket.SocketAcceptor;
 import io.rsocket.core.RSocketConnector;
 import io.rsocket.core.RSocketServer;
 import io.rsocket.core.Resume;
+import io.rsocket.lease.Lease;
 import io.rsocket.transport.netty.client.TcpClientTransport;
 import io.rsocket.transport.netty.server.CloseableChannel;
 import io.rsocket.transport.netty.server.TcpServerTransport;
@@ -32,7 +33,7 @@ public final class Peer {
   private static final String PORT = "7878";
   private static final String OCTETS = "application/octet-stream";
 
-  /** What it takes part in beside the interactions: resume, or nothing. */
+  /** What it takes part in beside the interactions: resume or leases. */
   private static final List<String> OPTIONS =
       List.of(System.getenv().getOrDefault("RSOCKET_WITH", "").split(","));
 
@@ -43,6 +44,9 @@ public final class Peer {
 
   /** Items that a stream or channel of the client asks for, once. */
   private static final int CREDIT = 2;
+
+  /** Requests that wait for a lease. */
+  private static final int PENDING = 16;
 
   /** Items that a channel's requester may send before one of them was echoed. */
   private static final int ITEMS_AHEAD = 4;
@@ -104,8 +108,17 @@ public final class Peer {
     if (OPTIONS.contains("resume")) {
       server.resume(new Resume().sessionDuration(SESSION));
     }
+    if (OPTIONS.contains("leases")) {
+      server.lease(leases -> leases.sender(Peer::leases));
+    }
     CloseableChannel listener = server.bindNow(TcpServerTransport.create(HOST, port));
     System.out.println("listening tcp://" + HOST + ":" + listener.address().getPort());
+  }
+
+  /** Grants 3 requests for 2 seconds, and that again every 3 seconds. */
+  private static Flux<Lease> leases() {
+    return Flux.interval(Duration.ZERO, Duration.ofSeconds(3))
+        .map(number -> Lease.create(Duration.ofSeconds(2), 3));
   }
 
   private static RSocket connect(URI uri) {
@@ -113,10 +126,13 @@ public final class Peer {
         RSocketConnector.create()
             .dataMimeType(OCTETS)
             .metadataMimeType(OCTETS)
-            .keepAlive(Duration.ofSeconds(20), Duration.ofSeconds(90))
+            .keepAlive(Duration.ofSeconds(2), Duration.ofSeconds(8))
             .acceptor(SocketAcceptor.with(new Responder()));
     if (OPTIONS.contains("resume")) {
       connector.resume(new Resume().sessionDuration(SESSION).retry(Retry.fixedDelay(100, PAUSE)));
+    }
+    if (OPTIONS.contains("leases")) {
+      connector.lease(leases -> leases.sender(Peer::leases).maxPendingRequests(PENDING));
     }
     return connector.connect(TcpClientTransport.create(uri.getHost(), uri.getPort())).block();
   }

@@ -86,7 +86,7 @@ async fn connect(uri: &str) -> Result<Client> {
         .transport(TcpClientTransport::from(address))
         .acceptor(Box::new(|| Box::new(Responder)))
         .mime_type(OCTETS, OCTETS)
-        .keepalive(Duration::from_secs(20), Duration::from_secs(90), 1)
+        .keepalive(Duration::from_secs(2), Duration::from_secs(8), 1)
         .start()
         .await
 }
