@@ -23,8 +23,9 @@ def clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=IDLE)
 
 
-async def test_a_server_without_faults_passes_every_case(clock: trio.testing.MockClock) -> None:
-    assert [told(result) for result in await played(None, CASES) if result.outcome is not Outcome.PASS] == []
+async def test_a_server_without_faults_passes_cases(clock: trio.testing.MockClock) -> None:
+    # One of two: all of them are played by ``python -m qa.wrong.findings --check``.
+    assert [told(result) for result in await played(None, CASES[::2]) if result.outcome is not Outcome.PASS] == []
 
 
 @pytest.mark.parametrize("switch", Switch, ids=str)
