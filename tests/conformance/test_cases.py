@@ -116,6 +116,7 @@ def test_our_side_passes(case: Case) -> None:
     assert result.outcome is wanted(case, has_messages=False), "\n".join(told(result))
 
 
+@pytest.mark.clause("RS00-HDR-02", "RS01-HDR-01", "RS02-FRM-02", "RS10-FRM-02", "DET-09")
 @pytest.mark.parametrize("scheme", sorted(set(REGISTRY) - {"tcp"}))
 @pytest.mark.parametrize("dialect", sorted(chapters()))
 @pytest.mark.parametrize("role", ["server", "client"])

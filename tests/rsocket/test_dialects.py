@@ -236,6 +236,7 @@ FIRST_IDS = {
 """In every other dialect: RS10-SID-03, RS10-SID-04, RS02-SID-03."""
 
 
+@pytest.mark.clause("RS00-SID-02", "RS00-SID-05", "RS01-SID-02", "RS01-SID-04")
 @pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
 def test_clients_and_servers_take_their_ids_from_ranges_of_their_own(dialect: Dialect) -> None:
     first = FIRST_IDS.get(dialect.name, (1, 2, 2**31 - 1))
