@@ -300,8 +300,8 @@ def _roles(row: Mapping[str, Any]) -> list[str]:
 def _taken(file: str, content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Return the cases of other dialects that hold in this one too, with its own clauses and the same levels.
 
-    Those that need something of ``without`` are left out. Raise ``NotationError`` for a pattern that fits none, and for
-    a clause without a counterpart.
+    Those that need something of ``without`` are left out, and those that do not need all of ``with``. Raise
+    ``NotationError`` for a pattern that fits none, and for a clause without a counterpart.
     """
     for taken in content.get("taken", ()):
         rows = tomllib.loads(_read(taken["from"]))["case"]
@@ -310,7 +310,9 @@ def _taken(file: str, content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]
                 raise NotationError(f"{file}: {taken['from']} has no case {pattern!r}")
         for row in rows:
             names = [any(fnmatchcase(row["id"], one) for one in taken.get(key, ())) for key in ("cases", "except")]
-            if names == [True, False] and not {*taken.get("without", ())} & {*row.get("needs", ())}:
+            needs = {*row.get("needs", ())}
+            fits_needs = needs >= {*taken.get("with", ())} and not needs & {*taken.get("without", ())}
+            if names == [True, False] and fits_needs:
                 yield {**row, **_clauses_and_level(file, row, taken["clauses"])}
 
 
