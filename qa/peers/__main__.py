@@ -24,7 +24,8 @@ from qa.peers.rows import BUILD, BY_NAME, PEERS, ROOT, NotBuilt, Peer
 from qa.peers.running import DIALECT, ServerEnded, results_of
 from rsocket_trio.conformance.catalogue import chapters
 from rsocket_trio.conformance.clients import WrongClient
-from rsocket_trio.conformance.report import Run, table, write
+from rsocket_trio.conformance.page import write
+from rsocket_trio.conformance.report import Run, table
 from rsocket_trio.conformance.run import WrongServer
 from rsocket_trio.errors import ConnectionLost
 

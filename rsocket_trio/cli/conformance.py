@@ -29,8 +29,9 @@ from rsocket_trio.conformance.clients import (
     run_clients,
 )
 from rsocket_trio.conformance.clients import command as started_by
+from rsocket_trio.conformance.page import WRITERS, write
 from rsocket_trio.conformance.play import Outcome, Result
-from rsocket_trio.conformance.report import BROKEN, WRITERS, Run, explained, failures_in, table, told, write
+from rsocket_trio.conformance.report import BROKEN, Run, explained, failures_in, table, told
 from rsocket_trio.conformance.routes import DIALECT as ROUTED_DIALECT
 from rsocket_trio.conformance.routes import Routes
 from rsocket_trio.conformance.run import (
@@ -84,9 +85,9 @@ def _routes(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) 
     return found
 
 
-def _failures_in(path: Path, dialect: str) -> set[str]:
+def _failures_in(path: Path, dialect: str, role: str) -> set[str]:
     try:
-        return failures_in(path, dialect)
+        return failures_in(path, dialect, role)
     except OSError as error:
         raise click.BadParameter(f"{path}: {error.strerror}") from None
     except ValueError as error:
@@ -218,7 +219,7 @@ def command(
             click.echo(f"{case.id}  {case.level.value}  {case.title}")
         return
     abilities = frozenset(NEEDS) - frozenset(without) | frozenset(options)
-    old = set() if baseline is None else _failures_in(baseline, name)
+    old = set() if baseline is None else _failures_in(baseline, name, role)
     play: Cases
     if role == "server":
         tested = uri = over(_one_uri(words, listen), transport)

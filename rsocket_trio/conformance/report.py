@@ -1,11 +1,11 @@
-"""Reports of a run: a table for the terminal, HTML for a maintainer, JSON to compare two runs, and JUnit XML."""
+"""Results of a run in words: a table and the failures for the terminal, JSON to compare two runs, and JUnit XML."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from html import escape
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree as ET
@@ -36,6 +36,14 @@ class Run:
         return sum(result.outcome is outcome for result in self.results)
 
 
+def by_chapter(run: Run) -> dict[str, Counter[Outcome]]:
+    """Return the counts of each chapter, in the order of their names."""
+    rows: dict[str, Counter[Outcome]] = {}
+    for result in run.results:
+        rows.setdefault(chapter_of(result.case), Counter())[result.outcome] += 1
+    return dict(sorted(rows.items()))
+
+
 def chapter_of(case: Case) -> str:
     """Return the chapter of the catalogue in which a case stands: the letters of its first clause's number."""
     return case.clauses[0].rsplit("-", 1)[0]
@@ -43,10 +51,7 @@ def chapter_of(case: Case) -> str:
 
 def table(run: Run) -> str:
     """Return the counts by chapter, a line each, and a last line with those of all."""
-    rows: dict[str, Counter[Outcome]] = {}
-    for result in run.results:
-        rows.setdefault(chapter_of(result.case), Counter())[result.outcome] += 1
-    rows = dict(sorted(rows.items()))
+    rows = by_chapter(run)
     rows["all"] = Counter(result.outcome for result in run.results)
     width = max(len(name) for name in rows)
     head = " ".join([" " * width, *(f"{outcome.value:>17}" for outcome in Outcome)])
@@ -59,17 +64,17 @@ def table(run: Run) -> str:
 def told(result: Result) -> list[str]:
     """Return the lines that explain a result that is no pass: the sentence that it breaks, and the bytes both ways."""
     lines = [f"{result.outcome.value}: {result.case.id}: {result.case.title}"]
-    lines += [f"  {clause.id} ({clause.level}): {clause.gist}" for clause in _clauses_of(result.case)]
+    lines += [f"  {clause.id} ({clause.level}): {clause.gist}" for clause in clauses_of(result.case)]
     if result.step:
         lines.append(f"  at the step: {result.step}")
     lines.append(f"  {result.why}")
-    return lines + [f"  {_line_of(one, 'sent    ', 'received')}" for one in result.record]
+    return lines + [f"  {line_of(one, 'sent    ', 'received')}" for one in result.record]
 
 
 def explained(case: Case) -> str:
     """Return a case in words and steps."""
     lines = [f"{case.id}: {case.title}", f"{case.dialect}, {case.role}, {case.level.value}"]
-    lines += [f"{clause.id} ({clause.level}, {clause.section}): {clause.gist}" for clause in _clauses_of(case)]
+    lines += [f"{clause.id} ({clause.level}, {clause.section}): {clause.gist}" for clause in clauses_of(case)]
     if case.needs:
         lines.append(f"needs: {', '.join(case.needs)}")
     if case.role == "client":
@@ -77,11 +82,12 @@ def explained(case: Case) -> str:
     return "\n".join([*lines, *(f"  {step.line}" for step in case.steps)])
 
 
-def _clauses_of(case: Case) -> list[Clause]:
+def clauses_of(case: Case) -> list[Clause]:
+    """Return the clauses that a case shows."""
     return [clauses()[name] for name in case.clauses]
 
 
-def _line_of(passed: Passed, sent: str = ">", received: str = "<") -> str:
+def line_of(passed: Passed, sent: str = ">", received: str = "<") -> str:
     """Return a line of the record, behind these words for the two directions."""
     return passed.event or f"{sent if passed.sent else received} {_bytes_of(passed)}"
 
@@ -99,6 +105,7 @@ def as_json(run: Run) -> str:
         "target": run.target,
         "dialect": run.dialect,
         "role": run.role,
+        "tool": f"rsocket-trio {version('rsocket-trio')}",
         "began": run.began,
         "counts": {outcome.value: run.count(outcome) for outcome in Outcome},
         "cases": [_json_of(result) for result in run.results],
@@ -119,7 +126,7 @@ def _json_of(result: Result) -> dict[str, Any]:
         content["why"] = result.why
     if result.outcome in BROKEN:
         content["step"] = result.step
-        content["wire"] = [_line_of(one) for one in result.record]
+        content["wire"] = [line_of(one) for one in result.record]
     return content
 
 
@@ -145,72 +152,19 @@ def as_junit(run: Run) -> str:
     return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
 
-STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 70em; padding: 0 1em }
-:root { color-scheme: light dark }
-table { border-collapse: collapse } td, th { padding: .15em .8em; text-align: right; border-bottom: 1px solid #8884 }
-td:first-child, th:first-child { text-align: left } pre { overflow-x: auto; background: #8882; padding: .6em }
-.fail { border-left: 4px solid #c33; padding-left: 1em } .deviation { border-left: 4px solid #c93; padding-left: 1em }
-"""
-
-
-def as_html(run: Run) -> str:
-    """Return the run as one HTML page without anything from elsewhere."""
-    title = f"Conformance of {run.target} to {run.dialect}, as {run.role}"
-    rows: dict[str, Counter[Outcome]] = {}
-    for result in run.results:
-        rows.setdefault(chapter_of(result.case), Counter())[result.outcome] += 1
-    head = "".join(f"<th>{outcome.value}</th>" for outcome in Outcome)
-    body = "".join(
-        f"<tr><td>{name}</td>{''.join(f'<td>{row[outcome]}</td>' for outcome in Outcome)}</tr>"
-        for name, row in sorted(rows.items())
-    )
-    parts = [_html_of(result) for result in run.results if result.outcome in BROKEN]
-    findings = "\n".join(parts) if parts else "<p>Every case that applies passed.</p>"
-    return (
-        f"<!doctype html>\n<html lang='en'><meta charset='utf-8'><title>{escape(title)}</title><style>{STYLE}</style>\n"
-        f"<h1>{escape(title)}</h1>\n<p>{escape(run.began)}: {run.count(Outcome.PASS)} passed, "
-        f"{run.count(Outcome.DEVIATION)} allowed deviations, {run.count(Outcome.FAIL)} failed, "
-        f"{run.count(Outcome.NOT_APPLICABLE)} not applicable.</p>\n"
-        f"<table><tr><th>chapter</th>{head}</tr>{body}</table>\n<h2>Findings</h2>\n{findings}\n</html>\n"
-    )
-
-
-def _html_of(result: Result) -> str:
-    case = result.case
-    said = "".join(
-        f"<li>{clause.id}, {clause.level}, {escape(clause.section)}: {escape(clause.gist)}</li>"
-        for clause in _clauses_of(case)
-    )
-    wire = escape("\n".join(_line_of(one) for one in result.record))
-    kind = "fail" if result.outcome is Outcome.FAIL else "deviation"
-    at = f"<p>At the step <code>{escape(result.step)}</code></p>" if result.step else ""
-    return (
-        f"<section class='{kind}' id='{escape(case.id)}'><h3>{result.outcome.value}: {escape(case.title)}</h3>"
-        f"<p><code>{escape(case.id)}</code></p><ul>{said}</ul>{at}<p>{escape(result.why)}</p><pre>{wire}</pre></section>"
-    )
-
-
-WRITERS: Final[Mapping[str, Callable[[Run], str]]] = {".html": as_html, ".json": as_json, ".xml": as_junit}
-"""The writers of reports, by the endings of their files."""
-
-
-def write(run: Run, path: Path) -> None:
-    """Write the report that the ending of the file names. Raise ``OSError``."""
-    path.write_text(WRITERS[path.suffix](run), "utf-8")
-
-
-def failures_in(path: Path, dialect: str) -> set[str]:
+def failures_in(path: Path, dialect: str, role: str) -> set[str]:
     """Return the cases that failed in an earlier run's JSON. Raise ``OSError``.
 
-    Raise ``ValueError`` for a file that is no such report, and for one of another dialect.
+    Raise ``ValueError`` for a file that is no such report, and for one of another dialect or role.
     """
     try:
         content = json.loads(path.read_text("utf-8"))
-        tested = content["dialect"]
+        tested, as_what = content["dialect"], content["role"]
         failed = {str(case["id"]) for case in content["cases"] if case["outcome"] == Outcome.FAIL.value}
     except (KeyError, TypeError, ValueError, RecursionError):
         raise ValueError(f"{path}: not the JSON report of a run") from None
     if tested != dialect:
         raise ValueError(f"{path}: the report of a run of {tested}, not of {dialect}")
+    if as_what != role:
+        raise ValueError(f"{path}: the report of a run against a {as_what}, not a {role}")
     return failed

@@ -326,6 +326,8 @@ def test_html_is_one_whole_page_that_names_the_failure(command: Command, wrong: 
     seen.close()
 
     assert seen.open == []
+    assert f"rsocket-trio conformance {wrong} --clause {SPARE}" in text
+    assert '<b>&lt;= 1 "x"</b>' in html.unescape(text).replace("<=", "&lt;=")
     assert seen.sections == [SPARE]
     assert "http" not in text.replace(wrong, "")
     assert "00 00 00 01 28 60 78 21" in text
@@ -380,6 +382,14 @@ def test_a_new_failure_counts_beside_old_ones(command: Command, wrong: str, tmp_
     assert done.stdout.splitlines()[-1].split()[3] == str(int(done.stderr.split()[0]) + 1)
 
 
+def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "old.json").write_text('{"dialect": "rsocket/1.0", "role": "client", "cases": []}')
+    done = command("tcp://127.0.0.1:1", "--baseline", tmp_path / "old.json")
+
+    assert done.code == 2
+    assert "old.json: the report of a run against a client, not a server" in done.stderr
+
+
 # Bad input
 
 
@@ -431,7 +441,7 @@ def test_wrong_arguments_are_one_line_and_2(
     (tmp_path / "folder.json").mkdir()
     (tmp_path / "nonsense.json").write_bytes(b"\xff{")
     (tmp_path / "other.json").write_text('{"cases": 7}')
-    (tmp_path / "old.json").write_text('{"dialect": "reactivesocket/0.2", "cases": []}')
+    (tmp_path / "old.json").write_text('{"dialect": "reactivesocket/0.2", "role": "server", "cases": []}')
     done = command(*arguments)
 
     assert (done.code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
