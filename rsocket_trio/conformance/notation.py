@@ -70,7 +70,8 @@ class Pattern:
             return frame == self.value
         if len(frame) < len(self.value) or (len(frame) > len(self.value) and not self.is_open):
             return False
-        if any(got & mask != wanted & mask for got, mask, wanted in zip(frame, self.mask, self.value, strict=False)):
+        got, mask, wanted = (int.from_bytes(one, "big") for one in (frame[: len(self.value)], self.mask, self.value))
+        if (got ^ wanted) & mask:
             return False
         return self.rest is None or any(self.rest.fits(frame[at:]) for at in self._places(frame))
 

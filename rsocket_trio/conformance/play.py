@@ -45,6 +45,8 @@ PAUSE = 0.1
 """Seconds between the two parts of what is sent in two."""
 LONG_INTERVAL, LONG_LIFETIME = 3.0, 10.0
 """Seconds above which a client's interval or lifetime makes a case about it too slow."""
+FLOOD = 5000
+"""Frames that may come in a row where each is a grant or a sign of life. A peer that sends more floods the tester."""
 OVERRUN_LIMIT = 10_000
 """Items that a case sends at most to exceed a grant. Above it the peer has granted without bounds."""
 
@@ -111,6 +113,10 @@ class Player:
         self._granted: dict[bytes, int] = {}
         self._kept: list[bytes] = []
         self._is_mute = False
+        self._kinds: dict[str, Pattern] = {}
+        """The frames that may come at any time, by the names of their templates, where these never change."""
+        self._asides = 0
+        """Frames of these kinds that have come in a row."""
         self._grants_leases = "leases" in case.needs and role == "client"
         self._times: dict[str, int] = {}
         """The interval and the lifetime of the client's SETUP, in milliseconds."""
@@ -118,6 +124,7 @@ class Player:
     async def play(self, step: Step) -> None:
         """Play one step. Raise ``Failure`` for a peer that does something else."""
         step = self._valued(step)
+        self._asides = 0
         match step.word:
             case Word.SEND:
                 await self._send(*[self._notation.frame(piece).value for piece in pieces(step.rest)])
@@ -335,7 +342,18 @@ class Player:
         raise Failure(f"nothing came in {self._patience:g} s")
 
     async def _is_aside(self, frame: bytes) -> bool:
-        """Return whether the frame may come at any time: a grant, or a KEEPALIVE, which is answered."""
+        """Return whether the frame may come at any time: a grant, or a KEEPALIVE, which is answered.
+
+        Raise ``Failure`` once too many have come in a row.
+        """
+        is_aside = await self._is_taken(frame)
+        self._asides = self._asides + 1 if is_aside else 0
+        if self._asides > FLOOD:
+            raise Failure(f"{self._asides} frames came in a row that say nothing, the last one {shown(frame)}")
+        return is_aside
+
+    async def _is_taken(self, frame: bytes) -> bool:
+        """Return whether the frame may come at any time, after what it asks for is done."""
         if (answer := self._notation.answer_aside(frame)) is not None:
             await self._end.send(answer)
             return True
@@ -352,8 +370,16 @@ class Player:
 
     def _is_a(self, name: str, frame: bytes) -> bool:
         """Return whether the frame is of this kind, whatever its fields say."""
-        template = self._notation.templates.get(name)
-        return template is not None and template.fill([ANYTHING] * len(template.fields)).fits(frame)
+        notation = self._notation
+        if name not in notation.templates:
+            return False
+        pattern = self._kinds.get(name)
+        if pattern is None:
+            template = notation.templates[name]
+            pattern = template.fill([ANYTHING] * len(template.fields))
+            if not notation.negotiates:
+                self._kinds[name] = pattern
+        return pattern.fits(frame)
 
     def _answer(self, keepalive: bytes, kind: str, kind_of_answer: str) -> bytes:
         """Return the answer to a KEEPALIVE of the peer: the same data, and the tester's position, which is none."""

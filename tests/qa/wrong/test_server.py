@@ -78,13 +78,13 @@ async def test_a_server_that_dies_or_hangs_ends_the_case_and_the_next_ones_are_p
     assert first.step
 
 
-async def test_a_server_that_floods_the_tester_ends_its_cases() -> None:
-    async with serving(Switch.FLOODS, patience=0.2) as target:
+async def test_a_server_that_floods_the_tester_ends_its_cases_before_their_time() -> None:
+    async with serving(Switch.FLOODS, patience=60) as target:
         with trio.fail_after(30):
             [result] = await run([NAMED["served-an-unknown-type-with-i"]], target)
 
     assert result.outcome is Outcome.FAIL
-    assert "came in 0.2 s" in result.why
+    assert result.why.startswith("5001 frames came in a row that say nothing, the last one 00 00 00 01 20")
 
 
 async def test_a_server_that_is_gone_fails_every_case(clock: trio.testing.MockClock) -> None:
