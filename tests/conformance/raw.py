@@ -379,21 +379,12 @@ async def client(
 ) -> AsyncIterator[tuple[Connection, RawPeer]]:
     """A server made of bytes that has read the SETUP, and the client's connection."""
     options.setdefault("metadata_mime", OPAQUE.decode())
-    async with client_that_said(wire, responder, **options) as (connection, peer, said):
-        assert said.type in (SETUP, "SETUP")
-        yield connection, peer
-
-
-@asynccontextmanager
-async def client_that_said(
-    wire: RawDialect, responder: Responder | None = None, **options: Any
-) -> AsyncIterator[tuple[Connection, RawPeer, Raw]]:
-    """A client's connection, a server made of bytes, and the first frame that came, whatever it was."""
     ours, theirs = trio.testing.memory_stream_pair()
     peer = RawPeer(ours, wire, client=False)
     try:
         async with open_connection_over(theirs, dialect=wire.name, responder=responder, **options) as connection:
-            yield connection, peer, await peer.receive()
+            assert (await peer.receive()).type in (SETUP, "SETUP")
+            yield connection, peer
     finally:
         await trio.aclose_forcefully(ours)
 
