@@ -366,7 +366,7 @@ class Player:
                 if not self._is_mute:
                     await self._send(self._answer(frame, name, name_of_answer))
                 return True
-        return self._is_a("position", frame) or (self._grants_leases and self._is_a("lease", frame))
+        return self._is_a("position", frame) or (self._grants_leases and self._is_lease(frame))
 
     def _is_a(self, name: str, frame: bytes) -> bool:
         """Return whether the frame is of this kind, whatever its fields say."""
@@ -380,6 +380,10 @@ class Player:
             if not notation.negotiates:
                 self._kinds[name] = pattern
         return pattern.fits(frame)
+
+    def _is_lease(self, frame: bytes) -> bool:
+        """Return whether the frame is a LEASE, with metadata or without."""
+        return self._is_a("lease", frame) or self._is_a("lease_described", frame)
 
     def _answer(self, keepalive: bytes, kind: str, kind_of_answer: str) -> bytes:
         """Return the answer to a KEEPALIVE of the peer: the same data, and the tester's position, which is none."""
@@ -521,7 +525,7 @@ class Player:
         """Keep what an expected frame says for steps to come."""
         if self._is_a("client_times", frame):
             self._times = self._notation.templates["client_times"].numbers_in(frame)
-        self._grants_leases = self._grants_leases or self._is_a("lease", frame)
+        self._grants_leases = self._grants_leases or self._is_lease(frame)
 
     def _seconds(self, name: str, limit: float) -> float:
         """Return a time of the client's SETUP. Raise ``NotApplicable`` if it is unknown or too long to wait for."""
