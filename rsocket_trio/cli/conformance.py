@@ -45,7 +45,7 @@ from rsocket_trio.conformance.run import (
     run,
     speaks_tls,
 )
-from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.errors import ConnectionLost, readable
 from rsocket_trio.metadata import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.transports.schemes import parse_uri
 
@@ -70,6 +70,10 @@ def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]
 
 
 def _patterns(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        if not text.strip(","):
+            # As of a variable that is not set: it does not mean all cases.
+            raise click.BadParameter("a name or a pattern is missing")
     return tuple(pattern for text in texts for pattern in text.split(",") if pattern)
 
 
@@ -234,7 +238,7 @@ def command(
         uri, most = _address(listen and over(listen, transport))
         if not words and chapters()[name].notation.negotiates:
             raise click.UsageError(f"clients of {name} wait for the tester: give a command that starts them")
-        tested = " ".join(words) or f"clients at {uri}"
+        tested = readable(" ".join(words)) or f"clients at {uri}"
         start = started_by(_found(words)) if words else None
         play = partial(_against_clients, cases, Listening(uri, start, abilities, patience, min(at_once, most), wait))
     ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old)))
@@ -358,17 +362,20 @@ async def _run(
         if result.outcome in BROKEN:
             await out.write_line("\n".join(told(result)).encode())
     await out.write_line(table(done).encode())
+    faults: list[str] = []
     for path in reports:
         try:
             write(done, path)
         except OSError as error:
-            raise Failure(f"rsocket-trio: {path}: {error.strerror}") from None
+            faults.append(f"rsocket-trio: {path}: {error.strerror}")
     failed = [result.case.id for result in results if is_new(result, baseline)]
     if failed:
         lost = sum(result.why.startswith(UNREACHABLE) for result in results)
         old = " that did not in the baseline" if baseline else ""
         gone = f"; for {lost} of them {UNREACHABLE}" if lost else ""
-        raise Failure(f"{len(failed)} of {len(results)} cases failed{old}{gone}", FAILED)
+        faults.append(f"{len(failed)} of {len(results)} cases failed{old}{gone}")
+    if faults:
+        raise Failure("; ".join(faults), FAILED)
 
 
 def is_new(result: Result, baseline: set[str]) -> bool:

@@ -261,7 +261,8 @@ def _chapter(file: str, content: Mapping[str, Any]) -> Chapter:
         templates = {name: Template.parse(name, text) for name, text in content["frames"].items()}
         itself = content.get("length_counts_itself", False)
         marks = tuple(Template.parse("resumable", text).fill(()) for text in content.get("resumable", ()))
-        notation = Notation(content["dialect"], content["length"], itself, content["first_id"], templates, marks)
+        ids = content["first_id"], content.get("id_steps", 0)
+        notation = Notation(content["dialect"], content["length"], itself, ids[0], templates, marks, ids[1])
     cases = tuple(_cases(file, notation, content))
     seen: set[str] = set()
     for case in cases:

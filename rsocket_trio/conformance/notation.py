@@ -26,6 +26,8 @@ SAMPLES: Final[Mapping[str, int | bytes]] = {"token": b"?", "sent": 1, "received
 """Values of a session, as good as any to check what is written."""
 REPEATED: Final = re.compile(r"\*\d+(?=\s|$)")
 TOKEN: Final = "{token:+2}"
+REQUESTS: Final = ("ask", "stream", "sub", "channel")
+"""The templates of requests that a client under test is told to make; some clients' are called ``asked_stream``."""
 """The field of a resume token."""
 SHOWN: Final = 64
 """Bytes of a frame that a message shows."""
@@ -259,6 +261,23 @@ class Notation:
     templates: Mapping[str, Template]
     resumable: tuple[Pattern, ...] = ()
     """The requests whose streams can be resumed. All can be where there is none."""
+    id_steps: int = 0
+    """How far apart a client's ids are, or a multiple of that, wherever they begin. With 1 any id will do, with 0 the
+    document says each."""
+
+    def other_id(self, text: str, frame: bytes) -> int | None:
+        """Return the id of a request that a piece of a line describes, but on another stream that may be used."""
+        name, _, rest = text.strip().partition(" ")
+        template = self.templates.get(name)
+        if not self.id_steps or template is None or name.removeprefix("asked_") not in REQUESTS:
+            return None
+        named = dict(zip(template.fields, self.arguments(rest), strict=True))
+        expected = named["id"]
+        if not isinstance(expected, int) or not template.fill(list({**named, "id": ANYTHING}.values())).fits(frame):
+            return None
+        found = template.numbers_in(frame)["id"]
+        is_right = found > expected and (found - expected) % self.id_steps == 0
+        return found if found and (is_right or self.id_steps == 1) else None
 
     def token_in(self, frame: bytes) -> bytes | None:
         """Return the resume token of a client's SETUP or of what it resumes with, else ``None``."""

@@ -117,6 +117,8 @@ class Player:
         """The frames that may come at any time, by the names of their templates, where these never change."""
         self._asides = 0
         """Frames of these kinds that have come in a row."""
+        self._is_client = role == "client"
+        """True if a client is under test."""
         self._grants_leases = "leases" in case.needs and role == "client"
         self._times: dict[str, int] = {}
         """The interval and the lifetime of the client's SETUP, in milliseconds."""
@@ -256,6 +258,9 @@ class Player:
                 self._notation.bind(one, frame)
                 self._keep(frame)
                 return piece
+        for _, one, _ in patterns if self._is_client else ():
+            if (stream_id := self._notation.other_id(one, frame)) is not None:
+                raise NotApplicable(f"the client asks on stream {stream_id}, which may be, where the case needs {one}")
         raise Failure(f"{shown(frame)} came, expected {' or '.join(str(pattern) for _, _, pattern in patterns)}")
 
     async def _expect_answers(self, wanted: list[str]) -> None:

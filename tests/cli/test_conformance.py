@@ -415,6 +415,8 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
         (["tcp://h:1", "--baseline", "nonsense.json"], "nonsense.json: not the JSON report of a run"),
         (["tcp://h:1", "--baseline", "other.json"], "other.json: not the JSON report of a run"),
         (["tcp://h:1", "--baseline", "old.json"], "old.json: the report of a run of reactivesocket/0.2, not of"),
+        (["tcp://h:1", "--clause", ""], "a name or a pattern is missing"),
+        (["tcp://h:1", "--clause", FIELDS, "--clause", ","], "a name or a pattern is missing"),
         (["tls://h:1", "--trust-cert", "nonsense.json"], "cannot use certificates of nonsense.json"),
         (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--allow-untrusted"], "are for --role server"),
         (["tcp://127.0.0.1:1", "-H", "X: 1"], "only ws and wss have a handshake that carries headers"),
@@ -450,10 +452,33 @@ def test_wrong_arguments_are_one_line_and_2(
 
 def test_a_report_that_does_not_fit_on_the_disk_is_said(command: Command, good: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").symlink_to("/dev/full")
-    done = command(good, "--clause", FIELDS, "--report", tmp_path / "x.json")
+    done = command(good, "--clause", FIELDS, "--report", tmp_path / "x.json", "--report", tmp_path / "y.xml")
 
     assert (done.code, done.stderr) == (1, f"rsocket-trio: {tmp_path / 'x.json'}: No space left on device\n")
     assert done.stdout.splitlines()[-1].split()[:2] == ["all", "1"]
+    assert ET.parse(tmp_path / "y.xml").getroot().get("tests") == "1"
+
+
+def test_failures_are_counted_although_a_report_was_not_written(command: Command, wrong: str, tmp_path: Path) -> None:
+    (tmp_path / "x.json").symlink_to("/dev/full")
+    done = command(wrong, "--clause", SPARE, "--report", tmp_path / "x.json")
+
+    assert done.code == 1
+    assert done.stderr.endswith("x.json: No space left on device; 1 of 1 cases failed\n")
+
+
+def test_a_command_of_any_bytes_fits_the_reports(command: Command, tmp_path: Path) -> None:
+    paths = [tmp_path / f"x{ending}" for ending in (".html", ".json", ".xml")]
+    reports = [word for path in paths for word in ("--report", path)]
+    client = (sys.executable, "-c", "from tests.conformance.peers import main; main()", "\x01<\udcff")
+    done = command(
+        *("--role", "client", "--listen", "tcp://127.0.0.1:0", "--clause", "connected-setup", *reports, "--", *client)
+    )
+
+    assert done.code == 0
+    assert ET.parse(paths[2]).getroot().get("name", "").endswith(r"\x01<\udcff")
+    assert json.loads(paths[1].read_text())["target"].endswith(r"\x01<\udcff")
+    assert r"\x01&lt;\udcff" in paths[0].read_text()
 
 
 def test_a_server_that_is_not_there_is_3(command: Command, nobody: str) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import pytest
@@ -11,7 +12,9 @@ import trio
 from rsocket_trio.conformance.catalogue import Case, Level, Step, Word, _steps, _taken, chapters
 from rsocket_trio.conformance.notation import NotationError
 from rsocket_trio.conformance.play import Outcome, Result, play
+from rsocket_trio.conformance.run import Target, run
 from rsocket_trio.conformance.wire import WireEnd
+from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.memory import MemoryTransport, memory_pair
 
 CHAPTER = chapters()["rsocket/1.0"]
@@ -181,6 +184,48 @@ async def test_a_keepalive_is_answered_unless_the_tester_is_mute(
     result, heard = await played_and_heard(steps, ['keepalive 9 "x"'])
     assert result.outcome is Outcome.PASS
     assert heard == [NOTATION.frame('keepalive_answer 0 "x"').value] * answers
+
+
+@pytest.mark.parametrize(
+    ("dialect", "expected", "came", "outcome"),
+    [
+        pytest.param("reactivesocket/0.1", 2, 6, Outcome.NOT_APPLICABLE, id="later, of the same parity"),
+        pytest.param("reactivesocket/0.1", 2, 3, Outcome.FAIL, id="of the other parity"),
+        pytest.param("reactivesocket/0.2", 3, 1, Outcome.FAIL, id="used before"),
+        pytest.param("reactivesocket/0.2", 3, 5, Outcome.NOT_APPLICABLE, id="one left out"),
+        pytest.param("reactivesocket/0.0", 2, 1, Outcome.NOT_APPLICABLE, id="any"),
+        pytest.param("reactivesocket/0.0", 2, 0, Outcome.FAIL, id="that of the connection"),
+        pytest.param("rsocket/1.0", 1, 3, Outcome.FAIL, id="not the one that the document says"),
+    ],
+)
+async def test_a_client_may_number_its_streams_as_the_document_lets_it(
+    autojump_clock: object, dialect: str, expected: int, came: int, outcome: Outcome
+) -> None:
+    notation = chapters()[dialect].notation
+    ours, theirs = memory_pair()
+    await theirs.send([notation.frame(f'ask {came} "q"').value])
+    steps = (Step(Word.EXPECT, f'ask {expected} "q"', "line"),)
+    made_up = Case("made-up", dialect, "client", "a case", ("RS10-SEQ-01",), Level.MUST, (), steps)
+
+    assert (await play(made_up, WireEnd(ours, notation), PATIENCE)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("level", "outcome"), [(Level.MUST, Outcome.FAIL), (Level.SHOULD, Outcome.DEVIATION)], ids=lambda one: one.value
+)
+async def test_a_case_without_end_is_of_its_level_and_tells_what_passed(
+    autojump_clock: object, level: Level, outcome: Outcome
+) -> None:
+    @asynccontextmanager
+    async def dial() -> AsyncIterator[Transport]:
+        ours, theirs = memory_pair()
+        yield ours
+        theirs.close()
+
+    [result] = await run([case('> ask 1 "x"\nsilent 100', level)], Target(dial, frozenset()))
+
+    assert (result.outcome, result.why) == (outcome, "not over after 60 s")
+    assert [passed.data for passed in result.record] == [NOTATION.frame('ask 1 "x"').value]
 
 
 async def test_a_large_frame_does_not_fill_the_reason(autojump_clock: object) -> None:
