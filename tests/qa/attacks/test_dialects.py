@@ -64,7 +64,7 @@ class Old(NamedTuple):
         return self.old.cancel(stream_id)
 
     def item(self, stream_id: int, data: bytes = b"", *, follows: bool = False) -> bytes:
-        return self.old.item(stream_id, data, "F" if follows else "")
+        return self.old.item(stream_id, data, follows=follows)
 
     def error(self, stream_id: int, text: bytes) -> bytes:
         return self.old.error(stream_id, text=text)
