@@ -26,7 +26,7 @@ RESUME = (
     *STORE,
     "tests/rsocket/test_resume_handshake.py",
     "tests/rsocket/test_resume_positions.py",
-    "tests/conformance/rsocket_1_0/test_resume_server.py",
+    "tests/connection/test_resume_sessions.py",
 )
 STREAMS = ("tests/rsocket/test_session_streams.py", "tests/connection/test_streams.py")
 CANCELS = (
@@ -203,21 +203,21 @@ MUTANTS = (
         "ResumePositions.go_on",
         "if position < self.answered:",
         "if position < 0:",
-        ("tests/conformance/rsocket_1_0/test_resume_uncounted.py",),
+        ("tests/connection/test_resume_sessions.py",),
     ),
     Mutant(
         "a RESUME that was recorded ends a session that waits",
         "SessionRegistry.resume",
         "if connection.is_suspended and not isinstance(refusal, ReplayedResume):",
         "if connection.is_suspended:",
-        ("tests/conformance/rsocket_1_0/test_resume_replayed.py",),
+        ("tests/connection/test_resume_sessions.py",),
     ),
     Mutant(
         "the close that was announced is not said again",
         "Session.restart",
         "if self.has_announced:",
         "if self.has_announced and not self.can_resume:",
-        ("tests/rsocket/test_resume_positions.py", "tests/conformance/rsocket_1_0/test_resume_transports.py"),
+        ("tests/rsocket/test_resume_positions.py", "tests/connection/test_resume_sessions.py"),
     ),
     # Waiting and leaving
     # No peer can see the next one today: who leaves for good keeps nothing any more, so that no queue waits for room.

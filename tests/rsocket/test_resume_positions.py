@@ -69,6 +69,19 @@ def test_a_client_serves_exactly_the_beginnings_of_frames_that_it_keeps(dialect:
 
 
 @each
+def test_a_server_takes_back_no_client_that_lost_frames(dialect: Dialect) -> None:
+    pair = ResumablePair(dialect)
+    pair.client.commands.open(Interaction.FIRE_AND_FORGET, Payload(b"123"))
+    pair.exchange()
+    received = resumption(pair.server).received
+    pair.suspend()
+
+    resumption(pair.server).check(back_of(pair, first_available_client_position=received))
+    with pytest.raises(RejectedResume, match=f"first position {received + 1} is beyond {received}"):
+        resumption(pair.server).check(back_of(pair, first_available_client_position=received + 1))
+
+
+@each
 def test_who_has_agreed_on_nothing_has_nothing_to_go_on_with(dialect: Dialect) -> None:
     options = ResumeOptions()
     server = Session(dialect, client=False, limits=Limits(), fragment_size=100, resume=options)
