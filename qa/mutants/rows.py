@@ -76,7 +76,7 @@ MUTANTS = (
         "StreamReceiver.take_items",
         "stream.granted -= len(payloads)",
         "stream.granted -= 0",
-        STREAMS,
+        (*STREAMS, "tests/rsocket/test_fast_path.py"),
     ),
     Mutant(
         "every item may be early",

@@ -441,6 +441,13 @@ async def test_in_a_dialect_without_halves_the_responders_complete_ends_both(aut
     assert pair.client_said.count(raw.CANCEL) == 0
 
 
+async def test_in_0_2_what_comes_with_the_end_is_an_item(autojump_clock: MockClock) -> None:
+    async with raw.client(raw.RS02) as (connection, peer), connection.request_stream() as items:
+        await peer.receive()
+        await peer.send(raw.payload(1, b"one", 0), raw.payload(1, b"last", raw.C))
+        assert [item.data async for item in items] == [b"one", b"last"]
+
+
 async def test_send_eof_tells_senders_that_wait(autojump_clock: MockClock) -> None:
     async with (
         raw.client(raw.RS10) as (connection, peer),
