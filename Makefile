@@ -108,6 +108,7 @@ gate-mutants: $(VENV)/.dev
 
 gate-conformance: $(VENV)/.dev
 	$(BIN)/python -m qa.wrong.findings --check
+	RSOCKET_TRIO_ALL_CASES=1 $(BIN)/pytest -q $(SHARED) tests/conformance/test_cases.py
 
 soak: $(VENV)/.dev
 	$(BIN)/python -m qa.soak --minutes 30

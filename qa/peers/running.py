@@ -92,11 +92,11 @@ def _asked(case: Case, had: frozenset[str]) -> tuple[str, ...]:
 async def _our_results(role: str, heavy: bool) -> list[Result]:
     """Run the cases against our side as the tests do."""
     # Only here: it needs the test environment.
-    from tests.conformance.test_cases import results_at
+    from tests.conformance.test_cases import cases_of, results_at
 
     # A line for each fault that a case shows it.
     logging.getLogger("rsocket_trio").setLevel(logging.CRITICAL)
-    return await results_at(role, DIALECT, "tcp://127.0.0.1:0", heavy)
+    return await results_at(role, DIALECT, "tcp://127.0.0.1:0", cases_of(DIALECT, role, heavy=heavy))
 
 
 async def _server_results(peer: Peer, cases: Sequence[Case], options: Sequence[str], way: Way) -> list[Result]:
