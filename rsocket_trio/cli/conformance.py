@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
@@ -64,8 +63,13 @@ def _reports(ctx: click.Context, param: click.Parameter, paths: tuple[Path, ...]
             raise click.BadParameter(f"{path}: the ending says what to write: {', '.join(WRITERS)}")
         if not path.parent.is_dir():
             raise click.BadParameter(f"{path}: there is no folder {path.parent}")
-        if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise click.BadParameter(f"{path}: it can't be written")
+        is_new = not path.exists()
+        try:
+            path.open("ab").close()
+        except OSError as error:
+            raise click.BadParameter(f"{path}: it can't be written: {error.strerror}") from None
+        if is_new:
+            path.unlink()
     return paths
 
 
