@@ -21,6 +21,8 @@ class Finding:
 
     says: str
     patterns: Mapping[tuple[str, str], tuple[str, ...]]
+    is_now_and_then: bool = False
+    """True for a race, which need not show in a run."""
 
 
 @attrs.frozen
@@ -48,14 +50,14 @@ def findings() -> Findings:
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:
-    """Read a row: ``says``, and under the names of peers and roles the patterns, with spaces between them."""
+    """Read a row: ``says``, ``sometimes`` for a race, and under peers and roles the patterns, spaces between them."""
     patterns = {
         (peer, role): tuple(text.split())
         for peer, roles in row.items()
-        if peer != "says"
+        if peer not in ("says", "sometimes")
         for role, text in roles.items()
     }
-    return Finding(row["says"], patterns)
+    return Finding(row["says"], patterns, row.get("sometimes", False))
 
 
 def explain(
@@ -71,7 +73,7 @@ def explain(
     for row in rows:
         patterns = row.patterns.get((peer, role), ())
         for pattern in patterns:
-            if any(fits(case, (pattern,)) for case in broken):
+            if row.is_now_and_then or any(fits(case, (pattern,)) for case in broken):
                 continue
             if any(fits(case, (pattern,)) for case in ran) or not any(fits(case, (pattern,)) for case in known):
                 idle.append(pattern)

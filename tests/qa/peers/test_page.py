@@ -12,7 +12,7 @@ from qa.peers.findings import Finding, Findings, findings
 from qa.peers.page import NOBODY, Record, made
 from qa.peers.rows import BY_NAME, EXAMPLES, OURS, PEERS, NotBuilt, Peer
 from qa.peers.running import DIALECT, ROLES
-from rsocket_trio.conformance.catalogue import Case, chapters
+from rsocket_trio.conformance.catalogue import Case, Level, chapters
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.report import Run
 
@@ -77,6 +77,21 @@ def test_a_sentence_that_fits_no_failure_any_more_is_complained_about() -> None:
     rows = Findings([finding("It is so.", FOUR)], [])
 
     assert complaints(record("java"), findings=rows) == [f"java server: the pattern {FOUR.id} fits nothing any more"]
+
+
+def test_a_race_need_not_show() -> None:
+    rows = Findings([attrs.evolve(finding("It is so now and then.", FOUR), is_now_and_then=True)], [])
+
+    assert complaints(record("java"), findings=rows) == []
+
+
+def test_a_failure_of_a_case_that_is_no_must_any_more_is_a_deviation() -> None:
+    cases = [attrs.evolve(ONE, level=Level.SHOULD), TWO, THREE, FOUR]
+
+    page = made([record("java", case_0=Outcome.FAIL), record("go")], cases, NOTHING, {})
+
+    assert page.complaints == []
+    assert "| Java | 1.2 | Lisp 3 | server | 2026-11-23 04:05:06 | 3 | 1 | 0 | 0 |" in page.text.splitlines()
 
 
 def test_a_pattern_of_cases_that_did_not_run_is_let_be() -> None:
