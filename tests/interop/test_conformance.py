@@ -21,7 +21,7 @@ EVERY = 12
 async def test_a_foreign_peer_fails_only_what_is_known(kind: Kind, role: str) -> None:
     require_peer(kind)
     is_whole = role == "server"
-    results = await results_of(BY_NAME[kind], role, patience=3, every=1 if is_whole else EVERY)
+    results = await results_of(BY_NAME[kind], role, patience=3, every=1 if is_whole else EVERY, again=1)
 
     failed = {result.case.id: result for result in results if result.outcome is Outcome.FAIL}
     known = [case for case in chapters()[DIALECT].cases if case.role == role]
