@@ -24,10 +24,10 @@ import trio.testing
 
 from qa.wrong.line import Fault, dial_spoiled, faults_at, start_spoiled
 from qa.wrong.server import GENERAL, Switch, serve
-from rsocket_trio.conformance.catalogue import NEEDS, Case, chapters, chosen
+from rsocket_trio.conformance.catalogue import NEEDS, Case, Level, chapters, chosen
 from rsocket_trio.conformance.clients import Listening, WrongClient, start_clients
 from rsocket_trio.conformance.play import RESUME, Outcome, Result
-from rsocket_trio.conformance.report import BROKEN, told
+from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import PATIENCE, Target, dial_to, run
 from tests.conformance.peers import serving as serving_right
 from tests.conformance.peers import starting
@@ -95,8 +95,15 @@ async def caught_by_switches(cases: Sequence[Case]) -> dict[str, Switch | Fault]
 
 
 def broken(results: Sequence[Result]) -> list[str]:
-    """Return the cases that did not pass."""
-    return [result.case.id for result in results if result.outcome in BROKEN]
+    """Return the cases that caught something."""
+    return [result.case.id for result in results if is_caught(result)]
+
+
+def is_caught(result: Result) -> bool:
+    """Return whether the case caught a fault: it failed. A case that is no MUST can do no more than deviate."""
+    return result.outcome is Outcome.FAIL or (
+        result.outcome is Outcome.DEVIATION and result.case.level is not Level.MUST
+    )
 
 
 # The line that spoils
@@ -171,10 +178,10 @@ async def caught_by_lines(cases: Sequence[Case]) -> dict[str, Switch | Fault]:
     left = [case for case in cases if ways.get(case.id)]
     while left:
         plays = await played_over_lines((case, ways[case.id].pop(0)) for case in left)
-        hits = [(play.case, play.fault) for play in plays if play.result.outcome in BROKEN]
+        hits = [(play.case, play.fault) for play in plays if is_caught(play.result)]
         # Once more, among others: what is caught by chance alone is no finding.
         plays = await played_over_lines(hits, at_once=FEW)
-        caught |= {play.case.id: play.fault for play in plays if play.result.outcome in BROKEN and play.fault}
+        caught |= {play.case.id: play.fault for play in plays if is_caught(play.result) and play.fault}
         left = [case for case in left if case.id not in caught and ways[case.id]]
     return caught
 
@@ -249,7 +256,7 @@ async def passing(chapter: Chapter, cases: Sequence[Case]) -> dict[str, Switch |
     missed: set[str] = set()
     if by_line:
         plays = await played_over_lines(by_line)
-        missed = {play.case.id for play in plays if play.result.outcome not in BROKEN}
+        missed = {play.case.id for play in plays if not is_caught(play.result)}
     limiter = trio.CapacityLimiter(AT_ONCE)
 
     async def check_switch(switch: Switch, named: Sequence[Case]) -> None:

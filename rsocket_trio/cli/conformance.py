@@ -94,6 +94,8 @@ def _routes(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) 
 
 
 def _failures_in(path: Path, dialect: str, role: str) -> set[str]:
+    if not path.is_file():
+        raise click.BadParameter(f"{path}: that is no file")
     try:
         return failures_in(path, dialect, role)
     except OSError as error:
@@ -156,10 +158,8 @@ def _connection_options(command: Callback) -> Callback:
 )
 @click.option(
     "--wait",
-    default=WAIT,
-    show_default=True,
     type=click.FloatRange(0.1, 3600),
-    help="For clients: seconds in which one has to connect.",
+    help=f"For clients: seconds in which one has to connect ({WAIT:g}).",
 )
 @click.option(
     "--at-once",
@@ -190,7 +190,7 @@ def command(
     reports: tuple[Path, ...],
     baseline: Path | None,
     patience: float,
-    wait: float,
+    wait: float | None,
     at_once: int,
     trust: str | None,
     untrusted: bool,
@@ -230,6 +230,8 @@ def command(
     old = set() if baseline is None else _failures_in(baseline, name, role)
     play: Cases
     if role == "server":
+        if wait is not None:
+            raise click.UsageError("--wait is for --role client")
         tested = uri = over(_one_uri(words, listen), transport)
         dial = dial_to(uri, _tls(trust, cert, key, untrusted=untrusted), headers)
         ways = _ways(name, routes, metadata_mime, data_mime)
@@ -244,7 +246,9 @@ def command(
             raise click.UsageError(f"clients of {name} wait for the tester: give a command that starts them")
         tested = readable(" ".join(words)) or f"clients at {uri}"
         start = started_by(_found(words)) if words else None
-        play = partial(_against_clients, cases, Listening(uri, start, abilities, patience, min(at_once, most), wait))
+        play = partial(
+            _against_clients, cases, Listening(uri, start, abilities, patience, min(at_once, most), wait or WAIT)
+        )
     ctx.exit(run_client(partial(_run, tested, name, role, play, reports, old)))
 
 

@@ -320,11 +320,11 @@ def _taken(file: str, content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]
 def _clauses_and_level(file: str, row: Mapping[str, Any], own: str | Mapping[str, str]) -> dict[str, str]:
     """Return the clauses that a case of another dialect shows here, and its level.
 
-    ``own`` is the same clauses for all cases, whose levels are those of the other dialect, or the counterpart of each.
+    ``own`` is the clauses that make those of the other dialect hold here too, or the counterpart of each.
     """
     theirs = row["clauses"].split()
     if isinstance(own, str):
-        return {"clauses": own, "level": row.get("level", level_of(tuple(theirs)).value)}
+        return {"clauses": " ".join([*theirs, own]), "level": row.get("level", level_of(tuple(theirs)).value)}
     if unknown := [name for name in theirs if name not in own and not name.startswith("ALL-")]:
         raise NotationError(f"{file}: {row['id']}: {', '.join(unknown)} has no counterpart")
     clauses = dict.fromkeys(name for one in theirs for name in own.get(one, one).split())

@@ -414,6 +414,8 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
         (["tcp://h:1", "--baseline", "nonsense.json"], "nonsense.json: not the JSON report of a run"),
         (["tcp://h:1", "--baseline", "other.json"], "other.json: not the JSON report of a run"),
         (["tcp://h:1", "--baseline", "old.json"], "old.json: the report of a run of reactivesocket/0.2, not of"),
+        (["tcp://h:1", "--baseline", "/dev/null"], "/dev/null: that is no file"),
+        (["tcp://h:1", "--wait", "1"], "--wait is for --role client"),
         (["tcp://h:1", "--clause", ""], "a name or a pattern is missing"),
         (["tcp://h:1", "--clause", FIELDS, "--clause", ","], "a name or a pattern is missing"),
         (["tls://h:1", "--trust-cert", "nonsense.json"], "cannot use certificates of nonsense.json"),
