@@ -26,19 +26,25 @@ JS := tests/interop
 SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm
 # What make quick leaves to make test: Spark, foreign peers, load.
 SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/reliability tests/test_docs.py
-# Processes that share the tests: two for each of two cores, for many tests wait for other processes. No test judges times.
-SHARED := -n 4 --dist loadscope
+# Processes that share the tests: three for each of two cores, for many tests wait for other processes. No test judges times.
+SHARED := -n 6 --dist loadscope
 
 .DELETE_ON_ERROR:
-.PHONY: demo test quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance soak peers clean
+.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance soak peers clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
 
+# The types are checked beside the tests: mypy uses one core, and many tests wait.
 test: $(VENV)/.dev $(JS)/node_modules/.installed
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	@$(MAKE) --no-print-directory -j2 types tests
+
+types: $(VENV)/.dev
 	$(BIN)/mypy
+
+tests: $(VENV)/.dev $(JS)/node_modules/.installed
 	$(BIN)/pytest $(SHARED)
 
 quick: $(VENV)/.quick
