@@ -24,7 +24,7 @@ EXAMPLES: Final = ROOT / "examples" / "conformance"
 BUILD: Final = ROOT / "build" / "peers"
 NODE_MODULES: Final = ROOT / "tests" / "interop" / "node_modules"
 ENVIRONMENT: Final = {"NODE_PATH": str(NODE_MODULES)}
-"""What the commands of the peers need to find."""
+"""The environment of the peers' commands: node looks for packages where ``make test`` installs them."""
 OURS: Final = "trio"
 BUILD_TIMEOUT: Final = 900
 """Seconds for one command of a build, which may download what it needs."""

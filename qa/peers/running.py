@@ -34,7 +34,7 @@ class ServerEnded(Exception):
 
 @attrs.frozen
 class Way:
-    """How cases are run: the abilities of the server, seconds for a step, and cases at the same time."""
+    """The terms of a run: the abilities of the server, seconds for a step, and cases at the same time."""
 
     abilities: frozenset[str]
     patience: float

@@ -43,7 +43,7 @@ ORDINALS: Final = ("first", "second", "third")
 CONNECTION_ERROR: Final = 0x101
 INVALID: Final = 0x204
 OTHER_CODE: Final = 0x0F
-"""What a code of an error is changed by."""
+"""The bits that are flipped in the code of an error."""
 
 
 class Reaction(Enum):

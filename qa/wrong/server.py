@@ -1241,7 +1241,7 @@ class Session:
         }
         self.lifetime = math.inf
         self.next_lease = math.inf
-        """When the next lease is to be granted, if there were any."""
+        """The time at which the next lease is granted, infinite without leases."""
         self.hangs = False
         self.out: list[bytes] = []
         self.carrier: trio.SocketStream | None = None

@@ -43,7 +43,7 @@ OPTIONS: Final = {
     "dialects": "all dialects on one port, told apart by the first bytes",
     "quick": "a quick init of Streamux, which a server allows and a client requests",
 }
-"""What else a case can need. A peer has none of it unless one says so."""
+"""Further abilities that a case can need. A peer has none of them unless one says so."""
 ASKS: Final = {
     "nothing": "nothing",
     "request": "a request/response with the data q",
@@ -299,16 +299,20 @@ def _roles(row: Mapping[str, Any]) -> list[str]:
 
 
 def _taken(file: str, content: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Return the cases of other dialects that hold in this one too, with its own clauses and the same levels.
+    """Return the cases of other dialects that hold in this one too, with the clauses that they show here.
 
-    Those that need something of ``without`` are left out, and those that do not need all of ``with``. Raise
-    ``NotationError`` for a pattern that fits none, and for a clause without a counterpart.
+    ``cases`` is a list of patterns, or a table of cases and their clauses. Those that need something of ``without`` are
+    left out, and those that do not need all of ``with``. Raise ``NotationError`` for a pattern that fits none, and for
+    a clause without a counterpart.
     """
     for taken in content.get("taken", ()):
         rows = tomllib.loads(_read(taken["from"]))["case"]
         for pattern in (*taken["cases"], *taken.get("except", ())):
             if not any(fnmatchcase(row["id"], pattern) for row in rows):
                 raise NotationError(f"{file}: {taken['from']} has no case {pattern!r}")
+        if isinstance(taken["cases"], Mapping):
+            yield from ({**row, "clauses": own} for row in rows if (own := taken["cases"].get(row["id"])))
+            continue
         for row in rows:
             names = [any(fnmatchcase(row["id"], one) for one in taken.get(key, ())) for key in ("cases", "except")]
             needs = {*row.get("needs", ())}

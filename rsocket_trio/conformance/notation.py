@@ -26,9 +26,9 @@ SAMPLES: Final[Mapping[str, int | bytes]] = {"token": b"?", "sent": 1, "received
 """Values of a session, as good as any to check what is written."""
 REPEATED: Final = re.compile(r"\*\d+(?=\s|$)")
 TOKEN: Final = "{token:+2}"
+"""The field of a resume token."""
 REQUESTS: Final = ("ask", "stream", "sub", "channel")
 """The templates of requests that a client under test is told to make; some clients' are called ``asked_stream``."""
-"""The field of a resume token."""
 SHOWN: Final = 64
 """Bytes of a frame that a message shows."""
 
@@ -59,7 +59,7 @@ class Pattern:
     is_open: bool = False
     """True if more bytes may follow."""
     rest: Pattern | None = None
-    """What stands anywhere behind them."""
+    """The fixed bytes behind them, anywhere in what follows."""
 
     @property
     def is_exact(self) -> bool:
@@ -262,7 +262,7 @@ class Notation:
     resumable: tuple[Pattern, ...] = ()
     """The requests whose streams can be resumed. All can be where there is none."""
     id_steps: int = 0
-    """How far apart a client's ids are, or a multiple of that, wherever they begin. With 1 any id will do, with 0 the
+    """The distance of a client's ids, which may also skip some and begin anywhere. With 1 any id will do, with 0 the
     document says each."""
 
     def other_id(self, text: str, frame: bytes) -> int | None:

@@ -64,7 +64,7 @@ AREAS: Final = {
     "TYP": "frame types",
     "UNX": "the unexpected",
 }
-"""What a chapter of the clauses is about, by the last letters of its name."""
+"""The subjects of the chapters of clauses, by the last letters of their names."""
 LEVELS: Final = {
     Level.MUST: "The document demands it, or draws it so.",
     Level.SHOULD: "The document recommends or permits it: another reaction is an allowed deviation.",

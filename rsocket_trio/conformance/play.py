@@ -77,6 +77,11 @@ class Result:
     record: tuple[Passed, ...] = ()
 
 
+def broken(case: Case) -> Outcome:
+    """Return the outcome of a case in which the peer did something else."""
+    return Outcome.FAIL if case.level is Level.MUST else Outcome.DEVIATION
+
+
 class Failure(Exception):
     """The peer did not do what the step says."""
 
@@ -608,7 +613,6 @@ async def play(case: Case, end: WireEnd, patience: float, connect: Connect = unc
         except (NotApplicable, Unfit) as reason:
             return Result(case, Outcome.NOT_APPLICABLE, str(reason), step.line, tuple(end.record))
         except Failure as failure:
-            mild = isinstance(failure, MilderFailure) or case.level is not Level.MUST
-            outcome = Outcome.DEVIATION if mild else Outcome.FAIL
+            outcome = Outcome.DEVIATION if isinstance(failure, MilderFailure) else broken(case)
             return Result(case, outcome, str(failure), step.line, tuple(end.record))
     return Result(case, Outcome.PASS, record=tuple(end.record))

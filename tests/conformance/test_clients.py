@@ -80,11 +80,11 @@ async def test_a_client_that_falls_silent_fails_its_case_and_the_bytes_are_shown
     [
         ("sys.exit('no such module')", "the client ended before it connected: exit code 1, no such module"),
         ("", "the client ended before it connected: exit code 0"),
-        ("import time; time.sleep(60)", "no client connected to tcp://127.0.0.1:"),
+        ("import signal; signal.pause()", "no client connected to tcp://127.0.0.1:"),
     ],
 )
 async def test_a_client_that_does_not_come_is_told_in_one_line(program: str, told: str) -> None:
-    result = await held("--wait", "1" if "sleep" in program else "30", *CLIENT[:-1], CLIENT[-1] + program)
+    result = await held("--wait", "1" if "pause" in program else "30", *CLIENT[:-1], CLIENT[-1] + program)
 
     assert (result.code, result.stdout) == (3, "")
     assert result.stderr.startswith(f"rsocket-trio: {told}")
@@ -177,7 +177,7 @@ async def test_a_process_is_ended_with_all_that_it_has_started(tmp_path: Path) -
 async def test_a_signal_ends_the_client_with_the_tester(number: int, code: int, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     program = (
-        f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid()) + chr(10)); time.sleep(600)"
+        f"import os, pathlib, signal; pathlib.Path({str(pid)!r}).write_text(str(os.getpid()) + chr(10)); signal.pause()"
     )
     with trio.fail_after(30):
         async with started("conformance", "--role", "client", "--listen", TCP, *CLIENT[:-1], program) as running:

@@ -267,6 +267,8 @@ def test_a_case_of_another_dialect_is_taken_with_clauses_beside_its_own_or_in_th
     clauses = "RS10-SEQ-01 RS10-PAY-02 RSX-GEN-02"
     assert (same["id"], same["clauses"], same["level"]) == ("request-is-answered", clauses, "MUST")
     assert (mapped["clauses"], "level" in mapped) == ("A-1 A-2", False)
+    [named] = _taken("a file", {"taken": [{**OTHER, "cases": {"request-is-answered": "A-3"}}]})
+    assert (named["id"], named["clauses"], "level" in named) == ("request-is-answered", "A-3", False)
 
 
 @pytest.mark.parametrize(
@@ -274,6 +276,7 @@ def test_a_case_of_another_dialect_is_taken_with_clauses_beside_its_own_or_in_th
     [
         ({"cases": ["no-such-*"], "clauses": ""}, "no case 'no-such-"),
         ({"except": ["no-such"], "clauses": ""}, "no case 'no-such'"),
+        ({"cases": {"no-such": "A-1"}}, "no case 'no-such'"),
         ({"clauses": {"RS10-SEQ-01": "A-1"}}, "RS10-PAY-02 has no counterpart"),
     ],
 )
