@@ -14,13 +14,17 @@ from rsocket_trio.metadata.composite import Entry, decode_composite, encode_comp
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
     AUTHENTICATION,
+    BAGGAGE,
     COMPOSITE_METADATA,
+    DEADLINE,
     IDS,
     JSON,
     MIME_TYPE,
     OCTET_STREAM,
     ROUTING,
     TEXT_PLAIN,
+    TRACEPARENT,
+    TRACESTATE,
     TRACING_ZIPKIN,
     WELL_KNOWN,
     decode_mime,
@@ -32,25 +36,30 @@ from rsocket_trio.metadata.mimetypes_per_stream import (
     encode_accepted_mimes,
     encode_data_mime,
 )
-from rsocket_trio.metadata.routes import route_of, with_route
+from rsocket_trio.metadata.routes import RequestMetadata, read_request, route_of, with_route
 from rsocket_trio.metadata.routing import decode_route, encode_route
 
 __all__ = [
     "ACCEPT_MIME_TYPES",
     "AUTHENTICATION",
+    "BAGGAGE",
     "COMPOSITE_METADATA",
+    "DEADLINE",
     "IDS",
     "JSON",
     "MIME_TYPE",
     "OCTET_STREAM",
     "ROUTING",
     "TEXT_PLAIN",
+    "TRACEPARENT",
+    "TRACESTATE",
     "TRACING_ZIPKIN",
     "WELL_KNOWN",
     "Authentication",
     "BearerAuthentication",
     "Entry",
     "OtherAuthentication",
+    "RequestMetadata",
     "SimpleAuthentication",
     "decode_accepted_mimes",
     "decode_authentication",
@@ -65,6 +74,7 @@ __all__ = [
     "encode_mime",
     "encode_route",
     "iterate_composite",
+    "read_request",
     "route_of",
     "with_route",
 ]

@@ -77,6 +77,13 @@ AUTHENTICATION: Final = "message/x.rsocket.authentication.v0"
 TRACING_ZIPKIN: Final = "message/x.rsocket.tracing-zipkin.v0"
 ROUTING: Final = "message/x.rsocket.routing.v0"
 COMPOSITE_METADATA: Final = "message/x.rsocket.composite-metadata.v0"
+DEADLINE: Final = "message/x.rsocket-trio.deadline.v0"
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+BAGGAGE: Final = "baggage"
+
+TRACE_MIMES: Final = frozenset({TRACEPARENT, TRACESTATE, BAGGAGE, TRACING_ZIPKIN})
+"""The entries of distributed tracing: the three of W3C, whose names are their MIME types, and that of Zipkin."""
 
 SHORT_NAMES: Final[Mapping[str, str]] = {
     **{text.partition("/")[2]: text for text in IDS if text.startswith(("application/", "text/"))},

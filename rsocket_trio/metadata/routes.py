@@ -1,15 +1,72 @@
-"""The route of a request: how it is found in what a peer sent, and written into what goes out."""
+"""The route of a request, and the entries that concern typed calls: read from what a peer sent, and written."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from rsocket_trio.metadata.composite import DEFAULT_LIMIT, Entry, encode_composite, spans
-from rsocket_trio.metadata.mime import COMPOSITE_METADATA, ROUTING
+from rsocket_trio.metadata.mime import (
+    ACCEPT_MIME_TYPES,
+    AUTHENTICATION,
+    COMPOSITE_METADATA,
+    DEADLINE,
+    MIME_TYPE,
+    ROUTING,
+    TRACE_MIMES,
+)
 from rsocket_trio.metadata.routing import decode_tag, encode_route
+from rsocket_trio.values import value
 
-_REMEMBERED = 128
+_REMEMBERED_SIZE: Final = 128
 """Bytes: longer metadata is read anew each time, so that a peer can make us keep no more than 256 times this."""
+_REMEMBERED_COUNT: Final = 256
+
+_TRAVELLING: Final = frozenset({AUTHENTICATION, DEADLINE}) | TRACE_MIMES
+_MIMES: Final = frozenset({MIME_TYPE, ACCEPT_MIME_TYPES})
+
+
+@value
+class RequestMetadata:
+    """The part of a request's metadata that concerns the call, in the order of the peer.
+
+    ``route`` is the route, or ``None``. ``travelling`` holds the entries that differ from call to call: credentials,
+    the deadline, and those of tracing. ``mimes`` holds the entries with the MIME type of the data and of the answers.
+    """
+
+    route: str | None = None
+    travelling: tuple[Entry, ...] = ()
+    mimes: tuple[Entry, ...] = ()
+
+
+_NOTHING: Final = RequestMetadata()
+_remembered: Final[dict[tuple[bytes, str | int, int], RequestMetadata]] = {}
+
+
+def read_request(metadata: bytes | None, metadata_mime: str | int, limit: int = DEFAULT_LIMIT) -> RequestMetadata:
+    """Return the route and the entries for the call in the ``metadata`` of a request.
+
+    ``metadata_mime`` is the metadata MIME type of the connection, or of this request. Composite metadata may have at
+    most ``limit`` entries and is checked to its end, so that a malformed entry is refused wherever it stands. With the
+    MIME type of one entry the whole metadata is that entry. Contents are not decoded, except for the route. Raise
+    ``RemoteProtocolError`` if the metadata or the route is malformed.
+
+    Short metadata is remembered for the whole process, unless a travelling entry is in it: credentials are secret, and
+    deadlines and traces would displace what comes back.
+    """
+    if not metadata:
+        return _NOTHING
+    if len(metadata) > _REMEMBERED_SIZE:
+        return _read(metadata, metadata_mime, limit)
+    key = (metadata, metadata_mime, limit)
+    known = _remembered.get(key)
+    if known is None:
+        known = _read(metadata, metadata_mime, limit)
+        if known is not _NOTHING and not known.travelling:
+            if len(_remembered) >= _REMEMBERED_COUNT:
+                _remembered.clear()  # all, as other threads may be in here too and the oldest may be gone
+            _remembered[key] = known
+    return known
 
 
 def route_of(metadata: bytes | None, metadata_mime: str | int, limit: int = DEFAULT_LIMIT) -> str | None:
@@ -19,11 +76,7 @@ def route_of(metadata: bytes | None, metadata_mime: str | int, limit: int = DEFA
     and is checked to its end, so that a malformed entry is refused wherever it stands. Raise ``RemoteProtocolError`` if
     the metadata or the route is malformed.
     """
-    if not metadata:
-        return None
-    if len(metadata) <= _REMEMBERED:
-        return _remembered(metadata, metadata_mime, limit)
-    return _read(metadata, metadata_mime, limit)
+    return read_request(metadata, metadata_mime, limit).route
 
 
 def with_route(route: str, metadata: bytes | None, metadata_mime: str | int) -> bytes:
@@ -40,22 +93,29 @@ def with_route(route: str, metadata: bytes | None, metadata_mime: str | int) -> 
     return _alone(route, metadata_mime) + metadata
 
 
-def _read(metadata: bytes, metadata_mime: str | int, limit: int) -> str | None:
+def _read(metadata: bytes, metadata_mime: str | int, limit: int) -> RequestMetadata:
     if metadata_mime == ROUTING:
-        return decode_tag(metadata, 0, len(metadata))
+        return RequestMetadata(decode_tag(metadata, 0, len(metadata)))
     if metadata_mime != COMPOSITE_METADATA:
-        return None
+        if metadata_mime in _TRAVELLING:
+            return RequestMetadata(travelling=(Entry(metadata_mime, metadata),))
+        if metadata_mime in _MIMES:
+            return RequestMetadata(mimes=(Entry(metadata_mime, metadata),))
+        return _NOTHING
     route: str | None = None
     found = False
+    travelling: list[Entry] = []
+    mimes: list[Entry] = []
     for mime, start, end in spans(metadata, limit):
-        if mime == ROUTING and not found:
-            found = True
-            if start < end:
+        if mime == ROUTING:
+            if not found and start < end:
                 route = decode_tag(metadata, start, end)
-    return route
-
-
-_remembered = lru_cache(maxsize=256)(_read)
+            found = True
+        elif mime in _TRAVELLING:
+            travelling.append(Entry(mime, metadata[start:end]))
+        elif mime in _MIMES:
+            mimes.append(Entry(mime, metadata[start:end]))
+    return RequestMetadata(route, tuple(travelling), tuple(mimes))
 
 
 @lru_cache(maxsize=256)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+from types import FrameType
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata import (
+    ACCEPT_MIME_TYPES,
+    AUTHENTICATION,
+    BAGGAGE,
     COMPOSITE_METADATA,
+    DEADLINE,
     JSON,
+    MIME_TYPE,
     ROUTING,
+    TRACEPARENT,
+    TRACESTATE,
+    TRACING_ZIPKIN,
     Entry,
+    RequestMetadata,
     encode_composite,
+    read_request,
     route_of,
     with_route,
 )
@@ -120,6 +133,91 @@ def test_an_answer_that_is_remembered_keeps_to_its_type_and_limit() -> None:
     assert route_of(two, JSON, 2) is None
     with pytest.raises(RemoteProtocolError, match="more than 1 metadata"):
         route_of(two, COMPOSITE_METADATA, 1)
+
+
+TRAVELLING = [AUTHENTICATION, DEADLINE, TRACEPARENT, TRACESTATE, BAGGAGE, TRACING_ZIPKIN]
+MIMES = [MIME_TYPE, ACCEPT_MIME_TYPES]
+
+
+def test_one_reading_gives_the_route_and_the_entries_of_the_call_in_order() -> None:
+    every = [Entry(mime, mime.encode()) for mime in (*TRAVELLING, JSON, *MIMES)]
+
+    found = read_request(encode_composite([every[0], Entry(ROUTING, b"\x01a\x01b"), *every[1:]]), COMPOSITE_METADATA)
+
+    assert found.route == "a"
+    assert found.travelling == tuple(every[:6])
+    assert found.mimes == tuple(every[7:])
+
+
+def test_an_entry_that_comes_twice_is_there_twice() -> None:
+    twice = (Entry(TRACEPARENT, b"one"), Entry(TRACEPARENT, b"two"))
+
+    assert read_request(encode_composite(twice), COMPOSITE_METADATA) == RequestMetadata(travelling=twice)
+
+
+@pytest.mark.parametrize("mime", TRAVELLING)
+def test_metadata_of_the_type_of_one_travelling_entry_is_that_entry(mime: str) -> None:
+    assert read_request(b"content", mime) == RequestMetadata(travelling=(Entry(mime, b"content"),))
+
+
+@pytest.mark.parametrize("mime", MIMES)
+def test_metadata_of_a_type_that_names_types_is_that_entry(mime: str) -> None:
+    assert read_request(b"\x85", mime) == RequestMetadata(mimes=(Entry(mime, b"\x85"),))
+
+
+@pytest.mark.parametrize("metadata", [None, b"", b"{}"])
+def test_metadata_that_says_nothing_of_the_call_gives_nothing(metadata: bytes | None) -> None:
+    assert read_request(metadata, JSON) == RequestMetadata()
+
+
+@pytest.mark.parametrize("mime", TRAVELLING)
+def test_metadata_that_differs_from_call_to_call_is_not_remembered(mime: str) -> None:
+    metadata = GREET + encode_composite([Entry(mime, b"content")])
+
+    first, second = (read_request(metadata, COMPOSITE_METADATA) for _ in range(2))
+
+    assert first == second == RequestMetadata("greet", (Entry(mime, b"content"),))
+    assert first is not second
+
+
+def test_a_bare_credential_is_not_remembered() -> None:
+    assert read_request(b"\x81token", AUTHENTICATION) is not read_request(b"\x81token", AUTHENTICATION)
+
+
+@pytest.mark.parametrize("size", [0, 200])
+def test_short_metadata_without_travelling_entries_is_remembered(size: int) -> None:
+    metadata = GREET + encode_composite([Entry(MIME_TYPE, b"\x85"), Entry(JSON, bytes(size))])
+
+    first, second = (read_request(metadata, COMPOSITE_METADATA) for _ in range(2))
+
+    assert (first is second) == (size == 0)
+    assert first == second == RequestMetadata("greet", mimes=(Entry(MIME_TYPE, b"\x85"),))
+
+
+def test_more_routes_than_are_remembered_are_read_all_the_same() -> None:
+    routes = [f"route.{number}" for number in range(1000)]
+    written = [with_route(route, None, COMPOSITE_METADATA) for route in routes]
+
+    for _ in range(2):
+        assert [read_request(metadata, COMPOSITE_METADATA).route for metadata in written] == routes
+
+
+def test_a_route_that_is_known_costs_one_call_of_python() -> None:
+    read_request(GREET, COMPOSITE_METADATA)
+    calls: list[str] = []
+
+    def count(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            calls.append(frame.f_code.co_name)
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        read_request(GREET, COMPOSITE_METADATA)
+    finally:
+        sys.setprofile(before)
+
+    assert calls == ["read_request"]
 
 
 @given(st.text(max_size=63), st.sampled_from([COMPOSITE_METADATA, ROUTING]))
