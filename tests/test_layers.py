@@ -27,6 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("transports", "capture"),
     ("conformance",),
     ("forms",),
+    ("services",),
     ("responder",),
     ("connection",),
     ("client",),

@@ -1,0 +1,1 @@
+"""Services: typed handlers and clients, and what surrounds each call."""

@@ -1,0 +1,362 @@
+"""Routes with parameters: what they match, how they are formatted, and which of several counts."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, parse
+
+# What Spring's route matchers (dots between segments) say of the same patterns and routes.
+SPRING = [
+    ("chat", "chat", {}),
+    ("chat", "chats", None),
+    ("orders.{id}", "orders.17", {"id": "17"}),
+    ("orders.{id}", "orders", None),
+    ("orders.{id}", "orders.", None),
+    ("orders.{id}", "orders.17.items", None),
+    ("orders.{id}", "Orders.17", None),
+    ("orders.{id}.items", "orders.17.items", {"id": "17"}),
+    ("orders.{id}.items.{item}", "orders.17.items.3", {"id": "17", "item": "3"}),
+    ("{service}.{method}", "orders.place", {"service": "orders", "method": "place"}),
+    ("ticks.{symbol}", "ticks.BRK/B", {"symbol": "BRK/B"}),
+    ("ticks.{symbol}", "ticks.BRK.B", None),
+    ("ticks.{symbol}", "ticks.{symbol}", {"symbol": "{symbol}"}),
+    ("log-{level}", "log-warn", {"level": "warn"}),
+    ("log-{level}", "log.warn", None),
+    ("v{major}-{minor}", "v1-2", {"major": "1", "minor": "2"}),
+    ("v{major}-{minor}", "v1-2-3", {"major": "1-2", "minor": "3"}),
+    ("{name}_v{version}.doc", "a_v1_v2.doc", {"name": "a_v1", "version": "2"}),
+    ("{name}@{host}", "user@", None),
+]
+
+
+@pytest.mark.parametrize(("pattern", "route", "expected"), SPRING)
+def test_a_pattern_matches_what_springs_matcher_matches(
+    pattern: str, route: str, expected: dict[str, str] | None
+) -> None:
+    assert parse(pattern).match(route) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "literal"),
+    [
+        ("", ""),
+        ("chat", "chat"),
+        ("a..b.", "a..b."),
+        ("a.{{b}}", "a.{b}"),
+        ("{{{{", "{{"),
+        ("}}{{", "}{"),
+        ("orders.{id}", None),
+        ("{{{id}}}", None),
+    ],
+)
+def test_a_route_without_parameters_has_a_literal_text(text: str, literal: str | None) -> None:
+    pattern = parse(text)
+
+    assert pattern.literal == literal
+    assert pattern.text == text
+    if literal is not None:
+        assert (pattern.parameters, pattern.match(literal), pattern.format()) == ((), {}, literal)
+
+
+def test_doubled_braces_stand_around_a_parameter() -> None:
+    pattern = parse("{{{id}}}.x")
+
+    assert pattern.parameters == ("id",)
+    assert pattern.match("{17}.x") == {"id": "17"}
+    assert pattern.format(id="17") == "{17}.x"
+
+
+def test_parameters_are_named_in_their_order() -> None:
+    assert parse("{z}.{y}-{x}.w.{v}").parameters == ("z", "y", "x", "v")
+
+
+@pytest.mark.parametrize(
+    ("route", "position", "text"),
+    [
+        ("orders.{id", 7, "'{' has no partner; '{{' is a literal one"),
+        ("orders.id}", 9, "'}' has no partner; '}}' is a literal one"),
+        ("a{b{c}", 1, "'{' has no partner"),
+        ("{a}}", 3, "'}' has no partner"),
+        ("x.{}", 2, "a parameter needs a name"),
+        ("x.{1st}", 2, "'1st' is no identifier"),
+        ("x.{id:int}", 2, "'id:int' is no identifier"),
+        ("x.{ id}", 2, "' id' is no identifier"),
+        ("x.{a.b}", 2, "'a.b' is no identifier"),
+        ("x.{class}", 2, "'class' is no identifier"),
+        ("{id}.{id}", 5, "there are two parameters 'id'"),
+        ("{a}{b}", 3, "there is no text between two parameters"),
+        ("x.y{a}{b}", 6, "there is no text between two parameters"),
+    ],
+)
+def test_a_wrong_pattern_is_refused_with_its_position(route: str, position: int, text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"route '{route}', position {position}: {text}")):
+        parse(route)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "values", "text"),
+    [
+        ("orders.{id}", {}, "route 'orders.{id}': no value for 'id'"),
+        ("orders.{id}", {"id": "1", "no": "2"}, "route 'orders.{id}' has no parameter 'no'"),
+        ("orders.{id}", {"id": ""}, "'id' is empty"),
+        ("ticks.{symbol}", {"symbol": "BRK.B"}, "'symbol' is 'BRK.B', with a '.'"),
+        ("{a}-{b}", {"a": "1", "b": "2-3"}, "which reads as {'a': '1-2', 'b': '3'}"),
+    ],
+)
+def test_values_that_the_route_does_not_give_back_are_refused(pattern: str, values: dict[str, str], text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        parse(pattern).format(**values)
+
+
+def test_a_value_is_a_text() -> None:
+    number: Any = 17
+
+    with pytest.raises(TypeError, match=re.escape("route 'orders.{id}': 'id' is int, not a str")):
+        parse("orders.{id}").format(id=number)
+
+
+def test_a_parameter_may_have_any_name_of_pythons() -> None:
+    assert parse("{self}.{values}").format(self="a", values="b") == "a.b"
+
+
+# Against plain regular expressions
+
+NAMES = ("p", "q", "r", "s", "t", "u", "v", "w")
+LETTERS = st.text("ab{}", min_size=1, max_size=2)
+
+
+def escaped(literal: str) -> str:
+    return literal.replace("{", "{{").replace("}", "}}")
+
+
+@st.composite
+def pattern_texts(draw: st.DrawFn, *, most_segments: int = 3) -> str:
+    """Return patterns of a few segments, each with up to two parameters."""
+    names = iter(NAMES)
+    segments = []
+    for _ in range(draw(st.integers(1, most_segments))):
+        shape = draw(st.sampled_from(["t", "t", "p", "tp", "pt", "tpt", "ptp", "tptpt"]))
+        segments.append("".join(escaped(draw(LETTERS)) if one == "t" else f"{{{next(names)}}}" for one in shape))
+    return ".".join(segments)
+
+
+def reference(pattern: RoutePattern) -> re.Pattern[str]:
+    """Return the regular expression of a pattern."""
+    names = iter(pattern.parameters)
+    return re.compile(
+        re.escape(".").join(
+            re.escape(segment.literals[0])
+            + "".join(f"(?P<{next(names)}>[^.]+)" + re.escape(literal) for literal in segment.literals[1:])
+            for segment in pattern.segments
+        )
+    )
+
+
+@given(pattern_texts(), st.text("ab{}.c", max_size=12))
+def test_a_pattern_matches_as_a_regular_expression_does(text: str, route: str) -> None:
+    pattern = parse(text)
+    expected = reference(pattern).fullmatch(route)
+
+    assert pattern.match(route) == (None if expected is None else expected.groupdict())
+
+
+@given(pattern_texts(), st.data())
+def test_what_is_formatted_matches_with_the_same_values(text: str, data: st.DataObject) -> None:
+    pattern = parse(text)
+    values = {name: data.draw(st.text("ab{}.c", max_size=4)) for name in pattern.parameters}
+    try:
+        route = pattern.format(**values)
+    except ValueError:
+        plain = all(value and "." not in value for value in values.values())
+        assert not plain or any(len(segment.literals) > 2 for segment in pattern.segments)
+        return
+
+    assert pattern.match(route) == values
+
+
+@given(st.text())
+def test_any_text_is_a_literal_once_its_braces_are_doubled(route: str) -> None:
+    assert parse(escaped(route)).literal == route
+
+
+@given(st.text("ab{}."))
+def test_any_text_is_a_pattern_or_a_value_error(route: str) -> None:
+    try:
+        pattern = parse(route)
+    except ValueError:
+        assert {"{", "}"} & set(route)
+    else:
+        assert (pattern.literal is None) == bool(pattern.parameters)
+
+
+# The table
+
+
+def table_of(*patterns: str) -> PatternTable[str]:
+    table: PatternTable[str] = PatternTable()
+    for pattern in patterns:
+        table.add(parse(pattern), pattern)
+    return table
+
+
+def test_the_most_specific_pattern_counts_in_any_order_of_registration() -> None:
+    patterns = ("{a}.{b}", "orders.{id}", "orders.x{id}", "orders.x{id}z", "orders.xyz", "orders.x{id}-{n}z")
+    expected = {
+        "users.1": ("{a}.{b}", {"a": "users", "b": "1"}),
+        "orders.1": ("orders.{id}", {"id": "1"}),
+        "orders.x1": ("orders.x{id}", {"id": "1"}),
+        "orders.x1z": ("orders.x{id}z", {"id": "1"}),
+        "orders.x1-2z": ("orders.x{id}-{n}z", {"id": "1", "n": "2"}),
+        "orders.xyz": ("orders.xyz", {}),
+        "orders": None,
+        "orders.1.2": None,
+    }
+
+    for order in itertools.permutations(patterns):
+        table = table_of(*order)
+        assert {route: table.find(route) for route in expected} == expected
+        assert len(table) == len(patterns)
+
+
+def test_a_search_goes_back_to_a_parameter_where_the_literal_leads_nowhere() -> None:
+    table = table_of("orders.new.{kind}.now", "orders.{id}.{what}.later")
+
+    assert table.find("orders.new.x.later") == ("orders.{id}.{what}.later", {"id": "new", "what": "x"})
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "text"),
+    [
+        ("orders.{id}", "orders.{number}", "route 'orders.{number}' matches the same as 'orders.{id}'"),
+        ("orders", "orders", "route 'orders' matches the same as 'orders'"),
+        ("a.{{", "a.{{", "route 'a.{{' matches the same as 'a.{{'"),
+        ("{a}.x", "y.{b}", "routes 'y.{b}' and '{a}.x' both match 'y.x', and neither is more specific"),
+        ("a{x}", "{x}b", "routes '{x}b' and 'a{x}' both match 'axb', and neither is more specific"),
+        ("a{x}-{y}", "{x}_{y}b", "routes '{x}_{y}b' and 'a{x}-{y}' both match 'ax_x-xb', and neither is more specific"),
+    ],
+)
+def test_patterns_that_leave_a_choice_are_refused_by_name(first: str, second: str, text: str) -> None:
+    table = table_of(first)
+
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
+        table.add(parse(second), second)
+
+    assert len(table) == 1
+
+
+EVERY_ROUTE = ["".join(letters) for size in range(6) for letters in itertools.product("abc.", repeat=size)]
+
+
+@given(st.lists(pattern_texts(most_segments=2), min_size=1, max_size=8), st.lists(st.text("ab{}.c", max_size=8)))
+def test_a_table_finds_what_a_search_through_all_patterns_finds(texts: list[str], routes: list[str]) -> None:
+    table: PatternTable[RoutePattern] = PatternTable()
+    accepted: list[tuple[RoutePattern, re.Pattern[str]]] = []
+    for pattern in map(parse, texts):
+        try:
+            table.add(pattern, pattern)
+        except ValueError as error:
+            said = re.fullmatch(
+                r"routes '(.*)' and '(.*)' both match '(.*)', and neither is more specific", str(error), re.DOTALL
+            )
+            if said is None:
+                assert any(one.segments == pattern.segments for one, _ in accepted)
+            else:
+                assert all(parse(text).match(said.group(3)) is not None for text in said.group(1, 2))
+        else:
+            accepted.append((pattern, reference(pattern)))
+
+    for route in [*routes, *EVERY_ROUTE]:
+        matching = {pattern.text: found for pattern, regex in accepted if (found := regex.fullmatch(route))}
+        chosen = table.find(route)
+        if chosen is None:
+            assert not matching
+            continue
+        pattern, values = chosen
+        assert matching[pattern.text].groupdict() == values
+        assert all(other.includes(pattern) for other, _ in accepted if other.text in matching)
+    assert len(table) == len(accepted)
+
+
+@given(pattern_texts(most_segments=2), pattern_texts(most_segments=2))
+def test_a_pattern_is_more_specific_when_the_other_matches_all_its_routes(one: str, other: str) -> None:
+    narrow, wide = parse(one), parse(other)
+    matched = [route for route in EVERY_ROUTE if reference(narrow).fullmatch(route)]
+
+    if wide.includes(narrow):
+        assert all(reference(wide).fullmatch(route) for route in matched)
+    else:
+        # The letter c is in no literal: a route with nothing else for the parameters shows the difference.
+        witness = narrow.format(**dict.fromkeys(narrow.parameters, "c"))
+        assert reference(wide).fullmatch(witness) is None
+
+
+# What a look-up costs
+
+
+def seconds_of(table: PatternTable[str], route: str) -> float:
+    table.find(route)  # once, to warm up
+    started = time.process_time()
+    for _ in range(10):
+        table.find(route)
+    return (time.process_time() - started) / 10
+
+
+LONG = 64 * 1024
+
+
+@pytest.mark.parametrize(
+    "route",
+    [
+        "{" * LONG,
+        "{}" * (LONG // 2),
+        "a." * (LONG // 2),
+        "." * LONG,
+        "orders." + "a-" * (LONG // 2),
+        "orders." + "-a" * (LONG // 2) + "!",
+    ],
+    ids=lambda route: route[:8],
+)
+def test_a_route_of_64_kib_is_found_or_not_at_once(route: str) -> None:
+    table = table_of("orders.{a}-{b}-{c}-{d}-{e}-{f}-{g}-{h}-x", "{a}.{b}.{c}.{d}", "{{{a}}}", "{a}a{b}a{c}a{d}b")
+
+    assert seconds_of(table, route) < 0.02
+
+
+def test_thousands_of_patterns_take_no_longer_than_one() -> None:
+    numbers = range(4000)
+    table = table_of(
+        *(f"orders.{{id}}.action{number}" for number in numbers),
+        *(f"service{number}.{{id}}" for number in numbers),
+        *(f"user-{{name}}-{number:04}" for number in range(500)),
+    )
+
+    for route, expected in {
+        "orders.17.action3999": {"id": "17"},
+        "service3999.x": {"id": "x"},
+        "user-ann-0499": {"name": "ann"},
+    }.items():
+        found = table.find(route)
+        assert found is not None
+        assert found[1] == expected
+        assert seconds_of(table, route) < 0.001
+
+
+def test_patterns_of_many_parameters_are_searched_without_repetition() -> None:
+    every = ["{a}", "x{a}", "xx{a}"]
+    table: PatternTable[str] = PatternTable()
+    for number, shapes in enumerate(itertools.product(every, repeat=4)):
+        text = ".".join(shape.replace("a", f"a{place}") for place, shape in enumerate(shapes))
+        try:
+            table.add(parse(f"{text}.{number}"), text)
+        except ValueError:
+            pytest.fail("the last segment tells them apart")
+
+    assert seconds_of(table, "xxx.xxx.xxx.xxx.none") < 0.01
