@@ -22,21 +22,22 @@ BIN := $(VENV)/bin
 # Tests start a thousand processes. Where the environment forbids compiled files, each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 JS := tests/interop
+SPRING := build/spring
 # What tests need from Debian, each behind the command that it brings.
-SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm
+SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm javac:default-jdk-headless mvn:maven
 # What make quick leaves to make test: Spark, foreign peers, load.
 SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/reliability tests/test_docs.py
 # Processes that share the tests: three for each of two cores, for many tests wait for other processes. No test judges times.
 SHARED := -n 6 --dist loadscope
 
 .DELETE_ON_ERROR:
-.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance soak peers clean
+.PHONY: demo test types tests quick versions system-packages bench fuzz gate gate-attacks gate-load gate-times gate-resume gate-simulation gate-mutants gate-conformance soak peers peers-spring clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
 
 # The types are checked beside the tests: mypy uses one core, and many tests wait.
-test: $(VENV)/.dev $(JS)/node_modules/.installed
+test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory -j2 types tests
@@ -44,7 +45,7 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-tests: $(VENV)/.dev $(JS)/node_modules/.installed
+tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built
 	$(BIN)/pytest $(SHARED)
 
 quick: $(VENV)/.quick
@@ -125,8 +126,12 @@ soak: $(VENV)/.dev
 	$(BIN)/python -m qa.simulation --seeds 3400
 
 # Each peer that has its tools here is installed by them; CI=1 fails where one is lacking.
-peers: $(VENV)/.dev $(JS)/node_modules/.installed
+peers: $(VENV)/.dev $(JS)/node_modules/.installed peers-spring
 	$(BIN)/python -m qa.peers
+
+# Typed handlers and clients against Spring: make test plays the short form.
+peers-spring: $(VENV)/.dev $(SPRING)/.built
+	RSOCKET_TRIO_WHOLE_SPRING=1 $(BIN)/pytest -q tests/interop/test_spring.py
 
 clean:
 	rm -rf .venv .venv-* $(JS)/node_modules build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -169,3 +174,11 @@ $(JS)/node_modules/.installed: $(JS)/package.json
 	  echo "npm not found: no JavaScript peers"; mkdir -p $(JS)/node_modules; \
 	fi
 	@if command -v npm >/dev/null; then touch $@; fi
+
+# Without Maven and a JDK the tests against Spring are skipped, or fail where CI is set, and say so.
+$(SPRING)/.built: $(JS)/spring/pom.xml $(wildcard $(JS)/spring/src/*.java)
+	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
+	  mvn -q -B -Dstyle.color=never -f $(JS)/spring compile && touch $@; \
+	else \
+	  echo "mvn or javac not found: no Spring peer"; \
+	fi
