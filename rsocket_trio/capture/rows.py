@@ -8,18 +8,14 @@ from typing import Any, TypeAlias
 import attrs
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.metadata.composite import iterate_composite
-from rsocket_trio.metadata.mime import COMPOSITE_METADATA, TRACING_ZIPKIN
-from rsocket_trio.metadata.routes import route_of
+from rsocket_trio.metadata.routes import read_request, route_of
+from rsocket_trio.metadata.tracing import decode_trace
 
 Row: TypeAlias = tuple[Any, ...]
 """Cells in the order of a table's columns."""
 
 REMEMBERED = 4096
 """Routes whose hash is remembered, and ended streams of a session whose route is remembered."""
-IDS_SET = 0x80
-EXTENDED = 0x08
-"""Bits of Zipkin tracing metadata: there are ids; that of the trace has 16 bytes."""
 
 
 @attrs.define(eq=False)
@@ -112,22 +108,11 @@ def readable_route(metadata: bytes | None, mime: str | int) -> str | None:
 
 
 def trace_of(metadata: bytes, mime: str | int) -> bytes | None:
-    """Return the 16 bytes of the trace id in Zipkin tracing metadata; a shorter id is padded with 0 on the left."""
+    """Return the 16 bytes of the trace id in tracing metadata, or ``None``; 8 bytes are padded with 0 on the left."""
     try:
-        if mime == TRACING_ZIPKIN:
-            return _trace_id(metadata)
-        if mime == COMPOSITE_METADATA:
-            for entry in iterate_composite(metadata):
-                if entry.mime == TRACING_ZIPKIN:
-                    return _trace_id(entry.content)
+        trace = decode_trace(read_request(metadata, mime).travelling)
     except RemoteProtocolError:
         return None
-    return None
-
-
-def _trace_id(content: bytes) -> bytes | None:
-    if not content or not content[0] & IDS_SET:
+    if trace is None or trace.trace_id is None:
         return None
-    size = 16 if content[0] & EXTENDED else 8
-    trace = content[1 : 1 + size]
-    return trace.rjust(16, b"\0") if len(trace) == size else None
+    return bytes.fromhex(trace.trace_id).rjust(16, b"\0")

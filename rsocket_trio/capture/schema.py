@@ -79,7 +79,7 @@ FRAMES: Final = (
     Column("lease_n",        INT32,     "on leases: requests"),
     Column("keepalive_pos",  INT64,     "on KEEPALIVE: last received position"),
     Column("resume_pos",     INT64,     "on RESUME and its answer: last received position"),
-    Column("trace_id",       BINARY,    "16 bytes, on requests with Zipkin tracing metadata"),
+    Column("trace_id",       BINARY,    "16 bytes, on requests with tracing metadata of W3C or Zipkin"),
     Column("drop_count",     INT64,     "frames of this connection that were dropped since its last row",
                                         required=True),
 )

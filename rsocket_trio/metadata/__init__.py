@@ -11,6 +11,7 @@ from rsocket_trio.metadata.authentication import (
     encode_authentication,
 )
 from rsocket_trio.metadata.composite import Entry, decode_composite, encode_composite, iterate_composite
+from rsocket_trio.metadata.deadline import decode_deadline, encode_deadline
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
     AUTHENTICATION,
@@ -38,6 +39,16 @@ from rsocket_trio.metadata.mimetypes_per_stream import (
 )
 from rsocket_trio.metadata.routes import RequestMetadata, read_request, route_of, with_route
 from rsocket_trio.metadata.routing import decode_route, encode_route
+from rsocket_trio.metadata.tracing import (
+    Trace,
+    ZipkinTrace,
+    decode_baggage,
+    decode_trace,
+    decode_zipkin,
+    encode_baggage,
+    encode_zipkin,
+    trace_entries,
+)
 
 __all__ = [
     "ACCEPT_MIME_TYPES",
@@ -61,20 +72,30 @@ __all__ = [
     "OtherAuthentication",
     "RequestMetadata",
     "SimpleAuthentication",
+    "Trace",
+    "ZipkinTrace",
     "decode_accepted_mimes",
     "decode_authentication",
+    "decode_baggage",
     "decode_composite",
     "decode_data_mime",
+    "decode_deadline",
     "decode_mime",
     "decode_route",
+    "decode_trace",
+    "decode_zipkin",
     "encode_accepted_mimes",
     "encode_authentication",
+    "encode_baggage",
     "encode_composite",
     "encode_data_mime",
+    "encode_deadline",
     "encode_mime",
     "encode_route",
+    "encode_zipkin",
     "iterate_composite",
     "read_request",
     "route_of",
+    "trace_entries",
     "with_route",
 ]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rsocket_trio.capture.buffer import Recorded
 from rsocket_trio.capture.rows import route_id, trace_of
 from rsocket_trio.capture.schema import as_int8, as_int16, as_int32
+from rsocket_trio.metadata import Trace, encode_composite, trace_entries
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, TRACING_ZIPKIN
 from rsocket_trio.mux.recording import Facts
 from tests.capture import golden
@@ -239,6 +240,14 @@ def test_a_short_trace_id_is_filled_up() -> None:
     assert trace_of(b"\x00", TRACING_ZIPKIN) is None, "a trace without ids"
     assert trace_of(b"\x88\x01", TRACING_ZIPKIN) is None, "cut short"
     assert trace_of(b"\xfd\x00", COMPOSITE_METADATA) is None, "malformed"
+
+
+def test_the_trace_id_of_w3c_is_recorded_as_well() -> None:
+    trace = Trace(traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", baggage="a=1")
+    alone = Trace(baggage="a=1")
+
+    assert trace_of(encode_composite(trace_entries(trace)), COMPOSITE_METADATA) == bytes.fromhex(trace.trace_id or "")
+    assert trace_of(encode_composite(trace_entries(alone)), COMPOSITE_METADATA) is None
 
 
 def test_wire_values_fit_their_columns() -> None:

@@ -1,0 +1,280 @@
+"""The entries of distributed tracing: ``traceparent``, ``tracestate`` and ``baggage`` of W3C, and that of Zipkin.
+
+Each of W3C's headers is one entry, whose MIME type is the name of the header and whose content its text. An entry that
+is malformed counts as absent, as W3C asks: tracing must not break the call that it observes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+from urllib.parse import quote, unquote
+
+import attrs
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.metadata.composite import Entry
+from rsocket_trio.metadata.mime import BAGGAGE, TRACE_MIMES, TRACEPARENT, TRACESTATE, TRACING_ZIPKIN
+
+TRACEPARENT_LIMIT: Final = 512
+"""Characters. Version 00 has 55; later versions may append to them."""
+TRACESTATE_LIMIT: Final = 1024
+"""Characters. W3C asks for 512 at least."""
+TRACESTATE_MEMBERS: Final = 32
+BAGGAGE_LIMIT: Final = 8192
+"""Bytes."""
+
+_TRACEPARENT: Final = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})")
+_FIRST_VERSION: Final = "00"
+_SAMPLED: Final = 0x01
+_STATE_MEMBER: Final = re.compile(r"[a-z0-9][a-z0-9_\-*/@]{0,255}=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[!-+\--<>-~]")
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_BAGGAGE_SAFE: Final = "!#$&'()*+-./:<=>?@[]^_`{|}~"
+"""Characters beside letters and digits that a value of baggage shows as they are."""
+
+_IDS_SET: Final = 0x80
+_DEBUG: Final = 0x40
+_SAMPLE: Final = 0x20
+_NOT_SAMPLED: Final = 0x10
+_LONG_TRACE_ID: Final = 0x08
+_PARENT: Final = 0x04
+_ID_SIZE: Final = 8
+
+
+def _hex_digits(*sizes: int) -> Callable[[object, attrs.Attribute[str | None], str | None], None]:
+    """Return a validator: ``None``, or lower-case hexadecimal text of one of these ``sizes``."""
+
+    def check(instance: object, attribute: attrs.Attribute[str | None], text: str | None) -> None:
+        if text is not None and not (len(text) in sizes and re.fullmatch("[0-9a-f]+", text)):
+            digits = " or ".join(map(str, sizes))
+            raise ValueError(f"{type(instance).__name__}.{attribute.name} {text!r}: {digits} hexadecimal digits")
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class ZipkinTrace:
+    """The ids and the sampling decision that Zipkin passes on, as in B3.
+
+    ``trace_id`` has 16 or 32 hexadecimal digits, ``span_id`` and ``parent_id`` 16; they are ``None`` where only the
+    decision travels, and ``parent_id`` is where the span is the first one. ``sampled`` is ``None`` if nobody has
+    decided yet. ``debug`` forces the trace to be kept, whatever ``sampled`` is. Raise ``ValueError`` for malformed ids,
+    and for one of ``trace_id`` and ``span_id`` without the other.
+    """
+
+    trace_id: str | None = attrs.field(default=None, validator=_hex_digits(16, 32))
+    span_id: str | None = attrs.field(default=None, validator=_hex_digits(16))
+    parent_id: str | None = attrs.field(default=None, validator=_hex_digits(16))
+    sampled: bool | None = None
+    debug: bool = False
+
+    def __attrs_post_init__(self) -> None:
+        if (self.trace_id is None) != (self.span_id is None) or (self.trace_id is None and self.parent_id is not None):
+            raise ValueError("ZipkinTrace: trace_id and span_id go together, and parent_id needs both")
+
+
+def decode_zipkin(data: bytes) -> ZipkinTrace:
+    """Return the ids and the decision in ``data``, the content of a ``TRACING_ZIPKIN`` entry.
+
+    Debugging counts as sampled. Bytes behind the last id are ignored. Raise ``RemoteProtocolError`` if it is cut short.
+    """
+    flags = data[0] if data else 0
+    span = _ID_SIZE * 2 if flags & _LONG_TRACE_ID else _ID_SIZE
+    parent = span + _ID_SIZE
+    size = 1 + (0 if not flags & _IDS_SET else parent + _ID_SIZE if flags & _PARENT else parent)
+    if len(data) < size:
+        raise RemoteProtocolError(f"Zipkin trace of {len(data)} bytes, {size} needed", offset=0)
+    debug = flags & _DEBUG != 0
+    sampled = True if debug or flags & _SAMPLE else False if flags & _NOT_SAMPLED else None
+    if not flags & _IDS_SET:
+        return ZipkinTrace(sampled=sampled, debug=debug)
+    ids = data[1:size]
+    return ZipkinTrace(
+        trace_id=ids[:span].hex(),
+        span_id=ids[span:parent].hex(),
+        parent_id=ids[parent:].hex() or None,
+        sampled=sampled,
+        debug=debug,
+    )
+
+
+def encode_zipkin(trace: ZipkinTrace) -> bytes:
+    """Return ``trace`` as the content of a ``TRACING_ZIPKIN`` entry."""
+    flags = _DEBUG if trace.debug else 0 if trace.sampled is None else _SAMPLE if trace.sampled else _NOT_SAMPLED
+    if trace.trace_id is None or trace.span_id is None:
+        return bytes((flags,))
+    flags |= _IDS_SET
+    if len(trace.trace_id) > 2 * _ID_SIZE:
+        flags |= _LONG_TRACE_ID
+    if trace.parent_id is not None:
+        flags |= _PARENT
+    return bytes((flags,)) + bytes.fromhex(trace.trace_id + trace.span_id + (trace.parent_id or ""))
+
+
+# The texts of W3C. Each check raises ``ValueError`` that says what is wrong.
+
+
+def _check_traceparent(text: str) -> None:
+    found = _TRACEPARENT.match(text)
+    if found is None or len(text) > TRACEPARENT_LIMIT or not text.isprintable():
+        raise ValueError("traceparent: not as in 00-32 hexadecimal digits-16 of them-2 of them, ids not all 0")
+    rest = text[found.end() :]
+    if rest and (found[1] == _FIRST_VERSION or not rest.startswith("-")):
+        raise ValueError(f"traceparent of version {found[1]} has {len(rest)} characters too many")
+
+
+def _check_tracestate(text: str) -> None:
+    if len(text) > TRACESTATE_LIMIT:
+        raise ValueError(f"tracestate of {len(text)} characters, limit {TRACESTATE_LIMIT}")
+    members = [stripped for member in text.split(",") if (stripped := member.strip(" \t"))]
+    if len(members) > TRACESTATE_MEMBERS:
+        raise ValueError(f"tracestate of {len(members)} members, limit {TRACESTATE_MEMBERS}")
+    if not members or not all(map(_STATE_MEMBER.fullmatch, members)):
+        raise ValueError("tracestate: not as in key=value,key=value")
+
+
+def _check_baggage(text: str) -> None:
+    if (size := len(text.encode())) > BAGGAGE_LIMIT:
+        raise ValueError(f"baggage of {size} bytes, limit {BAGGAGE_LIMIT}")
+    if not text.replace("\t", " ").isprintable() or not decode_baggage(text):
+        raise ValueError("baggage: not as in key=value,key=value")
+
+
+def decode_baggage(text: str) -> dict[str, str]:
+    """Return the items of ``text``, a W3C baggage: key to value, with percent escapes resolved.
+
+    Properties of an item are left out, and so are members that are malformed. The last one of equal keys counts.
+    """
+    items = {}
+    for member in text.split(","):
+        key, equals, content = member.partition(";")[0].partition("=")
+        if equals and _TOKEN.fullmatch(key := key.strip(" \t")):
+            items[key] = unquote(content.strip(" \t"))
+    return items
+
+
+def encode_baggage(items: Mapping[str, str]) -> str:
+    """Return ``items``, key to value, as W3C baggage; characters of values that it cannot hold are escaped.
+
+    Raise ``ValueError`` for a key that is no token of HTTP, and for more than 8192 bytes.
+    """
+    for key in items:
+        if not _TOKEN.fullmatch(key):
+            raise ValueError(f"baggage key {key!r}: letters, digits and some of the signs, as in an HTTP header's name")
+    text = ",".join(f"{key}={quote(content, safe=_BAGGAGE_SAFE)}" for key, content in items.items())
+    if len(text) > BAGGAGE_LIMIT:
+        raise ValueError(f"baggage of {len(text)} bytes, limit {BAGGAGE_LIMIT}")
+    return text
+
+
+_CHECKS: Final[Mapping[str, Callable[[str], None]]] = {
+    TRACEPARENT: _check_traceparent,
+    TRACESTATE: _check_tracestate,
+    BAGGAGE: _check_baggage,
+}
+
+
+def _text_of(mime: str) -> Callable[[object, attrs.Attribute[str | None], str | None], None]:
+    """Return a validator: ``None``, or a text that an entry of this type may have."""
+
+    def check(instance: object, attribute: attrs.Attribute[str | None], text: str | None) -> None:
+        if text is not None:
+            _CHECKS[mime](text)
+
+    return check
+
+
+@attrs.frozen(kw_only=True)
+class Trace:
+    """The tracing context of a call, which the calls made on its behalf pass on.
+
+    ``traceparent``, ``tracestate`` and ``baggage`` are the headers of W3C as text, ``zipkin`` the ids of Zipkin; each
+    is ``None`` if there is no such entry. Raise ``ValueError`` for a text that W3C does not allow, a ``tracestate``
+    above 1024 characters, and ``baggage`` above 8192 bytes.
+    """
+
+    traceparent: str | None = attrs.field(default=None, validator=_text_of(TRACEPARENT))
+    tracestate: str | None = attrs.field(default=None, validator=_text_of(TRACESTATE))
+    baggage: str | None = attrs.field(default=None, validator=_text_of(BAGGAGE))
+    zipkin: ZipkinTrace | None = None
+
+    @property
+    def trace_id(self) -> str | None:
+        """Return the id of the trace as 32 hexadecimal digits, or as 16 where Zipkin's is that short."""
+        if self.traceparent is not None:
+            return self.traceparent[3:35]
+        return self.zipkin.trace_id if self.zipkin is not None else None
+
+    @property
+    def span_id(self) -> str | None:
+        """Return the id of the caller's span as 16 hexadecimal digits."""
+        if self.traceparent is not None:
+            return self.traceparent[36:52]
+        return self.zipkin.span_id if self.zipkin is not None else None
+
+    @property
+    def sampled(self) -> bool | None:
+        """Return whether the caller records its span; ``None`` if nobody has decided."""
+        if self.traceparent is not None:
+            return int(self.traceparent[53:55], 16) & _SAMPLED != 0
+        return self.zipkin.sampled if self.zipkin is not None else None
+
+    @property
+    def baggage_items(self) -> dict[str, str]:
+        """Return the baggage, key to value, with percent escapes resolved and without properties."""
+        return decode_baggage(self.baggage) if self.baggage is not None else {}
+
+
+def decode_trace(entries: Iterable[Entry]) -> Trace | None:
+    """Return the tracing context in ``entries`` of composite metadata, or ``None`` if they have none.
+
+    The first entry of each type counts. One that is malformed or too long is left out, and a ``tracestate`` as well
+    where there is no ``traceparent`` that it belongs to.
+    """
+    contents: dict[str | int, bytes] = {}
+    for entry in entries:
+        if entry.mime in TRACE_MIMES:
+            contents.setdefault(entry.mime, entry.content)
+    if not contents:
+        return None
+    texts = {mime: _text(mime, content) for mime, content in contents.items() if mime in _CHECKS}
+    traceparent = texts.get(TRACEPARENT)
+    trace = Trace(
+        traceparent=traceparent,
+        tracestate=texts.get(TRACESTATE) if traceparent is not None else None,
+        baggage=texts.get(BAGGAGE),
+        zipkin=_zipkin(contents.get(TRACING_ZIPKIN)),
+    )
+    return trace if trace != _NO_TRACE else None
+
+
+def trace_entries(trace: Trace) -> tuple[Entry, ...]:
+    """Return ``trace`` as entries of composite metadata."""
+    texts = ((TRACEPARENT, trace.traceparent), (TRACESTATE, trace.tracestate), (BAGGAGE, trace.baggage))
+    entries = [Entry(mime, text.encode()) for mime, text in texts if text is not None]
+    if trace.zipkin is not None:
+        entries.append(Entry(TRACING_ZIPKIN, encode_zipkin(trace.zipkin)))
+    return tuple(entries)
+
+
+_NO_TRACE: Final = Trace()
+
+
+def _text(mime: str | int, content: bytes) -> str | None:
+    """Return the text of an entry, or ``None`` if it is malformed."""
+    if len(content) > BAGGAGE_LIMIT:
+        return None
+    try:
+        text = content.decode()
+        _CHECKS[str(mime)](text)
+    except ValueError:
+        return None
+    return text
+
+
+def _zipkin(content: bytes | None) -> ZipkinTrace | None:
+    try:
+        return decode_zipkin(content) if content else None
+    except RemoteProtocolError:
+        return None
