@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "rsocket_trio"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-WORDS = ("errors", "values", "signatures", "payload", "limits", "terms")
+WORDS = ("errors", "values", "signatures", "payload", "limits", "terms", "codecs")
 PURE = (*WORDS, "mux", "rsocket", "streamux", "metadata")
 PUBLIC = "__init__"
 """The public names: programs may import them, as users do, and nothing below may."""
@@ -45,6 +45,8 @@ LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in fo
 ONLY_FOR_ANNOTATIONS = {("responder", "connection")}
 
 THIRD_PARTY_IN_PURE_FOLDERS = {"attrs"}
+ONLY_WHEN_NEEDED = {"codecs": {"msgspec", "cbor2", "pydantic", "pydantic_core"}}
+"""Third parties that one module loads inside of its functions, and nothing else in the pure folders."""
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "os", "pathlib", "random", "select", "selectors", "signal"),
     *("socket", "socketserver", "ssl", "subprocess", "threading", "time"),
@@ -80,9 +82,11 @@ def test_imports_point_down(path: Path) -> None:
 )
 def test_pure_folders_import_nothing_that_does_io(path: Path) -> None:
     outside = {found.module.split(".")[0] for found in imports_of(path)} - {PACKAGE.name}
+    late = ONLY_WHEN_NEEDED.get(folder_of_file(path), set())
 
     assert outside & IMPURE == set()
-    assert outside - set(sys.stdlib_module_names) - THIRD_PARTY_IN_PURE_FOLDERS == set()
+    assert outside - set(sys.stdlib_module_names) - THIRD_PARTY_IN_PURE_FOLDERS - late == set()
+    assert {name.split(".")[0] for name in loaded_at_once(path)} & late == set()
 
 
 @pytest.mark.parametrize(
@@ -112,6 +116,14 @@ def test_the_judge_tells_up_from_down(folder: str, source: str, allowed: bool) -
     found = list(imports_in(ast.parse(source), (PACKAGE.name, folder)))
 
     assert [may_import(folder, one) for one in found] == [allowed]
+
+
+def loaded_at_once(path: Path) -> set[str]:
+    """Return what a module imports outside of its functions."""
+    tree = ast.parse(path.read_text("utf-8"))
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    late = {found.line for node in functions for found in imports_in(node, (PACKAGE.name,))}
+    return {found.module for found in imports_of(path) if found.line not in late}
 
 
 def may_import(folder: str, found: Import) -> bool:

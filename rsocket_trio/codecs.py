@@ -1,0 +1,747 @@
+"""Codecs between objects and the data of payloads, each by its MIME type: JSON, MessagePack, CBOR, text and bytes.
+
+A codec is anything with ``mime``, ``encode`` and ``decode``. The built-in ones need the extra ``services``, which is
+loaded with the first value: JSON and MessagePack are msgspec's, CBOR is cbor2's. They take dataclasses, attrs classes,
+msgspec's structs, typed dictionaries, named tuples, enums, dates, UUIDs, decimals, unions and what these are made of,
+and pydantic's models where pydantic is installed.
+
+Data of a peer is never trusted: data that does not fit its type raises `DecodeError`, whose text begins with the path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, lru_cache
+from io import BytesIO
+from types import UnionType
+from typing import Any, Protocol, Union, get_args, get_origin
+
+from rsocket_trio.errors import readable
+
+KINDS_KEPT = 1024
+"""Types for which a codec keeps what it has made for them."""
+
+MOST_FOR_PATTERN = 16 * 1024
+"""Bytes of JSON in which keys are collected by a pattern. In more, objects nearly always share keys."""
+
+
+class Codec(Protocol):
+    """Turns objects into bytes of one MIME type, and back."""
+
+    @property
+    def mime(self) -> str:
+        """The MIME type, as it is sent: lower case, without parameters."""
+
+    def encode(self, value: object, /) -> bytes:
+        """Return ``value`` as bytes. Raise ``TypeError`` for a type, ``ValueError`` for a value that it can't write."""
+
+    def decode(self, data: bytes, kind: Any, /) -> Any:
+        """Return the object of type ``kind`` that ``data`` holds. Raise ``ValueError`` if there is none."""
+
+
+class DecodeError(ValueError):
+    """Data that is not what was expected.
+
+    ``path`` is the place in the data, as in ``$.orders[3].amount``, and ``reason`` says what is wrong there; text of a
+    peer is shortened and escaped. The error's text is both: ``$.amount: expected int, got str``.
+    """
+
+    path: str
+    reason: str
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = readable(path)
+        self.reason = readable(reason)
+        super().__init__(self.path, self.reason)
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"
+
+
+def find_codec(codecs: Iterable[Codec], mime: str) -> Codec:
+    """Return the codec of a MIME type.
+
+    ``codecs`` are those that there are, and ``mime`` is the type that a peer or a caller names: its case and its
+    parameters, such as ``; charset=utf-8``, are ignored, and the usual other names of MessagePack and JSON are known.
+    Raise ``ValueError`` if there is none: "no codec for application/x, here: application/json, text/plain".
+    """
+    for codec in codecs:
+        if codec.mime == mime:
+            return codec
+    wanted = mime.partition(";")[0].strip().lower()
+    wanted = OTHER_NAMES.get(wanted, wanted)
+    for codec in codecs:
+        if codec.mime == wanted:
+            return codec
+    here = ", ".join(codec.mime for codec in codecs) or "none"
+    raise ValueError(f"no codec for {readable(mime[:256])}, here: {here}")
+
+
+def check_type(kind: Any) -> None:
+    """Refuse a type that no built-in codec can encode or decode.
+
+    ``kind`` is an annotation. Raise ``TypeError``, which names the type, for a plain class, a function and the like,
+    wherever they stand in ``kind``, and for unions whose members can't be told apart.
+    """
+    if holds_model(kind):
+        _check_model(kind)
+        return
+    try:
+        info = _inspect().type_info(kind)
+    except (TypeError, NameError) as error:
+        raise TypeError(f"{type_name(kind)} can't be encoded or decoded: {error}") from error
+    for part in _parts(info):
+        if isinstance(part, _inspect().CustomType) and part.cls is not object:
+            if not is_model(part.cls):
+                where = "" if part.cls is kind else f", in {type_name(kind)}"
+                raise TypeError(f"{type_name(part.cls)} can't be encoded or decoded{where}")
+            _check_model(part.cls)
+
+
+def json_schema(kind: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a type as JSON shows it, with the classes that it is made of in ``$defs``.
+
+    ``kind`` is an annotation. Raise ``TypeError`` for a type that `check_type` refuses.
+    """
+    check_type(kind)
+    if holds_model(kind):
+        schema: dict[str, Any] = _adapter(kind).json_schema()
+    else:
+        schema = _msgspec().json.schema(kind, schema_hook=_model_schema)
+    nested: dict[str, Any] = {}
+    for definitions in _take_definitions(schema):
+        for name, definition in definitions.items():
+            nested.setdefault(name, definition)
+    if nested:
+        schema["$defs"] = {**schema.get("$defs", {}), **nested}
+    return schema
+
+
+def type_name(kind: Any) -> str:
+    """Return the name of an annotation for messages: ``Order``, ``list[shop.Order]``, ``int | None``."""
+    if isinstance(kind, type) and get_origin(kind) is None:
+        return kind.__qualname__
+    return repr(kind).replace("typing.", "")
+
+
+class JSONCodec:
+    """JSON, ``application/json``.
+
+    NaN and the infinities are refused both ways, since JSON has none, and so are keys that occur twice in one object.
+    Bytes are base64 text. Dates, UUIDs and decimals are text, and named tuples are arrays.
+    """
+
+    __slots__ = ()
+    mime = "application/json"
+
+    def encode(self, value: object, /) -> bytes:
+        """Return ``value`` as JSON. Raise ``TypeError`` for a type, ``ValueError`` for a value that JSON can't hold."""
+        try:
+            data = _json_encode()(value)
+            if b"null" in data:
+                _refuse_nan(value)  # msgspec writes null for it
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        return data
+
+    def decode(self, data: bytes, kind: Any, /) -> Any:
+        """Return the object of type ``kind`` that ``data`` holds. Raise `DecodeError` if it does not fit."""
+        read, keys, keys_each = _json_reader(kind)
+        try:
+            value = read(data)
+            # Each key has a colon. If there are as many as keys that must be there, no key is there twice.
+            if (colons := data.count(b":")) and colons != (keys + keys_each * len(value) if keys_each else keys):
+                _refuse_repeated_keys(data)
+        except (ValueError, RecursionError) as error:
+            raise decode_error(error) from error
+        return value
+
+    def __repr__(self) -> str:
+        return "JSON"
+
+
+class MessagePackCodec:
+    """MessagePack, ``application/msgpack``.
+
+    Dates with a time zone are its timestamps, and bytes its binary; UUIDs, decimals and other dates are text. NaN and
+    the infinities are numbers. Extension types other than timestamps are refused. Where a key occurs twice, the last
+    one holds: to find them would take a second pass over all data.
+    """
+
+    __slots__ = ()
+    mime = "application/msgpack"
+
+    def encode(self, value: object, /) -> bytes:
+        """Return ``value`` as MessagePack. Raise ``TypeError`` for a type, ``ValueError`` for too large an integer."""
+        try:
+            return _msgpack_encode()(value)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+        except OverflowError as error:
+            raise ValueError("an integer of more than 64 bits has no MessagePack") from error
+
+    def decode(self, data: bytes, kind: Any, /) -> Any:
+        """Return the object of type ``kind`` that ``data`` holds. Raise `DecodeError` if it does not fit."""
+        read = _msgpack_reader(kind)
+        try:
+            return read(data)
+        except (ValueError, RecursionError) as error:
+            raise decode_error(error) from error
+
+    def __repr__(self) -> str:
+        return "MESSAGEPACK"
+
+
+class CBORCodec:
+    """CBOR, ``application/cbor``.
+
+    Values are written as in JSON, so that dates, UUIDs and decimals are text, and bytes are byte strings. Read are text
+    and the tags for dates, big integers, decimals and UUIDs; other tags, shared references among them, are refused, and
+    so are simple values without a meaning and keys that occur twice in one map. NaN and the infinities are numbers.
+    """
+
+    __slots__ = ()
+    mime = "application/cbor"
+
+    def encode(self, value: object, /) -> bytes:
+        """Return ``value`` as CBOR. Raise ``TypeError`` for a type, ``ValueError`` for values nested too deeply."""
+        try:
+            return _cbor_encode()(value)
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
+
+    def decode(self, data: bytes, kind: Any, /) -> Any:
+        """Return the object of type ``kind`` that ``data`` holds. Raise `DecodeError` if it does not fit."""
+        read = _cbor_reader(kind)
+        try:
+            return read(data)
+        except (ValueError, RecursionError) as error:
+            raise decode_error(error) from error
+
+    def __repr__(self) -> str:
+        return "CBOR"
+
+
+class TextCodec:
+    """Plain text in UTF-8, ``text/plain``: ``str`` only."""
+
+    __slots__ = ()
+    mime = "text/plain"
+
+    def encode(self, value: object, /) -> bytes:
+        """Return the text ``value`` as UTF-8. Raise ``TypeError`` for anything else."""
+        if not isinstance(value, str):
+            raise TypeError(f"text/plain carries str, not {type_name(type(value))}")
+        return value.encode()
+
+    def decode(self, data: bytes, kind: Any, /) -> Any:
+        """Return ``data`` as text. Raise `DecodeError` if it is no UTF-8, or ``kind`` does not take ``str``."""
+        if kind is not str and not _takes(kind, str):
+            raise DecodeError("$", f"expected {type_name(kind)}, got text/plain, which carries str")
+        try:
+            return str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise decode_error(error) from error
+
+    def __repr__(self) -> str:
+        return "TEXT"
+
+
+class BytesCodec:
+    """Bytes as they are, ``application/octet-stream``: ``bytes`` only."""
+
+    __slots__ = ()
+    mime = "application/octet-stream"
+
+    def encode(self, value: object, /) -> bytes:
+        """Return ``value``, which must be bytes or the like. Raise ``TypeError`` for anything else."""
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"application/octet-stream carries bytes, not {type_name(type(value))}")
+        return bytes(value)
+
+    def decode(self, data: bytes, kind: Any, /) -> Any:
+        """Return ``data``. Raise `DecodeError` if ``kind`` does not take ``bytes``."""
+        if kind is not bytes and not _takes(kind, bytes):
+            raise DecodeError("$", f"expected {type_name(kind)}, got application/octet-stream, which carries bytes")
+        return data
+
+    def __repr__(self) -> str:
+        return "BYTES"
+
+
+JSON = JSONCodec()
+"""JSON by msgspec, ``application/json``."""
+MESSAGEPACK = MessagePackCodec()
+"""MessagePack by msgspec, ``application/msgpack``."""
+CBOR = CBORCodec()
+"""CBOR by cbor2, ``application/cbor``."""
+TEXT = TextCodec()
+"""Text in UTF-8, ``text/plain``."""
+BYTES = BytesCodec()
+"""Bytes as they are, ``application/octet-stream``."""
+
+OTHER_NAMES = {
+    "application/x-msgpack": MESSAGEPACK.mime,
+    "application/vnd.msgpack": MESSAGEPACK.mime,
+    "application/messagepack": MESSAGEPACK.mime,
+    "text/json": JSON.mime,
+    "application/x-json": JSON.mime,
+}
+"""Other names that peers give to MIME types. They are understood, and never sent."""
+
+
+# Errors of the libraries in one form
+
+
+def decode_error(error: BaseException) -> DecodeError:
+    """Return what a library says about data as a `DecodeError`, with the path first.
+
+    ``error`` is of msgspec, pydantic or cbor2, or one that a class raised as an object of it was made.
+    """
+    if isinstance(error, DecodeError):
+        return error
+    if isinstance(error, RecursionError):
+        return DecodeError("$", "nested too deeply")
+    if isinstance(error, UnicodeDecodeError):
+        return DecodeError("$", "invalid UTF-8")
+    if is_model_error(error):
+        return _first_of_pydantic(error)
+    text = str(error)
+    path = "$"
+    if text.endswith("`") and " - at `" in text:
+        text, _, path = text[:-1].rpartition(" - at `")
+        path = path.replace("`", "")
+    inner = error.__cause__
+    if isinstance(inner, DecodeError):
+        return DecodeError(path + inner.path.removeprefix("$"), inner.reason)
+    return DecodeError(path, _as_reason(text))
+
+
+def _as_reason(text: str) -> str:
+    text = text.removeprefix("Object contains ").removeprefix("Object ")
+    first = text.partition(" ")[0]
+    if first[1:].islower():
+        text = first.lower() + text[len(first) :]
+    return text.replace("`", "") if text.startswith("expected") else text
+
+
+PYDANTIC_TYPES = {"string": "str", "dict": "object", "model": "object", "dataclass": "object", "list": "array"}
+"""What pydantic's types of errors are called in messages, where it isn't their own name."""
+JSON_TYPES = {"dict": "object", "list": "array", "tuple": "array", "NoneType": "null"}
+"""What Python's types are called in messages, as msgspec calls them, where it isn't their own name."""
+MOST_FAULTS = 1000
+"""Faults that pydantic finds in one value of which the first is looked at; to look at one makes objects for all."""
+
+
+def is_model_error(error: BaseException) -> bool:
+    """Return whether ``error`` is the one that pydantic raises for data that does not fit."""
+    return "pydantic" in sys.modules and isinstance(error, _pydantic().ValidationError)
+
+
+def _first_of_pydantic(error: Any) -> DecodeError:
+    if (count := error.error_count()) > MOST_FAULTS:
+        return DecodeError("$", f"{count} faults")
+    fault = error.errors(include_url=False, include_context=False)[0]
+    place = fault["loc"]
+    what = fault["type"]
+    if what == "missing":
+        *place, name = place
+        reason = f"missing required field `{name}`"
+    elif what == "extra_forbidden":
+        *place, name = place
+        reason = f"unknown field `{name}`"
+    elif what == "recursion_loop":
+        reason = "nested too deeply"
+    elif match := re.fullmatch(r"(\w+?)_(?:type|parsing|from_float|from_date_parsing|attributes_type)", what):
+        got = type(fault["input"]).__name__
+        reason = f"expected {PYDANTIC_TYPES.get(match[1], match[1])}, got {JSON_TYPES.get(got, got)}"
+    else:
+        reason = _as_reason(fault["msg"])
+    return DecodeError("$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place), reason)
+
+
+# JSON: what msgspec lets pass, and JSON does not have
+
+STRINGS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"[ \t\r\n]*(:?)')
+"""Every string of a JSON text, and the colon behind it if it is a key."""
+NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""NaN and the infinities in MessagePack, and perhaps other data that looks like them."""
+
+
+def _refuse_repeated_keys(data: bytes) -> None:
+    """Raise `DecodeError` if a key occurs twice in one object of the JSON text ``data``."""
+    if b"{" not in data:
+        return
+    if len(data) <= MOST_FOR_PATTERN:
+        keys = [key for key, colon in STRINGS.findall(data) if colon]
+        # A key with an escape may be equal to one without.
+        if len(set(keys)) == len(keys) and not any(b"\\" in key for key in keys):
+            return
+    objects: list[list[tuple[str, Any]]] = []
+    json.loads(data, object_pairs_hook=objects.append)
+    if sum(map(len, objects)) != sum(map(len, map(dict, objects))):
+        tree = json.loads(data, object_pairs_hook=_marked)
+        path, repeated = next((path, part) for path, part in _places(tree) if isinstance(part, _Repeated))
+        raise DecodeError(path, f"key `{repeated.key}` occurs twice")
+
+
+def _marked(pairs: list[tuple[str, Any]]) -> object:
+    value: dict[str, Any] = {}
+    for key, part in pairs:
+        if key in value:
+            return _Repeated(key)
+        value[key] = part
+    return value
+
+
+class _Repeated:
+    """Stands for an object in which a key occurs twice."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def _refuse_nan(value: object) -> None:
+    """Raise ``ValueError`` if there is a number in ``value`` that JSON does not have."""
+    try:
+        if NOT_FINITE.search(_msgpack_encode()(value)) is None:
+            return
+    except OverflowError:
+        pass  # an integer that MessagePack does not have
+    for path, part in _places(_msgspec().to_builtins(value, enc_hook=_encode_for_json)):
+        if isinstance(part, float) and (part != part or part in (float("inf"), float("-inf"))):
+            raise ValueError(f"{path}: {part} has no JSON")
+
+
+def _places(tree: object) -> Iterator[tuple[str, object]]:
+    """Yield every part of dictionaries, lists and tuples in each other, with its path. It does not recurse."""
+    waiting = [("$", tree)]
+    while waiting:
+        path, part = waiting.pop()
+        yield path, part
+        if isinstance(part, dict):
+            waiting.extend((f"{path}.{key}", value) for key, value in part.items())
+        elif isinstance(part, list | tuple):
+            waiting.extend((f"{path}[{index}]", value) for index, value in enumerate(part))
+
+
+def _fewest_keys(info: Any, seen: tuple[Any, ...] = ()) -> int:
+    """Return how many keys a JSON text has at least that msgspec accepts as the type of ``info``."""
+    inspect = _inspect()
+    if any(info is one for one in seen):
+        return 0
+    seen = (*seen, info)
+    if isinstance(info, inspect.StructType | inspect.DataclassType | inspect.TypedDictType):
+        own = not getattr(info, "array_like", False)
+        return sum(own + _fewest_keys(field.type, seen) for field in info.fields if field.required)
+    if isinstance(info, inspect.NamedTupleType):
+        return sum(_fewest_keys(field.type, seen) for field in info.fields if field.required)
+    if isinstance(info, inspect.TupleType):
+        return sum(_fewest_keys(one, seen) for one in info.item_types)
+    if isinstance(info, inspect.UnionType):
+        return min(_fewest_keys(one, seen) for one in info.types)
+    if isinstance(info, inspect.Metadata):
+        return _fewest_keys(info.type, seen)
+    return 0
+
+
+def _keys_to_expect(kind: Any) -> tuple[int, int]:
+    """Return how many keys a value of type ``kind`` has at least, and how many for each item if it is a collection."""
+    inspect = _inspect()
+    try:
+        info = inspect.type_info(kind)
+    except (TypeError, NameError):  # what is wrong with it, the decoder says
+        return 0, 0
+    while isinstance(info, inspect.Metadata):
+        info = info.type
+    if isinstance(info, inspect.ListType | inspect.VarTupleType | inspect.SetType | inspect.FrozenSetType):
+        return 0, _fewest_keys(info.item_type)
+    if isinstance(info, inspect.DictType):
+        return 0, 1 + _fewest_keys(info.value_type)
+    return _fewest_keys(info), 0
+
+
+# What is made once, or once for each type
+
+
+@cache
+def _json_encode() -> Callable[[object], bytes]:
+    encode: Callable[[object], bytes] = _msgspec().json.Encoder(enc_hook=_encode_for_json).encode
+    return encode
+
+
+@lru_cache(KINDS_KEPT)
+def _json_reader(kind: Any) -> tuple[Callable[[bytes], Any], int, int]:
+    """Return what reads a JSON text as ``kind``, and how many keys are to be expected."""
+    decoder = _msgspec().json.Decoder
+    if not holds_model(kind):
+        return decoder(kind, dec_hook=_decode_model).decode, *_keys_to_expect(kind)
+    untyped = decoder().decode
+    validate = _adapter(kind).validate_json
+
+    def read(data: bytes) -> Any:
+        untyped(data)  # refuses NaN, numbers without a limit and depth, which pydantic lets pass
+        return validate(data)
+
+    return read, 0, 0
+
+
+@cache
+def _msgpack_encode() -> Callable[[object], bytes]:
+    encode: Callable[[object], bytes] = _msgspec().msgpack.Encoder(enc_hook=_encode_for_binary).encode
+    return encode
+
+
+@lru_cache(KINDS_KEPT)
+def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
+    decoder = _msgspec().msgpack.Decoder
+    if not holds_model(kind):
+        read: Callable[[bytes], Any] = decoder(kind, dec_hook=_decode_model, ext_hook=_refuse_extension).decode
+        return read
+    untyped = decoder(ext_hook=_refuse_extension).decode
+    validate = _adapter(kind).validate_python
+    return lambda data: validate(untyped(data))
+
+
+def _refuse_extension(code: int, _data: memoryview) -> None:
+    raise DecodeError("$", f"MessagePack extension {code}")
+
+
+@cache
+def _cbor_encode() -> Callable[[object], bytes]:
+    to_builtins, dumps = _msgspec().to_builtins, _cbor2().dumps
+
+    def encode(value: object) -> bytes:
+        built = to_builtins(value, builtin_types=(bytes, bytearray), enc_hook=_encode_for_binary)
+        data: bytes = dumps(built)
+        return data
+
+    return encode
+
+
+CBOR_TAGS_TAKEN = {0, 1, 2, 3, 4, 37, 100, 1004, 55799}
+"""Dates, big integers, decimals, UUIDs, and the tag that only says "this is CBOR"."""
+CBOR_TAGS_KNOWN = {5, 25, 28, 29, 30, 35, 36, 52, 54, 256, 258, 260, 261, 43000}
+"""The other tags that cbor2 makes objects for. As they are converted, shared references could outgrow all memory."""
+CBOR_SIMPLE = re.compile(rb"[\xe0-\xf3\xf7\xf8]")
+"""The beginning of a simple value other than true, false and null, and perhaps other data."""
+
+
+@lru_cache(KINDS_KEPT)
+def _cbor_reader(kind: Any) -> Callable[[bytes], Any]:
+    read = _cbor_untyped()
+    if holds_model(kind):
+        validate = _adapter(kind).validate_python
+        return lambda data: validate(read(data))
+    convert = _msgspec().convert
+    return lambda data: convert(read(data), kind, dec_hook=_decode_model)
+
+
+@cache
+def _cbor_untyped() -> Callable[[bytes], Any]:
+    cbor2, to_builtins = _cbor2(), _msgspec().to_builtins
+    options = {
+        "semantic_decoders": {number: _refusal_of_tag(number) for number in CBOR_TAGS_KNOWN},
+        "tag_hook": _refuse_tag,
+        "allow_duplicate_keys": False,
+    }
+
+    def read(data: bytes) -> Any:
+        try:
+            decoder = cbor2.CBORDecoder(BytesIO(data), **options)
+            value = decoder.decode()
+        except cbor2.CBORDecodeEOF as error:
+            raise DecodeError("$", "input data was truncated") from error
+        except cbor2.CBORDecodeError as error:
+            raise _of_cbor(error) from error
+        try:
+            decoder.read(1)
+        except cbor2.CBORDecodeEOF:
+            pass
+        else:
+            raise DecodeError("$", "CBOR is malformed: trailing bytes")
+        if CBOR_SIMPLE.search(data) is not None:
+            try:
+                to_builtins(value)
+            except TypeError as error:
+                raise DecodeError("$", "CBOR has a simple value without a meaning") from error
+        return value
+
+    return read
+
+
+def _refuse_tag(tag: Any, _immutable: bool) -> None:
+    raise DecodeError("$", f"CBOR tag {tag.tag}")
+
+
+def _refusal_of_tag(number: int) -> Callable[[Any, bool], None]:
+    def refuse(_value: Any, _immutable: bool) -> None:
+        raise DecodeError("$", f"CBOR tag {number}")
+
+    return refuse
+
+
+def _of_cbor(error: Exception) -> DecodeError:
+    cause = error.__cause__
+    if isinstance(cause, DecodeError | UnicodeDecodeError | RecursionError):
+        return decode_error(cause)
+    text = str(error)
+    if "nesting depth" in text:
+        return DecodeError("$", "nested too deeply")
+    if ": Duplicate map key: " in text:
+        return DecodeError("$", f"key {text.partition('key: ')[2]} occurs twice")
+    return DecodeError("$", f"CBOR is malformed: {text}")
+
+
+# pydantic's models, which msgspec hands over by its hooks
+
+
+def is_model(kind: Any) -> bool:
+    """Return whether ``kind`` is a model or a dataclass of pydantic."""
+    return isinstance(kind, type) and hasattr(kind, "__pydantic_validator__")
+
+
+def holds_model(kind: Any) -> bool:
+    """Return whether ``kind`` is a model of pydantic or names one among its arguments, as ``list[Model]`` does."""
+    if "pydantic" not in sys.modules:
+        return False
+    if is_model(kind):
+        return True
+    kind = getattr(kind, "__value__", kind)  # of a `type` statement
+    return any(holds_model(one) for one in (get_origin(kind), *get_args(kind)) if one is not None and one is not kind)
+
+
+@lru_cache(KINDS_KEPT)
+def _adapter(kind: Any) -> Any:
+    return _pydantic().TypeAdapter(kind)
+
+
+def _check_model(kind: Any) -> None:
+    try:
+        _adapter(kind)
+    except (_pydantic().errors.PydanticUserError, TypeError, NameError) as error:
+        reason = str(error).partition("\n")[0]
+        raise TypeError(f"{type_name(kind)} can't be encoded or decoded: {reason}") from error
+
+
+def _decode_model(kind: Any, value: object) -> object:
+    """Make an object of a type that msgspec does not know: inside of one that it knows."""
+    if not is_model(kind):
+        if isinstance(value, kind):
+            return value
+        raise NotImplementedError(f"{type_name(kind)} can't be decoded")
+    try:
+        return _adapter(kind).validate_python(value)
+    except _pydantic().ValidationError as error:
+        raise decode_error(error) from None
+
+
+def _model_schema(kind: Any) -> dict[str, Any]:
+    if is_model(kind):
+        schema: dict[str, Any] = _adapter(kind).json_schema()
+        return schema
+    return {}
+
+
+def _encode_for_json(value: Any) -> object:
+    if is_model(type(value)):
+        return value.model_dump(mode="json", by_alias=True)
+    raise TypeError(f"{type_name(type(value))} can't be encoded")
+
+
+def _encode_for_binary(value: Any) -> object:
+    if is_model(type(value)):
+        return value.model_dump(by_alias=True)  # bytes and dates stay what they are
+    if "pydantic" in sys.modules:  # a path, an address or a secret of a model
+        core = _pydantic_core()
+        try:
+            return core.to_jsonable_python(value)
+        except core.PydanticSerializationError:
+            pass
+    raise TypeError(f"{type_name(type(value))} can't be encoded")
+
+
+def _take_definitions(schema: object, top: bool = True) -> Iterator[dict[str, Any]]:
+    """Take the definitions out of the schemas inside of ``schema``: references begin at the top."""
+    if isinstance(schema, dict):
+        if not top and isinstance(found := schema.get("$defs"), dict):
+            yield from _take_definitions(found, False)
+            yield schema.pop("$defs")
+        for part in list(schema.values()):
+            yield from _take_definitions(part, False)
+    elif isinstance(schema, list):
+        for part in schema:
+            yield from _take_definitions(part, False)
+
+
+def _parts(info: Any) -> Iterator[Any]:
+    """Yield every type that a type of msgspec's description is made of, and itself."""
+    waiting, seen = [info], set()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        yield part
+        for value in (getattr(part, name) for name in part.__struct_fields__):
+            some = value if isinstance(value, tuple) else (value,)
+            waiting.extend(one for one in some if isinstance(one, _inspect().Type | _inspect().Field))
+
+
+def _takes(kind: Any, wanted: type) -> bool:
+    """Return whether a value of the type ``wanted`` fits the annotation ``kind``."""
+    if kind is Any or kind is object or kind is wanted:
+        return True
+    return get_origin(kind) in (Union, UnionType) and wanted in get_args(kind)
+
+
+# The libraries, each when it is first needed
+
+
+def _missing(library: str) -> ImportError:
+    return ImportError(f"codecs need {library}: pip install 'rsocket-trio[services]'", name=library)
+
+
+@cache
+def _msgspec() -> Any:
+    try:
+        import msgspec
+    except ImportError as error:
+        raise _missing("msgspec") from error
+    return msgspec
+
+
+@cache
+def _inspect() -> Any:
+    _msgspec()
+    import msgspec.inspect
+
+    return msgspec.inspect
+
+
+@cache
+def _cbor2() -> Any:
+    try:
+        import cbor2
+    except ImportError as error:
+        raise _missing("cbor2") from error
+    return cbor2
+
+
+@cache
+def _pydantic() -> Any:
+    import pydantic
+
+    return pydantic
+
+
+@cache
+def _pydantic_core() -> Any:
+    import pydantic_core
+
+    return pydantic_core
