@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.spring_peer import SERVED, SpringPeer, spring_peer
+from tests.interop.orders_peers import CHECKS, OrdersPeer, orders_peer
 
 WHOLE = "RSOCKET_TRIO_WHOLE_SPRING" in os.environ
 MIMES = ("application/json", "application/cbor")
@@ -20,22 +20,22 @@ TRANSPORTS = ("tcp", "ws") if WHOLE else ("tcp",)
 
 
 @pytest.fixture(scope="module", params=FRAGMENTS, ids=lambda size: f"fragments of {size}" if size else "whole frames")
-def spring(request: pytest.FixtureRequest) -> Iterator[SpringPeer]:
-    with spring_peer(request.param) as peer:
+def spring(request: pytest.FixtureRequest) -> Iterator[OrdersPeer]:
+    with orders_peer("spring", str(request.param)) as peer:
         yield peer
 
 
-@pytest.mark.parametrize("check", SERVED)
+@pytest.mark.parametrize("check", [*CHECKS, "channel-cancelled"])
 @pytest.mark.parametrize("mime", MIMES)
-async def test_a_spring_server_passes_the_checks_of_a_spring_client(spring: SpringPeer, check: str, mime: str) -> None:
+async def test_a_spring_server_passes_the_checks_of_a_spring_client(spring: OrdersPeer, check: str, mime: str) -> None:
     await spring.check(check, spring.tcp, mime)
 
 
-async def test_a_spring_server_for_users_refuses_others(spring: SpringPeer) -> None:
+async def test_a_spring_server_for_users_refuses_others(spring: OrdersPeer) -> None:
     await spring.check("setup-without-user", spring.strict, "application/json")
     await spring.check("simple-setup", spring.strict, "application/json")
 
 
 @pytest.mark.parametrize("mime", ["text/plain", "default"])
-async def test_spring_writes_a_string_as_its_text_whatever_the_mime_type(spring: SpringPeer, mime: str) -> None:
+async def test_spring_writes_a_string_as_its_text_whatever_the_mime_type(spring: OrdersPeer, mime: str) -> None:
     await spring.check("text", spring.ws, mime)

@@ -517,4 +517,4 @@ class Taker {
   cancel() {}
 }
 
-module.exports = { COMPOSITE, Commander, options, responder, seen };
+module.exports = { COMPOSITE, Commander, Queue, Source, coded, from, options, responder, seen };
