@@ -6,8 +6,8 @@ errors either: here an answer begins with ``+``, and with ``-`` where ``encode_e
 
 from __future__ import annotations
 
-import secrets
 import tempfile
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -25,27 +25,26 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
+from rsocket_trio.services import chunks, inside, save
 
-PIECE = 65_536
 LONGEST_LINE = 200
 MIB = 2**20
 LARGEST_UPLOAD = 64 * MIB
 
 
 def file_server(folder: Path) -> Responder:
-    """Serves the files of one folder, and takes new ones."""
+    """Serves the files of a folder and of those in it, and takes new ones."""
     responder = Responder()
 
     @responder.request_channel
     async def files(channel: Channel) -> None:
         verb, name, rest = await first_line(channel)
-        path = folder / name
-        # Nothing outside of the folder, and nothing hidden, such as an upload that is not complete.
-        named = name and path.parent == folder and name == path.name and name.isprintable() and name[0] != "."
-        if verb == "get" and named and await trio.Path(path).is_file():
+        path = inside(folder, name)  # raises Invalid for a name that leads out, and for what is hidden
+        if verb == "get" and await trio.Path(path).is_file():
             await send_file(channel, path)
-        elif verb == "put" and named:
-            await take_file(channel, rest, path)
+        elif verb == "put":
+            size = await save(content(rest, channel), path, limit=LARGEST_UPLOAD)
+            await channel.send(f"+stored {size} bytes")
         else:
             raise ApplicationError(f"cannot {verb} {name!r}")
 
@@ -66,30 +65,21 @@ async def first_line(channel: Channel) -> tuple[str, str, bytes]:
     raise ApplicationError("the first line must be 'get NAME' or 'put NAME'")
 
 
+async def content(rest: bytes, channel: Channel) -> AsyncIterator[bytes]:
+    """What came behind the first line, and all that follows."""
+    yield rest
+    async for chunk in channel:
+        yield chunk.data
+
+
 async def send_file(channel: Channel, path: Path) -> None:
-    async with await trio.open_file(path, "rb") as file:
-        await channel.send("+")
-        try:
-            while piece := await file.read(PIECE):
-                await channel.send(piece)  # waits while too much waits to be written
-        except trio.Cancelled:
-            print(f"server: {path.name} was not wanted to its end")
-            raise
-
-
-async def take_file(channel: Channel, rest: bytes, path: Path) -> None:
-    part = path.with_name(f".{secrets.token_hex(8)}")
+    await channel.send("+")
     try:
-        async with await trio.open_file(part, "xb") as file:
-            size = await file.write(rest)
-            async for chunk in channel:
-                size += await file.write(chunk.data)
-                if size > LARGEST_UPLOAD:
-                    raise ApplicationError(f"more than {LARGEST_UPLOAD} bytes")
-        await trio.Path(part).rename(path)
-    finally:
-        part.unlink(missing_ok=True)
-    await channel.send(f"+stored {size} bytes")
+        async for piece in chunks(path):
+            await channel.send(piece)  # waits while too much waits to be written
+    except trio.Cancelled:
+        print(f"server: {path.name} was not wanted to its end")
+        raise
 
 
 def as_answer(error: RSocketError) -> bytes:
@@ -105,15 +95,20 @@ async def begin(channel: Channel) -> bytes:
 
 
 async def download(connection: Connection, name: str, target: Path, *, at_most: float = float("inf")) -> int:
-    """Get a file, or its first bytes; how many came."""
-    async with connection.request_channel(f"get {name}\n") as channel, await trio.open_file(target, "wb") as file:
-        await channel.send_eof()
-        size = await file.write(await begin(channel))
-        async for chunk in channel:
-            size += await file.write(chunk.data)
-            if size >= at_most:
-                break  # leaving the block cancels the request
-    return size
+    """Get a file, or stop when so many bytes came, and keep nothing; how many came."""
+    came = 0
+
+    def count(done: int, total: int | None) -> None:
+        nonlocal came
+        came = done
+        if done >= at_most:
+            enough.cancel()
+
+    with trio.CancelScope() as enough:
+        async with connection.request_channel(f"get {name}\n") as channel:
+            await channel.send_eof()
+            await save(content(await begin(channel), channel), target, progress=count)
+    return came
 
 
 async def upload(connection: Connection, source: Path) -> str:
@@ -121,9 +116,8 @@ async def upload(connection: Connection, source: Path) -> str:
     async with connection.request_channel(f"put {source.name}\n") as channel:
         # A server that answers before it has all of it wants no more: then its answer says why.
         with suppress(Canceled):
-            async with await trio.open_file(source, "rb") as file:
-                while piece := await file.read(PIECE):
-                    await channel.send(piece)
+            async for piece in chunks(source):
+                await channel.send(piece)
             await channel.send_eof()
         return (await begin(channel)).decode()
 

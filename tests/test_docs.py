@@ -241,7 +241,8 @@ def test_every_how_to_is_in_their_list() -> None:
     assert {Path(path).name for path in HOWTO} - listed == {"index.md"}
 
 
-async def test_handlers_of_the_how_to_do_what_it_says() -> None:
+async def test_handlers_of_the_how_to_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     responder = stocked_responder()
     names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
     names |= {"trio": trio, "responder": responder}

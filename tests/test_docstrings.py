@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, get_origin
 
 import pytest
 
@@ -25,6 +25,7 @@ PACKAGES = {
     "rsocket_trio.loadgen": "pyspark",
     "rsocket_trio.metadata": None,
     "rsocket_trio.replay": None,
+    "rsocket_trio.services": None,
     "rsocket_trio.spark": "pyspark",
     "rsocket_trio.testing": None,
 }
@@ -37,12 +38,16 @@ PAGES = {
         "loadgen": "loadgen",
         "metadata": "payload",
         "replay": "replay",
+        "services": "services",
         "spark": "spark",
         "testing": "testing",
     }.items()
 }
 """The page of each package; the names at the top have a page by topic."""
-MADE_BY_THE_LIBRARY = {"Channel", "Connection", "Incoming", "Outgoing", "ReconnectingClient", "SimulatedStream"}
+MADE_BY_THE_LIBRARY = {
+    *("Channel", "Chunks", "Connection", "Incoming", "Outgoing", "ReconnectingClient", "SimulatedStream"),
+    "Subscription",
+}
 """Classes that users get and do not make: the arguments of their ``__init__`` are no part of the public API."""
 FOR_TESTS_AND_SPEED = {"filesystem", "head", "one"}
 """Parameters that no user gives: a file system that fails on purpose, and constants that are looked up faster so."""
@@ -82,7 +87,7 @@ def test_every_public_name_is_in_the_reference(package: str) -> None:
 
 def public_parts(name: str, thing: Any) -> Iterator[tuple[str, Any]]:
     """Yield a public thing and, of a class, its methods and properties."""
-    if not callable(thing):
+    if not callable(thing) or get_origin(thing) is Literal:
         return
     yield name, thing
     if inspect.isclass(thing):

@@ -1,0 +1,639 @@
+"""Files as chunks, and chunks as files that are whole or not there."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import io
+import os
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import assert_checkpoints, wait_all_tasks_blocked
+
+from rsocket_trio import ApplicationError, Channel, Incoming, Invalid, Payload, Responder
+from rsocket_trio.services import Chunks, FileTransferError, chunks, inside, save
+from tests.connection.pairs import connected_pair
+
+CONTENT = bytes(range(256)) * 4000
+"""A million bytes, about: more than threads read at once."""
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    path = tmp_path / "film"
+    path.write_bytes(CONTENT)
+    return path
+
+
+@pytest.fixture
+def hops(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions that ran in threads."""
+    seen: list[str] = []
+    run_sync = trio.to_thread.run_sync
+
+    async def counted(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        seen.append(function.__name__)
+        return await run_sync(function, *arguments, **options)
+
+    monkeypatch.setattr(trio.to_thread, "run_sync", counted)
+    return seen
+
+
+async def content(*items: bytes | str | Payload) -> AsyncIterator[bytes | str | Payload]:
+    for item in items:
+        await trio.lowlevel.checkpoint()
+        yield item
+
+
+def content_of(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Chunks
+
+
+@pytest.mark.parametrize("size", [1000, 65_536, len(CONTENT), 10 * len(CONTENT)])
+async def test_the_chunks_of_a_file_are_its_content(film: Path, size: int) -> None:
+    pieces = [piece async for piece in chunks(film, size=size)]
+
+    assert b"".join(pieces) == CONTENT
+    assert {len(piece) for piece in pieces[:-1]} <= {size}
+
+
+async def test_a_path_may_be_text(film: Path) -> None:
+    assert b"".join([piece async for piece in chunks(str(film))]) == CONTENT
+
+
+@pytest.mark.parametrize("offset", [0, 1, 70_000, len(CONTENT)])
+async def test_chunks_begin_at_an_offset(film: Path, offset: int) -> None:
+    assert b"".join([piece async for piece in chunks(film, offset=offset)]) == CONTENT[offset:]
+
+
+async def test_a_file_object_is_read_from_where_it_stands_and_left_open(film: Path) -> None:
+    with film.open("rb") as file:
+        file.seek(10)
+        assert b"".join([piece async for piece in chunks(file, offset=5)]) == CONTENT[15:]
+        assert not file.closed
+    async with await trio.open_file(film, "rb") as opened:
+        await opened.read(3)
+        assert b"".join([piece async for piece in chunks(opened)]) == CONTENT[3:]
+    memory = io.BytesIO(b"in memory")
+    assert [piece async for piece in chunks(memory, size=4)] == [b"in m", b"emor", b"y"]
+
+
+async def test_a_pipe_is_read_as_it_comes() -> None:
+    reading, writing = os.pipe()
+    seen: list[tuple[int, int | None]] = []
+    with os.fdopen(reading, "rb", buffering=0) as file, os.fdopen(writing, "wb", buffering=0) as other:
+        other.write(b"one")
+        pieces = chunks(file, progress=lambda done, total: seen.append((done, total)))
+        assert await anext(pieces) == b"one"
+        other.write(b"two")
+        assert await anext(pieces) == b"two"
+        other.close()
+
+        assert [piece async for piece in pieces] == []
+        assert seen == [(3, None), (6, None)]
+        with pytest.raises(FileTransferError, match="has no offsets"):
+            await anext(chunks(file, offset=1))
+
+
+async def test_progress_counts_what_was_handed_on(film: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+    pieces = chunks(film, size=400_000, progress=lambda done, total: seen.append((done, total)), offset=24_000)
+    await anext(pieces)
+    assert seen == []
+    await anext(pieces)
+    assert seen == [(424_000, 1_024_000)]
+    assert len([piece async for piece in pieces]) == 1
+
+    assert [done for done, _ in seen] == [424_000, 824_000, 1_024_000]
+
+
+async def test_progress_is_told_once_for_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    seen: list[tuple[int, int | None]] = []
+    pieces = chunks(tmp_path / "empty", progress=lambda done, total: seen.append((done, total)))
+
+    assert [piece async for piece in pieces] == []
+    assert [piece async for piece in pieces] == []
+    assert seen == [(0, 0)]
+
+
+async def test_a_small_file_costs_one_visit_of_a_thread(tmp_path: Path, hops: list[str]) -> None:
+    (tmp_path / "small").write_bytes(bytes(100_000))
+    pieces = [piece async for piece in chunks(tmp_path / "small")]
+
+    assert [len(piece) for piece in pieces] == [65_536, 34_464]
+    assert len(hops) == 1
+
+
+async def test_a_large_file_costs_a_visit_of_a_thread_for_some_chunks(film: Path, hops: list[str]) -> None:
+    pieces = [piece async for piece in chunks(film)]
+
+    assert len(pieces) == 16
+    assert len(hops) == 4
+
+
+async def test_every_chunk_is_a_checkpoint(film: Path) -> None:
+    pieces = chunks(film, size=200_000)
+    for _ in range(6):
+        with assert_checkpoints():
+            await anext(pieces)
+    with assert_checkpoints(), pytest.raises(StopAsyncIteration):
+        await anext(pieces)
+    with assert_checkpoints():
+        await pieces.aclose()
+    with assert_checkpoints():
+        async with pieces:
+            pass
+
+
+async def test_one_task_reads_the_chunks(film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = chunks(film)
+    may_read = threading.Event()
+    read_ahead = pieces._read_ahead
+    monkeypatch.setattr(pieces, "_read_ahead", lambda: may_read.wait(10) and read_ahead())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(anext, pieces)
+        await wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await anext(pieces)
+        may_read.set()
+
+
+async def test_a_file_whose_reading_stops_is_closed(film: Path) -> None:
+    async with chunks(film) as pieces:
+        await anext(pieces)
+        own = pieces._own
+        assert own is not None
+    assert own.closed
+    assert [piece async for piece in pieces] == []
+
+    dropped = chunks(film)
+    await anext(dropped)
+    own = dropped._own
+    del dropped
+    assert own is not None
+    assert own.closed
+
+
+async def test_a_cancelled_reader_reads_on(film: Path) -> None:
+    pieces = chunks(film, size=1000)
+    read = []
+    for number in range(3000):
+        with trio.CancelScope() as scope:
+            if number % 2:
+                scope.cancel()
+            async for piece in pieces:
+                read.append(piece)
+                break
+
+    assert b"".join(read) == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [(lambda path: None, FileNotFoundError), (Path.mkdir, IsADirectoryError)],
+    ids=["absent", "a directory"],
+)
+async def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, make: Callable[[Path], None], kind: type) -> None:
+    path = tmp_path / "film"
+    make(path)
+    pieces = chunks(path)
+    with pytest.raises(kind) as caught:
+        await anext(pieces)
+
+    assert str(path) in str(caught.value)
+
+
+async def test_an_error_in_the_middle_of_a_file_names_it_and_ends_the_chunks(film: Path) -> None:
+    class Broken(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if self.tell() >= 100_000:
+                raise OSError(errno.EIO, "input/output error")
+            return super().read(size)
+
+    with Broken(film) as file:
+        pieces = chunks(file, size=300_000)
+        await anext(pieces)
+        with pytest.raises(OSError, match="'film'"):
+            await anext(pieces)
+
+        assert [piece async for piece in pieces] == []
+
+
+async def test_text_is_no_content(film: Path) -> None:
+    with (
+        film.open(encoding="latin-1") as file,
+        pytest.raises(TypeError, match="film: not in binary mode, reading gives str"),
+    ):
+        await anext(chunks(file))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("offset", "text"), [(-1, "film: offset -1, must be 0"), (9, "film: offset 9 is beyond its 3")]
+)
+async def test_an_offset_outside_of_the_file_is_refused(tmp_path: Path, offset: int, text: str) -> None:
+    (tmp_path / "film").write_bytes(b"abc")
+    with pytest.raises(FileTransferError, match=text):
+        await anext(chunks(tmp_path / "film", offset=offset))
+
+
+def test_chunks_of_nothing_are_refused() -> None:
+    with pytest.raises(ValueError, match="chunks of 0 bytes"):
+        chunks("film", size=0)
+
+
+# Saving
+
+
+async def test_what_a_stream_brings_becomes_a_file(tmp_path: Path) -> None:
+    items = content(b"bytes, ", "text, ", Payload(b"payloads"), bytes(300_000), b"end")
+    size = await save(items, tmp_path / "new")
+
+    assert (tmp_path / "new").read_bytes() == b"bytes, text, payloads" + bytes(300_000) + b"end"
+    assert size == 300_024
+    assert names(tmp_path) == ["new"]
+
+
+async def test_a_file_is_copied_by_chunks_and_save(film: Path) -> None:
+    with assert_checkpoints():
+        assert await save(chunks(film), film.with_name("copy")) == len(CONTENT)
+
+    assert film.with_name("copy").read_bytes() == CONTENT
+
+
+async def test_the_old_file_stands_until_the_new_one_is_whole(film: Path) -> None:
+    async def items() -> AsyncIterator[bytes]:
+        yield bytes(300_000)
+        assert content_of(film) == CONTENT
+        assert len(names(film.parent)) == 2
+        assert names(film.parent)[0].startswith(".")
+        yield b"end"
+
+    await save(items(), film)
+
+    assert content_of(film) == bytes(300_000) + b"end"
+    assert names(film.parent) == ["film"]
+
+
+async def test_a_stream_that_fails_leaves_nothing(film: Path) -> None:
+    async def items() -> AsyncIterator[bytes]:
+        yield bytes(300_000)
+        raise ApplicationError("the disk of the peer")
+
+    with pytest.raises(ApplicationError, match="the disk of the peer"):
+        await save(items(), film)
+
+    assert content_of(film) == CONTENT
+    assert names(film.parent) == ["film"]
+
+
+@pytest.mark.parametrize("sent", [0, 10, 300_000])
+async def test_a_cancelled_save_leaves_nothing_and_closes_its_generator(film: Path, sent: int) -> None:
+    closed = trio.Event()
+    scope = trio.CancelScope()
+
+    async def items() -> AsyncIterator[bytes]:
+        try:
+            yield bytes(sent)
+            scope.cancel()
+            await trio.sleep_forever()
+        finally:
+            closed.set()
+
+    with scope:
+        await save(items(), film)
+
+    assert scope.cancelled_caught
+    assert closed.is_set()
+    assert content_of(film) == CONTENT
+    assert names(film.parent) == ["film"]
+
+
+async def test_a_save_that_is_cancelled_before_it_begins_makes_no_file(tmp_path: Path) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await save(content(b"abc"), tmp_path / "new")
+
+    assert names(tmp_path) == []
+
+
+async def test_more_than_the_limit_is_refused_before_it_is_kept(tmp_path: Path) -> None:
+    assert await save(content(b"12345", b"67890"), tmp_path / "new", limit=10) == 10
+    with pytest.raises(FileTransferError, match=r"^large: more than 10 bytes$"):
+        await save(content(b"12345", b"67890", b"!"), tmp_path / "large", limit=10)
+
+    assert names(tmp_path) == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("items", "text"),
+    [((b"123", b"45"), "5 bytes came, 6 were announced"), ((b"1234", b"567"), "more than the 6 bytes")],
+)
+async def test_a_file_of_another_size_than_announced_is_none(
+    tmp_path: Path, items: tuple[bytes, ...], text: str
+) -> None:
+    with pytest.raises(FileTransferError, match=f"^new: {text}"):
+        await save(content(*items), tmp_path / "new", total=6)
+
+    assert names(tmp_path) == []
+    assert await save(content(b"123456"), tmp_path / "new", total=6) == 6
+
+
+async def test_progress_counts_what_came(tmp_path: Path) -> None:
+    seen: list[tuple[int, int | None]] = []
+    for items in ((b"123", b"4567"), ()):
+        await save(content(*items), tmp_path / "new", progress=lambda done, total: seen.append((done, total)))
+
+    assert seen == [(3, None), (7, None), (0, None)]
+    await save(content(b"12"), tmp_path / "new", total=2, progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (2, 2)
+
+
+async def test_a_progress_that_raises_ends_the_transfer(tmp_path: Path) -> None:
+    def stop(done: int, total: int | None) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await save(content(b"123"), tmp_path / "new", progress=stop)
+    assert names(tmp_path) == []
+
+
+async def test_small_items_are_written_together(tmp_path: Path, hops: list[str]) -> None:
+    await save(content(*[bytes(1000)] * 600), tmp_path / "new")
+
+    assert (tmp_path / "new").stat().st_size == 600_000
+    assert hops == ["_open", "_write", "_write", "_finish"]
+
+
+@pytest.mark.parametrize("fsync", [False, True])
+async def test_a_file_is_on_the_disk_if_that_is_asked_for(
+    tmp_path: Path, fsync: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+
+    def note(descriptor: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).suffix)
+
+    monkeypatch.setattr(os, "fsync", note)
+    await save(content(b"abc"), tmp_path / "new", fsync=fsync)
+
+    assert synced == ([".part", ""] if fsync else [])
+    assert (tmp_path / "new").read_bytes() == b"abc"
+
+
+@pytest.mark.parametrize("path", ["absent/new", "folder"])
+async def test_a_file_that_cannot_be_written_is_named_before_anything_is_read(tmp_path: Path, path: str) -> None:
+    (tmp_path / "folder").mkdir()
+    items = content(b"abc")
+    with pytest.raises(OSError, match=f"{tmp_path}/{path}'$"):
+        await save(items, tmp_path / path)
+
+    assert names(tmp_path) == ["folder"]
+
+
+async def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int, data: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match=f"no space left on device: '{tmp_path}/new'"):
+        await save(content(b"abc"), tmp_path / "new")
+    monkeypatch.undo()
+
+    assert names(tmp_path) == []
+
+
+async def test_a_rename_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "not permitted", str(path), None, str(target))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(PermissionError, match=f"'{tmp_path}/new'$"):
+        await save(content(b"abc"), tmp_path / "new")
+
+    assert names(tmp_path) == []
+
+
+# Going on
+
+
+async def test_a_transfer_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    scope = trio.CancelScope()
+
+    async def stops(end: int) -> AsyncIterator[bytes]:
+        for begin in range(0, end, 1000):
+            yield CONTENT[begin : begin + 1000]
+        scope.cancel()
+        await trio.sleep_forever()
+
+    path, partial = tmp_path / "film", tmp_path / "film.part"
+    with scope:
+        await save(stops(400_000), path, partial=partial)
+    assert names(tmp_path) == ["film.part"]
+    assert partial.read_bytes() == CONTENT[:400_000]
+
+    (tmp_path / "source").write_bytes(CONTENT)
+    seen: list[int] = []
+    size = await save(
+        chunks(tmp_path / "source", offset=300_000),
+        path,
+        partial=partial,
+        offset=300_000,
+        total=len(CONTENT),
+        progress=lambda done, total: seen.append(done),
+    )
+
+    assert path.read_bytes() == CONTENT
+    assert size == seen[-1] == len(CONTENT)
+    assert seen[0] == 365_536
+    assert names(tmp_path) == ["film", "source"]
+
+
+async def test_a_disk_that_fills_keeps_what_was_written_and_nothing_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    room = 350_000
+
+    def fills(descriptor: int, data: memoryview) -> int:
+        nonlocal room
+        if room == 0:
+            raise OSError(errno.ENOSPC, "no space left on device")
+        written = write(descriptor, data[: min(room, 100_000)])
+        room -= written
+        return written
+
+    monkeypatch.setattr(os, "write", fills)
+    with pytest.raises(OSError, match="no space left"):
+        await save(content(CONTENT[:300_000], CONTENT[300_000:]), tmp_path / "film", partial=tmp_path / "film.part")
+    monkeypatch.undo()
+
+    assert (tmp_path / "film.part").read_bytes() == CONTENT[:350_000]
+
+
+async def test_a_partial_file_that_is_shorter_than_the_offset_is_no_beginning(tmp_path: Path) -> None:
+    partial = tmp_path / "film.part"
+    partial.write_bytes(b"abc")
+    with pytest.raises(FileTransferError, match=r"film\.part: offset 4 is beyond its 3 bytes"):
+        await save(content(b"def"), tmp_path / "film", partial=partial, offset=4)
+
+    assert partial.read_bytes() == b"abc"
+    assert await save(content(b"def"), tmp_path / "film", partial=partial, offset=3) == 6
+
+
+@pytest.mark.parametrize(("partial", "offset"), [(None, 1), ("part", -1)])
+async def test_an_offset_needs_what_it_is_an_offset_of(tmp_path: Path, partial: str | None, offset: int) -> None:
+    with pytest.raises(ValueError, match=f"offset {offset}: must be 0 or more, and needs"):
+        await save(chunks(tmp_path), tmp_path / "film", partial=partial, offset=offset)
+
+
+# Names that a peer gives
+
+
+@pytest.mark.parametrize("name", ["film", "films/new one", "films/linked", "f\u00fcr", 255 * "x"])
+def test_a_name_inside_of_a_directory_is_a_path(tmp_path: Path, name: str) -> None:
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films" / "linked").symlink_to(tmp_path / "film")
+
+    assert inside(str(tmp_path), name).is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", "/", ".", "..", "/etc/passwd", "../secret", "films/../../secret", "films/", "films//film", "./film"),
+        *(".hidden", "films/.hidden", "a\0b", "a\nb", "a\\b", "\ud800", 256 * "x", 128 * "\u00fc"),
+        *("out", "out/secret", "circle", "self"),
+    ],
+)
+def test_a_name_that_leads_out_is_refused_without_the_directory(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "served"
+    folder.mkdir()
+    (folder / "out").symlink_to(tmp_path)
+    (folder / "circle").symlink_to(folder / "circle")
+    (folder / "self").symlink_to(folder)
+    with pytest.raises(Invalid, match=r"is no name of a file here$") as caught:
+        inside(folder, name)
+
+    assert str(tmp_path) not in str(caught.value).replace(name, "")
+
+
+# Over a connection
+
+
+async def test_a_file_goes_down_and_up_again(film: Path) -> None:
+    responder = Responder()
+    sent: list[int] = []
+
+    @responder.request_stream("get")
+    async def get(request: Payload) -> AsyncIterator[bytes]:
+        path = inside(film.parent, request.text)
+        async for piece in chunks(path, progress=lambda done, total: sent.append(done)):
+            yield piece
+
+    @responder.request_channel("put")
+    async def put(channel: Channel) -> None:
+        size = await save(channel, inside(film.parent, channel.request.text), limit=2_000_000)
+        await channel.send(f"{size} bytes")
+
+    async with connected_pair(responder) as pair:
+        connection = pair.client
+        async with connection.request_stream("film", route="get") as stream:
+            assert await save(stream, film.with_name("copy"), total=len(CONTENT)) == len(CONTENT)
+        assert film.with_name("copy").read_bytes() == CONTENT
+        assert sent[-1] == len(CONTENT)
+
+        async with connection.request_channel("again", route="put") as channel:
+            async for piece in chunks(film):
+                await channel.send(piece)
+            await channel.send_eof()
+            assert (await anext(channel)).text == f"{len(CONTENT)} bytes"
+        assert film.with_name("again").read_bytes() == CONTENT
+
+        with pytest.raises(Invalid, match=r"'\.\./film' is no name"):
+            await rest_of(connection.request_stream("../film", route="get"))
+        assert names(film.parent) == ["again", "copy", "film"]
+        assert pair.server.faults.handler_errors == 0
+
+
+async def rest_of(stream: Incoming) -> list[Payload]:
+    async with stream:
+        return [item async for item in stream]
+
+
+async def test_an_upload_above_the_limit_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    responder = Responder()
+
+    @responder.request_channel("put")
+    async def put(channel: Channel) -> None:
+        await save(channel, tmp_path / "new", limit=1000)
+
+    async with connected_pair(responder) as pair, pair.client.request_channel(route="put") as channel:
+        for _ in range(11):
+            await channel.send(bytes(100))
+        with pytest.raises(ApplicationError, match="new: more than 1000 bytes"):
+            await anext(channel)
+
+    assert names(tmp_path) == []
+
+
+async def test_a_reader_without_credit_stops_the_reading_of_the_file(film: Path) -> None:
+    responder = Responder()
+    made: list[Chunks] = []
+
+    @responder.request_stream("get")
+    async def get(request: Payload) -> AsyncIterator[bytes]:
+        made.append(chunks(film, size=1000))
+        async for piece in made[0]:
+            yield piece
+
+    async with connected_pair(responder) as pair:
+        async with pair.client.request_stream(route="get", initial_request_n=3, refill=False) as stream:
+            for number in range(3):
+                assert (await anext(stream)).data == CONTENT[1000 * number :][:1000]
+            await wait_all_tasks_blocked()
+            own = made.pop()._own
+            assert own is not None
+            assert own.tell() < 300_000
+        await wait_all_tasks_blocked()
+        gc.collect()
+
+        assert own.closed
+
+
+async def test_a_download_that_is_left_leaves_nothing(film: Path) -> None:
+    responder = Responder()
+
+    @responder.request_stream("get")
+    async def get(request: Payload) -> AsyncIterator[bytes]:
+        async with chunks(film) as pieces:
+            async for piece in pieces:
+                yield piece
+
+    scope = trio.CancelScope()
+
+    def stop_half_way(done: int, total: int | None) -> None:
+        if done > len(CONTENT) // 2:
+            scope.cancel()
+
+    async with (
+        connected_pair(responder) as pair,
+        pair.client.request_stream(route="get", initial_request_n=1) as stream,
+    ):
+        with scope:
+            await save(stream, film.with_name("copy"), progress=stop_half_way)
+
+    assert scope.cancelled_caught
+    assert names(film.parent) == ["film"]
