@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final, TypeAlias
 
+import attrs
+
+from rsocket_trio.masking import shown_bytes, shown_metadata, shown_size
 from rsocket_trio.values import value
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | str
@@ -61,9 +64,12 @@ class Payload:
         return hash((self.data, self.metadata))
 
     def __repr__(self) -> str:
-        shown = [_short(self.data)]
-        if self.metadata is not None:
-            shown.append(f"metadata={_short(self.metadata)}")
+        return self._shown(None if self.metadata is None else shown_metadata(self.metadata, self.metadata_mime))
+
+    def _shown(self, metadata: str | None) -> str:
+        shown = [shown_bytes(self.data)]
+        if metadata is not None:
+            shown.append(f"metadata={metadata}")
         if self.metadata_type:
             shown.append(f"metadata_type={self.metadata_type}")
         if self.data_mime is not None:
@@ -84,7 +90,7 @@ class MetadataPush:
     ``metadata`` is bytes, ``metadata_type`` its type byte, from 0 to 255.
     """
 
-    metadata: bytes
+    metadata: bytes = attrs.field(repr=shown_metadata)
     metadata_type: int = 0
 
     @property
@@ -117,5 +123,6 @@ def as_payload(content: PayloadLike) -> Payload:
     raise TypeError(f"a payload is Payload, bytes, bytearray, memoryview or str, not {type(content).__name__}")
 
 
-def _short(data: bytes, limit: int = 40) -> str:
-    return repr(data) if len(data) <= limit else f"{data[:limit]!r}... {len(data)} bytes"
+def without_metadata(payload: Payload) -> str:
+    """Return the ``repr`` of ``payload`` with the size of its metadata only, which may be secret or a part of it."""
+    return payload._shown(None if payload.metadata is None else shown_size(payload.metadata))

@@ -7,7 +7,8 @@ from typing import Any
 
 import attrs
 
-from rsocket_trio.payload import Payload
+from rsocket_trio.masking import shown_headers
+from rsocket_trio.payload import Payload, without_metadata
 from rsocket_trio.values import Unsaid, between
 
 MAX_SECONDS = (2**31 - 1) / 1000
@@ -128,7 +129,7 @@ class Setup:
     """
 
     dialect: str
-    payload: Payload = attrs.field(factory=Payload)
+    payload: Payload = attrs.field(factory=Payload, repr=without_metadata)
     data_mime: str | int = "application/octet-stream"
     metadata_mime: str | int = ""
     keepalive_interval: float = 0.0
@@ -141,7 +142,7 @@ class Setup:
     peer: str = ""
     certificate: Mapping[str, Any] | None = None
     path: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=shown_headers)
 
     def header(self, name: str) -> str | None:
         """Return the first HTTP header called ``name``, whatever its case, or ``None``."""

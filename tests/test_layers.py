@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "rsocket_trio"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
-WORDS = ("errors", "values", "signatures", "payload", "limits", "terms", "codecs")
+WORDS = ("errors", "values", "signatures", "masking", "payload", "limits", "terms", "codecs")
 PURE = (*WORDS, "mux", "rsocket", "streamux", "metadata")
 PUBLIC = "__init__"
 """The public names: programs may import them, as users do, and nothing below may."""

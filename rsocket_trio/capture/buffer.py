@@ -32,6 +32,9 @@ class Entry(NamedTuple):
     dropped: int
     text: str = ""
 
+    def __repr__(self) -> str:
+        return f"<capture entry of {len(self.frames)} frames>"
+
 
 class Buffer:
     """A queue of entries, bounded by frames and bytes. All connections append in one thread; another thread takes.

@@ -22,6 +22,7 @@ from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.watching import Watch
 from rsocket_trio.client.options import KEEPALIVE
 from rsocket_trio.connection.protocols import peer_and_dialect
+from rsocket_trio.masking import shown_headers
 from rsocket_trio.metadata import (
     COMPOSITE_METADATA,
     JSON,
@@ -60,7 +61,7 @@ class Ask:
     route: str | None
     data: tuple[str, ...]
     load: tuple[str, ...] = ()
-    metadata: tuple[str, ...]
+    metadata: tuple[str, ...] = attrs.field(repr=False)
     take: int | None
     limit_rate: int | None
     delay: int = 0
@@ -71,10 +72,10 @@ class Ask:
     data_mime: str | None
     mimes: tuple[str, ...]
     setup_data: str | None
-    setup_metadata: str | None
+    setup_metadata: str | None = attrs.field(repr=False)
     setup_mime: str | None
-    simple: str | None
-    bearer: str | None
+    simple: str | None = attrs.field(repr=False)
+    bearer: str | None = attrs.field(repr=False)
     keepalive: float | None
     lifetime: float | None
     lease: bool
@@ -82,7 +83,7 @@ class Ask:
     untrusted: bool
     cert: str | None
     key: str | None
-    headers: tuple[tuple[str, str], ...]
+    headers: tuple[tuple[str, str], ...] = attrs.field(repr=shown_headers)
     retries: int
     resume: float | None
     capture: str | None

@@ -28,8 +28,8 @@ class Metadata:
 
     mime: str
     route: str | None
-    content: bytes | None
-    setup: bytes | None
+    content: bytes | None = attrs.field(repr=False)
+    setup: bytes | None = attrs.field(repr=False)
 
 
 def full_mime(name: str) -> str:

@@ -19,7 +19,7 @@ from rsocket_trio import (
     open_connection_over,
 )
 from rsocket_trio.cli.exit_codes import Failure
-from rsocket_trio.cli.watching import Watch, WatchedTransport
+from rsocket_trio.cli.watching import Secrets, Watch, WatchedTransport
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
 from rsocket_trio.rsocket.dialects import DIALECTS
 from rsocket_trio.rsocket.peers import PEERS
@@ -71,6 +71,8 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
         return await stack.enter_async_context(open_connection(dial.uri, **dial.options))
     options = completed(open_connection, dial.options)
 
+    secrets = Secrets()
+
     async def watched() -> WatchedTransport:
         transport = await stack.enter_async_context(
             open_transport(dial.uri, ssl_context=options["ssl_context"], headers=options["headers"])
@@ -81,7 +83,7 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
         if record is not None:
             record = with_quirks(record, quirks)
         kept = record is not None and record.length_on_messages and transport.is_message_based
-        return WatchedTransport(transport, record, dial.watch, length=LENGTH if kept else 0)
+        return WatchedTransport(transport, record, dial.watch, length=LENGTH if kept else 0, secrets=secrets)
 
     source = watched if options["resume"] is not None else await watched()
     over: Any = {name: options[name] for name in declared(StreamOptions)}  # type: ignore[literal-required]

@@ -38,7 +38,7 @@ class Wish:
 
     kind: Kind
     route: str | None = None
-    metadata: bytes | None = None
+    metadata: bytes | None = attrs.field(default=None, repr=False)
     sources: tuple[Source, ...] = ()
     take: int | None = None
     limit_rate: int | None = None

@@ -1,16 +1,23 @@
-"""Wraps a transport so that every frame, or its bytes, is shown on stderr, one line each way."""
+"""Wraps a transport so that every frame, or its bytes, is shown on stderr, one line each way.
+
+Metadata that may hold credentials is masked in the bytes as well; a line shows no metadata at all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 
 from rsocket_trio.cli.exit_codes import complain
 from rsocket_trio.errors import RemoteProtocolError, readable
+from rsocket_trio.masking import may_hold_credentials, names_credentials
+from rsocket_trio.metadata.mime import NO_MIME
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.frames import ExtFrame, PayloadFrame, RequestFrame, SetupFrame
 from rsocket_trio.transports.base import Transport
 
 SHOWN = 64
@@ -19,6 +26,9 @@ ROW = 16
 """Bytes in a row of a hex dump."""
 SENT = "->"
 RECEIVED = "<-"
+MASK = "**"
+"""A byte that is not shown."""
+NOTHING = range(0)
 
 
 @attrs.frozen
@@ -47,14 +57,19 @@ class WatchedTransport:
         show: Callable[[str], None] = complain,
         *,
         length: int = 0,
+        secrets: Secrets | None = None,
     ) -> None:
-        """Wrap a transport; each of its frames comes behind ``length`` bytes that do not belong to it."""
+        """Wrap a transport; each of its frames comes behind ``length`` bytes that do not belong to it.
+
+        A resumed session shares the ``secrets`` of its transports: a payload may go over several of them.
+        """
         self.handshake = transport.handshake
         self._transport = transport
         self._dialect = dialect
         self._watch = watch
         self._show = show
         self._length = length
+        self._secrets = secrets or Secrets()
 
     @property
     def is_message_based(self) -> bool:
@@ -105,12 +120,61 @@ class WatchedTransport:
         await self._transport.aclose()
 
     def _tell(self, arrow: str, frame: bytes) -> None:
-        if self._watch.frames or self._watch.hex:
-            line = f"{arrow} {described(self._dialect, frame[self._length :])}"
-            self._show(f"{line} {frame.hex()}" if self._watch.hex else line)
-        if self._watch.dump:
-            for row in dumped(frame):
+        watch, length = self._watch, self._length
+        hidden = NOTHING
+        if watch.hex or watch.dump:
+            found = self._secrets.find(self._dialect, arrow, frame[length:])
+            hidden = range(length + found.start, length + found.stop)
+        if watch.frames or watch.hex:
+            line = f"{arrow} {described(self._dialect, frame[length:])}"
+            self._show(f"{line} {hexed(frame, hidden)}" if watch.hex else line)
+        if watch.dump:
+            for row in dumped(frame, hidden):
                 self._show(f"{arrow} {row}")
+
+
+class Secrets:
+    """Finds the bytes of a connection's frames that may be credentials: metadata, whole or in fragments."""
+
+    def __init__(self) -> None:
+        self._mime: str | int | None = None
+        self._fragmented: set[tuple[str, int]] = set()
+
+    def find(self, dialect: Dialect | None, arrow: str, data: bytes) -> range:
+        """Return the offsets of the bytes of a frame that are not to be shown; ``arrow`` is its direction.
+
+        A fragment of metadata does not tell what it is a fragment of, so it is hidden whatever it holds.
+        """
+        try:
+            frame = None if dialect is None else dialect.codec.decode(data)
+        except RemoteProtocolError:
+            frame = None
+        content: Any = getattr(frame, "payload", frame)
+        metadata = getattr(content, "metadata", None)
+        if isinstance(frame, SetupFrame):
+            self._mime = frame.metadata_mime
+        is_part = isinstance(frame, RequestFrame | PayloadFrame) and self._is_part(arrow, frame)
+        if not metadata:
+            # There is none, or it is somewhere in an opaque body.
+            opaque = frame is None or isinstance(frame, ExtFrame)
+            return range(len(data)) if opaque and names_credentials(data) else NOTHING
+        mime = getattr(content, "metadata_mime", None)
+        if not is_part and not may_hold_credentials(metadata, self._mime if mime in NO_MIME else mime):
+            return NOTHING
+        # In every layout data is last, and metadata right before it.
+        stop = len(data) - len(getattr(content, "data", b""))
+        start = stop - len(metadata)
+        return range(start, stop) if data[start:stop] == metadata else range(len(data))
+
+    def _is_part(self, arrow: str, frame: RequestFrame | PayloadFrame) -> bool:
+        """Return whether a frame holds a fragment, also the last one of its payload."""
+        place = arrow, frame.stream_id
+        began = place in self._fragmented
+        if frame.follows:
+            self._fragmented.add(place)
+        else:
+            self._fragmented.discard(place)
+        return began or frame.follows
 
 
 def described(dialect: Dialect | None, data: bytes) -> str:
@@ -146,12 +210,21 @@ def described(dialect: Dialect | None, data: bytes) -> str:
     return ", ".join(word for word in words if word)
 
 
-def dumped(data: bytes) -> Iterator[str]:
-    """Yield rows of sixteen bytes: the offset, the bytes in hex, and the printable ASCII characters."""
+def dumped(data: bytes, hidden: range = NOTHING) -> Iterator[str]:
+    """Yield rows of sixteen bytes: the offset, the bytes in hex, and the printable ASCII characters.
+
+    The bytes at ``hidden`` offsets are masked.
+    """
     for offset in range(0, len(data), ROW):
-        row = data[offset : offset + ROW]
-        letters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
-        yield f"{offset:06x}  {row.hex(' '):<{3 * ROW}} {letters}"
+        row = range(offset, min(offset + ROW, len(data)))
+        pairs = " ".join(MASK if at in hidden else f"{data[at]:02x}" for at in row)
+        letters = "".join("*" if at in hidden else chr(data[at]) if 0x20 <= data[at] < 0x7F else "." for at in row)
+        yield f"{offset:06x}  {pairs:<{3 * ROW}} {letters}"
+
+
+def hexed(data: bytes, hidden: range = NOTHING) -> str:
+    """Return ``data`` in hexadecimal digits; the bytes at ``hidden`` offsets are masked."""
+    return data[: hidden.start].hex() + MASK * len(hidden) + data[hidden.stop :].hex()
 
 
 def _data(data: bytes) -> str:

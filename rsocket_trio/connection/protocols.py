@@ -159,7 +159,7 @@ class ClientSetup:
     """The SETUP of a client: as a frame, as bytes, and as the application sees it."""
 
     frame: SetupFrame
-    encoded: bytes
+    encoded: bytes = attrs.field(repr=False)
     shown: Setup
 
 

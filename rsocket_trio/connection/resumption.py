@@ -55,7 +55,7 @@ class ResumedTransport:
     """A transport that resumes the session, and the frames it already received. ``done`` is set when it is over."""
 
     transport: Transport
-    frames: Sequence[bytes]
+    frames: Sequence[bytes] = attrs.field(repr=False)
     done: trio.Event = attrs.field(factory=trio.Event)
 
 

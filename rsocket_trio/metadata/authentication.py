@@ -66,16 +66,17 @@ def decode_authentication(data: bytes) -> Authentication:
 def encode_authentication(authentication: Authentication) -> bytes:
     """Return ``authentication`` as the content of an ``AUTHENTICATION`` entry.
 
-    Raise ``ValueError`` for a user name above 65535 bytes or a scheme that cannot be written.
+    Raise ``ValueError`` for a user name above 65535 bytes, a scheme that cannot be written, and for text that is not
+    Unicode.
     """
     if isinstance(authentication, SimpleAuthentication):
-        username = authentication.username.encode()
+        username = _bytes(authentication.username, "user name")
         if len(username) > LONGEST_USERNAME:
             raise ValueError(f"user name of {len(username)} bytes, limit {LONGEST_USERNAME}")
         length = len(username).to_bytes(_LENGTH_SIZE, "big")
-        return encode_name(SIMPLE, SCHEME_IDS) + length + username + authentication.password.encode()
+        return encode_name(SIMPLE, SCHEME_IDS) + length + username + _bytes(authentication.password, "password")
     if isinstance(authentication, BearerAuthentication):
-        return encode_name(BEARER, SCHEME_IDS) + authentication.token.encode()
+        return encode_name(BEARER, SCHEME_IDS) + _bytes(authentication.token, "token")
     return encode_name(authentication.scheme, SCHEME_IDS) + authentication.content
 
 
@@ -90,6 +91,15 @@ def _decode_simple(data: bytes, offset: int) -> SimpleAuthentication:
         left = len(data) - start
         raise RemoteProtocolError(f"user name of {length} bytes at offset {start}, {left} left", offset=offset)
     return SimpleAuthentication(_text(data, start, end, "user name"), _text(data, end, len(data), "password"))
+
+
+def _bytes(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        at = error.start
+    # As below: the UnicodeEncodeError holds the secret.
+    raise ValueError(f"{what} is not Unicode at character {at}")
 
 
 def _text(data: bytes, start: int, end: int, what: str) -> str:

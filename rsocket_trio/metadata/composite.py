@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from rsocket_trio.errors import RemoteProtocolError
-from rsocket_trio.metadata.mime import decode_mime, encode_mime
+from rsocket_trio.masking import may_hold_credentials, shown_size
+from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA, IDS, decode_mime, encode_mime
 from rsocket_trio.values import value
 
 DEFAULT_LIMIT = 1024
 LONGEST_CONTENT = 0xFFFFFF
 _LENGTH_SIZE = 3
+_SECRET = (AUTHENTICATION, IDS[AUTHENTICATION], COMPOSITE_METADATA, IDS[COMPOSITE_METADATA])
+"""The types whose content may hold credentials; composite metadata may hold itself."""
 
 
 @value
@@ -24,6 +27,10 @@ class Entry:
 
     mime: str | int
     content: bytes
+
+    def __repr__(self) -> str:
+        hidden = self.mime in _SECRET and may_hold_credentials(self.content, self.mime)
+        return f"Entry(mime={self.mime!r}, content={shown_size(self.content) if hidden else repr(self.content)})"
 
 
 def spans(data: bytes, limit: int = DEFAULT_LIMIT) -> Iterator[tuple[str | int, int, int]]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import attrs
+
+from rsocket_trio.masking import shown_metadata
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
@@ -102,7 +105,7 @@ class LeaseReceived:
 class MetadataPushed:
     """Metadata for the connection."""
 
-    metadata: bytes
+    metadata: bytes = attrs.field(repr=shown_metadata)
 
 
 @value

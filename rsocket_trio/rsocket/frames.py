@@ -1,12 +1,17 @@
 """The frames of all dialects of the RSocket family, as values: one model for all layouts.
 
 ``metadata_type`` is the byte that 0.0 gives to metadata; every other dialect reads it as 0 and leaves it unsaid.
+``repr`` shows metadata, tokens and extensions by size only: they may be secret, or a fragment of a secret.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import attrs
+
+from rsocket_trio.masking import shown_size
+from rsocket_trio.payload import without_metadata
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
@@ -47,7 +52,7 @@ class Entry:
     ignore: bool = False
     ack: bool = False
     nibble: int = 0
-    payload: bytes = b""
+    payload: bytes = attrs.field(default=b"", repr=shown_size)
 
     @property
     def name(self) -> str:
@@ -69,10 +74,10 @@ class SetupFrame:
     max_lifetime: float
     metadata_mime: Mime
     data_mime: Mime
-    payload: Payload
+    payload: Payload = attrs.field(repr=without_metadata)
     lease: bool = False
     strict: bool = False
-    resume_token: bytes | None = None
+    resume_token: bytes | None = attrs.field(default=None, repr=shown_size)
     stream_id: int = 0
     ack: bool = False
     extensions: tuple[Entry, ...] = ()
@@ -84,7 +89,7 @@ class LeaseFrame:
 
     time_to_live_ns: int
     number_of_requests: int
-    metadata: bytes | None = None
+    metadata: bytes | None = attrs.field(default=None, repr=shown_size)
     stream_id: int = 0
     metadata_type: int = 0
 
@@ -108,7 +113,7 @@ class RequestFrame:
 
     stream_id: int
     interaction: Interaction
-    payload: Payload
+    payload: Payload = attrs.field(repr=without_metadata)
     initial_n: int | None = None
     follows: bool = False
     complete: bool = False
@@ -121,7 +126,7 @@ class RequestNFrame:
 
     stream_id: int
     request_n: int
-    metadata: bytes | None = None
+    metadata: bytes | None = attrs.field(default=None, repr=shown_size)
     metadata_type: int = 0
 
 
@@ -130,7 +135,7 @@ class CancelFrame:
     """CANCEL: its receiver's items are no longer wanted."""
 
     stream_id: int
-    metadata: bytes | None = None
+    metadata: bytes | None = attrs.field(default=None, repr=shown_size)
     metadata_type: int = 0
 
 
@@ -143,7 +148,7 @@ class PayloadFrame:
     """
 
     stream_id: int
-    payload: Payload
+    payload: Payload = attrs.field(repr=without_metadata)
     next: bool = True
     complete: bool = False
     follows: bool = False
@@ -159,7 +164,7 @@ class ErrorFrame:
     stream_id: int
     code: int
     data: bytes = b""
-    metadata: bytes | None = None
+    metadata: bytes | None = attrs.field(default=None, repr=shown_size)
     metadata_type: int = 0
 
 
@@ -167,7 +172,7 @@ class ErrorFrame:
 class MetadataPushFrame:
     """METADATA_PUSH: metadata without a request."""
 
-    metadata: bytes
+    metadata: bytes = attrs.field(repr=shown_size)
     stream_id: int = 0
     metadata_type: int = 0
 
@@ -178,7 +183,7 @@ class ResumeFrame:
 
     major: int
     minor: int
-    token: bytes
+    token: bytes = attrs.field(repr=shown_size)
     last_received_server_position: int
     first_available_client_position: int
     stream_id: int = 0
@@ -202,18 +207,18 @@ class ExtFrame:
 
     stream_id: int
     ext_type: int
-    body: bytes = b""
+    body: bytes = attrs.field(default=b"", repr=shown_size)
     ignore: bool = False
     has_metadata: bool = False
     extensions: tuple[Entry, ...] = ()
-    metadata: bytes | None = None
+    metadata: bytes | None = attrs.field(default=None, repr=shown_size)
 
 
 @value
 class SetupOkFrame:
     """SETUP_OK: the server's answer to a SETUP of the extension draft that asked for one."""
 
-    payload: Payload
+    payload: Payload = attrs.field(repr=without_metadata)
     extensions: tuple[Entry, ...] = ()
     stream_id: int = 0
 

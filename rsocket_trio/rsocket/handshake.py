@@ -18,7 +18,7 @@ from rsocket_trio.errors import (
     UnsupportedSetup,
 )
 from rsocket_trio.limits import Limits, charged
-from rsocket_trio.payload import Payload
+from rsocket_trio.payload import Payload, without_metadata
 from rsocket_trio.rsocket.dialect import Dialect
 from rsocket_trio.rsocket.frames import (
     LEASE,
@@ -49,14 +49,14 @@ FOR_HANDLERS = (MetadataPushFrame, ExtFrame)
 class ClientTerms:
     """The terms that a client puts into its SETUP."""
 
-    payload: Payload
+    payload: Payload = attrs.field(repr=without_metadata)
     data_mime: str | int
     metadata_mime: str | int
     keepalive: Keepalive
     lease: bool
     strict: bool
     entries: tuple[Entry, ...] = ()
-    resume_token: bytes | None = None
+    resume_token: bytes | None = attrs.field(default=None, repr=False)
 
 
 def setup_frame(dialect: Dialect, terms: ClientTerms, *, position: int | None = None) -> SetupFrame:

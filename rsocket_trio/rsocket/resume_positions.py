@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
+import attrs
+
 from rsocket_trio.errors import RejectedResume, RemoteProtocolError
 from rsocket_trio.mux.retransmission import FrameStore, RetainingOutbox
 from rsocket_trio.rsocket.dialect import Dialect
@@ -36,7 +38,7 @@ class ReplayedResume(RejectedResume):
 class ResumeRequest:
     """A client's request to resume: its token, its received position, and the first position that it can serve."""
 
-    token: bytes
+    token: bytes = attrs.field(repr=False)
     version: tuple[int, int]
     last_received_server_position: int
     first_available_client_position: int = 0

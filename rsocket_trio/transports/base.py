@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
+
+from rsocket_trio.masking import shown_headers
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
@@ -24,7 +27,7 @@ class Handshake:
     peer: str = ""
     certificate: Mapping[str, Any] | None = None
     path: str | None = None
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = attrs.field(default=(), repr=shown_headers)
 
 
 class Transport(Protocol):

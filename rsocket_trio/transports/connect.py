@@ -11,6 +11,7 @@ import trio
 
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
+from rsocket_trio.masking import shown_header
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.error_text import reason
@@ -49,7 +50,7 @@ def open_transport(
     headers = as_headers(headers) if headers else ()
     for name, text in headers:
         if not name or not (name + text).isprintable():
-            raise ValueError(f"header {name!r}: {text!r} can't be said in HTTP")
+            raise ValueError(f"header {name!r}: {shown_header(name, text)} can't be said in HTTP")
     if headers and not endpoint.is_websocket:
         raise ValueError(f"{uri!r}: only ws and wss have a handshake that carries headers")
     if endpoint.row.needs_handshake:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import attrs
+
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.rsocket.codec import UINT31_MAX, UINT63_MAX, check, sized
 from rsocket_trio.rsocket.extensions import broker
@@ -75,7 +77,7 @@ def encode_beat(beat: Beat) -> tuple[int, bytes]:
 class ResumeRequest:
     """A client's request for a resumable session; with a position, to resume one."""
 
-    token: bytes
+    token: bytes = attrs.field(repr=False)
     last_received_server_position: int | None = None
 
 

@@ -1,0 +1,214 @@
+"""Credentials are masked in the lines of ``--debug``, in the bytes of ``--hex`` and in the dump of ``--wiretap``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from rsocket_trio import Payload, Responder, serve
+from rsocket_trio.cli.connecting import Dial, connected
+from rsocket_trio.cli.watching import RECEIVED, SENT, Secrets, Watch, dumped, hexed
+from rsocket_trio.connection.protocols import client_setup
+from rsocket_trio.metadata import (
+    AUTHENTICATION,
+    COMPOSITE_METADATA,
+    JSON,
+    BearerAuthentication,
+    Entry,
+    encode_authentication,
+    encode_composite,
+)
+from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.rsocket.dialect import Dialect
+from rsocket_trio.rsocket.dialects import DIALECTS, RSOCKET_1_0
+from rsocket_trio.rsocket.frames import (
+    ExtFrame,
+    Frame,
+    LeaseFrame,
+    MetadataPushFrame,
+    PayloadFrame,
+    RequestFrame,
+    RequestNFrame,
+    SetupFrame,
+)
+from rsocket_trio.rsocket.handshake import ClientTerms
+from rsocket_trio.terms import Keepalive
+from tests.cli.commands import run
+from tests.secret import SECRET, by_text, shows
+
+TOKEN = encode_authentication(BearerAuthentication(SECRET))
+BY_NUMBER = encode_composite([Entry(AUTHENTICATION, TOKEN)])
+BY_TEXT = by_text(TOKEN)
+ANSWERS = {"number": BY_NUMBER, "text": BY_TEXT}
+
+
+@asynccontextmanager
+async def serving(uri: str = "tcp://127.0.0.1:0", fragment_size: int = 0) -> AsyncIterator[str]:
+    """Serve answers whose metadata has an authentication entry, by number or by text, as their route says."""
+    responder = Responder()
+    for name, metadata in ANSWERS.items():
+        responder.request_response(name)(lambda request, metadata=metadata: Payload(b"answer", metadata))
+    options: Any = {"fragment_size": fragment_size} if fragment_size else {}
+    async with trio.open_nursery() as nursery:
+        (bound,) = await nursery.start(partial(serve, grace=0, **options), responder, uri)
+        yield bound
+        nursery.cancel_scope.cancel()
+
+
+CREDENTIALS = [
+    ["--auth-bearer", SECRET],
+    ["-u", f"ann:{SECRET}"],
+    ["--setup-metadata", f"bearer:{SECRET}", "--setup-metadata-mime", AUTHENTICATION],
+]
+
+
+@pytest.mark.parametrize("credentials", CREDENTIALS, ids=["bearer", "simple", "setup"])
+async def test_a_command_shows_no_credentials(credentials: list[str]) -> None:
+    async with serving(fragment_size=64) as uri:
+        words = ["request", uri, "-r", "text", *credentials, "--debug", "--hex", "--log", "debug"]
+        result = await run(*words)
+
+    assert (result.code, result.stdout) == (0, "answer\n")
+    lines = result.stderr.splitlines()
+    assert [line[:2] for line in lines].count(RECEIVED) > 1, "the answer came in fragments"
+    assert "*" * 8 in result.stderr
+    assert not shows(result.stderr)
+
+
+@pytest.mark.parametrize("flag", ["--debug", "--hex", "--wiretap"])
+async def test_a_call_as_of_rsc_shows_no_credentials(flag: str) -> None:
+    async with serving() as uri:
+        result = await run(*["call", uri, "-r", "number", "--authBearer", SECRET, flag])
+
+    assert (result.code, result.stdout) == (0, "answer\n")
+    assert ("*" * 8 in result.stderr) == (flag != "--debug")
+    assert not shows(result.stderr)
+
+
+async def test_a_failing_call_shows_no_credentials() -> None:
+    async with serving() as uri:
+        result = await run("request", uri, "-r", "none", "-u", f"ann:{SECRET}", "--stacktrace", "--debug", "--hex")
+
+    assert result.code != 0
+    assert "Traceback" in result.stderr
+    assert not shows(result.stderr)
+
+
+@pytest.mark.parametrize("fragment_size", [64, 16_000])
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/"])
+@pytest.mark.parametrize("form", ["number", "text"])
+async def test_what_both_sides_send_is_masked_whole_and_in_fragments(
+    form: str, uri: str, fragment_size: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    metadata = ANSWERS[form]
+    with trio.fail_after(10):
+        async with serving(uri, fragment_size) as bound:
+            dial = Dial(
+                uri=bound,
+                options={
+                    "setup": Payload(b"", metadata),
+                    "metadata_mime": COMPOSITE_METADATA,
+                    "fragment_size": fragment_size,
+                },
+                watch=Watch(frames=True, hex=True, dump=True),
+            )
+            async with connected(dial) as connection:
+                answer = await connection.request_response(Payload(b"question", metadata), route=form)
+
+    assert answer == Payload(b"answer", metadata)
+    shown = capfd.readouterr().err
+    assert shown.count("\n-> ") > 1
+    assert b"question".hex() in shown
+    assert b"answer".hex() in shown
+    assert not shows(shown)
+
+
+FRAMES: list[Frame] = [
+    RequestFrame(1, Interaction.REQUEST_RESPONSE, Payload("data", BY_TEXT)),
+    PayloadFrame(1, Payload("data", BY_NUMBER)),
+    MetadataPushFrame(BY_TEXT),
+]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+@pytest.mark.parametrize("frame", FRAMES, ids=lambda frame: type(frame).__name__)
+def test_only_the_metadata_of_a_frame_is_masked(frame: Frame, dialect: Dialect) -> None:
+    content: Any = getattr(frame, "payload", frame)
+    check_masked(dialect, dialect.codec.encode(frame), content.metadata, getattr(content, "data", b""))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=lambda dialect: dialect.name)
+def test_only_the_metadata_of_a_setup_is_masked(dialect: Dialect) -> None:
+    payload = Payload(b"data", BY_NUMBER)
+    terms = ClientTerms(payload, JSON, COMPOSITE_METADATA, Keepalive(), lease=False, strict=False)
+
+    check_masked(dialect, client_setup(dialect, terms).encoded, BY_NUMBER, b"data")
+
+
+def check_masked(dialect: Dialect, data: bytes, metadata: bytes, rest: bytes) -> None:
+    """Check that a frame shows all but its metadata."""
+    hidden = Secrets().find(dialect, SENT, data)
+
+    assert data[hidden.start : hidden.stop] == metadata
+    assert data[hidden.stop :] == rest
+    assert not shows(hexed(data, hidden))
+    assert not shows("\n".join(dumped(data, hidden)))
+    assert len(hexed(data, hidden)) == len(data) * 2
+
+
+@pytest.mark.parametrize(
+    "frame", [LeaseFrame(1, 2, BY_NUMBER), ExtFrame(1, 9, BY_TEXT, has_metadata=True)], ids=["LEASE", "EXT"]
+)
+def test_metadata_of_other_frames_is_masked(frame: Frame) -> None:
+    data = RSOCKET_1_0.codec.encode(frame)
+
+    assert not shows(hexed(data, Secrets().find(RSOCKET_1_0, RECEIVED, data)))
+
+
+def test_a_fragment_is_masked_whatever_comes_in_between() -> None:
+    secrets = Secrets()
+    frames: list[Frame] = [
+        RequestFrame(1, Interaction.REQUEST_STREAM, Payload(b"", BY_TEXT[:20]), 7, follows=True),
+        RequestNFrame(1, 5),
+        PayloadFrame(3, Payload(b"other", b"plain")),
+        PayloadFrame(1, Payload(b"", BY_TEXT[20:100]), follows=True),
+        PayloadFrame(1, Payload(b"", BY_TEXT[100:])),
+        PayloadFrame(1, Payload(b"item", b"plain")),
+    ]
+    shown = []
+    for frame in frames:
+        data = RSOCKET_1_0.codec.encode(frame)
+        shown.append(hexed(data, secrets.find(RSOCKET_1_0, SENT, data)))
+
+    assert not shows("".join(shown))
+    assert [b"plain".hex() in line for line in shown] == [False, False, True, False, False, True]
+
+
+def test_the_setup_says_that_all_metadata_is_secret() -> None:
+    secrets = Secrets()
+    setup = SetupFrame(1, 0, 20, 90, AUTHENTICATION, JSON, Payload("", SECRET))
+    answer = PayloadFrame(1, Payload("", SECRET))
+    said: list[tuple[str, Frame]] = [(SENT, setup), (RECEIVED, answer)]
+    for arrow, frame in said:
+        data = RSOCKET_1_0.codec.encode(frame)
+        assert not shows(hexed(data, secrets.find(RSOCKET_1_0, arrow, data)))
+
+
+@pytest.mark.parametrize("dialect", [None, RSOCKET_1_0])
+@pytest.mark.parametrize("metadata", ANSWERS.values(), ids=ANSWERS)
+def test_bytes_that_are_no_frame_are_masked_if_credentials_are_among_them(
+    dialect: Dialect | None, metadata: bytes
+) -> None:
+    assert Secrets().find(dialect, SENT, b"\0" + metadata) == range(len(metadata) + 1)
+    assert not Secrets().find(dialect, SENT, b"\0\0")
+
+
+def test_a_dump_masks_letters_as_well() -> None:
+    assert list(dumped(b"a secret.", range(2, 8))) == [
+        "000000  61 20 ** ** ** ** ** ** 2e                       a ******.",
+    ]

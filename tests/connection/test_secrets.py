@@ -1,0 +1,166 @@
+"""Credentials of SETUP and of requests, whole and in fragments, are in no log line, no error and no capture."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from rsocket_trio import (
+    Connection,
+    ConnectionLost,
+    Invalid,
+    Payload,
+    RejectedSetup,
+    Responder,
+    Setup,
+    open_connection_over,
+    serve_stream,
+)
+from rsocket_trio.capture import Capture
+from rsocket_trio.errors import StreamError
+from rsocket_trio.metadata import (
+    AUTHENTICATION,
+    COMPOSITE_METADATA,
+    BearerAuthentication,
+    Entry,
+    encode_authentication,
+    encode_composite,
+    with_route,
+)
+from tests.capture.reading import read
+from tests.secret import SECRET, by_text, shows
+
+TOKEN = encode_authentication(BearerAuthentication(SECRET))
+FORMS = [encode_composite([Entry(AUTHENTICATION, TOKEN)]), by_text(TOKEN)]
+both_forms = pytest.mark.parametrize("entry", FORMS, ids=["by number", "by text"])
+
+
+def responder() -> Responder:
+    """Fail in every way, with what was sent at hand."""
+    made = Responder()
+
+    @made.setup
+    def admit(setup: Setup, connection: Connection) -> None:
+        logging.getLogger("rsocket_trio").debug("%s", setup)
+        if setup.payload.data == b"refuse":
+            raise RejectedSetup("not allowed")
+
+    @made.request_response("fail")
+    def fail(request: Payload) -> bytes:
+        logging.getLogger("rsocket_trio").debug("%s", request)
+        raise ValueError(request)
+
+    @made.request_stream("fail")
+    async def broken(request: Payload) -> AsyncIterator[bytes]:
+        yield b"one"
+        raise ValueError(request)
+
+    @made.metadata_push
+    def push(metadata: bytes) -> None:
+        raise KeyError("no")
+
+    return made
+
+
+@asynccontextmanager
+async def connected(entry: bytes, data: bytes = b"", **options: Any) -> AsyncIterator[Connection]:
+    """Connect with these credentials in the SETUP."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    capture = options.pop("capture", None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(serve_stream, responder(), theirs, capture=capture))
+        async with open_connection_over(
+            ours,
+            setup=Payload(data, entry),
+            metadata_mime=COMPOSITE_METADATA,
+            fragment_size=64,
+            capture=capture,
+            **options,
+        ) as connection:
+            yield connection
+
+
+async def requests(connection: Connection, entry: bytes) -> list[StreamError]:
+    """Make requests with these credentials, all of which fail, some because the metadata is malformed."""
+    errors = []
+    for metadata, route in [(entry, "fail"), (entry, "none"), (entry, None), (entry[:-1], "fail")]:
+        with pytest.raises(StreamError) as caught:
+            await connection.request_response(Payload(b"data", metadata), route=route)
+        errors.append(caught.value)
+    async with connection.request_stream(Payload(b"", entry), route="fail") as items:
+        await anext(items)
+        with pytest.raises(StreamError) as caught:
+            await anext(items)
+        errors.append(caught.value)
+    await connection.fire_and_forget(Payload(b"", entry), route="none")
+    await connection.metadata_push(entry)
+    return errors
+
+
+@both_forms
+async def test_no_log_line_and_no_error_shows_credentials(
+    entry: bytes, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with connected(entry) as connection:
+            errors = await requests(connection, entry)
+            await trio.testing.wait_all_tasks_blocked()
+
+    assert [type(error) for error in errors].count(Invalid) >= 1
+    for error in errors:
+        assert not shows(f"{error!r} {error} {error.data!r}")
+    assert "metadata=<" in caplog.text, "the handlers have logged what they got"
+    assert "Traceback" in caplog.text
+    assert not shows(caplog.text)
+    for record in caplog.records:
+        assert not shows(repr(record.args))
+
+
+@both_forms
+async def test_a_refused_setup_shows_no_credentials(
+    entry: bytes, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    with caplog.at_level(logging.DEBUG), pytest.raises((RejectedSetup, ConnectionLost, ExceptionGroup)) as caught:
+        async with connected(entry, b"refuse") as connection:
+            await connection.request_response(route="fail")
+
+    assert "metadata=<" in caplog.text
+    assert not shows(f"{caught.value!r} {caught.getrepr(style='native')} {caplog.text}")
+
+
+def contents(directory: Path) -> list[str]:
+    """Return the bytes of all files of a capture, as text."""
+    return [path.read_bytes().decode("latin-1") for path in directory.rglob("part-*")]
+
+
+@both_forms
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+async def test_a_capture_holds_no_credentials(entry: bytes, format: str, tmp_path: Path) -> None:
+    with trio.fail_after(30):
+        async with connected(entry, capture=(capture := Capture(tmp_path, format=format))) as connection:
+            await requests(connection, entry)
+        await trio.to_thread.run_sync(capture.close)
+
+    rows = {table: read(tmp_path, table) for table in ("frames", "interactions", "connections")}
+    assert all(rows.values())
+    assert {row["route"] for row in rows["interactions"]} >= {"fail", "none"}
+    assert any((row["fragments"] or 0) > 1 for row in rows["frames"]), "the requests went in fragments"
+    assert not shows(repr(rows))
+    assert not any(map(shows, contents(tmp_path)))
+
+
+def test_the_tests_see_what_they_look_for() -> None:
+    for form in FORMS:
+        assert shows(repr(form))
+        assert shows(form.hex())
+        assert shows(form.hex(" "))
+    assert with_route("fail", FORMS[0], COMPOSITE_METADATA).endswith(SECRET.encode())
