@@ -15,17 +15,26 @@ from rsocket_trio.metadata import (
     Entry,
     OtherAuthentication,
     SimpleAuthentication,
+    Trace,
+    ZipkinTrace,
     decode_accepted_mimes,
     decode_authentication,
     decode_composite,
     decode_data_mime,
+    decode_deadline,
     decode_route,
+    decode_trace,
+    decode_zipkin,
     encode_accepted_mimes,
     encode_authentication,
     encode_composite,
     encode_data_mime,
+    encode_deadline,
     encode_route,
+    encode_zipkin,
+    read_request,
     route_of,
+    trace_entries,
 )
 from rsocket_trio.rsocket.extensions.blocks import (
     MalformedExtension,
@@ -61,6 +70,34 @@ COMPOSITES: Final = tuple(
         [],
     )
 )
+DEADLINES: Final = tuple(map(encode_deadline, (0, 0.001, 1.5, 3600, 1e12)))
+IDS: Final = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7"}
+ZIPKINS: Final = tuple(
+    encode_zipkin(one)
+    for one in (
+        *(ZipkinTrace(sampled=False), ZipkinTrace(**IDS, sampled=True), ZipkinTrace(**IDS, parent_id=IDS["span_id"])),
+        *(ZipkinTrace(trace_id=IDS["span_id"], span_id=IDS["span_id"], debug=True), ZipkinTrace(debug=True)),
+    )
+)
+PARENT: Final = f"00-{IDS['trace_id']}-{IDS['span_id']}-01"
+TRACES: Final = tuple(
+    encode_composite(trace_entries(one))
+    for one in (
+        Trace(traceparent=PARENT),
+        Trace(traceparent=PARENT, tracestate="congo=t61rcWkgMzE,a@b=c"),
+        Trace(baggage="user=alice;p=1, b=%20x"),
+        Trace(zipkin=decode_zipkin(ZIPKINS[2]), baggage="a=1"),
+    )
+)
+
+
+def read_trace(data: bytes) -> Trace | None:
+    """The trace in composite metadata: malformed entries are left out, and the others say what they said."""
+    trace = decode_trace(read_request(data, COMPOSITE_METADATA).travelling)
+    if trace is not None:
+        assert trace.trace_id is None or len(bytes.fromhex(trace.trace_id)) in (8, 16)
+        assert trace.baggage is None or trace.baggage_items
+    return trace
 
 
 def read_composite(data: bytes) -> list[Entry]:
@@ -125,6 +162,10 @@ def write_block(block: tuple[Point, tuple[ExtensionEntry, ...]]) -> bytes:
     return bytes([POINTS.index(point)]) + encode_block(entries, point)
 
 
+def write_trace(trace: Trace | None) -> bytes:
+    return b"" if trace is None else encode_composite(trace_entries(trace))
+
+
 def metadata(name: str, seeds: Sequence[bytes], read: Callable[[bytes], Any], write: Callable[[Any], bytes]) -> Target:
     """A piece of metadata, of which every byte counts. Only a well-known name may be written shorter than it came."""
     return Target(name, seeds, read, write, (RemoteProtocolError,), canonical=True)
@@ -138,6 +179,9 @@ BLOCKS: Final = {
         metadata("authentication", CREDENTIALS, decode_authentication, encode_authentication),
         metadata("data_mime", MIMES, decode_data_mime, encode_data_mime),
         metadata("accepted_mimes", (b"".join(MIMES[:5]), *MIMES[-3:]), decode_accepted_mimes, encode_accepted_mimes),
+        metadata("deadline", DEADLINES, decode_deadline, encode_deadline),
+        Target("zipkin", ZIPKINS, decode_zipkin, encode_zipkin, (RemoteProtocolError,)),
+        Target("trace", TRACES, read_trace, write_trace, (RemoteProtocolError,)),
         Target(
             *("extensions", block_seeds(), read_block, write_block, (MalformedExtension, UnknownExtension)),
             longer=lambda block: (block,),
