@@ -71,7 +71,7 @@ COMPOSITES: Final = tuple(
     )
 )
 DEADLINES: Final = tuple(map(encode_deadline, (0, 0.001, 1.5, 3600, 1e12)))
-IDS: Final = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7"}
+IDS: Final[dict[str, Any]] = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7"}
 ZIPKINS: Final = tuple(
     encode_zipkin(one)
     for one in (
