@@ -17,15 +17,12 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from io import BytesIO
 from types import UnionType
-from typing import Any, Protocol, Union, get_args, get_origin
+from typing import Annotated, Any, Protocol, Union, get_args, get_origin
 
 from rsocket_trio.errors import readable
 
 KINDS_KEPT = 1024
 """Types for which a codec keeps what it has made for them."""
-
-MOST_FOR_PATTERN = 16 * 1024
-"""Bytes of JSON in which keys are collected by a pattern. In more, objects nearly always share keys."""
 
 
 class Codec(Protocol):
@@ -90,6 +87,7 @@ def check_type(kind: Any) -> None:
         _check_model(kind)
         return
     try:
+        hash(kind)  # as a key of what is made for each type
         info = _inspect().type_info(kind)
     except (TypeError, NameError) as error:
         raise TypeError(f"{type_name(kind)} can't be encoded or decoded: {error}") from error
@@ -154,7 +152,7 @@ class JSONCodec:
             value = read(data)
             # Each key has a colon. If there are as many as keys that must be there, no key is there twice.
             if (colons := data.count(b":")) and colons != (keys + keys_each * len(value) if keys_each else keys):
-                _refuse_repeated_keys(data)
+                _refuse_repeated_keys(data, colons, value if kind in UNTYPED else _json_untyped()(data))
         except (ValueError, RecursionError) as error:
             raise decode_error(error) from error
         return value
@@ -317,7 +315,11 @@ def decode_error(error: BaseException) -> DecodeError:
     inner = error.__cause__
     if isinstance(inner, DecodeError):
         return DecodeError(path + inner.path.removeprefix("$"), inner.reason)
-    return DecodeError(path, _as_reason(text))
+    return DecodeError(path, _as_reason(text) if inner is None else text)  # a class words its own refusals
+
+
+NONE = re.compile(r"\bNone\b")
+"""What null is called by some codecs of msgspec."""
 
 
 def _as_reason(text: str) -> str:
@@ -325,7 +327,7 @@ def _as_reason(text: str) -> str:
     first = text.partition(" ")[0]
     if first[1:].islower():
         text = first.lower() + text[len(first) :]
-    return text.replace("`", "") if text.startswith("expected") else text
+    return NONE.sub("null", text.replace("`", "")) if text.startswith("expected") else text
 
 
 PYDANTIC_TYPES = {"string": "str", "dict": "object", "model": "object", "dataclass": "object", "list": "array"}
@@ -358,6 +360,8 @@ def _first_of_pydantic(error: Any) -> DecodeError:
     elif match := re.fullmatch(r"(\w+?)_(?:type|parsing|from_float|from_date_parsing|attributes_type)", what):
         got = type(fault["input"]).__name__
         reason = f"expected {PYDANTIC_TYPES.get(match[1], match[1])}, got {JSON_TYPES.get(got, got)}"
+    elif what in ("value_error", "assertion_error"):
+        reason = fault["msg"].partition(", ")[2]
     else:
         reason = _as_reason(fault["msg"])
     return DecodeError("$" + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place), reason)
@@ -365,25 +369,26 @@ def _first_of_pydantic(error: Any) -> DecodeError:
 
 # JSON: what msgspec lets pass, and JSON does not have
 
-STRINGS = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"[ \t\r\n]*(:?)')
-"""Every string of a JSON text, and the colon behind it if it is a key."""
+UNTYPED = (Any, object, dict, list)
+"""Types of which msgspec makes nothing but dictionaries, lists, text and numbers."""
+ESCAPED_COLON = b"\\u003"
+"""How a colon begins that a JSON text has as an escape, among other characters."""
 NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """NaN and the infinities in MessagePack, and perhaps other data that looks like them."""
 
 
-def _refuse_repeated_keys(data: bytes) -> None:
-    """Raise `DecodeError` if a key occurs twice in one object of the JSON text ``data``."""
-    if b"{" not in data:
+def _refuse_repeated_keys(data: bytes, colons: int, tree: object) -> None:
+    """Raise `DecodeError` if a key occurs twice in one object of a JSON text.
+
+    ``data`` is the text, ``colons`` says how many it has, and ``tree`` is what it holds, in dictionaries and lists.
+    """
+    # Written anew, the tree has each key once, and no string that was not there. With as many colons, nothing is gone.
+    if _json_encode()(tree).count(b":") == colons and ESCAPED_COLON not in data:
         return
-    if len(data) <= MOST_FOR_PATTERN:
-        keys = [key for key, colon in STRINGS.findall(data) if colon]
-        # A key with an escape may be equal to one without.
-        if len(set(keys)) == len(keys) and not any(b"\\" in key for key in keys):
-            return
     objects: list[list[tuple[str, Any]]] = []
-    json.loads(data, object_pairs_hook=objects.append)
+    json.loads(data, object_pairs_hook=objects.append, strict=False)
     if sum(map(len, objects)) != sum(map(len, map(dict, objects))):
-        tree = json.loads(data, object_pairs_hook=_marked)
+        tree = json.loads(data, object_pairs_hook=_marked, strict=False)
         path, repeated = next((path, part) for path, part in _places(tree) if isinstance(part, _Repeated))
         raise DecodeError(path, f"key `{repeated.key}` occurs twice")
 
@@ -431,16 +436,14 @@ def _places(tree: object) -> Iterator[tuple[str, object]]:
 
 
 def _fewest_keys(info: Any, seen: tuple[Any, ...] = ()) -> int:
-    """Return how many keys a JSON text has at least that msgspec accepts as the type of ``info``."""
+    """Return how many keys a JSON text has at least that msgspec accepts as the type that ``info`` describes."""
     inspect = _inspect()
     if any(info is one for one in seen):
         return 0
     seen = (*seen, info)
-    if isinstance(info, inspect.StructType | inspect.DataclassType | inspect.TypedDictType):
-        own = not getattr(info, "array_like", False)
-        return sum(own + _fewest_keys(field.type, seen) for field in info.fields if field.required)
-    if isinstance(info, inspect.NamedTupleType):
-        return sum(_fewest_keys(field.type, seen) for field in info.fields if field.required)
+    if isinstance(info, inspect.StructType | inspect.DataclassType | inspect.TypedDictType | inspect.NamedTupleType):
+        keyed = not (isinstance(info, inspect.NamedTupleType) or getattr(info, "array_like", False))
+        return sum(keyed + _fewest_keys(field.type, seen) for field in info.fields if field.required)
     if isinstance(info, inspect.TupleType):
         return sum(_fewest_keys(one, seen) for one in info.item_types)
     if isinstance(info, inspect.UnionType):
@@ -453,13 +456,10 @@ def _fewest_keys(info: Any, seen: tuple[Any, ...] = ()) -> int:
 def _keys_to_expect(kind: Any) -> tuple[int, int]:
     """Return how many keys a value of type ``kind`` has at least, and how many for each item if it is a collection."""
     inspect = _inspect()
-    try:
-        info = inspect.type_info(kind)
-    except (TypeError, NameError):  # what is wrong with it, the decoder says
-        return 0, 0
+    info = inspect.type_info(kind)
     while isinstance(info, inspect.Metadata):
         info = info.type
-    if isinstance(info, inspect.ListType | inspect.VarTupleType | inspect.SetType | inspect.FrozenSetType):
+    if isinstance(info, inspect.ListType | inspect.VarTupleType):
         return 0, _fewest_keys(info.item_type)
     if isinstance(info, inspect.DictType):
         return 0, 1 + _fewest_keys(info.value_type)
@@ -475,17 +475,22 @@ def _json_encode() -> Callable[[object], bytes]:
     return encode
 
 
+@cache
+def _json_untyped() -> Callable[[bytes], Any]:
+    decode: Callable[[bytes], Any] = _msgspec().json.Decoder().decode
+    return decode
+
+
 @lru_cache(KINDS_KEPT)
 def _json_reader(kind: Any) -> tuple[Callable[[bytes], Any], int, int]:
     """Return what reads a JSON text as ``kind``, and how many keys are to be expected."""
-    decoder = _msgspec().json.Decoder
     if not holds_model(kind):
-        return decoder(kind, dec_hook=_decode_model).decode, *_keys_to_expect(kind)
-    untyped = decoder().decode
+        return _msgspec().json.Decoder(kind, dec_hook=_decode_model).decode, *_keys_to_expect(kind)
+    untyped = _json_untyped()
     validate = _adapter(kind).validate_json
 
     def read(data: bytes) -> Any:
-        untyped(data)  # refuses NaN, numbers without a limit and depth, which pydantic lets pass
+        untyped(data)  # refuses NaN, numbers without a limit, and depth, which pydantic lets pass
         return validate(data)
 
     return read, 0, 0
@@ -524,10 +529,13 @@ def _cbor_encode() -> Callable[[object], bytes]:
     return encode
 
 
-CBOR_TAGS_TAKEN = {0, 1, 2, 3, 4, 37, 100, 1004, 55799}
-"""Dates, big integers, decimals, UUIDs, and the tag that only says "this is CBOR"."""
-CBOR_TAGS_KNOWN = {5, 25, 28, 29, 30, 35, 36, 52, 54, 256, 258, 260, 261, 43000}
-"""The other tags that cbor2 makes objects for. As they are converted, shared references could outgrow all memory."""
+SELF_DESCRIBED = b"\xd9\xd9\xf7"
+"""The tag that says of what follows that it is CBOR."""
+CBOR_TAGS_REFUSED = {5, 25, 28, 29, 30, 35, 36, 52, 54, 256, 258, 260, 261, 43000}
+"""Tags that cbor2 makes objects for, except dates (0, 1, 100, 1004), big integers (2, 3), decimals (4) and UUIDs (37).
+
+As they are converted, shared references (28, 29) could outgrow all memory.
+"""
 CBOR_SIMPLE = re.compile(rb"[\xe0-\xf3\xf7\xf8]")
 """The beginning of a simple value other than true, false and null, and perhaps other data."""
 
@@ -546,14 +554,14 @@ def _cbor_reader(kind: Any) -> Callable[[bytes], Any]:
 def _cbor_untyped() -> Callable[[bytes], Any]:
     cbor2, to_builtins = _cbor2(), _msgspec().to_builtins
     options = {
-        "semantic_decoders": {number: _refusal_of_tag(number) for number in CBOR_TAGS_KNOWN},
+        "semantic_decoders": {number: _refusal_of_tag(number) for number in CBOR_TAGS_REFUSED},
         "tag_hook": _refuse_tag,
         "allow_duplicate_keys": False,
     }
 
     def read(data: bytes) -> Any:
         try:
-            decoder = cbor2.CBORDecoder(BytesIO(data), **options)
+            decoder = cbor2.CBORDecoder(BytesIO(data.removeprefix(SELF_DESCRIBED)), **options)
             value = decoder.decode()
         except cbor2.CBORDecodeEOF as error:
             raise DecodeError("$", "input data was truncated") from error
@@ -567,7 +575,7 @@ def _cbor_untyped() -> Callable[[bytes], Any]:
             raise DecodeError("$", "CBOR is malformed: trailing bytes")
         if CBOR_SIMPLE.search(data) is not None:
             try:
-                to_builtins(value)
+                to_builtins(value, builtin_types=(bytes, bytearray))
             except TypeError as error:
                 raise DecodeError("$", "CBOR has a simple value without a meaning") from error
         return value
@@ -645,7 +653,7 @@ def _model_schema(kind: Any) -> dict[str, Any]:
     if is_model(kind):
         schema: dict[str, Any] = _adapter(kind).json_schema()
         return schema
-    return {}
+    return {"description": "anything"}
 
 
 def _encode_for_json(value: Any) -> object:
@@ -697,14 +705,16 @@ def _takes(kind: Any, wanted: type) -> bool:
     """Return whether a value of the type ``wanted`` fits the annotation ``kind``."""
     if kind is Any or kind is object or kind is wanted:
         return True
-    return get_origin(kind) in (Union, UnionType) and wanted in get_args(kind)
+    if get_origin(kind) in (Union, UnionType):
+        return any(_takes(one, wanted) for one in get_args(kind))
+    inner = get_args(kind)[0] if get_origin(kind) is Annotated else getattr(kind, "__supertype__", None)
+    return inner is not None and _takes(inner, wanted)
 
 
 # The libraries, each when it is first needed
 
 
-def _missing(library: str) -> ImportError:
-    return ImportError(f"codecs need {library}: pip install 'rsocket-trio[services]'", name=library)
+EXTRA = "pip install 'rsocket-trio[services]'"
 
 
 @cache
@@ -712,7 +722,7 @@ def _msgspec() -> Any:
     try:
         import msgspec
     except ImportError as error:
-        raise _missing("msgspec") from error
+        raise ImportError(f"codecs need msgspec: {EXTRA}", name="msgspec") from error
     return msgspec
 
 
@@ -729,7 +739,7 @@ def _cbor2() -> Any:
     try:
         import cbor2
     except ImportError as error:
-        raise _missing("cbor2") from error
+        raise ImportError(f"CBOR needs cbor2: {EXTRA}", name="cbor2") from error
     return cbor2
 
 

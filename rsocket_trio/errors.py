@@ -28,7 +28,9 @@ Text that a peer sent is shortened and escaped before it reaches a message or a 
 from __future__ import annotations
 
 import copy
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar, overload
+
+T = TypeVar("T")
 
 TEXT_LIMIT = 1024
 """Characters of a peer's text that an exception's message or a log line may show."""
@@ -93,6 +95,29 @@ class CodedError(RSocketError):
         """Return the data as UTF-8; bytes that do not decode are replaced."""
         return self.data.decode("utf-8", "replace")
 
+    @overload
+    def details_as(self, kind: type[T]) -> T: ...
+
+    @overload
+    def details_as(self, kind: Any) -> Any: ...
+
+    def details_as(self, kind: Any) -> Any:
+        """Return the details that the error was made with: its data, read as JSON.
+
+        ``kind`` is their type: a class, or any annotation that a codec can decode. Raise ``ValueError`` if the data is
+        no such JSON; its text begins with the path, as in "$.missing: expected int, got str". Of a peer's data the
+        first 64 KiB are kept: details that were longer can't be read.
+        """
+        # Loaded late: codecs know the errors.
+        from rsocket_trio.codecs import JSON, DecodeError
+
+        try:
+            return JSON.decode(self.data, kind)
+        except DecodeError as error:
+            if len(self.data) < DATA_LIMIT:
+                raise
+            raise DecodeError(error.path, f"{error.reason}: the first {DATA_LIMIT} bytes are kept") from error
+
     def __str__(self) -> str:
         shown = readable(self.data)
         if self.code == self.default_code:
@@ -112,14 +137,23 @@ class StreamError(CodedError):
 class ApplicationError(StreamError):
     """The handler failed, or chose a ``code`` of its own, from 0x301 to 0xFFFFFFFE.
 
-    ``data`` is bytes or text for the peer. Raise ``ValueError`` for a code that the protocol reserves.
+    ``data`` is bytes or text for the peer. ``details`` is an object in its place, of any type that can be written as
+    JSON: the peer gets the JSON text, whatever codec the request has, and reads it with ``details_as``. This needs the
+    extra ``services``. Raise ``ValueError`` for a code that the protocol reserves and for details that JSON can't hold,
+    ``TypeError`` for both data and details and for details of another type.
     """
 
     default_code = 0x201
 
-    def __init__(self, data: bytes | str = b"", *, code: int = 0x201) -> None:
+    def __init__(self, data: bytes | str = b"", *, code: int = 0x201, details: object = None) -> None:
         if code != 0x201 and not FIRST_APPLICATION_CODE <= code <= LAST_APPLICATION_CODE:
             raise ValueError(f"error code 0x{code:X}: an application's codes are 0x201 and 0x301 to 0xFFFFFFFE")
+        if details is not None:
+            if data:
+                raise TypeError("an error has data or details, not both")
+            from rsocket_trio.codecs import JSON
+
+            data = JSON.encode(details)
         self._say(data, code)
 
 

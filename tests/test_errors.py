@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -123,3 +125,67 @@ def test_of_what_a_peer_sent_the_first_64_kib_are_kept(kind: type[CodedError]) -
 
     assert kind.received(kind.default_code, said + b"more").data == said
     assert kind.received(kind.default_code, said).data == said
+
+
+@dataclass
+class Shortage:
+    symbol: str
+    missing: int
+
+
+def test_details_are_the_data_as_json() -> None:
+    error = ApplicationError(details=Shortage("ACMË", 3), code=0x302)
+
+    assert error.data == '{"symbol":"ACMË","missing":3}'.encode()
+    assert error.code == 0x302
+    assert str(ApplicationError(details=Shortage("ACMË", 3))) == '{"symbol":"ACMË","missing":3}'
+    assert str(error) == '{"symbol":"ACMË","missing":3} (code 0x302)'
+
+
+def test_details_are_read_as_a_type_on_this_side_and_on_the_other() -> None:
+    error = ApplicationError(details=Shortage("ACME", 3))
+    received = stream_error(0x302, b'{"missing": 3, "symbol": "ACME"}')
+
+    assert error.details_as(Shortage) == Shortage("ACME", 3)
+    assert received.details_as(Shortage) == Shortage("ACME", 3)
+    assert received.details_as(dict[str, Any]) == {"missing": 3, "symbol": "ACME"}
+    assert RejectedSetup('["a", "b"]').details_as(list[str]) == ["a", "b"]
+    assert pickle.loads(pickle.dumps(error)).details_as(Shortage) == Shortage("ACME", 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b'{"symbol":"ACME","missing":"3"}', "$.missing: expected int, got str"),
+        (b'{"symbol":"ACME"}', "$: missing required field `missing`"),
+        (b"out of stock", "$: JSON is malformed: invalid character (byte 0)"),
+        (b"", "$: input data was truncated"),
+    ],
+)
+def test_data_that_is_no_such_details_is_refused_with_the_place(data: bytes, said: str) -> None:
+    with pytest.raises(ValueError, match=r"^\$") as caught:
+        Invalid.received(0x204, data).details_as(Shortage)
+
+    assert str(caught.value) == said
+
+
+def test_details_that_were_cut_say_so() -> None:
+    whole = ApplicationError(details=Shortage("x" * DATA_LIMIT, 3))
+
+    with pytest.raises(ValueError, match=r"^\$\.?.*: the first 65536 bytes are kept$"):
+        stream_error(whole.code, whole.data).details_as(Shortage)
+    assert whole.details_as(Shortage).missing == 3
+
+
+def test_an_error_has_data_or_details() -> None:
+    with pytest.raises(TypeError, match="not both"):
+        ApplicationError("text", details=Shortage("ACME", 3))
+
+
+@pytest.mark.parametrize(
+    ("details", "kind", "said"),
+    [(object(), TypeError, "object can't be encoded"), ({"rate": float("nan")}, ValueError, r"\$\.rate: nan")],
+)
+def test_details_that_json_cannot_hold_are_refused(details: object, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind, match=said):
+        ApplicationError(details=details)

@@ -1,0 +1,802 @@
+"""Codecs write what the formats say, read what fits a type, and refuse everything else with its place."""
+
+from __future__ import annotations
+
+import enum
+import json
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from ipaddress import IPv4Address
+from typing import Annotated, Any, NamedTuple, NewType, NotRequired, TypedDict
+from uuid import UUID
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from rsocket_trio.codecs import (
+    BYTES,
+    CBOR,
+    JSON,
+    MESSAGEPACK,
+    TEXT,
+    Codec,
+    DecodeError,
+    check_type,
+    find_codec,
+    json_schema,
+    type_name,
+)
+
+OBJECTS: list[Codec] = [JSON, MESSAGEPACK, CBOR]
+"""The codecs that take objects."""
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Order:
+    symbol: str
+    amount: int
+
+
+@attrs.frozen
+class Offer:
+    symbol: str
+    price: float
+
+
+@dataclass
+class Note:
+    text: str
+    at: str | None = None
+    tags: list[str] = field(default_factory=list)
+
+
+class Structure(msgspec.Struct):
+    order: Order
+    notes: dict[str, Note] = {}
+
+
+class Tick(TypedDict):
+    price: float
+    volume: NotRequired[int]
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+class Whole(msgspec.Struct, tag="whole"):
+    count: int
+
+
+class Part(msgspec.Struct, tag="part"):
+    share: float
+
+
+class Tree(msgspec.Struct):
+    name: str
+    children: list[Tree] = []
+
+
+class Careful(msgspec.Struct):
+    amount: int
+
+    def __post_init__(self) -> None:
+        if self.amount < 0:
+            raise ValueError("Amounts are positive")
+
+
+class Item(pydantic.BaseModel):
+    amount: int
+    price: float = 1.0
+    at: datetime | None = None
+    inner: Item | None = None
+
+
+class Parcel(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    number: int = pydantic.Field(alias="parcelNumber")
+    seal: bytes = b""
+    sender: IPv4Address | None = None
+
+    @pydantic.field_validator("number")
+    @classmethod
+    def is_positive(cls, number: int) -> int:
+        if number < 0:
+            raise ValueError("negative numbers are reserved")
+        return number
+
+
+@dataclass
+class Box:
+    items: list[Item]
+
+
+class Plain:
+    """A class that says nothing of its fields."""
+
+
+@dataclass
+class Everything:
+    order: Order
+    offer: Offer
+    note: Note
+    tick: Tick
+    point: Point
+    colour: Colour
+    at: datetime
+    id: UUID
+    price: Decimal
+    data: bytes
+    either: Whole | Part
+    maybe: int | None
+    anything: Any
+
+
+EVERYTHING = Everything(
+    order=Order("ACME", 3),
+    offer=Offer("ACME", 0.5),
+    note=Note("12:30"),
+    tick={"price": 1.5},
+    point=Point(1, 2),
+    colour=Colour.RED,
+    at=datetime(2020, 1, 1, tzinfo=UTC),
+    id=UUID(int=1),
+    price=Decimal("1.50"),
+    data=b"\x00\xff",
+    either=Part(0.5),
+    maybe=None,
+    anything=[{"a": 1}, "b"],
+)
+ID = "00000000-0000-0000-0000-000000000001"
+BYTES_OF_AN_ORDER = {
+    JSON: b'{"symbol":"ACME","amount":3}',
+    MESSAGEPACK: b"\x82\xa6symbol\xa4ACME\xa6amount\x03",
+    CBOR: b"\xa2\x66symbol\x64ACME\x66amount\x03",
+}
+
+
+def refusal(codec: Codec, data: bytes, kind: Any) -> str:
+    with pytest.raises(DecodeError) as caught:
+        codec.decode(data, kind)
+    return str(caught.value)
+
+
+# What they write and read
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_an_object_is_written_as_its_format_says(codec: Codec) -> None:
+    assert codec.encode(Order("ACME", 3)) == BYTES_OF_AN_ORDER[codec]
+    assert codec.decode(BYTES_OF_AN_ORDER[codec], Order) == Order("ACME", 3)
+    assert codec.decode(BYTES_OF_AN_ORDER[codec], dict[str, Any]) == {"symbol": "ACME", "amount": 3}
+    assert codec.decode(BYTES_OF_AN_ORDER[codec], Any) == {"symbol": "ACME", "amount": 3}
+
+
+def test_json_has_text_for_what_it_lacks() -> None:
+    assert json.loads(JSON.encode(EVERYTHING)) == {
+        "order": {"symbol": "ACME", "amount": 3},
+        "offer": {"symbol": "ACME", "price": 0.5},
+        "note": {"text": "12:30", "at": None, "tags": []},
+        "tick": {"price": 1.5},
+        "point": [1, 2],
+        "colour": "red",
+        "at": "2020-01-01T00:00:00Z",
+        "id": ID,
+        "price": "1.50",
+        "data": "AP8=",
+        "either": {"type": "part", "share": 0.5},
+        "maybe": None,
+        "anything": [{"a": 1}, "b"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "data"),
+    [
+        (MESSAGEPACK, datetime(2020, 1, 1, tzinfo=UTC), b"\xd6\xff\x5e\x0b\xe1\x00"),
+        (MESSAGEPACK, UUID(int=1), b"\xd9\x24" + ID.encode()),
+        (MESSAGEPACK, Decimal("1.50"), b"\xa41.50"),
+        (MESSAGEPACK, b"\x00\xff", b"\xc4\x02\x00\xff"),
+        (CBOR, datetime(2020, 1, 1, tzinfo=UTC), b"\x742020-01-01T00:00:00Z"),
+        (CBOR, UUID(int=1), b"\x78\x24" + ID.encode()),
+        (CBOR, Decimal("1.50"), b"\x641.50"),
+        (CBOR, b"\x00\xff", b"\x42\x00\xff"),
+        (CBOR, Point(1, 2), b"\x82\x01\x02"),
+        (CBOR, Colour.RED, b"\x63red"),
+        (CBOR, 2**64, b"\xc2\x49\x01" + bytes(8)),
+    ],
+)
+def test_other_types_are_written_as_the_docstrings_say(codec: Codec, value: object, data: bytes) -> None:
+    assert codec.encode(value) == data
+    assert codec.decode(data, type(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"\xc0\x742020-01-01T00:00:00Z", datetime(2020, 1, 1, tzinfo=UTC)),
+        (b"\xc1\x1a\x5e\x0b\xe1\x00", datetime(2020, 1, 1, tzinfo=UTC)),
+        (b"\xd8\x25\x50" + bytes(15) + b"\x01", UUID(int=1)),
+        (b"\xc4\x82\x21\x19\x6a\xb3", Decimal("273.15")),
+        (b"\xd9\xd9\xf7\x9f\x01\xff", [1]),
+    ],
+    ids=["date as text", "date as number", "UUID", "decimal", "self-described, without a length"],
+)
+def test_what_other_peers_write_in_cbor_is_read(data: bytes, value: object) -> None:
+    assert CBOR.decode(data, type(value)) == value
+    assert CBOR.decode(data, Any) == value
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_all_kinds_of_types_survive(codec: Codec) -> None:
+    assert codec.decode(codec.encode(EVERYTHING), Everything) == EVERYTHING
+    assert codec.decode(codec.encode([EVERYTHING] * 3), list[Everything]) == [EVERYTHING] * 3
+
+
+ORDERS = some.builds(Order, symbol=some.text(), amount=some.integers(-(2**63), 2**64 - 1))
+NOTES = some.builds(Note, text=some.text(), at=some.none() | some.text(), tags=some.lists(some.text()))
+
+
+@given(value=some.builds(Structure, order=ORDERS, notes=some.dictionaries(some.text(), NOTES)))
+def test_any_structure_survives(value: Structure) -> None:
+    for codec in OBJECTS:
+        assert codec.decode(codec.encode(value), Structure) == value
+
+
+@given(
+    value=some.recursive(
+        some.none()
+        | some.booleans()
+        | some.integers(-(2**63), 2**64 - 1)
+        | some.text()
+        | some.floats(allow_nan=False, allow_infinity=False),
+        lambda inner: some.lists(inner) | some.dictionaries(some.text(), inner),
+    )
+)
+def test_any_value_without_a_type_survives(value: object) -> None:
+    for codec in OBJECTS:
+        assert codec.decode(codec.encode(value), Any) == value
+
+
+@given(data=some.binary())
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for codec in (*OBJECTS, TEXT):
+        for kind in (Any, str, Everything, list[Item], dict[str, Structure]):
+            with suppress(DecodeError):
+                codec.decode(data, kind)
+
+
+def test_text_and_bytes_carry_only_what_they_are() -> None:
+    assert TEXT.encode("ë") == b"\xc3\xab"
+    assert TEXT.decode(b"\xc3\xab", str) == "ë"
+    assert BYTES.encode(bytearray(b"\xff")) == b"\xff"
+    assert BYTES.decode(b"\xff", bytes) == b"\xff"
+    with pytest.raises(TypeError, match="text/plain carries str, not Order"):
+        TEXT.encode(Order("ACME", 3))
+    with pytest.raises(TypeError, match="application/octet-stream carries bytes, not str"):
+        BYTES.encode("text")
+    assert refusal(TEXT, b"3", int) == "$: expected int, got text/plain, which carries str"
+    assert refusal(BYTES, b"3", str | int) == "$: expected str | int, got application/octet-stream, which carries bytes"
+    assert refusal(TEXT, b"a\xff", str) == "$: invalid UTF-8"
+
+
+@pytest.mark.parametrize("kind", [Any, object, str | None, Annotated[str, "a name"], NewType("Name", str)])
+def test_text_is_read_where_an_annotation_takes_it(kind: Any) -> None:
+    assert TEXT.decode(b"text", kind) == "text"
+
+
+# Models of pydantic
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        (Item(amount=3, at=datetime(2020, 1, 1, tzinfo=UTC), inner=Item(amount=4)), Item),
+        ([Item(amount=3)], list[Item]),
+        ({"a": Item(amount=3)}, dict[str, Item]),
+        (None, Item | None),
+        (Box([Item(amount=3)]), Box),
+        (Parcel(parcelNumber=3, sender=IPv4Address("127.0.0.1")), Parcel),
+    ],
+    ids=["alone", "in a list", "in a dictionary", "or nothing", "in a dataclass", "with an alias"],
+)
+def test_models_survive(codec: Codec, value: object, kind: Any) -> None:
+    assert codec.decode(codec.encode(value), kind) == value
+
+
+def test_models_are_written_by_their_aliases_and_bytes_stay_bytes_in_binary_formats() -> None:
+    parcel = Parcel(parcelNumber=3, seal=b"\xff")
+
+    assert MESSAGEPACK.encode(parcel) == b"\x83\xacparcelNumber\x03\xa4seal\xc4\x01\xff\xa6sender\xc0"
+    assert CBOR.encode(parcel) == b"\xa3\x6cparcelNumber\x03\x64seal\x41\xff\x66sender\xf6"
+    assert JSON.encode(Parcel(parcelNumber=3)) == b'{"parcelNumber":3,"seal":"","sender":null}'
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+@pytest.mark.parametrize(
+    ("value", "kind", "said"),
+    [
+        ({"amount": "x"}, Item, "$.amount: expected int, got str"),
+        ({"amount": [1]}, Item, "$.amount: expected int, got array"),
+        ({"amount": 1.5}, Item, "$.amount: expected int, got float"),
+        ({"amount": 1, "price": "dear"}, Item, "$.price: expected float, got str"),
+        ({"amount": 1, "inner": {}}, Item, "$.inner: missing required field `amount`"),
+        ({"amount": 1, "inner": 5}, Item, "$.inner: expected object, got int"),
+        ([{"amount": 1}, {"amount": None}], list[Item], "$[1].amount: expected int, got null"),
+        ({"items": [{"amount": 1}, {"amount": "x"}]}, Box, "$.items[1].amount: expected int, got str"),
+        ({"parcelNumber": 1, "colour": 2}, Parcel, "$: unknown field `colour`"),
+        ({"parcelNumber": -1}, Parcel, "$.parcelNumber: negative numbers are reserved"),
+        ({"amount": 1, "at": "today"}, Item, "$.at: expected datetime, got str"),
+    ],
+)
+def test_what_no_model_takes_is_refused_with_its_place(codec: Codec, value: object, kind: Any, said: str) -> None:
+    assert refusal(codec, codec.encode(value), kind) == said
+
+
+def test_a_thousand_faults_of_a_model_are_counted() -> None:
+    assert refusal(JSON, b"[" + b",".join([b"{}"] * 2000) + b"]", list[Item]) == "$: 2000 faults"
+
+
+def test_models_take_no_more_json_than_other_types() -> None:
+    assert refusal(JSON, b'{"amount":1,"price":NaN}', Item) == "$: JSON is malformed: invalid character (byte 20)"
+    assert refusal(JSON, b'{"amount":1,"amount":2}', Item) == "$: key `amount` occurs twice"
+    assert refusal(JSON, b'{"inner":' * 100_000, Item) == "$: nested too deeply"
+
+
+# What does not fit
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+@pytest.mark.parametrize(
+    ("value", "kind", "said"),
+    [
+        ({"symbol": "ACME", "amount": "3"}, Order, "$.amount: expected int, got str"),
+        ({"symbol": "ACME"}, Order, "$: missing required field `amount`"),
+        ([{"symbol": "ACME"}], list[Order], "$[0]: missing required field `amount`"),
+        ({"order": {"symbol": 1, "amount": 3}}, Structure, "$.order.symbol: expected str, got int"),
+        ({"a": {"text": "b", "tags": [1]}}, dict[str, Note], "$[...].tags[0]: expected str, got int"),
+        ([1], Order, "$: expected object, got array"),
+        (None, Order, "$: expected object, got null"),
+        ("blue", Colour, "$: invalid enum value 'blue'"),
+        (["x", 2], Point, "$[0]: expected int, got str"),
+        ({"type": "none"}, Whole | Part, "$.type: invalid value 'none'"),
+        ("x", UUID, "$: invalid UUID"),
+        ("x", Decimal, "$: invalid decimal string"),
+        ({"amount": -1}, Careful, "$: Amounts are positive"),
+        (5, int | str | None, None),
+        ([], int | str | None, "$: expected int | str | null, got array"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_place(codec: Codec, value: object, kind: Any, said: str | None) -> None:
+    if said is None:
+        assert codec.decode(codec.encode(value), kind) == value
+    else:
+        assert refusal(codec, codec.encode(value), kind) == said
+
+
+@pytest.mark.parametrize(
+    ("codec", "data", "said"),
+    [
+        (JSON, b"", "$: input data was truncated"),
+        (JSON, b'{"symbol":"AC', "$: input data was truncated"),
+        (JSON, b'{"symbol" "ACME"}', "$: JSON is malformed: expected ':' (byte 10)"),
+        (JSON, b"\xef\xbb\xbf{}", "$: JSON is malformed: invalid character (byte 0)"),
+        (JSON, b'{"symbol":"ACME","amount":3} 4', "$: JSON is malformed: trailing characters (byte 30)"),
+        (JSON, b'{"symbol":"\xff","amount":3}', "$: invalid UTF-8"),
+        (JSON, b'{"symbol":"\xed\xa0\x80","amount":3}', "$: invalid UTF-8"),
+        (
+            JSON,
+            b'{"symbol":"\\ud800 and on","amount":3}',
+            "$: JSON is malformed: unexpected end of escaped utf-16 surrogate pair (byte 17)",
+        ),
+        (JSON, b'{"symbol":"ACME","amount":NaN}', "$: JSON is malformed: invalid character (byte 26)"),
+        (JSON, b'{"symbol":"ACME","amount":Infinity}', "$: JSON is malformed: invalid character (byte 26)"),
+        (JSON, b'{"symbol":"ACME","amount":-Infinity}', "$: JSON is malformed: invalid character (byte 27)"),
+        (JSON, b'{"symbol":"ACME","amount":1e999}', "$.amount: number out of range"),
+        (JSON, b'{"symbol":"ACME","amount":' + b"9" * 10_000_000 + b"}", "$.amount: integer value out of range"),
+        (MESSAGEPACK, b"", "$: input data was truncated"),
+        (MESSAGEPACK, b"\x82\xa6symbol\xa4AC", "$: input data was truncated"),
+        (MESSAGEPACK, b"\xc1", "$: MessagePack data is malformed: invalid opcode '\\xc1' (byte 0)"),
+        (MESSAGEPACK, BYTES_OF_AN_ORDER[MESSAGEPACK] + b"\x01", None),
+        (MESSAGEPACK, b"\x82\xa6symbol\xa1\xff\xa6amount\x03", "$: invalid UTF-8"),
+        (MESSAGEPACK, b"\xc7\x01\x07x", "$: expected object, got ext"),
+        (CBOR, b"", "$: input data was truncated"),
+        (CBOR, b"\xa2\x66symbol\x64AC", "$: input data was truncated"),
+        (CBOR, b"\xff", "$: CBOR is malformed: break code encountered where a data item was expected"),
+        (CBOR, BYTES_OF_AN_ORDER[CBOR] + b"\x01", "$: CBOR is malformed: trailing bytes"),
+        (CBOR, b"\xa2\x66symbol\x61\xff\x66amount\x03", "$: invalid UTF-8"),
+        (CBOR, b"\xa2\x66symbol\x61a\x66symbol\x61b", "$: key 'symbol' occurs twice"),
+        (CBOR, b"\xd8\x1c\x81\xd8\x1d\x00", "$: CBOR tag 29"),
+        (CBOR, b"\xd8\x23\x64(a+)", "$: CBOR tag 35"),
+        (CBOR, b"\xd9\x27\x10\x01", "$: CBOR tag 10000"),
+        (CBOR, b"\xf7", "$: CBOR has a simple value without a meaning"),
+        (CBOR, b"\xe0", "$: CBOR has a simple value without a meaning"),
+        (CBOR, b"\xc1\x1b\x7f" + b"\xff" * 7, "$: CBOR is malformed: error decoding epoch-form datetime"),
+    ],
+)
+def test_data_that_is_not_of_the_format_is_refused(codec: Codec, data: bytes, said: str | None) -> None:
+    assert refusal(codec, data, Order) == (said or "$: MessagePack data is malformed: trailing characters (byte 21)")
+
+
+@pytest.mark.parametrize(
+    ("codec", "data"),
+    [
+        *((JSON, data) for data in (b"[", b'{"name":"a","children":[', b'{"a":', b'[{"a":')),
+        *((MESSAGEPACK, data) for data in (b"\x91", b"\x82\xa4name\xa1a\xa8children\x91", b"\x81\xa1a")),
+        *((CBOR, data) for data in (b"\x81", b"\xa2\x64name\x61a\x68children\x81", b"\x9f", b"\xc1", b"\xa1")),
+    ],
+)
+@pytest.mark.parametrize("kind", [Any, Tree, Item, list[Any]], ids=type_name)
+def test_a_hundred_thousand_levels_are_refused(codec: Codec, data: bytes, kind: Any) -> None:
+    assert refusal(codec, data * 100_000, kind).startswith("$")
+    assert refusal(codec, data * 100_000, Any) == "$: nested too deeply"
+
+
+@pytest.mark.parametrize(
+    ("codec", "data"),
+    [
+        (MESSAGEPACK, b"\xdd\xff\xff\xff\xff"),
+        (MESSAGEPACK, b"\xdd\xff\xff\xff\xff" * 500),
+        (MESSAGEPACK, b"\xdf\xff\xff\xff\xff"),
+        (MESSAGEPACK, b"\xdb\xff\xff\xff\xff"),
+        (MESSAGEPACK, b"\xc6\xff\xff\xff\xff"),
+        (CBOR, b"\x9b" + b"\x7f" * 8),
+        (CBOR, b"\x9a\xff\xff\xff\xff" * 300),
+        (CBOR, b"\xbb" + b"\x7f" * 8),
+        (CBOR, b"\x7b" + b"\x7f" * 8),
+        (CBOR, b"\x5b" + b"\x7f" * 8),
+    ],
+)
+@pytest.mark.parametrize("kind", [Any, list[int], tuple[int, ...]], ids=type_name)
+def test_a_length_that_is_not_there_takes_no_memory(codec: Codec, data: bytes, kind: Any) -> None:
+    tracemalloc.start()
+    try:
+        assert refusal(codec, data, kind).startswith("$")
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_a_hundred_megabytes_of_text_make_a_short_message(codec: Codec) -> None:
+    data = codec.encode("x" * 100_000_000)
+
+    assert refusal(codec, data, Order) == "$: expected object, got str"
+    assert len(refusal(codec, codec.encode("x" * 1_000_000), Colour)) < 1100
+    assert len(refusal(codec, codec.encode({"x" * 1_000_000: "y"}), dict[str, Item])) < 2200
+
+
+def test_what_a_peer_sent_is_escaped_in_messages() -> None:
+    assert refusal(JSON, b'"\\u202e\\u001b[2J"', Colour) == "$: invalid enum value '\\u202e\\x1b[2J'"
+    assert refusal(JSON, b'"a - at `$.b`"', Colour) == "$: invalid enum value 'a - at `$.b`'"
+
+
+def test_an_error_of_a_codec_has_path_and_reason() -> None:
+    with pytest.raises(ValueError, match=r"^\$\[0\]\.amount: expected int, got str$") as caught:
+        JSON.decode(b'[{"symbol":"ACME","amount":"3"}]', list[Order])
+    error = caught.value
+    assert isinstance(error, DecodeError)
+    assert (error.path, error.reason) == ("$[0].amount", "expected int, got str")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+# Keys that occur twice
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ('{"symbol":"a","amount":1,"amount":2}', Order, "$: key `amount` occurs twice"),
+        ('{"symbol":"a","amount":1,"amo\\u0075nt":2}', Order, "$: key `amount` occurs twice"),
+        (
+            '[{"symbol":"a","amount":1},{"amount":1,"symbol":"a","symbol":"a"}]',
+            list[Order],
+            "$[1]: key `symbol` occurs twice",
+        ),
+        ('{"symbol":"a:b","amount":1,"more":{"a":1,"a":1}}', Order, "$.more: key `a` occurs twice"),
+        ('{"a":1,"a":2}', dict[str, int], "$: key `a` occurs twice"),
+        ('{"a":1,"a":2,"b":"\\u003a"}', dict[str, Any], "$: key `a` occurs twice"),
+        ('{"a":1,"a":2,"b":"\\u003A"}', Any, "$: key `a` occurs twice"),
+        ('{"a":[{"b":{"":0,"":0}}]}', Any, "$.a[0].b: key `` occurs twice"),
+        ('{"text":"a","text":"b"}', Note, "$: key `text` occurs twice"),
+        ('{"text":"a","at":null,"at":null}', Note, "$: key `at` occurs twice"),
+        ('{"type":"part","share":1,"share":2}', Whole | Part, "$: key `share` occurs twice"),
+        ('{"price":1,"price":2}', Tick, "$: key `price` occurs twice"),
+        ('{"a" : 1 , "a"\n:2}', Any, "$: key `a` occurs twice"),
+    ],
+)
+def test_a_key_that_occurs_twice_is_refused_with_its_place(text: str, kind: Any, said: str) -> None:
+    assert refusal(JSON, text.encode(), kind) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('{"symbol":"a:b","amount":1,"more":{"amount":1}}', Order),
+        ('[{"text":"12:30","at":":"},{"text":"\\"a\\":","at":null,"x":"{"}]', list[Note]),
+        ('{"a":{"a":{"a":":"}},"b":"\\u003a"}', Any),
+        ('"{\\"a\\":1,\\"a\\":2}"', str),
+        ('{"name":"a","children":[{"name":"a"},{"name":"a","children":[]}]}', Tree),
+    ],
+)
+def test_a_key_of_another_object_is_no_second_one(text: str, kind: Any) -> None:
+    JSON.decode(text.encode(), kind)
+
+
+def test_lists_of_objects_are_read_without_a_second_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(json, "loads")
+    notes = [Note("12:30", at="http://127.0.0.1:80/"), Note("", at=None)] * 250
+
+    assert JSON.decode(JSON.encode([Order("ACME", 3)] * 500), list[Order]) == [Order("ACME", 3)] * 500
+    assert JSON.decode(JSON.encode(notes), list[Note]) == notes
+
+
+class Pairs(list[tuple[str, Any]]):
+    """An object of JSON whose keys may occur twice."""
+
+
+TREES = some.recursive(
+    some.none() | some.integers(0, 9) | some.sampled_from(["", ":", '":', "{", 'a":1,"a', "\\", "a"]),
+    lambda inner: (
+        some.lists(inner, max_size=3)
+        | some.lists(some.tuples(some.sampled_from(["a", "b", ":", '"']), inner), max_size=3).map(Pairs)
+    ),
+    max_leaves=12,
+)
+
+
+@given(tree=TREES, space=some.sampled_from(["", " ", "\n"]), escaped=some.booleans())
+def test_every_key_that_occurs_twice_is_found_and_no_other(tree: object, space: str, escaped: bool) -> None:
+    text = written(tree, space, escaped)
+    if repeats(tree):
+        assert refusal(JSON, text.encode(), Any).endswith("occurs twice")
+    else:
+        assert JSON.decode(text.encode(), Any) == json.loads(text)
+
+
+def written(tree: object, space: str, escaped: bool) -> str:
+    if isinstance(tree, Pairs):
+        members = (f"{written(key, space, escaped)}{space}:{written(part, space, escaped)}" for key, part in tree)
+        return f"{{{space}{','.join(members)}{space}}}"
+    if isinstance(tree, list):
+        return f"[{','.join(written(part, space, escaped) for part in tree)}]"
+    text = json.dumps(tree)
+    return text.replace("a", "\\u0061").replace(":", "\\u003a") if escaped and isinstance(tree, str) else text
+
+
+def repeats(tree: object) -> bool:
+    if isinstance(tree, Pairs):
+        return len({key for key, _ in tree}) < len(tree) or any(repeats(part) for _, part in tree)
+    return isinstance(tree, list) and any(map(repeats, tree))
+
+
+# What can't be written
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("place", ["$", "$.rates[1]", "$.big"])
+def test_json_refuses_numbers_that_it_does_not_have(number: float, place: str) -> None:
+    values = {"$": number, "$.rates[1]": {"rates": [None, number]}, "$.big": {"big": number, "more": 2**70}}
+
+    with pytest.raises(ValueError, match="has no JSON") as caught:
+        JSON.encode(values[place])
+
+    assert str(caught.value) == f"{place}: {number} has no JSON"
+
+
+def test_json_refuses_a_model_with_such_a_number() -> None:
+    with pytest.raises(ValueError, match=r"^\$\.price: nan has no JSON$"):
+        JSON.encode(Item(amount=1, price=float("nan")))
+
+
+def test_null_and_text_that_looks_like_a_number_are_no_such_numbers() -> None:
+    assert JSON.encode([None, "null", 2**70]) == b'[null,"null",1180591620717411303424]'
+    assert JSON.encode([None, "Ë\x7f\xf8"]) == '[null,"Ë\x7fø"]'.encode()
+    assert JSON.encode([None, b"\xcb\x7f\xf8"]) == b'[null,"y3/4"]'
+
+
+@pytest.mark.parametrize("codec", [MESSAGEPACK, CBOR], ids=repr)
+def test_binary_formats_have_all_numbers(codec: Codec) -> None:
+    assert codec.decode(codec.encode(float("inf")), float) == float("inf")
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_an_object_of_an_unknown_type_is_named(codec: Codec) -> None:
+    with pytest.raises(TypeError, match=r"^Plain can't be encoded$"):
+        codec.encode({"a": [Plain()]})
+
+
+@pytest.mark.parametrize("codec", OBJECTS, ids=repr)
+def test_a_list_that_contains_itself_is_refused(codec: Codec) -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+
+    with pytest.raises(ValueError, match=r"^nested too deeply$"):
+        codec.encode(endless)
+
+
+def test_messagepack_refuses_integers_that_it_does_not_have() -> None:
+    with pytest.raises(ValueError, match="more than 64 bits"):
+        MESSAGEPACK.encode(2**64)
+
+
+@pytest.mark.parametrize("codec", [*OBJECTS, TEXT], ids=repr)
+def test_half_a_surrogate_pair_is_refused(codec: Codec) -> None:
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        codec.encode("\ud800")
+
+
+# Types
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(Order, Note, Structure, Tick, Point, Everything, Colour, Tree, Whole | Part, Item, Box, list[Item]),
+        *(str, int, float, bytes, dict, list, Any, object, None, datetime, UUID, Decimal, Sequence[Order]),
+        *(Order | None, dict[str, Item | None], Annotated[int, msgspec.Meta(gt=3)], Annotated[list[Item], "some"]),
+    ],
+    ids=type_name,
+)
+def test_types_that_codecs_take_pass(kind: Any) -> None:
+    check_type(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Plain, "Plain can't be encoded or decoded"),
+        (list[Plain], "Plain can't be encoded or decoded, in list[tests.test_codecs.Plain]"),
+        (Callable[[int], int], "Callable can't be encoded or decoded, in collections.abc.Callable[[int], int]"),
+        (complex, "complex can't be encoded or decoded"),
+        (str | bytes, "str | bytes can't be encoded or decoded: Type unions may not contain more than one str-like"),
+        (Order | Note, "can't be encoded or decoded: "),
+        (list[Item | Plain], "can't be encoded or decoded: Unable to generate pydantic-core schema"),
+        (Annotated[int, {}], "can't be encoded or decoded: unhashable type"),
+        ("Order", "'Order' can't be encoded or decoded"),
+    ],
+)
+def test_types_that_no_codec_takes_are_named(kind: Any, said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        check_type(kind)
+
+    assert said in str(caught.value)
+
+
+def test_a_schema_says_what_json_looks_like() -> None:
+    order = {
+        "title": "Order",
+        "type": "object",
+        "properties": {"symbol": {"type": "string"}, "amount": {"type": "integer"}},
+        "required": ["symbol", "amount"],
+    }
+
+    assert json_schema(str) == {"type": "string"}
+    assert json_schema(Any) == {}
+    assert json_schema(object) == {"description": "anything"}
+    assert json_schema(list[Order]) == {
+        "type": "array",
+        "items": {"$ref": "#/$defs/Order"},
+        "$defs": {"Order": order},
+    }
+
+
+def test_schemas_of_models_keep_their_definitions_at_the_top() -> None:
+    schema = json_schema(Box)
+
+    assert schema["$ref"] == "#/$defs/Box"
+    assert schema["$defs"]["Box"]["properties"]["items"]["items"] == {"$ref": "#/$defs/Item"}
+    assert schema["$defs"]["Item"]["properties"]["amount"] == {"title": "Amount", "type": "integer"}
+    assert all("$defs" not in definition for definition in schema["$defs"].values())
+    assert json_schema(list[Item])["items"] == {"$ref": "#/$defs/Item"}
+
+
+def test_no_schema_without_a_type() -> None:
+    with pytest.raises(TypeError, match="Plain can't be encoded or decoded"):
+        json_schema(list[Plain])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(Order, "Order"), (int | None, "int | None"), (list[int], "list[int]"), (Any, "Any"), (None, "None")],
+)
+def test_types_are_named_as_they_are_written(kind: Any, name: str) -> None:
+    assert type_name(kind) == name
+
+
+# MIME types
+
+
+@pytest.mark.parametrize(
+    ("mime", "codec"),
+    [
+        ("application/json", JSON),
+        ("Application/JSON; charset=utf-8", JSON),
+        ("application/x-msgpack", MESSAGEPACK),
+        ("application/msgpack;v=5", MESSAGEPACK),
+        ("application/cbor ", CBOR),
+        ("text/plain;charset=UTF-8", TEXT),
+        ("application/octet-stream", BYTES),
+    ],
+)
+def test_a_mime_type_finds_its_codec(mime: str, codec: Codec) -> None:
+    assert find_codec((JSON, MESSAGEPACK, CBOR, TEXT, BYTES), mime) is codec
+
+
+def test_a_mime_type_without_a_codec_is_refused_with_those_that_are_here() -> None:
+    with pytest.raises(ValueError, match=r"^no codec for application/x, here: application/json, text/plain$"):
+        find_codec([JSON, TEXT], "application/x")
+    with pytest.raises(ValueError, match=r"^no codec for text/plain, here: none$"):
+        find_codec([], "text/plain")
+    with pytest.raises(ValueError, match=r"^no codec for \\x1b\[2Jx+, here: none$") as caught:
+        find_codec([], "\x1b[2J" + "x" * 100_000)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_codec_is_anything_with_a_mime_type_and_two_functions() -> None:
+    class Reversed:
+        mime = "text/x-reversed"
+
+        def encode(self, value: object) -> bytes:
+            return str(value)[::-1].encode()
+
+        def decode(self, data: bytes, kind: Any) -> Any:
+            return kind(data.decode()[::-1])
+
+    mine: Codec = Reversed()
+
+    assert find_codec([JSON, mine], "text/x-reversed").decode(b"21", int) == 12
+
+
+# The extra
+
+
+def test_the_libraries_are_loaded_with_the_first_value_and_a_missing_one_is_named() -> None:
+    program = """
+import sys
+from rsocket_trio import codecs
+libraries = ["msgspec", "cbor2", "pydantic"]
+print(*[name for name in libraries if name in sys.modules])
+codecs.TEXT.encode("text")
+codecs.BYTES.decode(b"data", bytes)
+print(*[name for name in libraries if name in sys.modules])
+sys.modules["cbor2"] = None
+try:
+    codecs.CBOR.encode(1)
+except ImportError as error:
+    print(error)
+print(*[name for name in libraries if sys.modules.get(name)])
+codecs._msgspec.cache_clear()
+sys.modules["msgspec"] = None
+for use in (lambda: codecs.JSON.decode(b"1", int), lambda: codecs.check_type(int)):
+    try:
+        use()
+    except ImportError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.splitlines() == [
+        "",
+        "",
+        "CBOR needs cbor2: pip install 'rsocket-trio[services]'",
+        "msgspec",
+        *["codecs need msgspec: pip install 'rsocket-trio[services]'"] * 2,
+    ]
