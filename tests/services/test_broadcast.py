@@ -91,7 +91,8 @@ async def test_a_subscription_is_opened_once_and_read_inside_its_block_only() ->
     with pytest.raises(RuntimeError, match="async with"):
         items.move_to(Broadcast())
     async with items:
-        pass
+        items.put_nowait(1)
+    assert items.waiting == 0
     with pytest.raises(trio.ClosedResourceError):
         await anext(items)
     with pytest.raises(RuntimeError, match="subscribe again"):
@@ -172,6 +173,19 @@ async def test_a_sender_goes_on_when_the_slow_subscriber_leaves(autojump_clock: 
 
         with trio.fail_after(1):
             assert await anext(other) == 1
+
+
+async def test_all_senders_go_on_when_the_last_slow_subscriber_leaves(autojump_clock: MockClock) -> None:
+    room = Broadcast[int](1)
+    async with room.subscribe(size=9) as other, trio.open_nursery() as nursery:
+        async with room.subscribe() as slow:
+            slow.put_nowait(9)
+            for number in range(3):
+                nursery.start_soon(room.send, number)
+                await wait_all_tasks_blocked()
+
+        with trio.fail_after(1):
+            assert await read(other, 3) == [0, 1, 2]
 
 
 async def test_a_sender_goes_on_when_the_task_of_the_slow_subscriber_is_cancelled(autojump_clock: MockClock) -> None:
@@ -491,6 +505,9 @@ async def test_a_broadcast_may_end_with_an_error_for_all() -> None:
                 await anext(items)
             errors.append(caught.value)
 
+    async with room.subscribe() as late:
+        with pytest.raises(ApplicationError, match="the exchange is closed"):
+            await anext(late)
     assert errors[0] is not errors[1], "each task has its own traceback"
     assert errors[0].code == 0x301
 
