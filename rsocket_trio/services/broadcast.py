@@ -199,8 +199,8 @@ class _Gap:
 
 
 class Subscription(Generic[T]):
-    """The items for one subscriber of a ``Broadcast``: ``async with`` opens it, ``async for`` reads it, in one task at
-    a time.
+    """The items for one subscriber of a ``Broadcast``: ``async with`` opens it; ``async for`` or ``receive_batch`` read
+    it, in one task at a time.
 
     A reader that is cancelled loses no item. The iteration ends when the broadcast is closed, or with ``TooSlow`` under
     the policy ``disconnect``, in either case behind the items that wait.
@@ -263,22 +263,33 @@ class Subscription(Generic[T]):
     async def __anext__(self) -> T:
         await trio.lowlevel.checkpoint()
         while not self._items:
-            if self._state is not _State.OPEN:
-                self._raise_end()
-            if self._reader is not None:
-                raise trio.BusyResourceError("another task reads this subscription")
-            self._reader = trio.lowlevel.current_task()
+            self._begin_to_wait()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         # From here on nothing waits, so that a cancel cannot lose the item.
         item = self._items.popleft()
         if isinstance(item, _Gap):
-            assert self._gap is not None, "without a function no gap is noted"
-            return self._gap(item.count)
-        blocked = self._blocks
-        self.waiting -= 1
-        if blocked and self._broadcast is not None:
-            self._broadcast._make_room()
+            return self._of_gap(item)
+        self._take(1)
         return item
+
+    async def receive_batch(self) -> list[T]:
+        """Return all items that wait; wait for at least one. An empty list is the end.
+
+        For readers of many small items: one call in place of one for each item. Items and errors are those of
+        ``async for``; ``TooSlow``, or the error of the broadcast, is raised by the call after the one that took the
+        last items.
+        """
+        await trio.lowlevel.checkpoint()
+        while not self._items:
+            try:
+                self._begin_to_wait()
+            except StopAsyncIteration:
+                return []
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        items = [self._of_gap(item) if isinstance(item, _Gap) else item for item in self._items]
+        self._items.clear()
+        self._take(self.waiting)
+        return items
 
     def put_nowait(self, item: T) -> bool:
         """Leave ``item`` for this subscriber alone. Return whether it will be read, unless it is dropped later.
@@ -368,6 +379,24 @@ class Subscription(Generic[T]):
     def _abort(self, _: object) -> trio.lowlevel.Abort:
         self._reader = None
         return trio.lowlevel.Abort.SUCCEEDED
+
+    def _take(self, count: int) -> None:
+        blocked = self._blocks
+        self.waiting -= count
+        if blocked and count and self._broadcast is not None:
+            self._broadcast._make_room()
+
+    def _of_gap(self, gap: _Gap) -> T:
+        assert self._gap is not None, "without a function no gap is noted"
+        return self._gap(gap.count)
+
+    def _begin_to_wait(self) -> None:
+        """Make this task the reader that is woken. Raise what the iteration ends with, if it has ended."""
+        if self._state is not _State.OPEN:
+            self._raise_end()
+        if self._reader is not None:
+            raise trio.BusyResourceError("another task reads this subscription")
+        self._reader = trio.lowlevel.current_task()
 
     def _raise_end(self) -> NoReturn:
         if self._error is not None:

@@ -108,6 +108,43 @@ async def test_one_task_reads_a_subscription() -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_batch_is_all_that_waits_and_makes_room_for_all_senders() -> None:
+    room = Broadcast[int](2)
+    async with room.subscribe() as items, trio.open_nursery() as nursery:
+        for number in range(3):
+            nursery.start_soon(room.send, number)
+            await wait_all_tasks_blocked()
+        assert await items.receive_batch() == [0, 1]
+        assert await items.receive_batch() == [2]
+        nursery.start_soon(room.send, 3)
+        with assert_checkpoints():
+            assert await items.receive_batch() == [3]
+        room.send_nowait(4)
+        room.close()
+        assert await items.receive_batch() == [4]
+        with assert_checkpoints():
+            assert await items.receive_batch() == []
+
+
+async def test_a_batch_has_its_gaps_and_its_error() -> None:
+    room = Broadcast[int](2)
+    async with (
+        room.subscribe(policy="drop_newest", gap=lambda count: -count) as newest,
+        room.subscribe(policy="drop_oldest", gap=lambda count: -count) as oldest,
+        room.subscribe(policy="disconnect") as strict,
+    ):
+        for number in range(5):
+            room.send_nowait(number)
+        assert await newest.receive_batch() == [0, 1, -3]
+        assert await oldest.receive_batch() == [-3, 3, 4]
+        assert await strict.receive_batch() == [0, 1]
+        with pytest.raises(TooSlow):
+            await strict.receive_batch()
+        room.send_nowait(5)
+
+        assert await newest.receive_batch() == await oldest.receive_batch() == [5]
+
+
 @pytest.mark.parametrize("size", [0, -1])
 def test_a_mailbox_holds_an_item_at_least(size: int) -> None:
     with pytest.raises(ValueError, match="1 or more"):
@@ -571,7 +608,7 @@ async def storm(random: Random, policies: list[tuple[int, Policy]], senders: int
                 async with room.subscribe(size=size, policy=policy, gap=lambda count: -count) as items:
                     for _ in range(random.randrange(12)):
                         with trio.move_on_after(random.choice((0, 0.1, 2))):
-                            seen.append(await anext(items))
+                            seen += await items.receive_batch() if random.random() < 0.2 else [await anext(items)]
                         if random.random() < 0.5:
                             await trio.sleep(random.random())
                     with trio.move_on_after(0.5):
