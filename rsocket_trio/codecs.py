@@ -315,7 +315,11 @@ def decode_error(error: BaseException) -> DecodeError:
     inner = error.__cause__
     if isinstance(inner, DecodeError):
         return DecodeError(path + inner.path.removeprefix("$"), inner.reason)
-    return DecodeError(path, _as_reason(text) if inner is None else text)  # a class words its own refusals
+    if inner is not None:
+        return DecodeError(path, text)  # a class words its own refusals
+    if path.startswith("key in "):
+        return DecodeError(path.removeprefix("key in "), f"key: {_as_reason(text)}")
+    return DecodeError(path, _as_reason(text))
 
 
 NONE = re.compile(r"\bNone\b")
@@ -666,10 +670,10 @@ def _encode_for_binary(value: Any) -> object:
     if is_model(type(value)):
         return value.model_dump(by_alias=True)  # bytes and dates stay what they are
     if "pydantic" in sys.modules:  # a path, an address or a secret of a model
-        core = _pydantic_core()
+        kind: Any = type(value)
         try:
-            return core.to_jsonable_python(value)
-        except core.PydanticSerializationError:
+            return _adapter(kind).dump_python(value, mode="json")
+        except _pydantic().PydanticUserError:
             pass
     raise TypeError(f"{type_name(type(value))} can't be encoded")
 
@@ -748,10 +752,3 @@ def _pydantic() -> Any:
     import pydantic
 
     return pydantic
-
-
-@cache
-def _pydantic_core() -> Any:
-    import pydantic_core
-
-    return pydantic_core

@@ -45,7 +45,7 @@ LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in fo
 ONLY_FOR_ANNOTATIONS = {("responder", "connection")}
 
 THIRD_PARTY_IN_PURE_FOLDERS = {"attrs"}
-ONLY_WHEN_NEEDED = {"codecs": {"msgspec", "cbor2", "pydantic", "pydantic_core"}}
+ONLY_WHEN_NEEDED = {"codecs": {"msgspec", "cbor2", "pydantic"}}
 """Third parties that one module loads inside of its functions, and nothing else in the pure folders."""
 IMPURE = {
     *("asyncio", "concurrent", "multiprocessing", "os", "pathlib", "random", "select", "selectors", "signal"),
