@@ -23,6 +23,10 @@ from rsocket_trio.errors import readable
 
 KINDS_KEPT = 1024
 """Types for which a codec keeps what it has made for them."""
+MOST_OF_PATH = 256
+"""Characters of a path in an error; a peer's keys may be part of it."""
+MOST_OF_REASON = 766
+"""Characters of a reason, so that both make no more than 1 KiB."""
 
 
 class Codec(Protocol):
@@ -50,12 +54,17 @@ class DecodeError(ValueError):
     reason: str
 
     def __init__(self, path: str, reason: str) -> None:
-        self.path = readable(path)
-        self.reason = readable(reason)
+        self.path = _shortened(path, MOST_OF_PATH)
+        self.reason = _shortened(reason, MOST_OF_REASON)
         super().__init__(self.path, self.reason)
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}"
+
+
+def _shortened(text: str, most: int) -> str:
+    text = readable(text)
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 def find_codec(codecs: Iterable[Codec], mime: str) -> Codec:
@@ -322,21 +331,23 @@ def decode_error(error: BaseException) -> DecodeError:
     return DecodeError(path, _as_reason(text))
 
 
-NONE = re.compile(r"\bNone\b")
-"""What null is called by some codecs of msgspec."""
-
-
 def _as_reason(text: str) -> str:
+    """Return text of msgspec in small letters, with types as they are called in JSON and without quotes."""
     text = text.removeprefix("Object contains ").removeprefix("Object ")
     first = text.partition(" ")[0]
     if first[1:].islower():
         text = first.lower() + text[len(first) :]
-    return NONE.sub("null", text.replace("`", "")) if text.startswith("expected") else text
+    if not text.startswith("expected"):
+        return text
+    expected, comma, got = text.replace("`", "").partition(", got ")
+    return NONE.sub("null", expected) + comma + JSON_TYPES.get(got, got.rpartition(".")[2])
 
 
+NONE = re.compile(r"\bNone\b")
+"""What null is called by some codecs of msgspec."""
 PYDANTIC_TYPES = {"string": "str", "dict": "object", "model": "object", "dataclass": "object", "list": "array"}
 """What pydantic's types of errors are called in messages, where it isn't their own name."""
-JSON_TYPES = {"dict": "object", "list": "array", "tuple": "array", "NoneType": "null"}
+JSON_TYPES = {"dict": "object", "list": "array", "tuple": "array", "NoneType": "null", "None": "null"}
 """What Python's types are called in messages, as msgspec calls them, where it isn't their own name."""
 MOST_FAULTS = 1000
 """Faults that pydantic finds in one value of which the first is looked at; to look at one makes objects for all."""

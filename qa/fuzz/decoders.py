@@ -10,12 +10,13 @@ from typing import Final
 import attrs
 
 from qa.fuzz.blocks import BLOCKS
+from qa.fuzz.codecs import CODECS
 from qa.fuzz.frames import FRAMES
 from qa.fuzz.mutation import mutate
 from qa.fuzz.streams import STREAMS
 from qa.fuzz.targets import Finding, Target
 
-TARGETS: Final = {**FRAMES, **BLOCKS, **STREAMS}
+TARGETS: Final = {**FRAMES, **BLOCKS, **CODECS, **STREAMS}
 
 
 @attrs.define

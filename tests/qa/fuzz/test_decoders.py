@@ -7,6 +7,7 @@ from typing import Final
 import pytest
 
 from qa.fuzz.blocks import BLOCKS
+from qa.fuzz.codecs import CODECS
 from qa.fuzz.decoders import TARGETS, fuzz
 from qa.fuzz.frames import FRAMES
 from qa.fuzz.streams import STREAMS, said
@@ -14,7 +15,11 @@ from rsocket_trio.rsocket.detection import UNDECIDED
 from rsocket_trio.rsocket.dialects import DIALECTS
 
 SEED: Final = 1
-RUNS: Final = {**dict.fromkeys(FRAMES, 20_000), **dict.fromkeys(BLOCKS, 5_000), **dict.fromkeys(STREAMS, 1_000)}
+RUNS: Final = {
+    **dict.fromkeys(FRAMES, 20_000),
+    **dict.fromkeys((*BLOCKS, *CODECS), 5_000),
+    **dict.fromkeys(STREAMS, 1_000),
+}
 
 
 @pytest.mark.parametrize("name", TARGETS)
