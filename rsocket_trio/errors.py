@@ -105,8 +105,8 @@ class CodedError(RSocketError):
         """Return the details that the error was made with: its data, read as JSON.
 
         ``kind`` is their type: a class, or any annotation that a codec can decode. Raise ``ValueError`` if the data is
-        no such JSON; its text begins with the path, as in "$.missing: expected int, got str". Of a peer's data the
-        first 64 KiB are kept: details that were longer can't be read.
+        no such JSON; its text begins with the path, as in "$.missing: expected int, got str". An error is one frame of
+        at most ``fragment_size`` and 64 KiB: details that were longer are cut, and can't be read.
         """
         # Loaded late: codecs know the errors.
         from rsocket_trio.codecs import JSON, DecodeError
@@ -114,9 +114,10 @@ class CodedError(RSocketError):
         try:
             return JSON.decode(self.data, kind)
         except DecodeError as error:
-            if len(self.data) < DATA_LIMIT:
+            if "truncated" not in error.reason:
                 raise
-            raise DecodeError(error.path, f"{error.reason}: the first {DATA_LIMIT} bytes are kept") from error
+            came = f"{len(self.data)} bytes came, and an error has no more than one frame and 64 KiB"
+            raise DecodeError(error.path, f"{error.reason}: {came}" if self.data else "no data") from error
 
     def __str__(self) -> str:
         shown = readable(self.data)
@@ -138,9 +139,9 @@ class ApplicationError(StreamError):
     """The handler failed, or chose a ``code`` of its own, from 0x301 to 0xFFFFFFFE.
 
     ``data`` is bytes or text for the peer. ``details`` is an object in its place, of any type that can be written as
-    JSON: the peer gets the JSON text, whatever codec the request has, and reads it with ``details_as``. This needs the
-    extra ``services``. Raise ``ValueError`` for a code that the protocol reserves and for details that JSON can't hold,
-    ``TypeError`` for both data and details and for details of another type.
+    JSON: the peer gets the JSON text, whatever codec the request has, and reads it with ``details_as``. It must fit
+    into one frame. This needs the extra ``services``. Raise ``ValueError`` for a code that the protocol reserves and
+    for details that JSON can't hold, ``TypeError`` for both data and details and for details of another type.
     """
 
     default_code = 0x201

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -36,6 +37,8 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.connection.fault_log import MAX_REPORTS, REPORT_TIMEOUT
+from rsocket_trio.rsocket.dialects import DIALECTS
+from rsocket_trio.testing import connected_pair as simulated_pair
 from tests.connection.pairs import Pair, connected_pair, settle
 
 MINUTE = 60
@@ -891,3 +894,41 @@ async def test_a_failure_that_ends_with_the_connection_is_none(logged: Logged, a
         await pair.client.ping()
     assert (heard, logged.tracebacks) == ([], [])
     assert ConnectionLost.__name__ not in "".join(logged.lines)
+
+
+# Errors with details
+
+
+@attrs.frozen
+class Shortage:
+    symbol: str
+    missing: int
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_details_of_an_error_reach_the_caller_as_a_type(dialect: str, autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    def refuse(request: Payload) -> bytes:
+        raise ApplicationError(details=Shortage("ACMË", 3))
+
+    @responder.request_stream
+    async def refuse_items(request: Payload) -> AsyncIterator[bytes]:
+        yield b"one"
+        raise ApplicationError(details=Shortage("x" * request.data[0] * 1024, 3))
+
+    async with simulated_pair(responder, dialect=dialect) as (client, _):
+        with pytest.raises(ApplicationError) as caught:
+            await client.request_response()
+        assert caught.value.details_as(Shortage) == Shortage("ACMË", 3)
+        for kib in (60, 70):
+            async with client.request_stream(bytes([kib])) as items:
+                await anext(items)
+                with pytest.raises(ApplicationError) as caught:
+                    await anext(items)
+            if kib < 64:
+                assert caught.value.details_as(Shortage).missing == 3
+            else:
+                with pytest.raises(ValueError, match=r"truncated: 655\d\d bytes came"):
+                    caught.value.details_as(Shortage)
