@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rsocket_trio.client.open import open_connection, open_connection_over
 from rsocket_trio.client.reconnecting import ReconnectingClient, connect_forever
-from rsocket_trio.connection.connection import Call, Connection, current_connection
+from rsocket_trio.connection.connection import Connection, current_connection
 from rsocket_trio.connection.streams import Channel, Incoming, Outgoing
 from rsocket_trio.errors import (
     ApplicationError,
@@ -28,6 +28,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.serve import run, serve, serve_stream
+from rsocket_trio.services.call import Call, current_call, current_user
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, Lease, ResumeOptions, Retry, Setup
 
@@ -66,7 +67,9 @@ __all__ = [
     "Unsupported",
     "UnsupportedSetup",
     "connect_forever",
+    "current_call",
     "current_connection",
+    "current_user",
     "open_connection",
     "open_connection_over",
     "run",

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from io import BytesIO
 from types import UnionType
-from typing import Annotated, Any, Protocol, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Protocol, Union, get_args, get_origin
 
 from rsocket_trio.errors import readable
 
@@ -84,6 +84,28 @@ def find_codec(codecs: Iterable[Codec], mime: str) -> Codec:
             return codec
     here = ", ".join(codec.mime for codec in codecs) or "none"
     raise ValueError(f"no codec for {readable(mime[:256])}, here: {here}")
+
+
+def checked_codecs(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
+    """Return ``codecs`` as a tuple. Raise ``TypeError`` for what is no codec, ``ValueError`` for none at all."""
+    found = tuple(codecs)
+    for each in found:
+        if not all(hasattr(each, name) for name in ("mime", "encode", "decode")):
+            raise TypeError(f"a codec has mime, encode and decode, and {type(each).__name__} has not")
+    if not found:
+        raise ValueError("codecs: at least one is needed")
+    return found
+
+
+def convert_text(text: str, kind: Any) -> Any:
+    """Return ``text``, a parameter of a route, as ``kind``. Raise ``DecodeError`` if it does not fit."""
+    if kind is str:
+        return text
+    msgspec = _msgspec()
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise decode_error(error) from None
 
 
 def check_type(kind: Any) -> None:
@@ -289,6 +311,9 @@ TEXT = TextCodec()
 """Text in UTF-8, ``text/plain``."""
 BYTES = BytesCodec()
 """Bytes as they are, ``application/octet-stream``."""
+
+DEFAULT_CODECS: Final = (JSON, MESSAGEPACK, CBOR, TEXT, BYTES)
+"""The codecs of who names none, the preferred one first."""
 
 OTHER_NAMES = {
     "application/x-msgpack": MESSAGEPACK.mime,

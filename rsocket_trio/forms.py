@@ -11,13 +11,33 @@ import enum
 import functools
 import inspect
 import typing
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping
-from typing import Any, Protocol, TypeAlias
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.values import value
 
+if TYPE_CHECKING:
+    from rsocket_trio.codecs import Codec
+    from rsocket_trio.services.call import Call
+    from rsocket_trio.services.route_patterns import RoutePattern
+    from rsocket_trio.services.typed_handlers import TypedHandler as TypedForm
+
 Function: TypeAlias = Callable[..., Any]
+Requirement: TypeAlias = Callable[[Any, Any], Any]
+"""Whether a user may make a call: a plain or async function of the user and the ``Call``."""
+
+
+class Items(Protocol):
+    """An async generator, as far as it is driven."""
+
+    def __anext__(self) -> Awaitable[Any]:
+        """Return the next item."""
+        ...
+
+    def athrow(self, error: BaseException, /) -> Awaitable[Any]:
+        """Raise an error at the ``yield``, and return the next item."""
+        ...
 
 
 class Kind(enum.Enum):
@@ -34,7 +54,10 @@ class Handler:
     """A registered function, and what for: ``interaction`` is the decorator's name, ``route`` that of requests.
 
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
-    ``function`` stands for it.
+    ``function`` stands for it. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
+    ``requires`` who may call, ``around`` are interceptors of this handler alone. ``call`` is the call that ``function``
+    serves, where it is of one call; with ``counts`` its payloads are counted. ``plain`` says that
+    nothing has to be done round the function.
     """
 
     function: Function
@@ -44,6 +67,13 @@ class Handler:
     interaction: str = ""
     route: str | None = None
     origin: Function | None = None
+    typed: TypedForm | None = None
+    pattern: RoutePattern | None = None
+    requires: Requirement | None = None
+    around: tuple[Function, ...] = ()
+    call: Call | None = None
+    counts: bool = False
+    plain: bool = True
 
     @property
     def registered(self) -> Function:
@@ -65,6 +95,8 @@ FORMS: dict[str, dict[tuple[str, int], Kind]] = {
     "extension":            {("plain function", 2): Kind.INLINE},
     "extension_entry":      {("plain function", 2): Kind.INLINE},
     "on_error":             {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
+    "authenticate":         {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
+    "around":               {("async generator", 1): Kind.GENERATOR, ("plain function", 1): Kind.INLINE},
 }
 ARGUMENTS = {
     "request_stream": {1: "(request)", 2: "(request, out)"},
@@ -76,6 +108,8 @@ ARGUMENTS = {
     "extension": {2: "(stream_id, body)"},
     "extension_entry": {2: "(point, content)"},
     "on_error": {2: "(error, call)"},
+    "authenticate": {2: "(credentials, where)"},
+    "around": {1: "(call)"},
 }
 # fmt: on
 
@@ -94,7 +128,7 @@ def checked(decorator: str, function: object) -> Handler:
     """The function with its kind. Raises ``TypeError`` naming both if the decorator does not take that kind."""
     if not callable(function):
         raise TypeError(f"{decorator} decorates a function, not {type(function).__name__}")
-    shape = _shape(function)
+    shape = shape_of(function)
     forms = FORMS[decorator]
     if shape != "cached":
         for (wanted, arguments), kind in forms.items():
@@ -137,7 +171,7 @@ def _stand_in(decorator: str, function: Function) -> Handler | None:
         # It takes any arguments and says nothing: then what it wraps is all that is left to tell.
         inner = inspect.unwrap(function)
         form, kind = next(
-            ((one, its) for one, its in forms.items() if one[0] == _shape(inner) and _takes(inner, one[1])),
+            ((one, its) for one, its in forms.items() if one[0] == shape_of(inner) and _takes(inner, one[1])),
             (form, kind),
         )
     made = _generating if form[0] == "async generator" else _awaiting
@@ -171,6 +205,24 @@ def _awaiting(decorator: str, function: Function) -> Function:
     return call
 
 
+async def drive(items: Items, send: Callable[[Any], Awaitable[None]]) -> None:
+    """Send the items that a handler yields; the error or cancellation of a send is raised at the yield.
+
+    So ``yield x`` means ``await out.send(x)``, and scopes and nurseries around a yield work.
+    """
+    try:
+        item = await items.__anext__()
+        while True:
+            try:
+                await send(item)
+            except BaseException as error:
+                item = await items.athrow(error)
+            else:
+                item = await items.__anext__()
+    except StopAsyncIteration:
+        return
+
+
 def unfit(decorator: str, function: Function, result: object, wanted: str) -> TypeError:
     """Return the error for a function whose result shows that it is of the wrong kind. Close a coroutine."""
     if inspect.iscoroutine(result):
@@ -181,7 +233,7 @@ def unfit(decorator: str, function: Function, result: object, wanted: str) -> Ty
 
 def _may_be_anything(function: Function) -> bool:
     """Return whether the result of a plain function is unknown: a lambda, or a wrapper with copied annotations."""
-    function = _bare(function)
+    function = bare(function)
     if hasattr(function, "__wrapped__") or getattr(function, "__name__", "") == "<lambda>":
         return True
     try:
@@ -193,7 +245,7 @@ def _may_be_anything(function: Function) -> bool:
 
 def _returns(function: Function) -> str:
     """The name of the class that a function is annotated to return, without its module and parameters; or nothing."""
-    said = getattr(_bare(function), "__annotations__", {}).get("return", "")
+    said = getattr(bare(function), "__annotations__", {}).get("return", "")
     if not isinstance(said, str):
         said = getattr(typing.get_origin(said) or said, "__name__", "")
     return str(said).partition("[")[0].rpartition(".")[2].strip()
@@ -202,8 +254,8 @@ def _returns(function: Function) -> str:
 # What a function looks like
 
 
-def _bare(function: Any) -> Any:
-    """The function inside of what passes arguments and result on as they are."""
+def bare(function: Any) -> Any:
+    """Return the function inside of what passes arguments and result on as they are."""
     while True:
         if isinstance(function, functools.partial):
             function = function.func
@@ -217,12 +269,13 @@ def _bare(function: Any) -> Any:
             return function
 
 
-def _shape(function: Function) -> str:
-    function = _bare(function)
+def shape_of(function: Function) -> str:
+    """Return what a function looks like: ``"async generator"``, ``"async function"``, ``"plain function"``..."""
+    function = bare(function)
     cached = getattr(function, "__func__", function)
     if isinstance(cached, _CACHE):
         function = cached
-        shape = _shape(function.__wrapped__)
+        shape = shape_of(function.__wrapped__)
         return shape if shape in ("plain function", "class") else "cached"
     if inspect.isasyncgenfunction(function):
         return "async generator"
@@ -233,12 +286,12 @@ def _shape(function: Function) -> str:
     return "class" if inspect.isclass(function) else "plain function"
 
 
-_CACHE = type(functools.cache(_shape))
+_CACHE = type(functools.cache(shape_of))
 
 
 def _takes(function: Function, arguments: int) -> bool:
     try:
-        _signature_of(function).bind(*range(arguments))
+        own_signature(function).bind(*range(arguments))
     except TypeError:
         return False
     except ValueError:
@@ -247,7 +300,7 @@ def _takes(function: Function, arguments: int) -> bool:
     return True
 
 
-def _signature_of(function: Function) -> inspect.Signature:
+def own_signature(function: Function) -> inspect.Signature:
     """Return the signature of the function itself, whatever it wraps."""
     while isinstance(function, staticmethod | _CACHE):
         function = function.__wrapped__
@@ -256,7 +309,7 @@ def _signature_of(function: Function) -> inspect.Signature:
 
 def _signature(function: Function) -> str:
     try:
-        return f"({', '.join(_signature_of(function).parameters)})"
+        return f"({', '.join(own_signature(function).parameters)})"
     except (TypeError, ValueError):
         return "(...)"
 
@@ -306,6 +359,13 @@ class HandlerTable(Protocol):
     def error_handlers(self) -> tuple[Handler, ...]:
         """The functions of ``on_error``."""
         ...
+
+    interceptors: tuple[Function, ...]
+    """The functions round every call, outermost first."""
+    authenticator: Handler | None
+    """The function that turns credentials into a user."""
+    codecs: tuple[Codec, ...]
+    """The codecs of typed handlers, the preferred one first."""
 
     def find(self, interaction: Interaction, route: str | None) -> Handler:
         """Return the handler of a request. Raise ``StreamError`` if there is none."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, TypeVar, overload
 
 import attrs
 import trio
 
+from rsocket_trio.codecs import DEFAULT_CODECS, Codec, checked_codecs
 from rsocket_trio.errors import Rejected, readable
-from rsocket_trio.forms import Function, Handler, checked, name_of_function
+from rsocket_trio.forms import Function, Handler, Kind, Requirement, checked, name_of_function
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
+from rsocket_trio.services.authentication import admission
+from rsocket_trio.services.contracts import ServiceT, implemented
+from rsocket_trio.services.interceptors import as_interceptor
+from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, parse
+from rsocket_trio.services.typed_handlers import read
 from rsocket_trio.terms import Lease, Setup
 
 if TYPE_CHECKING:
@@ -26,13 +32,15 @@ F = TypeVar("F", bound=Function)
 # By their names the type checker says what a handler is not.
 RequestResponseHandler = TypeVar("RequestResponseHandler", bound="handler_types.RequestResponse")
 RequestStreamHandler = TypeVar("RequestStreamHandler", bound="handler_types.RequestStream")
-RequestChannelHandler = TypeVar("RequestChannelHandler", bound="handler_types.Conversation")
+RequestChannelHandler = TypeVar("RequestChannelHandler", bound="handler_types.RequestChannel")
 FireAndForgetHandler = TypeVar("FireAndForgetHandler", bound="handler_types.FireAndForget")
 MetadataPushHandler = TypeVar("MetadataPushHandler", bound="handler_types.MetadataPush")
 SetupHandler = TypeVar("SetupHandler", bound="handler_types.SetupHandler")
 LeasePolicy = TypeVar("LeasePolicy", bound="handler_types.LeasePolicy")
 ExtensionHandler = TypeVar("ExtensionHandler", bound="handler_types.ExtensionTaker")
 ExtensionEntryHandler = TypeVar("ExtensionEntryHandler", bound="handler_types.EntryTaker")
+Interceptor = TypeVar("Interceptor", bound="handler_types.Interceptor")
+Authenticator = TypeVar("Authenticator", bound="handler_types.Authenticator")
 OnErrorHandler = TypeVar("OnErrorHandler", bound="handler_types.OnError")
 
 LONGEST_ROUTE = 255
@@ -44,11 +52,20 @@ class Responder:
 
     One responder can serve any number of connections. Registering raises ``TypeError`` for a function of the wrong
     kind, and ``ValueError`` for a route that is taken or above 255 bytes of UTF-8; both are named.
+
+    A handler whose parameters are annotated with other types than ``Payload`` and ``bytes`` is a typed one: what it
+    takes is decoded, and what it gives encoded, by one of ``codecs``, the preferred one first. With ``auth_required``
+    a SETUP without credentials is refused.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, codecs: Iterable[Codec] = DEFAULT_CODECS, auth_required: bool = False) -> None:
+        self.codecs = checked_codecs(codecs)
+        self.auth_required = auth_required
+        self.interceptors: tuple[Function, ...] = ()
+        self.authenticator: Handler | None = None
         self._handlers: dict[tuple[Interaction, str | None], Handler] = {}
         self._specials: dict[str, Handler] = {}
+        self._patterns: dict[Interaction, PatternTable[Handler]] = {}
         self._extensions: dict[int, Handler] = {}
         self._entry_hooks: dict[int | str, Handler] = {}
         self._error_handlers: tuple[Handler, ...] = ()
@@ -59,73 +76,95 @@ class Responder:
     def request_response(self, route: RequestResponseHandler, /) -> RequestResponseHandler: ...
     @overload
     def request_response(
-        self, route: str | None = None
+        self, route: str | None = None, *, requires: Requirement | None = None
     ) -> Callable[[RequestResponseHandler], RequestResponseHandler]: ...
     def request_response(
-        self, route: RequestResponseHandler | str | None = None
+        self, route: RequestResponseHandler | str | None = None, *, requires: Requirement | None = None
     ) -> RequestResponseHandler | Callable[[RequestResponseHandler], RequestResponseHandler]:
         """Serve request/response on ``route``: an async function of the request, or a plain function, which runs
         inline.
 
-        The handler returns the answer, payload-like. Without a route it serves the requests that carry none.
+        The handler returns the answer, payload-like, or an object if it is a typed one. Without a route it serves the
+        requests that carry none. ``requires`` is a function of the user and the ``Call``: unless it is true the call is
+        REJECTED.
         """
-        return self._decorator(Interaction.REQUEST_RESPONSE, route)
+        return self._decorator(Interaction.REQUEST_RESPONSE, route, requires=requires)
 
     @overload
     def request_stream(self, route: RequestStreamHandler, /) -> RequestStreamHandler: ...
     @overload
-    def request_stream(self, route: str | None = None) -> Callable[[RequestStreamHandler], RequestStreamHandler]: ...
     def request_stream(
-        self, route: RequestStreamHandler | str | None = None
+        self, route: str | None = None, *, requires: Requirement | None = None
+    ) -> Callable[[RequestStreamHandler], RequestStreamHandler]: ...
+    def request_stream(
+        self, route: RequestStreamHandler | str | None = None, *, requires: Requirement | None = None
     ) -> RequestStreamHandler | Callable[[RequestStreamHandler], RequestStreamHandler]:
         """Serve streams on ``route``: an async generator of the request, or an async function of it and an
         ``Outgoing``.
 
-        Each ``yield`` waits for the credit of the requester; returning completes the stream.
+        Each ``yield`` waits for the credit of the requester; returning completes the stream. ``requires`` says which
+        users may call it.
         """
-        return self._decorator(Interaction.REQUEST_STREAM, route)
+        return self._decorator(Interaction.REQUEST_STREAM, route, requires=requires)
 
     @overload
     def request_subscription(self, route: RequestStreamHandler, /) -> RequestStreamHandler: ...
     @overload
     def request_subscription(
-        self, route: str | None = None
+        self, route: str | None = None, *, requires: Requirement | None = None
     ) -> Callable[[RequestStreamHandler], RequestStreamHandler]: ...
     def request_subscription(
-        self, route: RequestStreamHandler | str | None = None
+        self, route: RequestStreamHandler | str | None = None, *, requires: Requirement | None = None
     ) -> RequestStreamHandler | Callable[[RequestStreamHandler], RequestStreamHandler]:
         """Serve subscriptions of ReactiveSocket 0.0 and 0.1 on ``route``, in the forms of ``request_stream``.
 
-        A subscription has no completion: it ends by a CANCEL or an error.
+        A subscription has no completion: it ends by a CANCEL or an error. ``requires`` says which users may call it.
         """
-        return self._decorator(Interaction.REQUEST_SUBSCRIPTION, route)
+        return self._decorator(Interaction.REQUEST_SUBSCRIPTION, route, requires=requires)
 
     @overload
     def request_channel(self, route: RequestChannelHandler, /) -> RequestChannelHandler: ...
     @overload
     def request_channel(
-        self, route: str | None = None, *, initial_request_n: int = 256, refill: bool = True
+        self,
+        route: str | None = None,
+        *,
+        initial_request_n: int = 256,
+        refill: bool = True,
+        requires: Requirement | None = None,
     ) -> Callable[[RequestChannelHandler], RequestChannelHandler]: ...
     def request_channel(
-        self, route: RequestChannelHandler | str | None = None, *, initial_request_n: int = 256, refill: bool = True
+        self,
+        route: RequestChannelHandler | str | None = None,
+        *,
+        initial_request_n: int = 256,
+        refill: bool = True,
+        requires: Requirement | None = None,
     ) -> RequestChannelHandler | Callable[[RequestChannelHandler], RequestChannelHandler]:
         """Serve channels on ``route``: an async function of a ``Channel``.
 
         ``initial_request_n`` is the credit that the requester gets, in items; it is topped up at half unless ``refill``
-        is false. Raise ``ValueError`` for a credit outside of 1 to 2^31-1.
+        is false. ``requires`` says which users may call it. Raise ``ValueError`` for a credit outside of 1 to 2^31-1.
         """
         checked_request_n(initial_request_n)
-        return self._decorator(Interaction.REQUEST_CHANNEL, route, credit=initial_request_n, refill=refill)
+        return self._decorator(
+            Interaction.REQUEST_CHANNEL, route, credit=initial_request_n, refill=refill, requires=requires
+        )
 
     @overload
     def fire_and_forget(self, route: FireAndForgetHandler, /) -> FireAndForgetHandler: ...
     @overload
-    def fire_and_forget(self, route: str | None = None) -> Callable[[FireAndForgetHandler], FireAndForgetHandler]: ...
     def fire_and_forget(
-        self, route: FireAndForgetHandler | str | None = None
+        self, route: str | None = None, *, requires: Requirement | None = None
+    ) -> Callable[[FireAndForgetHandler], FireAndForgetHandler]: ...
+    def fire_and_forget(
+        self, route: FireAndForgetHandler | str | None = None, *, requires: Requirement | None = None
     ) -> FireAndForgetHandler | Callable[[FireAndForgetHandler], FireAndForgetHandler]:
-        """Serve fire-and-forget on ``route``: an async or plain function of the request. No answer is sent."""
-        return self._decorator(Interaction.FIRE_AND_FORGET, route)
+        """Serve fire-and-forget on ``route``: an async or plain function of the request. No answer is sent.
+
+        ``requires`` says which users may call it.
+        """
+        return self._decorator(Interaction.FIRE_AND_FORGET, route, requires=requires)
 
     @overload
     def metadata_push(self, function: MetadataPushHandler, /) -> MetadataPushHandler: ...
@@ -196,6 +235,60 @@ class Responder:
 
         return register if function is None else register(function)
 
+    @overload
+    def around(self, function: Interceptor, /) -> Interceptor: ...
+    @overload
+    def around(self) -> Callable[[Interceptor], Interceptor]: ...
+    def around(self, function: Interceptor | None = None) -> Interceptor | Callable[[Interceptor], Interceptor]:
+        """Run ``function`` round the life of every call that is served: an async generator function of the ``Call``
+        that yields once, or a function of it that returns an async context manager.
+
+        The first one registered is the outermost. What a handler raises is raised at the ``yield`` and passes through;
+        another exception that is raised there replaces it. For a stream the block lasts as long as the stream.
+        """
+
+        def register(function: Interceptor) -> Interceptor:
+            self.interceptors += (as_interceptor("around", function),)
+            return function
+
+        return register if function is None else register(function)
+
+    @overload
+    def authenticate(self, function: Authenticator, /) -> Authenticator: ...
+    @overload
+    def authenticate(self) -> Callable[[Authenticator], Authenticator]: ...
+    def authenticate(
+        self, function: Authenticator | None = None
+    ) -> Authenticator | Callable[[Authenticator], Authenticator]:
+        """Turn credentials into a user: ``function`` is an async or plain function of ``(credentials, where)``.
+
+        ``credentials`` is a ``Simple``, a ``Bearer`` or an ``OtherAuthentication``; ``where`` is the ``Setup``, or the
+        ``Call`` that carries credentials of its own. It returns the user, any object, or raises: then the SETUP is
+        refused, or the call REJECTED "not allowed"; a ``RejectedSetup`` or ``Rejected`` says so in its own words.
+        ``None`` is no user. Handlers find the user by ``current_user()``.
+        """
+
+        def register(function: Authenticator) -> Authenticator:
+            handler = checked("authenticate", function)
+            if self.authenticator is not None:
+                raise ValueError(f"authenticate has a handler already: {name_of_function(self.authenticator)}")
+            self.authenticator = handler
+            return function
+
+        return register if function is None else register(function)
+
+    def serve_as(
+        self, contract: type[ServiceT] | None, implementation: ServiceT, *, requires: Requirement | None = None
+    ) -> None:
+        """Serve ``contract``, a ``Service``, by the methods of ``implementation``; its annotations decide the types.
+
+        ``requires`` says which user may call which method, as for a single route. Raise ``TypeError`` for methods that
+        are missing or do not fit, and ``ValueError`` for a route that is taken.
+        """
+        _check_requires(requires)
+        for method, handler in implemented(contract, implementation, self.codecs):
+            self._add(attrs.evolve(handler, requires=requires), Interaction(method.interaction), method.pattern)
+
     def extension(self, ext_type: int) -> Callable[[ExtensionHandler], ExtensionHandler]:
         """Serve EXT frames of type ``ext_type``, from 1 to 2^31-1: a plain function of ``(stream_id, body)``, run
         inline.
@@ -247,6 +340,10 @@ class Responder:
         """
         handler = self._handlers.get((interaction, route))
         if handler is None:
+            if route is not None and interaction in self._patterns:
+                found = self._patterns[interaction].find(route)
+                if found is not None:
+                    return found[0]
             if route is None:
                 raise Rejected(f"no default handler for {interaction.value}")
             raise Rejected(f"no {interaction.value} handler for route '{readable(route)}'")
@@ -259,7 +356,10 @@ class Responder:
     @property
     def setup_handler(self) -> Handler | None:
         """Return the handler that admits connections, or ``None``."""
-        return self._specials.get("setup")
+        own = self._specials.get("setup")
+        if self.authenticator is None and not self.auth_required:
+            return own
+        return admission(own, self.authenticator, required=self.auth_required)
 
     @property
     def lease_policy(self) -> Function | None:
@@ -295,22 +395,52 @@ class Responder:
     # Registration
 
     def _decorator(
-        self, interaction: Interaction, route: F | str | None, *, credit: int = 256, refill: bool = True
+        self,
+        interaction: Interaction,
+        route: F | str | None,
+        *,
+        credit: int = 256,
+        refill: bool = True,
+        requires: Requirement | None = None,
     ) -> F | Callable[[F], F]:
+        _check_requires(requires)
+        terms = Handler(_nothing, Kind.INLINE, credit=credit, refill=refill, requires=requires)
         if callable(route):
-            return self._register(interaction, None, route, credit, refill)
-        return functools.partial(self._register, interaction, _checked_route(route), credit=credit, refill=refill)
+            return self._register(interaction, None, terms, route)
+        return functools.partial(self._register, interaction, _checked_route(route), terms)
 
-    def _register(self, interaction: Interaction, route: str | None, function: F, credit: int, refill: bool) -> F:
-        handler = checked(interaction.value, function)
+    def _register(self, interaction: Interaction, route: str | None, terms: Handler, function: F) -> F:
+        pattern = None if route is None else parse(route)
+        parameters = () if pattern is None else pattern.parameters
+        handler = read(interaction.value, function, parameters, self.codecs) or checked(interaction.value, function)
+        self._add(
+            attrs.evolve(
+                handler,
+                credit=terms.credit,
+                refill=terms.refill,
+                requires=terms.requires,
+                interaction=interaction.value,
+            ),
+            interaction,
+            pattern,
+        )
+        return function
+
+    def _add(self, handler: Handler, interaction: Interaction, pattern: RoutePattern | None) -> None:
+        """Add a handler for a route of this pattern. Raise ``ValueError`` if it is taken."""
+        route = None if pattern is None else pattern.literal
+        if handler.typed is not None or handler.requires is not None or handler.around or (pattern and route is None):
+            handler = attrs.evolve(handler, plain=False)
+        if pattern is not None and route is None:
+            self._patterns.setdefault(interaction, PatternTable()).add(
+                pattern, attrs.evolve(handler, route=pattern.text, pattern=pattern)
+            )
+            return
         taken = self._handlers.get((interaction, route))
         if taken is not None:
             what = "a default handler" if route is None else f"a handler for route '{route}'"
             raise ValueError(f"{interaction.value} has {what} already: {name_of_function(taken)}")
-        self._handlers[interaction, route] = attrs.evolve(
-            handler, credit=credit, refill=refill, interaction=interaction, route=route
-        )
-        return function
+        self._handlers[interaction, route] = attrs.evolve(handler, route=route)
 
     def _special(self, name: str, function: F | None) -> F | Callable[[F], F]:
         def register(function: F) -> F:
@@ -321,6 +451,15 @@ class Responder:
             return function
 
         return register if function is None else register(function)
+
+
+def _nothing() -> None:
+    """Stand for the function of terms that have none yet."""
+
+
+def _check_requires(requires: object) -> None:
+    if requires is not None and not callable(requires):
+        raise TypeError(f"requires is a function of the user and the call, not {type(requires).__name__}")
 
 
 def _checked_route(route: object) -> str | None:

@@ -45,8 +45,8 @@ PAGES = {
 }
 """The page of each package; the names at the top have a page by topic."""
 MADE_BY_THE_LIBRARY = {
-    *("Channel", "Chunks", "Connection", "Incoming", "Outgoing", "ReconnectingClient", "SimulatedStream"),
-    "Subscription",
+    *("Call", "Channel", "Chunks", "Connection", "Incoming", "Outgoing", "ReconnectingClient", "SimulatedStream"),
+    *("Receiving", "Stream", "Subscription", "TypedChannel"),
 }
 """Classes that users get and do not make: the arguments of their ``__init__`` are no part of the public API."""
 FOR_TESTS_AND_SPEED = {"filesystem", "head", "one"}

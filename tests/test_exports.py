@@ -19,7 +19,7 @@ PUBLIC = {
         "serve",
         "serve_stream",
     ),
-    *("current_connection", "connect_forever"),
+    *("current_call", "current_connection", "current_user", "connect_forever"),
     # What they are given, and what they configure
     *("Connection", "Channel", "Incoming", "Outgoing", "Limits", "Lease", "Keepalive", "Setup", "MetadataPush", "Call"),
     *("StreamuxOptions", "ReconnectingClient", "Retry"),

@@ -21,9 +21,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from typing import Any, NoReturn, ParamSpec, TypeVar, assert_type
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, ParamSpec, Protocol, TypeVar, assert_type
 
-from rsocket_trio import Call, Channel, Connection, Lease, Outgoing, Payload, PayloadLike, Responder, Setup
+import attrs
+
+from rsocket_trio import Call, Channel, Connection, Lease, Outgoing, Payload, PayloadLike, ReconnectingClient
+from rsocket_trio import Responder, Setup
+from rsocket_trio.services import Receiving, Service, Stream, TypedChannel
+from rsocket_trio.services import fire_and_forget, request_channel, request_response, request_stream
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -184,7 +190,7 @@ responder.request_response("lambda")(lambda request: upper_later(request))
 responder.request_response("cached")(functools.cache(lambda request: b"x"))
 
 
-class Service:
+class Greeter:
     async def greet(self, request: Payload) -> bytes:
         return b"hello"
 
@@ -192,8 +198,8 @@ class Service:
         await out.send(b"hello")
 
 
-responder.request_response("greet")(Service().greet)
-responder.request_stream("service")(Service())
+responder.request_response("greet")(Greeter().greet)
+responder.request_stream("service")(Greeter())
 
 # What is decorated stays what it was.
 
@@ -206,51 +212,133 @@ assert_type(permits(Setup(dialect="rsocket/1.0")), AsyncIterator[Lease])
 async def calls(call: Call) -> None:
     assert_type(await echo(Payload()), Payload)
     assert_type(report(ValueError(), call), str | None)
+
+
+# Typed handlers
+
+
+@attrs.frozen
+class Order:
+    symbol: str
+
+
+@attrs.frozen
+class Receipt:
+    number: int
+
+
+@responder.request_response("orders.place")
+async def place(order: Order) -> Receipt:
+    return Receipt(1)
+
+
+@responder.request_response("now")
+async def now() -> str:
+    return "now"
+
+
+@responder.request_stream("ticks.{symbol}")
+async def ticks(symbol: str, since: float = 0.0) -> AsyncIterator[Receipt]:
+    yield Receipt(1)
+
+
+@responder.request_channel("negotiate")
+async def negotiate(offers: Receiving[Order]) -> AsyncIterator[Receipt]:
+    yield Receipt(1)
+
+
+@responder.request_channel("bargain", requires=lambda user, call: user == "ada")
+async def bargain(channel: TypedChannel[Order, Receipt]) -> None:
+    async for order in channel:
+        assert_type(order, Order)
+        await channel.send(Receipt(1))
+
+
+@responder.around
+async def timing(call: Call) -> AsyncIterator[None]:
+    yield
+
+
+@responder.around
+@asynccontextmanager
+async def counting(call: Call) -> AsyncIterator[None]:
+    yield
+
+
+@responder.authenticate
+async def who(credentials: object, where: object) -> str:
+    return "ada"
+
+
+async def typed_calls(connection: Connection) -> None:
+    assert_type(await connection.request_response(Order("A"), route="orders.place", reply=Receipt), Receipt)
+    assert_type(await connection.request_response(b"", route="bytes"), Payload)
+    async with connection.request_stream(route="ticks.A", items=Receipt) as stream:
+        async for item in stream:
+            assert_type(item, Receipt)
+    async with connection.request_stream(route="bytes") as payloads:
+        assert_type(await anext(payloads), Payload)
+    async with connection.request_channel(route="negotiate", items=Receipt) as channel:
+        await channel.send(Order("A"))
+        assert_type(await anext(channel), Receipt)
+
+
+# Contracts
+
+
+class Orders(Service, Protocol, route="orders"):
+    @request_response
+    async def place(self, order: Order) -> Receipt: ...
+
+    @request_stream("ticks.{symbol}")
+    def ticks(self, symbol: str) -> Stream[Receipt]: ...
+
+    @request_channel
+    def negotiate(self) -> TypedChannel[Receipt, Order]: ...
+
+    @fire_and_forget
+    async def log(self, text: str) -> None: ...
+
+
+class MyOrders(Orders):
+    async def place(self, order: Order) -> Receipt:
+        return Receipt(1)
+
+    @request_stream
+    async def ticks(self, symbol: str) -> AsyncIterator[Receipt]:
+        yield Receipt(1)
+
+    @request_channel
+    async def negotiate(self, offers: Receiving[Order]) -> AsyncIterator[Receipt]:
+        yield Receipt(1)
+
+    async def log(self, text: str) -> None:
+        return
+
+
+responder.serve_as(Orders, MyOrders())
+
+
+async def remote_calls(connection: Connection, client: ReconnectingClient) -> None:
+    orders = connection.remote(Orders)
+    assert_type(await orders.place(Order("A")), Receipt)
+    async with orders.ticks("A") as stream:
+        assert_type(await anext(stream), Receipt)
+    async with client.remote(Orders).negotiate() as channel:
+        await channel.send(Order("A"))
+        assert_type(await anext(channel), Receipt)
 """
 
 WRONG = """
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
+from typing import Protocol
 
-from rsocket_trio import Call, Channel, Connection, Lease, Outgoing, Payload, Responder, Setup
+from rsocket_trio import Channel, Connection, Lease, Payload, Responder, Setup
+from rsocket_trio.services import Service, Stream, request_response, request_stream
 
 responder = Responder()
-
-
-@responder.request_response("number")  # wrong
-def number(request: Payload) -> int:
-    return 7
-
-
-@responder.request_response("nothing")  # wrong
-async def nothing(request: Payload) -> None:
-    return
-
-
-@responder.request_response  # wrong
-async def of_bytes(request: bytes) -> bytes:
-    return request
-
-
-@responder.request_response("items")  # wrong
-async def items_for_one(request: Payload) -> AsyncIterator[bytes]:
-    yield b""
-
-
-@responder.request_response("two")  # wrong
-async def two(request: Payload, out: Outgoing) -> bytes:
-    return b""
-
-
-@responder.request_response("none")  # wrong
-async def no_argument() -> bytes:
-    return b""
-
-
-@responder.request_stream("numbers")  # wrong
-async def numbers(request: Payload) -> AsyncIterator[int]:
-    yield 7
 
 
 @responder.request_stream("one")  # wrong
@@ -263,39 +351,14 @@ def plain(request: Payload) -> Iterator[bytes]:
     yield b""
 
 
-@responder.request_stream("push")  # wrong
-async def push_to_channel(request: Payload, out: Channel) -> None:
-    return
-
-
 @responder.request_subscription  # wrong
 async def price(request: Payload) -> bytes:
     return b""
 
 
-@responder.request_channel("chat")  # wrong
-async def chat(channel: Payload) -> None:
-    return
-
-
 @responder.request_channel("plain")  # wrong
 def chat_at_once(channel: Channel) -> None:
     return
-
-
-@responder.request_channel("items", initial_request_n=3)  # wrong
-async def chat_items(channel: Channel) -> AsyncIterator[bytes]:
-    yield b""
-
-
-@responder.fire_and_forget("log")  # wrong
-async def log(request: str) -> None:
-    return
-
-
-@responder.fire_and_forget("items")  # wrong
-async def log_items(request: Payload) -> AsyncIterator[bytes]:
-    yield b""
 
 
 @responder.metadata_push  # wrong
@@ -341,6 +404,36 @@ def report(error: Exception) -> None:
 @responder.on_error()  # wrong
 async def report_route(error: Exception, route: str) -> None:
     return
+
+
+@responder.around  # wrong
+async def around_nothing() -> AsyncIterator[None]:
+    yield
+
+
+class Orders(Service, Protocol, route="orders"):
+    @request_response
+    async def place(self, order: str) -> int: ...
+
+    @request_stream
+    def ticks(self) -> Stream[int]: ...
+
+
+class Misfit(Orders):
+    async def place(self, order: int) -> int:  # wrong
+        return order
+
+    @request_stream
+    async def ticks(self) -> AsyncIterator[int]:
+        yield 1
+
+
+class Incomplete(Orders):
+    async def place(self, order: str) -> int:
+        return 1
+
+
+responder.serve_as(Orders, Incomplete())  # wrong
 """
 
 
@@ -391,10 +484,12 @@ def test_the_errors_name_the_decorator_or_its_handler_and_the_type_that_was_foun
     texts = [finding.text for finding in findings["wrong.py"]]
 
     assert texts[0] == (
-        'Value of type variable "RequestResponseHandler" of function cannot be "Callable[[Payload], int]"  [type-var]'
+        'Value of type variable "RequestStreamHandler" of function cannot be '
+        '"Callable[[Payload], Coroutine[Any, Any, bytes]]"  [type-var]'
     )
     for text in texts:
         assert re.search(
-            r'variable "\w+(Handler|Policy)" .*cannot be "|variant of "\w+" of "Responder" matches argument type "',
+            r'variable "\w+(Handler|Policy)" .*cannot be "|variant of "\w+" of "Responder" matches argument type "'
+            r'|incompatible with supertype "Orders"|abstract class "Incomplete" with abstract attribute "ticks"',
             text,
         )

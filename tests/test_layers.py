@@ -42,7 +42,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LEVELS = {folder: level for level, folders in enumerate(LAYERS) for folder in folders}
 
 # A responder's handlers are given the connection's objects; it may name their types, and nothing more.
-ONLY_FOR_ANNOTATIONS = {("responder", "connection")}
+ONLY_FOR_ANNOTATIONS = {("responder", "connection"), ("services", "connection"), ("forms", "services")}
 
 THIRD_PARTY_IN_PURE_FOLDERS = {"attrs"}
 ONLY_WHEN_NEEDED = {"codecs": {"msgspec", "cbor2", "pydantic"}}

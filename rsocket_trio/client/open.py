@@ -6,17 +6,18 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
 import trio
 
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
+from rsocket_trio.codecs import checked_codecs
+from rsocket_trio.connection.client_calls import PLAIN, CallTerms
 from rsocket_trio.connection.connection import Connection, checked_entries
 from rsocket_trio.connection.event_loop_checks import no_trio
 from rsocket_trio.connection.fault_log import only_leaf
 from rsocket_trio.connection.protocols import ProtocolFactory, client_protocol
 from rsocket_trio.connection.recording import (
-    CaptureLike,
     dial_with_lengths,
     recorded_dial,
     recorder_of,
@@ -25,9 +26,11 @@ from rsocket_trio.connection.recording import (
 )
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.metadata.authentication import Authentication
 from rsocket_trio.payload import PayloadLike, as_payload
-from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket.handshake import ClientTerms
+from rsocket_trio.services.authentication import fresh_credentials
+from rsocket_trio.services.interceptors import as_interceptor
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import Keepalive
 from rsocket_trio.transports.base import Transport
@@ -76,6 +79,10 @@ def open_connection(
     * ``capture``: a ``Capture``, or a directory for a capture of this connection.
     * ``ssl_context``: for ``tls`` and ``wss``; the certificates of the system are trusted by default.
     * ``headers``: of the WebSocket handshake: a mapping, or pairs of text.
+    * ``codecs``: of objects, the preferred one first; those of the responder by default.
+    * ``around``: interceptors of all requests, the outermost first.
+    * ``auth``: credentials in the SETUP, ``Simple`` or ``Bearer``, or a function that gives them, async or not.
+    * ``deadlines``: requests carry the time that is left to them, which the server's handlers keep to.
 
     The block starts once the SETUP is queued. It starts with the answer of the server if ``lease`` or ``entries`` ask
     for one in the extension draft, and in Streamux unless a quick init is requested. Leaving cancels open streams and
@@ -89,14 +96,14 @@ def open_connection(
 
     terms = completed(open_connection, options)
 
-    def prepare() -> tuple[ProtocolFactory, Dial]:
-        factory = _factory(terms)
+    def prepare(credentials: Authentication | None) -> tuple[ProtocolFactory, Dial]:
+        factory = _factory(terms, credentials)
         parse_uri(uri)
         headers = as_headers(terms["headers"]) if terms["headers"] else ()
         dial = partial(open_transport, uri, ssl_context=terms["ssl_context"], headers=headers, limits=terms["limits"])
         return factory, dial
 
-    return _run_client(prepare, terms["responder"], terms["capture"])
+    return _run_client(prepare, terms)
 
 
 @shows_options
@@ -108,7 +115,7 @@ def open_connection_over(
     A transport or a ``trio_websocket.WebSocketConnection`` is accepted as well. The options are those of
     ``open_connection`` except ``uri``, ``ssl_context`` and ``headers``: ``dialect``, ``responder``, ``setup``,
     ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``, ``fragment_size``,
-    ``quirks``, ``peer``, ``entries``, ``streamux`` and ``capture``.
+    ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth`` and ``deadlines``.
 
     With ``resume`` more than one stream may be needed: then ``stream`` is an async function that opens one each time.
     An error that says that it cannot connect (see ``Connect``) is followed by another try, or is the cause of the first
@@ -118,13 +125,13 @@ def open_connection_over(
 
     terms = completed(open_connection_over, options)
 
-    def prepare() -> tuple[ProtocolFactory, Dial]:
-        factory = _factory(terms)
+    def prepare(credentials: Authentication | None) -> tuple[ProtocolFactory, Dial]:
+        factory = _factory(terms, credentials)
         if terms["resume"] is not None and not callable(stream):
             raise TypeError("to resume takes new streams: give a function that opens one, or use open_connection")
         return factory, partial(_connected, stream)
 
-    return _run_client(prepare, terms["responder"], terms["capture"])
+    return _run_client(prepare, terms)
 
 
 @asynccontextmanager
@@ -158,7 +165,7 @@ def as_transport(stream: Connected) -> Transport:
     return cast("Transport", stream)
 
 
-def _factory(options: StreamOptions[PayloadLike]) -> ProtocolFactory:
+def _factory(options: StreamOptions[PayloadLike], credentials: Authentication | None) -> ProtocolFactory:
     """Return the factory of the client's session, with checked terms. Raise ``ValueError`` and ``TypeError``."""
     payload, keepalive = as_payload(options["setup"]), options["keepalive"]
     if not isinstance(keepalive, Keepalive):
@@ -182,19 +189,34 @@ def _factory(options: StreamOptions[PayloadLike]) -> ProtocolFactory:
         options["streamux"],
         options["resume"],
         options["peer"],
+        credentials,
+    )
+
+
+def call_terms(options: StreamOptions[Any]) -> CallTerms:
+    """Return what the options say of the connection's own requests. Raise ``TypeError`` and ``ValueError``."""
+    codecs, around = options["codecs"], tuple(options["around"])
+    if codecs is None and not around and not options["deadlines"]:
+        return PLAIN
+    return CallTerms(
+        None if codecs is None else checked_codecs(codecs),
+        tuple(as_interceptor("around", each) for each in around),
+        bool(options["deadlines"]),
     )
 
 
 @asynccontextmanager
 async def _run_client(
-    prepare: Callable[[], tuple[ProtocolFactory, Dial]], responder: Responder | None, capture: CaptureLike | None
+    prepare: Callable[[Authentication | None], tuple[ProtocolFactory, Dial]], options: StreamOptions[PayloadLike]
 ) -> AsyncIterator[Connection]:
     """Run the connection for as long as the block; the block's own error leaves alone, in no group."""
     if not trio.lowlevel.in_trio_run():
         raise no_trio()
     # Invalid options raise when the block begins, and the options are kept no longer than that.
-    factory, dial = prepare()
-    del prepare
+    responder, capture, calls = options["responder"], options["capture"], call_terms(options)
+    credentials = None if options["auth"] is None else await fresh_credentials(options["auth"])
+    factory, dial = prepare(credentials)
+    del prepare, options, credentials
     error: BaseException | None = None
     async with recording_into(capture) if capture is not None else NO_RECORDING as recording:
         if factory.length_on_messages:
@@ -205,7 +227,9 @@ async def _run_client(
             reconnector = None
             if begun.resumable is not None and factory.resume is not None:
                 reconnector = ResumeDialer(dial, begun.resumable.resume_handshake, factory.framing, factory.resume)
-            connection = Connection(begun.session, responder, begun.setup, transport.handshake, reconnector)
+            connection = Connection(
+                begun.session, responder, begun.setup, transport.handshake, reconnector, None, calls
+            )
             transport.use_framing(factory.framing())
             try:
                 async with trio.open_nursery() as nursery:

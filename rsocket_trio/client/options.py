@@ -6,11 +6,14 @@ import ssl
 from collections.abc import Iterable
 from typing import Annotated, Generic, TypedDict, TypeVar
 
+from rsocket_trio.codecs import Codec
 from rsocket_trio.connection.recording import CaptureLike
 from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.payload import EMPTY
 from rsocket_trio.responder import Responder
+from rsocket_trio.services.authentication import Auth
+from rsocket_trio.services.interceptors import Interceptor
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
 from rsocket_trio.values import UnsaidNumber, UnsaidText
@@ -46,6 +49,10 @@ class StreamOptions(TypedDict, Generic[SetupT], total=False):
     entries: Annotated[Iterable[object], ()]
     streamux: Annotated[StreamuxOptions | None, None]
     capture: Annotated[CaptureLike | None, None]
+    codecs: Annotated[Iterable[Codec] | None, None]
+    around: Annotated[Iterable[Interceptor], ()]
+    auth: Annotated[Auth | None, None]
+    deadlines: Annotated[bool, False]
 
 
 class ConnectionOptions(StreamOptions[SetupT], Generic[SetupT, HeadersT], total=False):

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeAlias, Unpack, cast
 
 import trio
 
-from rsocket_trio.client.open import open_connection
+from rsocket_trio.client.open import call_terms, open_connection
 from rsocket_trio.client.options import ConnectionOptions
 from rsocket_trio.connection.connection import Connection, Requester, new_stream
 from rsocket_trio.connection.engine import Engine
@@ -35,6 +35,7 @@ from rsocket_trio.errors import (
     fresh_copy,
 )
 from rsocket_trio.payload import PayloadLike, as_payload
+from rsocket_trio.services.authentication import checked_credentials
 from rsocket_trio.signatures import completed
 from rsocket_trio.terms import Retry
 from rsocket_trio.transports.connect import HeadersLike, as_headers
@@ -52,8 +53,12 @@ ReconnectOptions: TypeAlias = ConnectionOptions[
     PayloadLike | Callable[[], PayloadLike | Awaitable[PayloadLike]],
     HeadersLike | Callable[[], HeadersLike | Awaitable[HeadersLike]],
 ]
-"""The options of ``open_connection``; ``setup`` and ``headers`` may be functions, async or not."""
-RENEWED: Final[dict[str, Callable[[Any], object]]] = {"setup": as_payload, "headers": as_headers}
+"""The options of ``open_connection``; ``setup``, ``headers`` and ``auth`` may be functions, async or not."""
+RENEWED: Final[dict[str, Callable[[Any], object]]] = {
+    "setup": as_payload,
+    "headers": as_headers,
+    "auth": checked_credentials,
+}
 """The terms that a function may give for each connection, with the converter of its result."""
 
 
@@ -254,9 +259,10 @@ async def connect_forever(
 
     The options of each connection are those of ``open_connection``: ``dialect``, ``responder``, ``setup``,
     ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``, ``fragment_size``,
-    ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``ssl_context`` and ``headers``. With ``resume`` a
-    session is resumed first, and a new connection is made if that fails. ``setup`` and ``headers`` may be functions,
-    async or not, that are called for each new connection, for tokens that expire. An error of such a function counts as
+    ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``, ``deadlines``,
+    ``ssl_context`` and ``headers``. With ``resume`` a session is resumed first, and a new connection is made if that
+    fails. ``setup``, ``headers`` and ``auth`` may be functions, async or not, that are called for each new connection,
+    for tokens that expire. An error of such a function counts as
     a failed try if the function could not connect itself (see ``open_connection_over``); any other error ends the block
     unchanged. A session that is resumed sends no new SETUP.
 
@@ -325,10 +331,14 @@ def checked(uri: str, terms: ReconnectOptions) -> ReconnectOptions:
     given: dict[str, Any] = dict(completed(open_connection, terms))
     if given["peer"] is not None:
         checked_peer(given["peer"], given["dialect"])
-    for name, fit in (("headers", as_headers), ("quirks", tuple), ("entries", tuple)):
+    for name, fit in (("headers", as_headers), ("quirks", tuple), ("entries", tuple), ("around", tuple)):
         if not callable(given[name]):
             given[name] = fit(given[name])
-    return given  # type: ignore[return-value]
+    if given["codecs"] is not None:
+        given["codecs"] = tuple(given["codecs"])
+    fit_terms: ReconnectOptions = given  # type: ignore[assignment]  # a dictionary of just these
+    call_terms(fit_terms)
+    return fit_terms
 
 
 async def renewed(terms: ReconnectOptions) -> dict[str, Any]:

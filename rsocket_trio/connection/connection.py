@@ -6,12 +6,13 @@ import contextvars
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
-import attrs
 import trio
 
+from rsocket_trio.connection.client_calls import PAYLOAD_TYPES, PLAIN, CallTerms, ClientCall, needs_call, routed
 from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.event_loop_checks import need_trio, no_trio
@@ -21,13 +22,15 @@ from rsocket_trio.connection.resumption import Reconnector, ResumableConnection,
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes, PendingResponse
 from rsocket_trio.errors import ConnectionClosed, RSocketError
 from rsocket_trio.limits import DRAIN_TIMEOUT
-from rsocket_trio.metadata.mime import NO_MIME, mime_name
-from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
-from rsocket_trio.payload import BytesLike, Payload, PayloadLike, as_bytes, as_payload
+from rsocket_trio.payload import EMPTY, BytesLike, Payload, as_bytes, as_payload
 from rsocket_trio.responder import Responder
+from rsocket_trio.services.authentication import Auth
+from rsocket_trio.services.call import Call, current_call_variable, current_connection_variable
+from rsocket_trio.services.contracts import ServiceT, remote_of
+from rsocket_trio.services.typed_streams import Stream, TypedChannel
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.values import UnsaidNumber
@@ -39,21 +42,22 @@ if TYPE_CHECKING:
     from rsocket_trio.rsocket.frames import Entry
     from rsocket_trio.rsocket.session import Session as RSocketSession
 
-_current: contextvars.ContextVar[Connection] = contextvars.ContextVar("rsocket_trio.connection")
-
 
 def current_connection() -> Connection:
     """Return the connection of the request that the running handler serves. Raise ``LookupError`` outside of a
     handler.
     """
     try:
-        return _current.get()
+        return current_connection_variable.get()
     except LookupError:
         raise LookupError("current_connection() works in handlers only") from None
 
 
+served_call = current_call_variable.get
+
 INITIAL_REQUEST_N = UnsaidNumber(256)
 """Initial credit of a request in items, unless its caller or ``peer=`` sets another."""
+R = TypeVar("R")
 StreamT = TypeVar("StreamT")
 PushesT = TypeVar("PushesT")
 ChannelT = TypeVar("ChannelT")
@@ -69,22 +73,77 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     _engine: Engine | None = None
     """The engine of all requests; ``None`` where each one takes a connection, which it stays with."""
 
+    @overload
     async def request_response(
-        self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
-    ) -> Payload:
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        reply: None = None,
+        auth: Auth | None = None,
+    ) -> Payload: ...
+
+    @overload
+    async def request_response(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        reply: type[R],
+        auth: Auth | None = None,
+    ) -> R: ...
+
+    @overload
+    async def request_response(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        reply: object,
+        auth: Auth | None = None,
+    ) -> Any: ...
+
+    async def request_response(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        reply: Any = None,
+        auth: Auth | None = None,
+    ) -> Any:
         """Send ``payload`` as a request, and return its one answer. A cancellation, also by a deadline, sends CANCEL.
 
-        ``route`` is written into the metadata. ``entries`` are extension entries of the request, in the extension
-        draft.
+        ``payload`` is payload-like, or an object that the connection's codec encodes. ``route`` is written into the
+        metadata. ``entries`` are extension entries of the request, in the extension draft. ``reply`` is the type to
+        decode the answer as; without one it is a ``Payload``. ``auth`` are credentials for this request, or a function
+        that gives them.
 
         Raise ``ApplicationError``, ``Rejected``, ``Canceled`` or ``Invalid`` as the responder answered,
         ``ConnectionLost`` or ``ConnectionClosed`` when the connection is over, ``Unsupported`` if the dialect has no
-        such interaction. Waits for a permit if leases were agreed.
+        such interaction, ``ValueError`` with the path for an answer that does not fit ``reply``, and for ``auth``
+        without composite metadata. Waits for a permit if leases were agreed.
         """
         engine = self._engine
         if engine is None:
             engine = await self._ready()
-        request = as_payload(payload) if route is None else routed(engine, payload, route)
+        if (
+            reply is not None
+            or auth is not None
+            or type(payload) not in PAYLOAD_TYPES
+            or not engine.plain_requests
+            or ((serving := served_call(None)) is not None and serving.travelling)
+        ):
+            call = ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply)
+            extensions = checked_entries(entries)
+            need_trio()
+            answer = await call.request(partial(answered, engine, extensions))
+            return answer if reply is None else call.decode(answer, reply)
+        plain: Any = payload
+        request = as_payload(plain) if route is None else routed(engine, plain, route)
         extensions = checked_entries(entries) if entries else ()
         # The same as RequestQueue.open, without a coroutine of its own for each request.
         try:
@@ -94,132 +153,256 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         stream = engine.request_queue.at_once(REQUEST_RESPONSE, request, None, extensions)
         if stream is None:
             stream = await engine.request_queue.in_turn(REQUEST_RESPONSE, request, None, extensions)
-        stream.owner = reply = PendingResponse(trio.lowlevel.current_task(), engine, stream)
-        answer: Payload = await trio.lowlevel.wait_task_rescheduled(reply.abort)
-        return answer
+        stream.owner = pending = PendingResponse(trio.lowlevel.current_task(), engine, stream)
+        return await trio.lowlevel.wait_task_rescheduled(pending.abort)
 
     @overload
     def request_stream(
         self,
-        payload: PayloadLike = b"",
+        payload: object = b"",
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: Literal[False] = False,
+        items: None = None,
+        auth: Auth | None = None,
     ) -> StreamT: ...
 
     @overload
     def request_stream(
         self,
-        payload: PayloadLike = b"",
+        payload: object = b"",
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: Literal[True],
+        items: None = None,
+        auth: Auth | None = None,
     ) -> PushesT: ...
+
+    @overload
+    def request_stream(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: Literal[False] = False,
+        items: type[R],
+        auth: Auth | None = None,
+    ) -> Stream[R]: ...
+
+    @overload
+    def request_stream(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: Literal[False] = False,
+        items: object,
+        auth: Auth | None = None,
+    ) -> Stream[Any]: ...
 
     def request_stream(
         self,
-        payload: PayloadLike = b"",
+        payload: object = b"",
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: bool = False,
-    ) -> StreamT | PushesT:
+        items: Any = None,
+        auth: Auth | None = None,
+    ) -> Any:
         """Return the stream of items that ``payload`` requests, for use under ``async with``.
 
         ``route`` is written into the metadata. ``entries`` are extension entries of the request, in the extension
         draft. ``initial_request_n`` items (256, or the number of ``peer=``) may come before the reader takes one;
         credit is topped up at half, unless ``refill`` is false. With ``pushes`` metadata that a peer of ReactiveSocket
         0.0 pushes onto the stream comes between the items, as ``MetadataPush``; without it such metadata is dropped.
-        Raise ``ValueError`` for a credit outside of 1 to 2^31-1.
+
+        An object as ``payload`` is encoded by the connection's codec. ``items`` is the type to decode items as: then
+        the stream is a ``Stream`` of that type. ``auth`` are credentials for this request, or a function that gives
+        them.
+        Raise ``ValueError`` for a credit outside of 1 to 2^31-1, and for ``auth`` without composite metadata.
         """
         kind = IncomingWithPushes if pushes else Incoming
-        stream: StreamT | PushesT = self._open(
-            kind, Interaction.REQUEST_STREAM, payload, route, entries, initial_request_n, refill
+        stream = self._open(
+            kind, Interaction.REQUEST_STREAM, payload, route, entries, initial_request_n, refill, items, auth
         )
-        return stream
+        return stream if items is None else Stream[Any](stream, items)
 
     @overload
     def request_subscription(
         self,
-        payload: PayloadLike = b"",
+        payload: object = b"",
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: Literal[False] = False,
+        items: None = None,
+        auth: Auth | None = None,
     ) -> StreamT: ...
 
     @overload
     def request_subscription(
         self,
-        payload: PayloadLike = b"",
+        payload: object = b"",
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: Literal[True],
+        items: None = None,
+        auth: Auth | None = None,
     ) -> PushesT: ...
+
+    @overload
+    def request_subscription(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: Literal[False] = False,
+        items: type[R],
+        auth: Auth | None = None,
+    ) -> Stream[R]: ...
+
+    @overload
+    def request_subscription(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        pushes: Literal[False] = False,
+        items: object,
+        auth: Auth | None = None,
+    ) -> Stream[Any]: ...
 
     def request_subscription(
         self,
-        payload: PayloadLike = b"",
+        payload: object = b"",
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
         pushes: bool = False,
-    ) -> StreamT | PushesT:
+        items: Any = None,
+        auth: Auth | None = None,
+    ) -> Any:
         """Return a stream that never completes, of ReactiveSocket 0.0 and 0.1, for use under ``async with``.
 
-        ``payload``, ``route``, ``entries``, ``initial_request_n``, ``refill`` and ``pushes`` are those of
-        ``request_stream``.
+        ``payload``, ``route``, ``entries``, ``initial_request_n``, ``refill``, ``pushes``, ``items`` and ``auth`` are
+        those of ``request_stream``.
         """
         kind = IncomingWithPushes if pushes else Incoming
-        stream: StreamT | PushesT = self._open(
-            kind, Interaction.REQUEST_SUBSCRIPTION, payload, route, entries, initial_request_n, refill
+        stream = self._open(
+            kind, Interaction.REQUEST_SUBSCRIPTION, payload, route, entries, initial_request_n, refill, items, auth
         )
-        return stream
+        return stream if items is None else Stream[Any](stream, items)
 
+    @overload
     def request_channel(
         self,
-        payload: PayloadLike = b"",
+        payload: object = b"",
         *,
         route: str | None = None,
         entries: Iterable[object] = (),
         initial_request_n: int = INITIAL_REQUEST_N,
         refill: bool = True,
-    ) -> ChannelT:
+        items: None = None,
+        auth: Auth | None = None,
+    ) -> ChannelT: ...
+
+    @overload
+    def request_channel(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        items: type[R],
+        auth: Auth | None = None,
+    ) -> TypedChannel[R, Any]: ...
+
+    @overload
+    def request_channel(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        items: object,
+        auth: Auth | None = None,
+    ) -> TypedChannel[Any, Any]: ...
+
+    def request_channel(
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        initial_request_n: int = INITIAL_REQUEST_N,
+        refill: bool = True,
+        items: Any = None,
+        auth: Auth | None = None,
+    ) -> Any:
         """Return a channel for ``async with``; ``payload`` opens it and is the handler's ``channel.request``.
 
-        ``route``, ``entries``, ``initial_request_n`` and ``refill`` are those of ``request_stream``.
+        ``route``, ``entries``, ``initial_request_n``, ``refill`` and ``auth`` are those of ``request_stream``. With
+        ``items``, the type to decode items as, the channel is a ``TypedChannel``, which sends objects.
         """
-        channel: ChannelT = self._open(Channel, REQUEST_CHANNEL, payload, route, entries, initial_request_n, refill)
-        return channel
+        channel = self._open(Channel, REQUEST_CHANNEL, payload, route, entries, initial_request_n, refill, items, auth)
+        return channel if items is None else TypedChannel[Any, Any](channel, items)
 
     async def fire_and_forget(
-        self, payload: PayloadLike = b"", *, route: str | None = None, entries: Iterable[object] = ()
+        self,
+        payload: object = b"",
+        *,
+        route: str | None = None,
+        entries: Iterable[object] = (),
+        auth: Auth | None = None,
     ) -> None:
         """Send ``payload`` without an answer. An accepted request is still sent when the connection is left.
 
-        ``route`` and ``entries`` are those of ``request_response``.
+        ``payload``, ``route``, ``entries`` and ``auth`` are those of ``request_response``.
         """
         need_trio()
         engine = self._engine or await self._ready()
-        request = routed(engine, payload, route)
         extensions = checked_entries(entries)
+        queue = engine.request_queue
+        if needs_call(engine, payload, None, auth):
+            call = ClientCall(engine, FIRE_AND_FORGET, payload, route, auth, None)
+            await trio.lowlevel.checkpoint()
+            await call.request(lambda request: queue.open(FIRE_AND_FORGET, request, None, extensions))
+            return
+        request = routed(engine, payload, route)
         await trio.lowlevel.checkpoint()
-        await engine.request_queue.open(FIRE_AND_FORGET, request, None, extensions)
+        await queue.open(FIRE_AND_FORGET, request, None, extensions)
 
     async def metadata_push(self, metadata: BytesLike, *, metadata_type: int = 0) -> None:
         """Send ``metadata`` that concerns the connection as a whole; ``metadata_type`` is the byte of ReactiveSocket
@@ -253,6 +436,17 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         engine.check_open()
         return trio.current_time() - started
 
+    def remote(self, contract: type[ServiceT] | None, *, auth: Auth | None = None) -> ServiceT:
+        """Return an object with the methods of ``contract``, a ``Service``; each call of one is a request.
+
+        ``auth`` are credentials for each of its requests, or a function that gives them. Raise ``TypeError`` for a
+        class that is no contract.
+        """
+        # Beside ``None`` the type checker takes a class whose methods have no bodies.
+        if contract is None:
+            raise TypeError("a contract is a class, not None")
+        return remote_of(contract, self, auth)
+
     @abstractmethod
     async def _ready(self) -> Engine:
         """Return the engine of the connection for a new request. Nothing may wait after it was found."""
@@ -262,11 +456,13 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self,
         kind: type[Incoming],
         interaction: Interaction,
-        payload: PayloadLike,
+        payload: object,
         route: str | None,
         entries: Iterable[object],
         initial_request_n: int,
         refill: bool,
+        items: Any,
+        auth: Auth | None,
     ) -> Any:
         """Return a new stream for use under ``async with``; ``new_stream`` makes it."""
 
@@ -278,19 +474,32 @@ def new_stream(
     engine: Engine,
     kind: type[T],
     interaction: Interaction,
-    payload: PayloadLike,
+    payload: object,
     route: str | None,
     entries: Iterable[object],
     initial_request_n: int,
     refill: bool,
+    items: Any,
+    auth: Auth | None,
 ) -> T:
     """Return a stream of a connection, which its block opens. Raise ``ValueError`` for an impossible credit."""
     if type(initial_request_n) is UnsaidNumber:
         credit = engine.session.dialect.initial_request_n
     else:
         credit = checked_request_n(initial_request_n)
-    request = routed(engine, payload, route)
-    return kind(engine, interaction, request, credit, refill=refill, entries=checked_entries(entries))
+    extensions = checked_entries(entries)
+    if needs_call(engine, payload, items, auth):
+        life = ClientCall(engine, interaction, payload, route, auth, items)
+        return kind(engine, interaction, EMPTY, credit, refill=refill, entries=extensions, life=life)
+    return kind(engine, interaction, routed(engine, payload, route), credit, refill=refill, entries=extensions)
+
+
+async def answered(engine: Engine, entries: tuple[Entry, ...], request: Payload) -> Payload:
+    """Send a request that is ready, and return its one answer."""
+    stream = await engine.request_queue.open(REQUEST_RESPONSE, request, None, entries)
+    stream.owner = pending = PendingResponse(trio.lowlevel.current_task(), engine, stream)
+    answer: Payload = await trio.lowlevel.wait_task_rescheduled(pending.abort)
+    return answer
 
 
 def checked_entries(entries: Iterable[object]) -> tuple[Entry, ...]:
@@ -303,40 +512,6 @@ def checked_entries(entries: Iterable[object]) -> tuple[Entry, ...]:
     return as_entries(entries)
 
 
-def routed(engine: Engine, payload: PayloadLike, route: str | None) -> Payload:
-    """Return the payload of a request, with the route in its metadata if there is one."""
-    request = payload if type(payload) is Payload else as_payload(payload)
-    if route is None:
-        return request
-    if not isinstance(route, str):
-        raise TypeError(f"a route is a str, not {type(route).__name__}")
-    dialect = engine.session.dialect
-    if not dialect.routes:
-        supported(engine.session, None, "routes")
-    mime = engine.connection.setup.metadata_mime
-    if request.metadata_mime not in NO_MIME and dialect.mime_fields:
-        mime = mime_name(request.metadata_mime)
-    return Payload(
-        request.data,
-        with_route(route, request.metadata, mime),
-        data_mime=request.data_mime,
-        metadata_mime=request.metadata_mime,
-    )
-
-
-@attrs.frozen(kw_only=True)
-class Call:
-    """The call of a handler that failed: a request of ``route`` and ``interaction`` on ``connection``.
-
-    ``interaction`` is the name of the decorator, such as ``"request_response"``; ``route`` is ``None`` for a handler
-    without a route.
-    """
-
-    route: str | None
-    interaction: str
-    connection: Connection
-
-
 class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     """One connection to a peer, whichever side opened it. Both sides can request and respond at the same time.
 
@@ -346,6 +521,8 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     """
 
     _engine: Engine
+    user: Any = None
+    """The user that ``Responder.authenticate`` found for the credentials of the SETUP, or ``None``."""
 
     def __init__(
         self,
@@ -355,7 +532,9 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         handshake: Handshake,
         reconnector: Reconnector | None = None,
         failure_log: FailureLog | None = None,
+        calls: CallTerms = PLAIN,
     ) -> None:
+        self.calls = calls
         self._state: SimpleNamespace | None = None
         self.setup = setup
         self.handshake = handshake
@@ -363,6 +542,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         self._engine = Engine(
             self, session, responder if responder is not None else Responder(), reconnector, failure_log
         )
+        self._engine.plain_requests = not calls.around and not calls.deadlines
 
     @property
     def state(self) -> SimpleNamespace:
@@ -501,7 +681,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
 
     def failed_call(self, interaction: str, route: str | None) -> Call:
         """Return the argument of ``on_error`` functions for a call on this connection."""
-        return Call(route=route, interaction=interaction, connection=self)
+        return Call(route, interaction, "server", self)
 
     # What opens and serves connections
 
@@ -520,7 +700,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         engine = self._engine
         engine.setup_deadline = setup_deadline
         context = contextvars.copy_context()
-        context.run(_current.set, self)
+        context.run(current_connection_variable.set, self)
         # Not awaited here: each coroutine on the way to a read costs every idle connection 250 bytes.
         return engine.run(transport, context, first, deadlines)
 

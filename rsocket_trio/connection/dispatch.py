@@ -11,6 +11,7 @@ import attrs
 
 from rsocket_trio.connection.fault_log import is_failure, only_leaf
 from rsocket_trio.connection.handler_tasks import HandlerCall, HandlerPort, NoStream, Unfinished
+from rsocket_trio.connection.served_calls import CallPort, served
 from rsocket_trio.errors import (
     ConnectionLost,
     Invalid,
@@ -18,9 +19,9 @@ from rsocket_trio.errors import (
     RSocketError,
     StreamError,
 )
-from rsocket_trio.forms import Handler, HandlerTable, Kind, unfit
+from rsocket_trio.forms import Handler, Kind, unfit
 from rsocket_trio.metadata.mime import NO_MIME, mime_name
-from rsocket_trio.metadata.routes import route_of
+from rsocket_trio.metadata.routes import RequestMetadata, read_request
 from rsocket_trio.mux.events import (
     CreditGranted,
     EntriesReceived,
@@ -53,19 +54,15 @@ if TYPE_CHECKING:
     from rsocket_trio.rsocket.frames import Entry
 
 
-class DispatchPort(HandlerPort, Protocol):
-    """The side of a connection that the dispatcher sees. None of these waits."""
+NO_METADATA = RequestMetadata()
 
-    responder: HandlerTable
+
+class DispatchPort(HandlerPort, CallPort, Protocol):
+    """The side of a connection that the dispatcher sees. None of these waits."""
 
     @property
     def entry_hooks(self) -> EntryHooks:
         """The application's hooks for extension entries."""
-        ...
-
-    @property
-    def metadata_mime(self) -> str | int:
-        """The MIME type of metadata that the SETUP names."""
         ...
 
     def run_in_context(self, function: Callable[..., Any], *args: object) -> Any:
@@ -154,6 +151,8 @@ class Dispatcher:
                 handler = self._find(stream.interaction, payload, payload.metadata)
             else:
                 handler = port.responder.find(stream.interaction, None)
+                if not handler.plain or port.responder.interceptors:
+                    handler = served(port, handler, payload, NO_METADATA)
         except StreamError as error:
             if stream.interaction is FIRE_AND_FORGET:
                 port.faults.count_dropped()
@@ -195,17 +194,20 @@ class Dispatcher:
         return with_entries(handler, entries)
 
     def _find(self, interaction: Interaction, payload: Payload, metadata: bytes) -> Handler:
-        """Return the handler of a request by the route in its metadata. Raise ``StreamError`` if there is none."""
+        """Return the handler of a request by its metadata. Raise ``StreamError`` if there is none, or none for it."""
         port = self._port
         try:
             limit = port.session.limits.metadata_entries
             mime = port.metadata_mime
             if payload.metadata_mime not in NO_MIME:
                 mime = mime_name(payload.metadata_mime)
-            route = route_of(metadata, mime, limit)
+            said = read_request(metadata, mime, limit)
         except RemoteProtocolError as error:
             raise Invalid(f"metadata: {error}") from error
-        return port.responder.find(interaction, route)
+        handler = port.responder.find(interaction, said.route)
+        if handler.plain and not said.travelling and not port.responder.interceptors:
+            return handler
+        return served(port, handler, payload, said)
 
     def _run_inline(self, stream: StreamState, handler: Handler, payload: Any) -> None:
         port = self._port

@@ -43,6 +43,7 @@ from rsocket_trio.terms import Setup
 from rsocket_trio.transports.base import Handshake, Transport
 
 if TYPE_CHECKING:
+    from rsocket_trio.connection.client_calls import CallTerms
     from rsocket_trio.connection.entries import EntryHooks
     from rsocket_trio.rsocket.frames import Entry
 
@@ -70,6 +71,8 @@ class View(Protocol):
     setup: Setup
     handshake: Handshake
     granted: tuple[Entry, ...]
+    user: Any
+    calls: CallTerms
 
     def failed_call(self, interaction: str, route: str | None) -> object:
         """Return the argument of ``on_error`` functions for a handler's call."""
@@ -104,6 +107,7 @@ class Engine:
         "on_state",
         "peer_draining",
         "pings",
+        "plain_requests",
         "receive_budget",
         "reconnector",
         "request_queue",
@@ -145,6 +149,7 @@ class Engine:
         self._receive = session.receive
         self._act = Dispatcher(self).act
         self.request_queue = RequestQueue(self, session)
+        self.plain_requests = True
         self.peer_draining = False
         self._nursery: trio.Nursery | None = None
         self._finished = 0

@@ -299,7 +299,7 @@ class FaultLog:
         self.handler_errors += 1
         # The id stays unique: a registered function lives as long as the log.
         self._note(id(handler.registered), described(handler), error)
-        self._report(handler.interaction, handler.route, error)
+        self._report(handler.interaction, handler.route, error, handler.call)
 
     def state_function_failed(self, function: Callable[[str], object], error: BaseException) -> None:
         """Report the failure of an ``on_state`` function of this connection."""
@@ -346,12 +346,12 @@ class FaultLog:
             log = self.own = FailureLog()
         log.note(identity, name, error, port.connection, trio.current_time(), port.deadlines)
 
-    def _report(self, interaction: str, route: str | None, error: BaseException) -> None:
+    def _report(self, interaction: str, route: str | None, error: BaseException, served: object | None = None) -> None:
         """Call every function of ``on_error``: a plain one here, an async one in a task."""
         handlers = self._port.responder.error_handlers
         if not handlers:
             return
-        call = self._port.failed_call(interaction, route)
+        call = self._port.failed_call(interaction, route) if served is None else served
         for handler in handlers:
             if handler.kind is Kind.ASYNC and not self._has_room_for_report:
                 self.unreported += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
@@ -13,7 +13,7 @@ import trio
 from rsocket_trio.connection.fault_log import is_failure, only_leaf
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.connection.request_queue import Wakeable
-from rsocket_trio.connection.sender import Sender
+from rsocket_trio.connection.sender import CountingSender, Sender
 from rsocket_trio.connection.stream_port import StreamPort
 from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, StreamObserver
 from rsocket_trio.errors import (
@@ -22,9 +22,9 @@ from rsocket_trio.errors import (
     RSocketError,
     StreamError,
 )
-from rsocket_trio.forms import Handler, Kind
+from rsocket_trio.forms import Handler, Kind, drive
 from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
-from rsocket_trio.payload import Payload, PayloadLike, as_payload
+from rsocket_trio.payload import Payload, as_payload
 
 if TYPE_CHECKING:
     from rsocket_trio.mux.stream_state import StreamState
@@ -79,6 +79,8 @@ class HandlerCall(StreamObserver):
         """Open the channel at once, not with the handler's first step: items may follow in the same read."""
         handler = self.handler
         self.channel = AcceptedChannel(self.port, self.stream, self.payload, handler.credit, refill=handler.refill)
+        if handler.counts:
+            self.channel._count_sent(handler.call)
         # The call gets the stream's events before the channel does: a cancel stops the handler.
         self.stream.owner = self
 
@@ -106,12 +108,16 @@ class HandlerCall(StreamObserver):
 
     def on_item(self, payload: Payload, complete: bool) -> None:
         if self.channel is not None:
+            if self.handler.counts and self.handler.call is not None:
+                self.handler.call.count_received(payload)
             self.channel.on_item(payload, complete)
             if complete:
                 self.on_eof()
 
     def on_items(self, payloads: Sequence[Payload]) -> None:
         if self.channel is not None:
+            if self.handler.counts and self.handler.call is not None:
+                self.handler.call.count_all_received(payloads)
             self.channel.on_items(payloads)
 
     def on_complete(self) -> None:
@@ -194,24 +200,6 @@ class Unfinished:
             self._waiting.close()
 
 
-async def drive(items: AsyncGenerator[PayloadLike, None], send: Callable[[PayloadLike], Awaitable[None]]) -> None:
-    """Send the items that a handler yields; the error or cancellation of a send is raised at the yield.
-
-    So ``yield x`` means ``await out.send(x)``, and scopes and nurseries around a yield work.
-    """
-    try:
-        item = await items.__anext__()
-        while True:
-            try:
-                await send(item)
-            except BaseException as error:
-                item = await items.athrow(error)
-            else:
-                item = await items.__anext__()
-    except StopAsyncIteration:
-        return
-
-
 async def _respond(call: HandlerCall) -> None:
     answer = await call.handler.function(call.payload)
     reply = answer if type(answer) is Payload else as_payload(answer)
@@ -227,7 +215,10 @@ async def _forget(call: HandlerCall) -> None:
 
 
 async def _stream(call: HandlerCall) -> None:
-    call.sender = sender = Sender(call.port, call.stream)
+    sender = Sender(call.port, call.stream)
+    if call.handler.counts:
+        sender = CountingSender(call.port, call.stream, call.handler.call)
+    call.sender = sender
     if call.handler.kind is Kind.GENERATOR:
         await drive(call.handler.function(call.payload), sender.send)
     else:

@@ -1,20 +1,22 @@
 """The types of the functions that each decorator of a ``Responder`` takes: a ``Protocol`` for each form.
 
 For the type checker: a handler of other arguments, or of another result, is an error where it is decorated. Arguments
-are given by position, so a handler names them as it likes.
+are given by position, so a handler names them as it likes. Handlers of requests may be typed ones, of any arguments.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Awaitable
+from collections.abc import AsyncIterable, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rsocket_trio.payload import BytesLike, Payload, PayloadLike
 from rsocket_trio.terms import Lease, Setup
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Call, Connection
+    from rsocket_trio.connection.connection import Connection
     from rsocket_trio.connection.streams import Channel, Outgoing
+    from rsocket_trio.services.call import Call
 
 
 class AsyncResponse(Protocol):
@@ -113,9 +115,31 @@ class PlainReport(Protocol):
     def __call__(self, error: Exception, call: Call, /) -> object: ...
 
 
-RequestResponse: TypeAlias = AsyncResponse | PlainResponse
-RequestStream: TypeAlias = ItemGenerator | ItemPusher
-FireAndForget: TypeAlias = AsyncForgotten | PlainForgotten
+class Around(Protocol):
+    """An interceptor: an async generator of the call that yields once."""
+
+    def __call__(self, call: Call, /) -> AsyncIterable[None]: ...
+
+
+class ContextAround(Protocol):
+    """An interceptor: a function of the call that makes an async context manager."""
+
+    def __call__(self, call: Call, /) -> AbstractAsyncContextManager[Any]: ...
+
+
+class Authenticator(Protocol):
+    """``authenticate``: an async or plain function of the credentials, and of the SETUP or call that carries them."""
+
+    def __call__(self, credentials: Any, where: Any, /) -> object: ...
+
+
+# The forms above are those of handlers of bytes. A typed one may take any types and give any: what does not fit is
+# refused when it is decorated.
+RequestResponse: TypeAlias = Callable[..., object]
+FireAndForget: TypeAlias = Callable[..., object]
+RequestStream: TypeAlias = Callable[..., AsyncIterable[Any] | Awaitable[None]]
+RequestChannel: TypeAlias = Callable[..., AsyncIterable[Any] | Awaitable[None]]
 MetadataPush: TypeAlias = AsyncMetadataPush | PlainMetadataPush
 SetupHandler: TypeAlias = AsyncSetup | PlainSetup
 OnError: TypeAlias = AsyncReport | PlainReport
+Interceptor: TypeAlias = Around | ContextAround

@@ -11,11 +11,13 @@ import attrs
 
 from rsocket_trio.errors import RejectedResume, Unsupported
 from rsocket_trio.limits import Limits
-from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, check_mime
+from rsocket_trio.metadata.authentication import Authentication
+from rsocket_trio.metadata.composite import encode_composite
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, IDS, check_mime, mime_name
 from rsocket_trio.mux.framing import Framing, Framing24, Framing32
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import Interaction
-from rsocket_trio.payload import EMPTY
+from rsocket_trio.payload import EMPTY, Payload
 from rsocket_trio.responder import Responder
 from rsocket_trio.rsocket import detection
 from rsocket_trio.rsocket import dialects as family
@@ -29,6 +31,7 @@ from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest, resume_request
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
+from rsocket_trio.services.authentication import auth_entry, check_auth
 from rsocket_trio.streamux.chunks import Unframed
 from rsocket_trio.streamux.negotiation import NAME, begins
 from rsocket_trio.streamux.options import StreamuxOptions
@@ -357,6 +360,21 @@ def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
     return peer, peer.dialect
 
 
+def _with_credentials(terms: ClientTerms, credentials: Authentication, metadata_mime: str | int) -> ClientTerms:
+    """Return the terms with credentials in the metadata of the SETUP. Raise ``ValueError`` if it is not composite."""
+    check_auth(credentials, metadata_mime)
+    given = terms.payload
+    entry = encode_composite([auth_entry(credentials)])
+    payload = Payload(
+        given.data,
+        (given.metadata or b"") + entry,
+        metadata_type=given.metadata_type,
+        data_mime=given.data_mime,
+        metadata_mime=given.metadata_mime,
+    )
+    return attrs.evolve(terms, payload=payload)
+
+
 def client_protocol(
     dialect: str,
     terms: ClientTerms,
@@ -367,10 +385,12 @@ def client_protocol(
     streamux: StreamuxOptions | None,
     resume: ResumeOptions | None,
     peer: str | None = None,
+    credentials: Authentication | None = None,
 ) -> ProtocolFactory:
     """Return a client end with checked terms, before anything is dialled. Raise ``ValueError`` and ``Unsupported``.
 
     The needs of a peer are defaults: a term that is not ``Unsaid`` was given, and stays. Quirks are added.
+    ``credentials`` are an entry of the SETUP's metadata.
     """
     known = None if peer is None else checked_peer(peer, dialect)
     if known is None:
@@ -382,6 +402,8 @@ def client_protocol(
         quirks = quirks if isinstance(quirks, str) else (*known.quirks, *quirks)
     _check_limits(limits)
     _check_options(streamux)
+    if credentials is not None:
+        terms = _with_credentials(terms, credentials, "" if dialect == STREAMUX else mime_name(terms.metadata_mime))
     if dialect == STREAMUX:
         _check_streamux_terms(terms, quirks)
         size = checked_fragment_size(fragment_size, LONGEST_CHUNK)

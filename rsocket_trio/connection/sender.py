@@ -15,6 +15,7 @@ from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
+    from rsocket_trio.services.call import Call
 
 
 ITEMS_PER_TURN = 128
@@ -156,3 +157,25 @@ class Sender:
         if self._parking is None:
             self._parking = ParkingLot()
         return self._parking
+
+
+class CountingSender(Sender):
+    """A sender that counts its items for ``call``, which interceptors look at."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, port: StreamPort, stream: StreamState, call: Call | None) -> None:
+        super().__init__(port, stream)
+        self._call = call
+
+    async def send(self, payload: PayloadLike) -> None:
+        """Send one item, and count it."""
+        item = as_payload(payload)
+        await super().send(item)
+        if self._call is not None:
+            self._call.count_sent(item)
+
+    async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
+        """Send items in order, and count each."""
+        for payload in payloads:
+            await self.send(payload)

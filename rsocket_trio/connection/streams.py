@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import outcome
 import trio
 
 from rsocket_trio.connection.event_loop_checks import need_trio
 from rsocket_trio.connection.inbox import BudgetedInbox, Inbox, PushInbox
-from rsocket_trio.connection.sender import Sender
+from rsocket_trio.connection.sender import CountingSender, Sender
 from rsocket_trio.errors import LocalProtocolError, RSocketError
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import BytesLike, MetadataPush, Payload, PayloadLike, as_bytes
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
     from rsocket_trio.rsocket.frames import Entry
+    from rsocket_trio.services.call import Call
 
 
 class StreamObserver:
@@ -58,6 +59,30 @@ class StreamObserver:
 
     def on_eof(self) -> None:
         """Handle the completion of our half, whose user goes on."""
+
+
+class StreamLife(Protocol):
+    """What goes on round a stream that needs more than its bytes: the call, its interceptors and its codec."""
+
+    async def begin(self) -> Payload:
+        """Enter what is round the stream, and return its request."""
+        ...
+
+    def observe(self, stream: Incoming) -> None:
+        """Count what comes and goes on a stream that was opened, if anything looks at the counts."""
+        ...
+
+    async def leave(self, error: BaseException | None, *, over: bool = True) -> None:
+        """Leave what is round the stream, which came to an end if it is ``over``."""
+        ...
+
+    def decode(self, payload: Payload, kind: Any) -> Any:
+        """Return an item as ``kind``."""
+        ...
+
+    def encode_item(self, item: Any) -> PayloadLike:
+        """Return an object as an item to send."""
+        ...
 
 
 class Outgoing:
@@ -114,7 +139,7 @@ class Incoming(StreamObserver):
     the items that came before it.
     """
 
-    __slots__ = ("_credit", "_entries", "_inbox", "_interaction", "_port", "_refill", "_stream", "request")
+    __slots__ = ("_credit", "_entries", "_inbox", "_interaction", "_life", "_port", "_refill", "_stream", "request")
 
     def __init__(
         self,
@@ -125,7 +150,9 @@ class Incoming(StreamObserver):
         *,
         refill: bool,
         entries: tuple[Entry, ...] = (),
+        life: StreamLife | None = None,
     ) -> None:
+        self._life = life
         self._port = port
         self._interaction = interaction
         self._credit = credit
@@ -139,6 +166,8 @@ class Incoming(StreamObserver):
         if self._stream is not None:
             raise LocalProtocolError("a stream can be opened once only: ask the connection for a new one")
         need_trio()
+        if self._life is not None:
+            return await self._opened_within(self._life)
         await trio.lowlevel.checkpoint()
         # There is no checkpoint between the opening and the owner's registration, so no event is missed.
         self._attach(await self._port.request_queue.open(self._interaction, self.request, self._credit, self._entries))
@@ -147,11 +176,34 @@ class Incoming(StreamObserver):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Nothing here may wait: the block may be left with its deadline expired, and CANCEL must go out all the same.
+        # Nothing before this may wait: the block may be left with its deadline expired, and CANCEL must go out all the
+        # same.
         stream = self._opened()[0]
+        over = not stream.open
         stream.owner = None
         self._leave(stream, clean=kind is None)
         self.discard()
+        if self._life is not None:
+            await self._life.leave(error, over=over)
+
+    async def _opened_within(self, life: StreamLife) -> Self:
+        """Open the stream inside of what its call needs."""
+        self.request = await life.begin()
+        try:
+            self._attach(
+                await self._port.request_queue.open(self._interaction, self.request, self._credit, self._entries)
+            )
+        except BaseException as error:
+            await life.leave(error)
+            raise
+        life.observe(self)
+        return self
+
+    def _decoder(self, kind: Any) -> Callable[[Payload], Any]:
+        """Return the function that turns items into ``kind``."""
+        life = self._life
+        assert life is not None
+        return lambda payload: life.decode(payload, kind)
 
     def discard(self) -> None:
         """Drop the received items that were not read; no reader is left."""
@@ -204,6 +256,10 @@ class Incoming(StreamObserver):
 
     def on_error(self, error: RSocketError) -> None:
         self._opened()[1].end(error)
+
+    def _observed_by(self, observer: StreamObserver) -> None:
+        """Have the stream's events go to ``observer``, which passes them on."""
+        self._opened()[0].owner = observer
 
     def _attach(self, stream: StreamState) -> None:
         self._stream = stream
@@ -269,8 +325,9 @@ class Channel(Incoming):
         *,
         refill: bool,
         entries: tuple[Entry, ...] = (),
+        life: StreamLife | None = None,
     ) -> None:
-        super().__init__(port, interaction, request, credit, refill=refill, entries=entries)
+        super().__init__(port, interaction, request, credit, refill=refill, entries=entries, life=life)
         self._sender = None
 
     @property
@@ -342,6 +399,15 @@ class Channel(Incoming):
     def _attach(self, stream: StreamState) -> None:
         super()._attach(stream)
         self._sender = Sender(self._port, stream)
+
+    def _encoder(self) -> Callable[[Any], PayloadLike]:
+        """Return the function that turns objects into payloads."""
+        assert self._life is not None
+        return self._life.encode_item
+
+    def _count_sent(self, call: Call | None) -> None:
+        """Count the items that are sent from now on for ``call``."""
+        self._sender = CountingSender(self._port, self._opened()[0], call)
 
     def _leave(self, stream: StreamState, *, clean: bool) -> None:
         if clean and stream.open == SENDING:

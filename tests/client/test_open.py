@@ -249,11 +249,11 @@ async def test_nothing_of_another_exception_reaches_the_peer(
 async def test_what_is_no_payload_is_an_internal_error(autojump_clock: MockClock) -> None:
     responder = Responder()
 
-    @responder.request_response  # type: ignore[call-overload]
+    @responder.request_response
     async def wrong(request: Payload) -> object:
         return 7
 
-    @responder.request_response("inline")  # type: ignore[type-var]
+    @responder.request_response("inline")
     def wrong_at_once(request: Payload) -> object:
         return None
 
@@ -262,7 +262,7 @@ async def test_what_is_no_payload_is_an_internal_error(autojump_clock: MockClock
             with pytest.raises(ApplicationError, match="internal error"):
                 await pair.client.request_response(route=route)
         with pytest.raises(TypeError):
-            await pair.client.request_response(7)  # type: ignore[arg-type]
+            await pair.client.request_response(object())
 
     assert pair.client_said.names == ["REQUEST_RESPONSE"] * 2
 

@@ -198,7 +198,7 @@ def test_a_wrapper_that_takes_other_arguments_than_it_should_is_refused_although
         return
 
     with pytest.raises(TypeError, match=r"\(request, other\) is an async function"):
-        Responder().request_response(wrapper)  # type: ignore[type-var]
+        Responder().request_response(wrapper)
 
 
 @pytest.mark.parametrize("wrap", [in_generator, in_plain, as_partial, staticmethod, as_lambda, without_wraps])
@@ -395,7 +395,7 @@ async def test_a_channel_whose_lambda_returns_nothing_to_await_fails(
     caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     responder = Responder()
-    responder.request_channel(lambda channel: None)  # type: ignore[call-overload]
+    responder.request_channel(lambda channel: None)  # type: ignore[type-var]
     async with connected_pair(responder) as pair, pair.client.request_channel() as channel:
         with pytest.raises(ApplicationError, match="internal error"):
             await anext(channel)
@@ -635,7 +635,7 @@ async def test_an_object_that_serves_is_called_by_its_class_and_by_nothing_that_
     responder = Responder()
     responder.request_response(Greeter())
     with pytest.raises(TypeError, match=r"request_stream takes .*; Greeter\(request\) is a plain function"):
-        responder.request_stream(Greeter())  # type: ignore[call-overload]
+        responder.request_stream(Greeter())  # type: ignore[type-var]
     async with connected_pair(responder) as pair:
         with pytest.raises(ApplicationError):
             await pair.client.request_response()

@@ -144,7 +144,7 @@ async def test_a_shielded_clean_up_runs_when_the_peer_cancels(autojump_clock: Mo
 async def test_a_send_that_failed_is_caught_at_its_yield(autojump_clock: MockClock) -> None:
     responder = Responder()
 
-    @responder.request_stream  # type: ignore[call-overload]
+    @responder.request_stream
     async def ticks(request: Payload) -> AsyncIterator[object]:
         try:
             yield 7

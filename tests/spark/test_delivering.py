@@ -371,7 +371,7 @@ async def test_a_cancelled_task_cancels_its_requests(interaction: str, autojump_
             cancelled += 1
             raise
 
-    @responder.request_response(ROUTE)  # type: ignore[type-var]
+    @responder.request_response(ROUTE)
     async def answer(request: Payload) -> None:
         await wait()
 

@@ -1,0 +1,273 @@
+"""Requests that need more than their bytes: objects, credentials, interceptors, deadlines and traces that travel on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import attrs
+import trio
+
+from rsocket_trio.codecs import Codec
+from rsocket_trio.connection.request_queue import supported
+from rsocket_trio.connection.streams import Channel, Incoming, StreamObserver
+from rsocket_trio.errors import RSocketError
+from rsocket_trio.metadata.composite import Entry, decode_composite, encode_composite
+from rsocket_trio.metadata.deadline import encode_deadline
+from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, COMPOSITE_METADATA, DEADLINE, MIME_TYPE, NO_MIME, mime_name
+from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
+from rsocket_trio.metadata.routes import with_route
+from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
+from rsocket_trio.services.authentication import Auth, auth_entry, check_auth, fresh_credentials
+from rsocket_trio.services.call import Call, current_call_variable
+from rsocket_trio.services.codec_choice import codec_of_connection
+from rsocket_trio.services.contracts import Encode
+from rsocket_trio.services.interceptors import Interception, Interceptor, intercepted
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+    from rsocket_trio.connection.engine import Engine
+    from rsocket_trio.mux.stream_state import Interaction
+
+T = TypeVar("T")
+
+PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
+"""The types that are sent as they are."""
+AS_THEY_ARE: Final = (Payload, bytes, bytearray, memoryview, str)
+
+
+@attrs.frozen
+class CallTerms:
+    """What a connection's own requests are made with.
+
+    ``codecs`` are for objects, those of the responder if ``None``; ``around`` are interceptors, the outermost first;
+    with ``deadlines`` the time left travels.
+    """
+
+    codecs: tuple[Codec, ...] | None = None
+    around: tuple[Interceptor, ...] = ()
+    deadlines: bool = False
+
+
+PLAIN: Final = CallTerms()
+
+
+def needs_call(engine: Engine, payload: object, kind: object, auth: object) -> bool:
+    """Return whether a request needs more than its bytes.
+
+    ``payload`` may be an object, ``kind`` the type of answers, and ``auth`` credentials; the connection of ``engine``
+    may have interceptors, and the call that the running handler serves may carry a trace.
+    """
+    if kind is not None or auth is not None or type(payload) not in PAYLOAD_TYPES or not engine.plain_requests:
+        return True
+    serving = current_call_variable.get(None)
+    return serving is not None and bool(serving.travelling)
+
+
+class ClientCall:
+    """One request with what it needs, from its making to its end.
+
+    ``payload`` is what the application sends, an object is encoded; ``kind`` is the type of answers, ``None`` for
+    payloads. ``call`` is what interceptors see.
+    """
+
+    __slots__ = ("_auth", "_codec", "_life", "_payload", "_terms", "call", "engine", "metadata_mime")
+
+    def __init__(
+        self,
+        engine: Engine,
+        interaction: Interaction,
+        payload: object,
+        route: str | None,
+        auth: Auth | None,
+        kind: Any,
+    ) -> None:
+        connection = engine.connection
+        setup = connection.setup
+        self.engine = engine
+        self.call = Call(route, interaction.value, "client", cast("Connection", connection))
+        self._terms = terms = connection.calls
+        self._auth = auth
+        self._life: Interception | None = None
+        self._codec: Codec | None = None
+        given = payload if isinstance(payload, AS_THEY_ARE) else None
+        if isinstance(payload, Encode):
+            payload = payload.argument
+        entries: list[Entry] = []
+        self.metadata_mime = setup.metadata_mime
+        if isinstance(given, Payload) and given.metadata_mime not in NO_MIME:
+            self.metadata_mime = mime_name(given.metadata_mime)
+        if auth is not None:
+            check_auth(auth, self.metadata_mime)
+        if given is None or kind is not None:
+            codecs = terms.codecs if terms.codecs is not None else engine.responder.codecs
+            self._codec, named = codec_of_connection(codecs, setup.data_mime, self.metadata_mime)
+            if named and given is None:
+                entries.append(Entry(MIME_TYPE, encode_data_mime(self._codec.mime)))
+            elif named:
+                entries.append(Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([self._codec.mime])))
+        self._payload = Payload(self.encode(payload)) if given is None else as_payload(given)
+        if self.is_composite and self._payload.metadata:
+            entries += decode_composite(self._payload.metadata)
+        serving = current_call_variable.get(None)
+        if serving is not None and serving.travelling and self.is_composite:
+            said = {entry.mime for entry in entries}
+            entries += [entry for entry in serving.travelling if entry.mime not in said]
+        self.call.entries.extend(entries)
+
+    @property
+    def is_composite(self) -> bool:
+        """Return whether the request can carry entries."""
+        return self.metadata_mime == COMPOSITE_METADATA
+
+    def encode(self, item: Any) -> bytes:
+        """Return an object as the connection's codec writes it. Raise ``TypeError`` if it can't."""
+        assert self._codec is not None
+        try:
+            return self._codec.encode(item)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{type(item).__name__} can't be encoded as {self._codec.mime}: {error}") from error
+
+    def encode_item(self, item: Any) -> PayloadLike:
+        """Return an item of a channel: a ``Payload`` or bytes as they are, and any other object encoded."""
+        if isinstance(item, Payload | bytes | bytearray | memoryview):
+            return item
+        return self.encode(item)
+
+    def decode(self, payload: Payload, kind: Any) -> Any:
+        """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
+        if kind is Payload:
+            return payload
+        if kind is bytes:
+            return payload.data
+        assert self._codec is not None
+        return self._codec.decode(payload.data, kind)
+
+    async def request(self, send: Callable[[Payload], Awaitable[T]]) -> T:
+        """Return the result of ``send``, which is given the request, inside of the interceptors."""
+        await self._authenticate()
+        if not self._terms.around:
+            return await send(self._composed())
+
+        async def body() -> T:
+            request = self._composed()
+            self.call.count_sent(request)
+            result = await send(request)
+            if isinstance(result, Payload):
+                self.call.count_received(result)
+            return result
+
+        return await intercepted(self.call, self._terms.around, body)
+
+    async def begin(self) -> Payload:
+        """Enter the interceptors of a stream, and return its request."""
+        await self._authenticate()
+        if self._terms.around:
+            self._life = Interception(self.call)
+            await self._life.enter(self._terms.around)
+        request = self._composed()
+        if self._life is not None:
+            self.call.count_sent(request)
+        return request
+
+    async def leave(self, error: BaseException | None, *, over: bool = True) -> None:
+        """Leave the interceptors of a stream, which ended with ``error`` or without; ``over`` if it had come to an end.
+
+        Raise what an interceptor raises in its place.
+        """
+        life, self._life = self._life, None
+        if life is not None:
+            await life.leave(error, cancelled=not over)
+
+    def observe(self, stream: Incoming) -> None:
+        """Count what comes and goes on ``stream`` if interceptors look at the call."""
+        if self._life is not None:
+            stream._observed_by(CountingObserver(stream, self.call))
+            if isinstance(stream, Channel):
+                stream._count_sent(self.call)
+
+    async def _authenticate(self) -> None:
+        if self._auth is not None:
+            self.call.entries.append(auth_entry(await fresh_credentials(self._auth)))
+
+    def _composed(self) -> Payload:
+        """Return the request with its route and its entries, as they are now."""
+        entries: Sequence[Entry] = self.call.entries
+        if not self.is_composite:
+            return routed(self.engine, self._payload, self.call.route)
+        if self._terms.deadlines:
+            left = trio.current_effective_deadline() - trio.current_time()
+            if not math.isinf(left):
+                entries = [entry for entry in entries if entry.mime != DEADLINE]
+                entries.append(Entry(DEADLINE, encode_deadline(max(0.0, left))))
+        given = self._payload
+        request = Payload(
+            given.data,
+            encode_composite(entries) if entries else None,
+            data_mime=given.data_mime,
+            metadata_mime=given.metadata_mime,
+        )
+        return routed(self.engine, request, self.call.route)
+
+
+class CountingObserver(StreamObserver):
+    """Counts what comes on a stream for ``call``, and passes it on to ``inner``, the stream's own observer."""
+
+    __slots__ = ("_call", "_inner")
+
+    def __init__(self, inner: StreamObserver, call: Call) -> None:
+        self._inner = inner
+        self._call = call
+
+    @property
+    def _unread(self) -> int:
+        return self._inner._unread
+
+    def on_item(self, payload: Payload, complete: bool) -> None:
+        self._call.count_received(payload)
+        self._inner.on_item(payload, complete)
+
+    def on_items(self, payloads: Sequence[Payload]) -> None:
+        self._call.count_all_received(payloads)
+        self._inner.on_items(payloads)
+
+    def on_push(self, push: MetadataPush) -> bool:
+        return self._inner.on_push(push)
+
+    def on_complete(self) -> None:
+        self._inner.on_complete()
+
+    def on_error(self, error: RSocketError) -> None:
+        self._call.error = error
+        self._inner.on_error(error)
+
+    def on_cancel(self) -> None:
+        self._inner.on_cancel()
+
+    def on_credit(self) -> None:
+        self._inner.on_credit()
+
+    def on_eof(self) -> None:
+        self._inner.on_eof()
+
+
+def routed(engine: Engine, payload: Any, route: str | None) -> Payload:
+    """Return the payload of a request, with the route in its metadata if there is one."""
+    request = payload if type(payload) is Payload else as_payload(payload)
+    if route is None:
+        return request
+    if not isinstance(route, str):
+        raise TypeError(f"a route is a str, not {type(route).__name__}")
+    dialect = engine.session.dialect
+    if not dialect.routes:
+        supported(engine.session, None, "routes")
+    mime = engine.connection.setup.metadata_mime
+    if request.metadata_mime not in NO_MIME and dialect.mime_fields:
+        mime = mime_name(request.metadata_mime)
+    return Payload(
+        request.data,
+        with_route(route, request.metadata, mime),
+        data_mime=request.data_mime,
+        metadata_mime=request.metadata_mime,
+    )

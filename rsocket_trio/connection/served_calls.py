@@ -1,0 +1,193 @@
+"""Serves calls that need more than their bytes: types, parameters of routes, interceptors, users, deadlines."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import attrs
+import trio
+
+from rsocket_trio.errors import Canceled, Invalid, RemoteProtocolError, StreamError
+from rsocket_trio.forms import Function, Handler, HandlerTable, Kind, drive
+from rsocket_trio.metadata.deadline import decode_deadline
+from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, TRACE_MIMES
+from rsocket_trio.metadata.routes import RequestMetadata
+from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.payload import Payload, PayloadLike, as_payload
+from rsocket_trio.services.authentication import authenticate_call, authorise
+from rsocket_trio.services.call import Call, current_call_variable
+from rsocket_trio.services.interceptors import Interceptor, intercepted
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.streams import Channel, Outgoing
+
+T = TypeVar("T")
+
+TOO_LATE = "the deadline of the call has passed"
+
+
+class CallPort(Protocol):
+    """The side of a connection that its served calls see."""
+
+    responder: HandlerTable
+    connection: Any
+    """The user's view of the connection."""
+
+    @property
+    def metadata_mime(self) -> str | int:
+        """The MIME type of metadata that the SETUP names."""
+        ...
+
+
+def served(port: CallPort, handler: Handler, request: Payload, metadata: RequestMetadata) -> Handler:
+    """Return the handler that serves this one call: ``handler`` inside of what the responder and the request ask for.
+
+    ``request`` opened the call, and ``metadata`` is what it says of it. The handler itself is returned if nothing is to
+    be added. Raise ``StreamError`` if the request is refused before anything runs.
+    """
+    responder = port.responder
+    interceptors = (*responder.interceptors, *handler.around)
+    deadline, has_credentials, travelling = math.inf, False, []
+    for entry in metadata.travelling:
+        if entry.mime == DEADLINE:
+            deadline = _deadline(entry.content)
+        elif entry.mime == AUTHENTICATION:
+            has_credentials = responder.authenticator is not None
+        elif entry.mime in TRACE_MIMES:
+            travelling.append(entry)
+    needs_life = bool(interceptors) or handler.requires is not None or has_credentials or deadline < math.inf
+    if not needs_life and handler.typed is None and handler.pattern is None and not travelling:
+        return handler
+    call = Call(metadata.route, handler.interaction, "server", port.connection, request, port.metadata_mime)
+    call.travelling = tuple(travelling)
+    call.user = port.connection.user
+    if handler.pattern is not None and metadata.route is not None:
+        call.parameters = handler.pattern.match(metadata.route) or {}
+    function, kind = handler.function, handler.kind
+    if handler.typed is not None:
+        function = handler.typed.serving(call, kind, request, metadata)
+    elif not needs_life:
+        function = _with_call(call, function)
+    if needs_life:
+        life = ServedCall(call, function, kind, handler, interceptors, responder.authenticator, metadata, deadline)
+        function, kind = life.form
+    # Every field by name, as evolving costs three times as much.
+    return Handler(
+        function,
+        kind,
+        credit=handler.credit,
+        refill=handler.refill,
+        interaction=handler.interaction,
+        route=handler.route,
+        origin=handler.registered,
+        call=call,
+        counts=bool(interceptors),
+    )
+
+
+def _deadline(content: bytes) -> float:
+    """Return when the time of a call is over, for the content of its entry. Raise ``Invalid`` for a malformed one."""
+    try:
+        return trio.current_time() + decode_deadline(content)
+    except RemoteProtocolError as error:
+        raise Invalid(f"metadata: {error}") from None
+
+
+def _with_call(call: Call, function: Function) -> Function:
+    """Return the function, with ``current_call`` returning ``call`` while it runs."""
+
+    def serve(*args: object) -> Any:
+        current_call_variable.set(call)  # every request runs in a context of its own
+        return function(*args)
+
+    return serve
+
+
+@attrs.define(eq=False)
+class ServedCall:
+    """The life of one call on the side that serves it: its deadline, its user, its interceptors, then its handler.
+
+    The user is found first, so that interceptors know it; a refusal is raised inside of them. A handler whose deadline
+    passes is cancelled, and its answers are not sent.
+    """
+
+    _call: Call
+    _function: Function
+    _kind: Kind
+    _handler: Handler
+    _interceptors: tuple[Interceptor, ...]
+    _authenticator: Handler | None
+    _metadata: RequestMetadata
+    _deadline: float
+
+    @property
+    def form(self) -> tuple[Function, Kind]:
+        """Return the function to call in place of the handler's, and its kind."""
+        interaction = self._handler.interaction
+        if interaction == Interaction.REQUEST_CHANNEL.value:
+            return self._converse, Kind.ASYNC
+        if interaction in (Interaction.REQUEST_STREAM.value, Interaction.REQUEST_SUBSCRIPTION.value):
+            return self._push, Kind.PUSH
+        return self._respond, Kind.ASYNC
+
+    async def _respond(self, request: Payload) -> PayloadLike | None:
+        async def body() -> PayloadLike | None:
+            answer = self._function(request)
+            if self._kind is Kind.ASYNC or inspect.isawaitable(answer):
+                answer = await answer
+            if self._handler.interaction == Interaction.FIRE_AND_FORGET.value:
+                return None
+            reply = as_payload(answer)
+            self._call.count_sent(reply)
+            return reply
+
+        return await self._run(body)
+
+    async def _push(self, request: Payload, out: Outgoing) -> None:
+        async def body() -> None:
+            if self._kind is Kind.GENERATOR:
+                await drive(self._function(request), out.send)
+            else:
+                await self._function(request, out)
+
+        await self._run(body)
+
+    async def _converse(self, channel: Channel) -> None:
+        await self._run(lambda: self._function(channel))
+
+    async def _run(self, body: Callable[[], Awaitable[T]]) -> T:
+        token = current_call_variable.set(self._call)
+        try:
+            if math.isinf(self._deadline):
+                return await self._guarded(body)
+            if trio.current_time() >= self._deadline:
+                raise Canceled(TOO_LATE)
+            with trio.CancelScope(deadline=self._deadline):
+                result = await self._guarded(body)
+                if trio.current_time() < self._deadline:
+                    return result
+            # The caller has gone on without the answer.
+            raise Canceled(TOO_LATE)
+        finally:
+            # Reset, as a worker goes on with the next call if its context is as it was.
+            current_call_variable.reset(token)
+
+    async def _guarded(self, body: Callable[[], Awaitable[T]]) -> T:
+        refusal: StreamError | None = None
+        try:
+            await authenticate_call(self._call, self._authenticator, self._metadata.travelling)
+        except StreamError as error:
+            refusal = error
+
+        async def allowed() -> T:
+            if refusal is not None:
+                raise refusal
+            await authorise(self._call, self._handler.requires)
+            return await body()
+
+        if not self._interceptors:
+            return await allowed()
+        return await intercepted(self._call, self._interceptors, allowed)

@@ -1,0 +1,144 @@
+"""Authentication and authorisation: credentials become a user, who may make a call or may not."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from rsocket_trio.errors import InvalidSetup, Rejected, RejectedSetup, RemoteProtocolError, SetupError, StreamError
+from rsocket_trio.forms import Handler, Kind, Requirement, function_name
+from rsocket_trio.metadata.authentication import Authentication, decode_authentication, encode_authentication
+from rsocket_trio.metadata.composite import Entry
+from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA
+from rsocket_trio.metadata.routes import read_request
+from rsocket_trio.services.call import Call
+from rsocket_trio.terms import Setup
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+
+logger = logging.getLogger("rsocket_trio")
+
+NOT_ALLOWED = "not allowed"
+"""The text of every refusal: it tells nobody what was wrong."""
+Auth: TypeAlias = Authentication | Callable[[], Authentication | Awaitable[Authentication]]
+"""Credentials, or a function that gives fresh ones, async or not."""
+
+
+async def fresh_credentials(auth: Auth) -> Authentication:
+    """Return the credentials that ``auth`` is or gives. Raise ``TypeError`` for anything else."""
+    found: Any = auth
+    if callable(found):
+        found = found()
+        if inspect.isawaitable(found):
+            found = await found
+    return checked_credentials(found)
+
+
+def checked_credentials(found: object) -> Authentication:
+    """Return credentials as they are. Raise ``TypeError`` for anything else."""
+    if not isinstance(found, Authentication):
+        raise TypeError(f"auth is Simple or Bearer, or a function that returns one, not {type(found).__name__}")
+    return found
+
+
+def check_auth(auth: object, metadata_mime: str | int) -> None:
+    """Raise ``ValueError`` for credentials on a connection without composite metadata, ``TypeError`` for none."""
+    if not callable(auth):
+        checked_credentials(auth)
+    if metadata_mime != COMPOSITE_METADATA:
+        said = f"metadata MIME type {metadata_mime!r}" if metadata_mime else "no metadata MIME type"
+        raise ValueError(f"auth= needs composite metadata, and the connection has {said}")
+
+
+def auth_entry(credentials: Authentication) -> Entry:
+    """Return the metadata entry that carries ``credentials``."""
+    return Entry(AUTHENTICATION, encode_authentication(credentials))
+
+
+def credentials_in(entries: Iterable[Entry]) -> Authentication | None:
+    """Return the first credentials among ``entries``, or ``None``. Raise ``RemoteProtocolError`` if malformed."""
+    for entry in entries:
+        if entry.mime == AUTHENTICATION:
+            return decode_authentication(entry.content)
+    return None
+
+
+async def user_of(authenticator: Handler, credentials: Authentication, where: Setup | Call) -> Any:
+    """Return the user whom ``authenticator`` finds for ``credentials``. Raise what refuses them."""
+    try:
+        user = authenticator.function(credentials, where)
+        if authenticator.kind is Kind.ASYNC or inspect.isawaitable(user):
+            user = await user
+    except (StreamError, SetupError):
+        raise
+    except Exception as error:
+        # By the name of its class: its text may hold the credentials, and so may its traceback.
+        name = function_name(authenticator.function)
+        logger.warning("authenticate: %s raised %s; the credentials are refused", name, type(error).__name__)
+        refusal = RejectedSetup(NOT_ALLOWED) if isinstance(where, Setup) else Rejected(NOT_ALLOWED)
+        raise refusal from None
+    return user
+
+
+def admission(own: Handler | None, authenticator: Handler | None, *, required: bool) -> Handler:
+    """Return the setup handler that authenticates the client, before ``own``, that of the application, decides."""
+
+    async def admit(setup: Setup, connection: Connection) -> None:
+        try:
+            entries = read_request(setup.payload.metadata, setup.metadata_mime).travelling
+            credentials = credentials_in(entries)
+        except RemoteProtocolError as error:
+            raise InvalidSetup(f"metadata: {error}") from None
+        if credentials is not None and authenticator is not None:
+            try:
+                connection.user = await user_of(authenticator, credentials, setup)
+            except StreamError as error:
+                raise RejectedSetup(error.data) from None
+        if required and connection.user is None:
+            raise RejectedSetup(NOT_ALLOWED)
+        if own is not None:
+            answer = own.function(setup, connection)
+            if own.kind is Kind.ASYNC or inspect.isawaitable(answer):
+                await answer
+
+    registered = own or authenticator
+    origin = None if registered is None else registered.registered
+    return Handler(admit, Kind.ASYNC, interaction="setup", origin=origin)
+
+
+async def authenticate_call(call: Call, authenticator: Handler | None, entries: Iterable[Entry]) -> None:
+    """Set the user of ``call``: by its own credentials among ``entries``, or that of its connection.
+
+    Raise ``Rejected`` if the credentials are refused.
+    """
+    call.user = call.connection.user
+    if authenticator is None:
+        return
+    try:
+        credentials = credentials_in(entries)
+    except RemoteProtocolError:
+        raise Rejected(NOT_ALLOWED) from None
+    if credentials is None:
+        return
+    try:
+        call.user = await user_of(authenticator, credentials, call)
+    except SetupError as error:
+        raise Rejected(error.data) from None
+    if call.user is None:
+        raise Rejected(NOT_ALLOWED)
+
+
+async def authorise(call: Call, requires: Requirement | None) -> None:
+    """Raise ``Rejected`` unless ``call`` has a user for whom ``requires`` is true, if it is given."""
+    if requires is None:
+        return
+    if call.user is None:
+        raise Rejected(NOT_ALLOWED)
+    allowed = requires(call.user, call)
+    if inspect.isawaitable(allowed):
+        allowed = await allowed
+    if not allowed:
+        raise Rejected(NOT_ALLOWED)

@@ -1,0 +1,149 @@
+"""The call that a handler serves or a requester makes, as interceptors, authorisation and handlers see it."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.metadata.composite import Entry, decode_composite
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA
+from rsocket_trio.metadata.tracing import Trace, decode_trace
+from rsocket_trio.payload import Payload
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Connection
+
+current_connection_variable: contextvars.ContextVar[Connection] = contextvars.ContextVar("rsocket_trio.connection")
+"""The connection of the request that the running handler serves."""
+current_call_variable: contextvars.ContextVar[Call] = contextvars.ContextVar("rsocket_trio.call")
+"""The call that the running handler serves."""
+
+Outcome = Literal["running", "completed", "failed", "cancelled"]
+
+
+class Call:
+    """One request and its answers, on the side that serves it or on the side that makes it.
+
+    ``route`` is the route on the wire, ``None`` without one; ``interaction`` the name of the decorator, such as
+    ``"request_response"``; ``side`` is ``"server"`` for the responder and ``"client"`` for the requester, whichever of
+    them opened the connection; ``connection`` carries the call. ``parameters`` are those of the route, as text.
+
+    ``entries`` are the entries of the request's composite metadata. On the requester's side the list can be changed
+    until the request is sent; the route is not in it.
+
+    ``bytes_received`` and ``bytes_sent`` count data and metadata of this call's payloads, ``items_received`` and
+    ``items_sent`` the payloads. ``outcome`` is ``"running"``, ``"completed"``, ``"failed"`` or ``"cancelled"``, and
+    ``error`` the exception that the call failed with. Where there are no interceptors nothing is counted, and nobody
+    learns how a call ended. ``travelling`` are the entries of the trace, which calls inside of the handler pass on.
+    ``user`` is what ``Responder.authenticate`` made of the
+    credentials, ``None`` without any.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_mime",
+        "_request",
+        "_trace",
+        "bytes_received",
+        "bytes_sent",
+        "connection",
+        "error",
+        "interaction",
+        "items_received",
+        "items_sent",
+        "outcome",
+        "parameters",
+        "route",
+        "side",
+        "travelling",
+        "user",
+    )
+
+    def __init__(
+        self,
+        route: str | None,
+        interaction: str,
+        side: Literal["client", "server"],
+        connection: Connection,
+        request: Payload | None = None,
+        metadata_mime: str | int = "",
+    ) -> None:
+        self.route = route
+        self.interaction = interaction
+        self.side = side
+        self.connection = connection
+        self.parameters: dict[str, str] = {}
+        self.user: Any = None
+        self.outcome: Outcome = "running"
+        self.error: BaseException | None = None
+        self.items_received = self.items_sent = self.bytes_received = self.bytes_sent = 0
+        self._request = request
+        self._mime = metadata_mime
+        self._entries: list[Entry] | None = None
+        self._trace: Trace | None = None
+        self.travelling: tuple[Entry, ...] = ()
+        if request is not None:
+            self.count_received(request)
+
+    def __repr__(self) -> str:
+        return f"<Call {self.interaction} {self.route!r} of the {self.side}, {self.outcome}>"
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Return the entries of the request's composite metadata. Raise ``RemoteProtocolError`` if it is malformed."""
+        if self._entries is None:
+            metadata = self._request.metadata if self._request is not None else None
+            self._entries = decode_composite(metadata) if metadata and self._mime == COMPOSITE_METADATA else []
+        return self._entries
+
+    @property
+    def trace(self) -> Trace | None:
+        """Return the trace context of the call, ``None`` if it carries none."""
+        if self._trace is None:
+            try:
+                self._trace = decode_trace(self.entries)
+            except RemoteProtocolError:
+                return None
+        return self._trace
+
+    def count_received(self, payload: Payload) -> None:
+        """Add ``payload`` to what came."""
+        self.items_received += 1
+        self.bytes_received += payload.size
+
+    def count_sent(self, payload: Payload) -> None:
+        """Add ``payload`` to what was sent."""
+        self.items_sent += 1
+        self.bytes_sent += payload.size
+
+    def count_all_received(self, payloads: Sequence[Payload]) -> None:
+        """Add several ``payloads`` to what came."""
+        for payload in payloads:
+            self.count_received(payload)
+
+
+def current_call() -> Call:
+    """Return the call that the running handler serves.
+
+    Raise ``LookupError`` outside of a handler. It is there for typed handlers, and for all handlers where the
+    responder has interceptors or authenticates, or where the request carries a deadline or a trace.
+    """
+    try:
+        return current_call_variable.get()
+    except LookupError:
+        raise LookupError("current_call() works in handlers only") from None
+
+
+def current_user() -> Any:
+    """Return the user of the running handler: what ``Responder.authenticate`` made of the credentials of the request,
+    or else of those of the SETUP; ``None`` if there were none. Raise ``LookupError`` outside of a handler.
+    """
+    call = current_call_variable.get(None)
+    if call is not None:
+        return call.user
+    connection = current_connection_variable.get(None)
+    if connection is None:
+        raise LookupError("current_user() works in handlers only")
+    return connection.user

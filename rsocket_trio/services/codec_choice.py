@@ -1,0 +1,90 @@
+"""The codec of a request and of its answers: what its entries, its connection and the codecs here decide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rsocket_trio.codecs import Codec, find_codec
+from rsocket_trio.errors import Invalid, RemoteProtocolError
+from rsocket_trio.metadata.composite import Entry
+from rsocket_trio.metadata.mime import (
+    ACCEPT_MIME_TYPES,
+    COMPOSITE_METADATA,
+    MIME_TYPE,
+    NO_MIME,
+    OCTET_STREAM,
+    mime_name,
+)
+from rsocket_trio.metadata.mimetypes_per_stream import decode_accepted_mimes, decode_data_mime
+from rsocket_trio.payload import Payload
+
+SAYS_NOTHING = (*NO_MIME, OCTET_STREAM)
+"""Data MIME types of a connection that leave the choice to the codecs of the responder."""
+
+
+def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> tuple[Codec, bool]:
+    """Return the codec for objects on a connection with these MIME types, and whether a request has to name it.
+
+    A connection of octet-streams takes the first codec, which a request names where its metadata is composite. So does
+    a connection without composite metadata whose MIME type no codec covers. Raise ``ValueError`` for such a MIME type
+    elsewhere.
+    """
+    if data_mime in SAYS_NOTHING:
+        return _first(codecs), metadata_mime == COMPOSITE_METADATA
+    try:
+        return find_codec(codecs, str(data_mime)), False
+    except ValueError:
+        if metadata_mime == COMPOSITE_METADATA:
+            raise
+        return _first(codecs), False
+
+
+def codec_of_request(
+    codecs: Sequence[Codec], request: Payload, entries: Iterable[Entry], data_mime: str | int, metadata_mime: str | int
+) -> Codec:
+    """Return the codec of a request that came with these MIME ``entries``. Raise ``Invalid`` if none covers it."""
+    try:
+        said = request.data_mime if request.data_mime not in NO_MIME else _named(entries)
+        if said is None or said in SAYS_NOTHING:
+            return codec_of_connection(codecs, data_mime, metadata_mime)[0]
+        return find_codec(codecs, str(mime_name(said)))
+    except (ValueError, RemoteProtocolError) as error:
+        raise Invalid(str(error)) from None
+
+
+def codec_of_answer(codecs: Sequence[Codec], of_request: Codec, entries: Iterable[Entry]) -> Codec:
+    """Return the codec of the answers: the first that the requester accepts, or that of the request if it says nothing.
+
+    Raise ``Invalid`` if it accepts only what no codec covers.
+    """
+    accepted: list[str | int] = []
+    try:
+        for entry in entries:
+            if entry.mime == ACCEPT_MIME_TYPES:
+                accepted += decode_accepted_mimes(entry.content)
+    except RemoteProtocolError as error:
+        raise Invalid(f"accepted MIME types: {error}") from None
+    if not accepted:
+        return of_request
+    problem = ""
+    for mime in accepted:
+        if mime == "*/*":
+            return of_request
+        try:
+            return find_codec(codecs, str(mime))
+        except ValueError as error:
+            problem = problem or str(error)
+    raise Invalid(problem)
+
+
+def _named(entries: Iterable[Entry]) -> str | int | None:
+    for entry in entries:
+        if entry.mime == MIME_TYPE:
+            return decode_data_mime(entry.content)
+    return None
+
+
+def _first(codecs: Sequence[Codec]) -> Codec:
+    if not codecs:
+        raise ValueError("no codec here")
+    return codecs[0]

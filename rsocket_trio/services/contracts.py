@@ -1,0 +1,449 @@
+"""Contracts: classes whose methods are routes, implemented by a server and called by its clients."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import typing
+import weakref
+from abc import ABCMeta
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from datetime import date, time
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+import attrs
+
+from rsocket_trio.codecs import Codec
+from rsocket_trio.forms import Handler, shape_of
+from rsocket_trio.payload import Payload
+from rsocket_trio.services.route_patterns import RoutePattern, parse
+from rsocket_trio.services.typed_handlers import ABSENT, Source, argument_source, item_type, read, typed_signature
+from rsocket_trio.services.typed_streams import Receiving, Stream, TypedChannel
+from rsocket_trio.values import value
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.connection import Requester
+    from rsocket_trio.services.authentication import Auth
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+Received = TypeVar("Received")
+Sent = TypeVar("Sent")
+AsyncMethod = TypeVar("AsyncMethod", bound=Callable[..., Awaitable[Any]])
+ServiceT = TypeVar("ServiceT", bound="Service")
+
+_routes: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
+"""The route that each contract begins with."""
+_DECLARED = "_rsocket_method"
+"""The attribute of a method that a decorator below marked."""
+
+
+# Not ``__init_subclass__``: the type checker would ask implementations for it.
+if TYPE_CHECKING:
+    _ProtocolMeta = ABCMeta
+else:
+    _ProtocolMeta = type(Protocol)
+
+
+class ServiceMeta(_ProtocolMeta):
+    """The class of contracts: it takes the ``route`` of a class statement."""
+
+    def __new__(
+        cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], route: str | None = None, **keywords: Any
+    ) -> Any:
+        made = super().__new__(cls, name, bases, namespace, **keywords)
+        if route is not None:
+            _routes[made] = route
+        return made
+
+    def __init__(
+        self, name: str, bases: tuple[type, ...], namespace: dict[str, Any], route: str | None = None, **keywords: Any
+    ) -> None:
+        super().__init__(name, bases, namespace, **keywords)
+
+
+class Service(Protocol, metaclass=ServiceMeta):
+    """A contract: a class of methods that are decorated as requests, for the server and for its clients.
+
+    ``class Orders(Service, route="orders")`` begins the route of each method with ``orders.``. For type checkers that
+    ask for the bodies of methods, write ``class Orders(Service, Protocol, route="orders")``. An implementation that
+    inherits from the contract is checked against it, methods that it lacks included.
+    """
+
+
+@value
+class Declared:
+    """What a decorator says of a method: ``interaction`` is its name, ``route`` its argument."""
+
+    interaction: str
+    route: str | None
+
+
+class StreamDecorator(Protocol):
+    """The decorator that ``request_stream`` returns for a route."""
+
+    def __call__(
+        self, function: Callable[Concatenate[S, P], AsyncIterator[T] | Stream[T]], /
+    ) -> Callable[Concatenate[S, P], Stream[T]]: ...
+
+
+class ChannelDecorator(Protocol):
+    """The decorator that ``request_channel`` returns for a route."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, Receiving[Sent], P], AsyncIterator[Received]], /
+    ) -> Callable[Concatenate[S, P], TypedChannel[Received, Sent]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, TypedChannel[Sent, Received], P], Coroutine[Any, Any, None]], /
+    ) -> Callable[Concatenate[S, P], TypedChannel[Received, Sent]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[S, P], TypedChannel[Received, Sent]], /
+    ) -> Callable[Concatenate[S, P], TypedChannel[Received, Sent]]: ...
+
+
+@overload
+def request_response(route: AsyncMethod, /) -> AsyncMethod: ...
+@overload
+def request_response(route: str | None = None) -> Callable[[AsyncMethod], AsyncMethod]: ...
+def request_response(route: Any = None) -> Any:
+    """Declare a method of a contract as request/response; its name is its route, unless ``route`` says another."""
+    return _declare("request_response", route)
+
+
+@overload
+def fire_and_forget(route: AsyncMethod, /) -> AsyncMethod: ...
+@overload
+def fire_and_forget(route: str | None = None) -> Callable[[AsyncMethod], AsyncMethod]: ...
+def fire_and_forget(route: Any = None) -> Any:
+    """Declare a method of a contract as fire-and-forget; its name is its route, unless ``route`` says another."""
+    return _declare("fire_and_forget", route)
+
+
+@overload
+def request_stream(
+    route: Callable[Concatenate[S, P], AsyncIterator[T] | Stream[T]], /
+) -> Callable[Concatenate[S, P], Stream[T]]: ...
+@overload
+def request_stream(route: str | None = None) -> StreamDecorator: ...
+def request_stream(route: Any = None) -> Any:
+    """Declare a method of a contract as a stream; its name is its route, unless ``route`` says another.
+
+    For the type checker the method has the client's form, which returns a ``Stream``. An implementation is decorated as
+    well, so that it has this form, too.
+    """
+    return _declare("request_stream", route)
+
+
+@overload
+def request_channel(
+    route: Callable[Concatenate[S, Receiving[Sent], P], AsyncIterator[Received]], /
+) -> Callable[Concatenate[S, P], TypedChannel[Received, Sent]]: ...
+@overload
+def request_channel(
+    route: Callable[Concatenate[S, TypedChannel[Sent, Received], P], Coroutine[Any, Any, None]], /
+) -> Callable[Concatenate[S, P], TypedChannel[Received, Sent]]: ...
+@overload
+def request_channel(
+    route: Callable[Concatenate[S, P], TypedChannel[Received, Sent]], /
+) -> Callable[Concatenate[S, P], TypedChannel[Received, Sent]]: ...
+@overload
+def request_channel(route: str | None = None) -> ChannelDecorator: ...
+def request_channel(route: Any = None) -> Any:
+    """Declare a method of a contract as a channel; its name is its route, unless ``route`` says another.
+
+    For the type checker the method has the client's form, which returns a ``TypedChannel`` of what it receives and what
+    it sends. An implementation is decorated as well, so that it has this form, too.
+    """
+    return _declare("request_channel", route)
+
+
+def _declare(interaction: str, route: Any) -> Any:
+    def mark(function: Any, said: str | None = None) -> Any:
+        if not inspect.isfunction(function):
+            raise TypeError(f"{interaction} decorates a method of a contract, not {type(function).__name__}")
+        setattr(function, _DECLARED, Declared(interaction, said))
+        return function
+
+    if route is None or isinstance(route, str):
+        return lambda function: mark(function, route)
+    return mark(route)
+
+
+# What a contract says
+
+
+@attrs.frozen(eq=False)
+class Method:
+    """One method of a contract.
+
+    ``pattern`` is its whole route. ``signature`` has its parameters without ``self`` and the channel, with types.
+    ``received`` is the type of the answer, or of the items that the client gets, and ``sent`` that of the items that it
+    sends in a channel; ``ABSENT`` where there is none.
+    """
+
+    name: str
+    interaction: str
+    pattern: RoutePattern
+    signature: inspect.Signature
+    received: Any
+    sent: Any
+    function: Any
+
+    @property
+    def bodies(self) -> tuple[str, ...]:
+        """The names of the parameters that travel as data."""
+        return tuple(name for name in self.signature.parameters if name not in self.pattern.parameters)
+
+
+def methods_of(contract: type | None) -> tuple[Method, ...]:
+    """Return the methods of a contract. Raise ``TypeError`` for a class without any, and for types that don't fit."""
+    if not isinstance(contract, type):
+        raise TypeError(f"a contract is a class, not {type(contract).__name__}")
+    prefix = next((_routes[each] for each in contract.__mro__ if each in _routes), "")
+    found: dict[str, Method] = {}
+    for each in contract.__mro__:
+        for name, function in vars(each).items():
+            declared = getattr(function, _DECLARED, None)
+            if isinstance(declared, Declared) and name not in found:
+                found[name] = _method(contract, name, function, declared, prefix)
+    if not found:
+        raise TypeError(f"{contract.__qualname__} has no method that is decorated as a request: no contract")
+    return tuple(found.values())
+
+
+def _method(contract: type, name: str, function: Any, declared: Declared, prefix: str) -> Method:
+    where = f"{contract.__qualname__}.{name}"
+    signature = typed_signature(function)
+    assert signature is not None
+    parameters = list(signature.parameters.values())[1:]  # without self
+    reply, sent = signature.return_annotation, ABSENT
+    if declared.interaction == "request_channel":
+        channels = [each for each in parameters if argument_source(each.annotation) in CHANNELS]
+        if channels:
+            parameters.remove(channels[0])
+            given = typing.get_args(channels[0].annotation) or (Any, Any)
+            sent = given[0]
+            received = given[1] if len(given) > 1 else item_type(reply)
+        elif (typing.get_origin(reply) or reply) is TypedChannel:
+            received, sent = typing.get_args(reply) or (Any, Any)
+        else:
+            raise TypeError(f"{where} is a channel: it takes Receiving or TypedChannel, or returns TypedChannel")
+    else:
+        received = item_type(reply)
+        if declared.interaction == "request_stream" and received is reply:
+            raise TypeError(f"{where} is a stream: it returns Stream or AsyncIterator, not {reply!r}")
+    wrong = next((each for each in parameters if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD)), None)
+    if wrong is not None:
+        raise TypeError(f"{where}: *{wrong.name} has no type to decode")
+    pattern = parse(".".join(part for part in (prefix, name if declared.route is None else declared.route) if part))
+    unknown = [each for each in pattern.parameters if each not in {one.name for one in parameters}]
+    if unknown:
+        raise TypeError(f"{where}: no parameter {unknown[0]}, which the route '{pattern.text}' names")
+    return Method(
+        name, declared.interaction, pattern, signature.replace(parameters=parameters), received, sent, function
+    )
+
+
+CHANNELS = (Source.RECEIVING, Source.TYPED_CHANNEL)
+
+
+# The server's side
+
+
+def implemented(contract: type | None, implementation: object, codecs: Sequence[Codec]) -> list[tuple[Method, Handler]]:
+    """Return the handlers of ``implementation``, an object with the methods of ``contract``, by method.
+
+    ``codecs`` are those of the responder. Raise ``TypeError``, which names them, for methods that are missing or do not
+    fit.
+    """
+    kind = type(implementation)
+    missing, found = [], []
+    for method in methods_of(contract):
+        function = getattr(implementation, method.name, None)
+        if function is None or getattr(kind, method.name, None) is method.function:
+            missing.append(method.name)
+            continue
+        where, said = f"{kind.__qualname__}.{method.name}", getattr(contract, "__qualname__", "")
+        if not callable(function):
+            raise TypeError(f"{where} is no method")
+        try:
+            inspect.signature(function).bind(**dict.fromkeys(_taken(method, function)))
+        except TypeError as error:
+            raise TypeError(f"{where} does not fit {said}: {error}") from None
+        handler = read(
+            method.interaction, function, method.pattern.parameters, codecs, contract=_served(method, function)
+        )
+        if handler is None:
+            raise TypeError(f"{where} can't serve {method.interaction}: it is a {shape_of(function)}")
+        found.append((method, handler))
+    if missing:
+        raise TypeError(f"{kind.__qualname__} lacks {', '.join(missing)} of {getattr(contract, '__qualname__', '')}")
+    return found
+
+
+def _channel_parameter(method: Method, function: Any) -> inspect.Parameter | None:
+    """Return the parameter of an implementation that takes the channel."""
+    if method.interaction != "request_channel":
+        return None
+    signature = typed_signature(function)
+    parameters = [] if signature is None else list(signature.parameters.values())
+    for each in parameters:
+        if argument_source(each.annotation) in (*CHANNELS, Source.CHANNEL):
+            return each
+    return next((each for each in parameters if each.name not in method.signature.parameters), None)
+
+
+def _taken(method: Method, function: Any) -> list[str]:
+    channel = _channel_parameter(method, function)
+    return [*method.signature.parameters, *([] if channel is None else [channel.name])]
+
+
+def _served(method: Method, function: Any) -> inspect.Signature:
+    """Return the signature of an implementation, with the types of its contract."""
+    signature = method.signature
+    if method.interaction == "request_response" or method.interaction == "fire_and_forget":
+        return signature.replace(return_annotation=method.received)
+    items = _of(AsyncIterator, method.received)
+    if method.interaction == "request_stream":
+        return signature.replace(return_annotation=items)
+    channel = _channel_parameter(method, function)
+    parameters = list(signature.parameters.values())
+    if channel is not None:
+        yields = shape_of(function) == "async generator"
+        kind = channel.annotation
+        if kind is ABSENT:
+            kind = _of(Receiving, method.sent) if yields else _of(TypedChannel, method.sent, method.received)
+        by_name = inspect.Parameter(channel.name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
+        parameters.append(by_name)
+    return inspect.Signature(
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters], return_annotation=items
+    )
+
+
+def _of(kind: Any, *arguments: Any) -> Any:
+    """Return a generic type of arguments that are known only here."""
+    return kind[arguments if len(arguments) > 1 else arguments[0]]
+
+
+# The client's side
+
+
+class Encode:
+    """An argument of a contract's method: ``argument`` is encoded even if it is text."""
+
+    __slots__ = ("argument",)
+
+    def __init__(self, argument: object) -> None:
+        self.argument = argument
+
+
+_remote_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+
+
+def remote_of(contract: type[ServiceT], requester: Requester[Any, Any, Any], auth: Auth | None) -> ServiceT:
+    """Return an object with the methods of ``contract``, which makes each call a request of ``requester``.
+
+    ``auth`` are credentials for each of its requests.
+    """
+    made = _remote_classes.get(contract)
+    if made is None:
+        methods: dict[str, Any] = {method.name: _caller(method) for method in methods_of(contract)}
+        methods["__repr__"] = lambda self: f"<remote {contract.__qualname__} of {self._rsocket_requester!r}>"
+        methods["__init__"] = object.__init__
+        made = type(f"Remote{contract.__name__}", (contract,), methods)
+        _remote_classes[contract] = made
+    found: Any = made()
+    found._rsocket_requester = requester
+    found._rsocket_auth = auth
+    remote: ServiceT = found
+    return remote
+
+
+def _caller(method: Method) -> Callable[..., Any]:
+    """Return the function that makes a call of a method a request."""
+    prepare, received = _Arguments(method), method.received
+    if method.interaction == "request_response":
+        nothing = received is type(None)
+        kind = Payload if nothing or received is ABSENT else received
+
+        async def respond(self: Any, *args: Any, **keywords: Any) -> Any:
+            route, payload = prepare(args, keywords)
+            answer = await self._rsocket_requester.request_response(
+                payload, route=route, reply=kind, auth=self._rsocket_auth
+            )
+            return None if nothing else answer
+
+        return _named(respond, method)
+    if method.interaction == "fire_and_forget":
+
+        async def forget(self: Any, *args: Any, **keywords: Any) -> None:
+            route, payload = prepare(args, keywords)
+            await self._rsocket_requester.fire_and_forget(payload, route=route, auth=self._rsocket_auth)
+
+        return _named(forget, method)
+    name = method.interaction
+
+    def open_stream(self: Any, *args: Any, **keywords: Any) -> Any:
+        route, payload = prepare(args, keywords)
+        request = getattr(self._rsocket_requester, name)
+        return request(payload, route=route, items=received, auth=self._rsocket_auth)
+
+    return _named(open_stream, method)
+
+
+def _named(function: Callable[..., Any], method: Method) -> Callable[..., Any]:
+    function.__name__, function.__qualname__ = method.name, method.function.__qualname__
+    function.__doc__ = method.function.__doc__
+    return function
+
+
+class _Arguments:
+    """Turns the arguments of a method into the route and the payload of its request."""
+
+    __slots__ = ("_bodies", "_kinds", "_literal", "_pattern", "_signature")
+
+    def __init__(self, method: Method) -> None:
+        self._pattern = method.pattern
+        self._literal = method.pattern.literal
+        self._signature = method.signature
+        self._bodies = method.bodies
+        self._kinds = {name: method.signature.parameters[name].annotation for name in self._bodies}
+
+    def __call__(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, object]:
+        """Return the route and what is sent. Raise ``TypeError`` for arguments that do not fit the method."""
+        given = self._signature.bind(*args, **keywords).arguments
+        route = self._literal
+        if route is None:
+            for name in self._pattern.parameters:
+                if name not in given:
+                    given[name] = self._signature.parameters[name].default
+            route = self._pattern.format(**{name: as_text(given[name]) for name in self._pattern.parameters})
+        if not self._bodies:
+            return route, b""
+        if len(self._bodies) > 1:
+            return route, Encode({name: given[name] for name in self._bodies if name in given})
+        name = self._bodies[0]
+        if name not in given:
+            return route, b""
+        if self._kinds[name] in (Payload, bytes):
+            return route, given[name]
+        return route, Encode(given[name])
+
+
+def as_text(argument: object) -> str:
+    """Return an argument as it stands in a route. Raise ``TypeError`` for what has no such form."""
+    if isinstance(argument, str):
+        return str(argument.value) if isinstance(argument, enum.Enum) else argument
+    if isinstance(argument, enum.Enum):
+        return as_text(argument.value)
+    if isinstance(argument, bool):
+        return "true" if argument else "false"
+    if isinstance(argument, date | time):
+        return argument.isoformat()
+    if argument is None or isinstance(argument, bytes | dict | list | tuple | set):
+        raise TypeError(f"{type(argument).__name__} can't be a parameter of a route")
+    return str(argument)

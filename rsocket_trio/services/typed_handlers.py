@@ -1,0 +1,647 @@
+"""Typed handlers: annotations decide what a handler is given, how its answers are encoded, and what is INVALID."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import sys
+import types
+import typing
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+    Sequence,
+)
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, NotRequired, TypeVar
+
+import attrs
+
+from rsocket_trio.codecs import Codec, DecodeError, check_type, convert_text
+from rsocket_trio.errors import Invalid
+from rsocket_trio.forms import (
+    Function,
+    Handler,
+    Kind,
+    bare,
+    checked,
+    drive,
+    function_name,
+    own_signature,
+    shape_of,
+    unfit,
+)
+from rsocket_trio.payload import Payload, PayloadLike
+from rsocket_trio.services.call import Call, current_call_variable
+from rsocket_trio.services.codec_choice import codec_of_answer, codec_of_request
+from rsocket_trio.services.typed_streams import Receiving, Stream, TypedChannel
+from rsocket_trio.values import value
+
+if TYPE_CHECKING:
+    from rsocket_trio.connection.streams import Channel, Outgoing
+    from rsocket_trio.metadata.routes import RequestMetadata
+
+HERE = str(Path(__file__).parent.parent)
+"""The folder of the package: frames outside of it are the application's."""
+ABSENT: Any = inspect.Parameter.empty
+PAYLOADS = (Payload, bytes, bytearray, memoryview, str)
+RAW = (Payload, bytes, bytearray, memoryview, object)
+"""Annotations that take or give data as it is. ``str`` is one for results of untyped handlers only."""
+UNRESOLVED_RAW = ("Payload", "PayloadLike", "Channel", "Outgoing", "object")
+ITERATORS = (AsyncIterator, AsyncGenerator, AsyncIterable)
+AWAITABLES = (Awaitable, Coroutine)
+PLAIN = Annotated[Any, "decoded"]
+"""``Any`` as the type of a member, which is decoded; alone it takes the payload."""
+NEVER = (typing.NoReturn, typing.Never)
+UNARY = ("request_response", "fire_and_forget")
+STREAMS = ("request_stream", "request_subscription")
+
+
+class Source(enum.Enum):
+    """The origin of an argument."""
+
+    ROUTE = enum.auto()
+    BODY = enum.auto()
+    PAYLOAD = enum.auto()
+    BYTES = enum.auto()
+    RECEIVING = enum.auto()
+    TYPED_CHANNEL = enum.auto()
+    CHANNEL = enum.auto()
+    OUTGOING = enum.auto()
+
+
+@value
+class Parameter:
+    """One parameter of a handler: ``name``, where its argument comes from, and the type that it is converted to.
+
+    ``kind`` is that type, ``sent`` the type of what a ``TypedChannel`` sends, ``required`` whether there is no default,
+    and ``positional`` whether it takes no keyword.
+    """
+
+    name: str
+    source: Source
+    kind: Any = None
+    sent: Any = None
+    required: bool = True
+    positional: bool = False
+
+
+class Result(enum.Enum):
+    """The way in which answers become payloads."""
+
+    AS_IT_IS = enum.auto()
+    ENCODED = enum.auto()
+    BY_VALUE = enum.auto()
+    """Payload-like values as they are, all others encoded: nothing, or ``Any``, is annotated."""
+    NOTHING = enum.auto()
+
+
+@attrs.frozen(eq=False)
+class TypedHandler:
+    """What the annotations of a handler say.
+
+    ``function`` is the application's, ``parameters`` its parameters in order. ``body`` is the type of the data, or that
+    of an object whose members are ``members``, the parameters by name; ``ABSENT`` if no parameter takes the data.
+    ``items`` is the type that comes in a channel, ``reply`` that of the answer or of each item, ``result`` says how it
+    is sent. ``codecs`` are those of the responder.
+    """
+
+    function: Function
+    decorator: str
+    parameters: tuple[Parameter, ...]
+    body: Any
+    members: tuple[str, ...]
+    items: Any
+    reply: Any
+    result: Result
+    generates: bool
+    codecs: Sequence[Codec]
+
+    def serving(self, call: Call, kind: Kind, request: Payload, metadata: RequestMetadata) -> Function:
+        """Return the function of bytes that serves ``call``, in the form of ``kind``.
+
+        ``request`` opened the call, ``metadata`` are its MIME entries. Raise ``Invalid`` if no codec covers it.
+        """
+        setup = call.connection.setup
+        codec = codec_of_request(self.codecs, request, metadata.mimes, setup.data_mime, setup.metadata_mime)
+        answer = codec_of_answer(self.codecs, codec, metadata.mimes) if metadata.mimes else codec
+        served = TypedCall(self, call, codec, answer)
+        if self.decorator == "request_channel":
+            return served.converse
+        if kind is Kind.GENERATOR:
+            return served.generate
+        if kind is Kind.PUSH:
+            return served.push
+        return served.respond if kind is Kind.ASYNC else served.respond_inline
+
+
+class TypedCall:
+    """One call of a typed handler: decodes what came, calls the function, encodes what it gives."""
+
+    __slots__ = ("_answer", "_call", "_codec", "_handler")
+
+    def __init__(self, handler: TypedHandler, call: Call, codec: Codec, answer: Codec) -> None:
+        self._handler = handler
+        self._call = call
+        self._codec = codec
+        self._answer = answer
+
+    async def respond(self, request: Payload) -> PayloadLike:
+        """Await the handler of one ``request``, and return its answer."""
+        # Reset afterwards: a worker goes on with the next call if its context is as it was.
+        token = current_call_variable.set(self._call)
+        try:
+            args, keywords = self._arguments(request)
+            return self._encoded(await self._handler.function(*args, **keywords))
+        finally:
+            current_call_variable.reset(token)
+
+    def respond_inline(self, request: Payload) -> Any:
+        """Call the plain handler of one ``request``; return its answer, or an awaitable of it."""
+        current_call_variable.set(self._call)
+        args, keywords = self._arguments(request)
+        result = self._handler.function(*args, **keywords)
+        return self._awaited(result) if inspect.isawaitable(result) else self._encoded(result)
+
+    def generate(self, request: Payload) -> EncodedItems:
+        """Return the items of a handler that is an async generator, encoded."""
+        current_call_variable.set(self._call)
+        args, keywords = self._arguments(request)
+        items = self._handler.function(*args, **keywords)
+        if not hasattr(items, "__aiter__"):
+            raise unfit(self._handler.decorator, self._handler.function, items, "an async generator or iterable")
+        return EncodedItems(items if hasattr(items, "__anext__") else aiter(items), self._encoded)
+
+    async def push(self, request: Payload, out: Outgoing) -> None:
+        """Await a handler that sends the items of ``request`` to ``out`` itself."""
+        current_call_variable.set(self._call)
+        args, keywords = self._arguments(request, out=out)
+        await self._handler.function(*args, **keywords)
+
+    async def converse(self, channel: Channel) -> None:
+        """Await the handler of a ``channel``, or send the items that it yields."""
+        current_call_variable.set(self._call)
+        args, keywords = self._arguments(channel.request, channel=channel)
+        result = self._handler.function(*args, **keywords)
+        if self._handler.generates:
+            await drive(EncodedItems(result, self._encoded), channel.send)
+        else:
+            await result
+
+    async def _awaited(self, result: Awaitable[Any]) -> PayloadLike:
+        return self._encoded(await result)
+
+    def _decode(self, payload: Payload, kind: Any) -> Any:
+        try:
+            return self._codec.decode(payload.data, kind)
+        except DecodeError as error:
+            raise Invalid(str(error)) from None
+
+    def _encoded(self, result: Any) -> PayloadLike:
+        how = self._handler.result
+        if isinstance(result, Payload) or how is Result.AS_IT_IS or how is Result.NOTHING:
+            return b"" if result is None else result
+        if how is Result.BY_VALUE:
+            if result is None:
+                return b""
+            if isinstance(result, PAYLOADS):
+                return result
+        codec = self._answer
+        try:
+            return codec.encode(result)
+        except (TypeError, ValueError) as error:
+            name = function_name(self._handler.function)
+            what = f"{type(result).__name__} can't be encoded as {codec.mime}"
+            raise TypeError(f"{self._handler.decorator} handler {name}: {what}: {error}") from error
+
+    def _arguments(
+        self, request: Payload, channel: Channel | None = None, out: Outgoing | None = None
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments of the function, by position and by name. Raise ``Invalid`` for what does not fit."""
+        handler = self._handler
+        args: list[Any] = []
+        keywords: dict[str, Any] = {}
+        body = self._body(request) if handler.body is not ABSENT else ABSENT
+        for parameter in handler.parameters:
+            argument = self._argument(parameter, request, body, channel, out)
+            if argument is ABSENT:
+                continue
+            if parameter.positional:
+                args.append(argument)
+            else:
+                keywords[parameter.name] = argument
+        return args, keywords
+
+    def _body(self, request: Payload) -> Any:
+        """Return the decoded data, ``ABSENT`` for none if the parameter has a default."""
+        handler = self._handler
+        if handler.members:
+            return self._decode(request, handler.body) if request.data else {}
+        if not request.data and not self._needs_body:
+            return ABSENT
+        return self._decode(request, handler.body)
+
+    @property
+    def _needs_body(self) -> bool:
+        return any(each.source is Source.BODY and each.required for each in self._handler.parameters)
+
+    def _argument(
+        self, parameter: Parameter, request: Payload, body: Any, channel: Channel | None, out: Outgoing | None
+    ) -> Any:
+        source = parameter.source
+        if source is Source.BODY:
+            if not self._handler.members:
+                return body
+            if parameter.name in body:
+                return body[parameter.name]
+            if parameter.required:
+                raise Invalid(f"$: missing required field `{parameter.name}`")
+            return ABSENT
+        if source is Source.ROUTE:
+            text = self._call.parameters[parameter.name]
+            try:
+                return convert_text(text, parameter.kind)
+            except DecodeError as error:
+                raise Invalid(f"route parameter {parameter.name}: {str(error).removeprefix('$: ')}") from None
+        if source is Source.PAYLOAD:
+            return request
+        if source is Source.BYTES:
+            return request.data
+        if source is Source.OUTGOING:
+            return out
+        assert channel is not None
+        if source is Source.CHANNEL:
+            return channel
+        first = self._handler.body is ABSENT and not self._takes_payload
+
+        def decode(payload: Payload) -> Any:
+            return payload if parameter.kind is Payload else self._decode(payload, parameter.kind)
+
+        if source is Source.RECEIVING:
+            return Receiving[Any](channel, decode, with_request=first)
+        return TypedChannel[Any, Any](None, decode, channel=channel, encode=self._encoded, with_request=first)
+
+    @property
+    def _takes_payload(self) -> bool:
+        return any(each.source in (Source.PAYLOAD, Source.BYTES) for each in self._handler.parameters)
+
+
+class EncodedItems:
+    """The items of an async generator, encoded; what the driver raises at the ``yield`` is passed on to it."""
+
+    __slots__ = ("_encode", "_items")
+
+    def __init__(self, items: Any, encode: Callable[[Any], PayloadLike]) -> None:
+        self._items = items
+        self._encode = encode
+
+    async def __anext__(self) -> PayloadLike:
+        return await self._encoded(await self._items.__anext__())
+
+    async def athrow(self, error: BaseException) -> PayloadLike:
+        """Raise ``error`` at the ``yield``, and return the next item. Another async iterable just ends with it."""
+        if not hasattr(self._items, "athrow"):
+            raise error
+        return await self._encoded(await self._items.athrow(error))
+
+    async def _encoded(self, item: Any) -> PayloadLike:
+        while True:
+            try:
+                return self._encode(item)
+            except Exception as error:
+                # As if the send had failed: the generator learns of it where it yielded.
+                item = await self.athrow(error)
+
+
+# What the annotations say
+
+
+def read(
+    decorator: str,
+    function: object,
+    route_parameters: Sequence[str],
+    codecs: Sequence[Codec],
+    *,
+    contract: inspect.Signature | None = None,
+) -> Handler | None:
+    """Return a typed handler, or ``None`` for a function that takes and gives bytes.
+
+    ``decorator`` names the interaction, ``route_parameters`` are those of the route, ``codecs`` those of the responder.
+    ``contract`` is the signature that counts, with types, instead of the function's own. Raise ``TypeError`` for a
+    function that does not fit, and for types that no built-in codec can read or write; both are named.
+    """
+    if decorator not in (*UNARY, *STREAMS, "request_channel") or not callable(function):
+        return None
+    shape = shape_of(function)
+    signature = typed_signature(function) if contract is None else contract
+    if signature is None or shape in ("cached", "class", "generator"):
+        return None
+    parameters = list(signature.parameters.values())
+    hints = {each.name: each.annotation for each in parameters}
+    reply = signature.return_annotation
+    if contract is None and _is_untyped(decorator, function, parameters, hints, reply, route_parameters):
+        return None
+    if any(argument_source(each) is Source.BODY for each in hints.values()):
+        # Beside parameters with types one of Any is decoded like them.
+        hints = {name: PLAIN if kind is Any else kind for name, kind in hints.items()}
+    name = function_name(function)
+    taken: list[Parameter] = []
+    for each in parameters:
+        if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+            raise TypeError(f"{decorator} handler {name}: *{each.name} has no type to decode")
+        taken.append(_parameter(decorator, name, each, hints[each.name], route_parameters))
+    unknown = [each for each in route_parameters if each not in hints]
+    if unknown:
+        raise TypeError(f"{decorator} handler {name}: no parameter {unknown[0]}, which the route names")
+    generates, result_kind = _result(decorator, name, shape, reply)
+    bodies = [each for each in taken if each.source is Source.BODY]
+    body, members = _body_of(name, bodies)
+    channels = [each for each in taken if each.source in (Source.RECEIVING, Source.TYPED_CHANNEL)]
+    if channels and channels[0].source is Source.TYPED_CHANNEL:
+        result_kind = channels[0].sent
+    typed = TypedHandler(
+        function=function,
+        decorator=decorator,
+        parameters=tuple(taken),
+        body=body,
+        members=members,
+        items=channels[0].kind if channels else ABSENT,
+        reply=result_kind,
+        result=_how(result_kind),
+        generates=generates,
+        codecs=codecs,
+    )
+    kind = _kind(decorator, name, shape, taken, generates)
+    _check_types(typed, bodies, channels)
+    return Handler(function, kind, interaction=decorator, typed=typed)
+
+
+def _check_types(typed: TypedHandler, bodies: Sequence[Parameter], channels: Sequence[Parameter]) -> None:
+    """Raise ``TypeError`` for types that the built-in codecs can't read or write; others may take anything."""
+    if not all(type(codec).__module__.startswith("rsocket_trio.") for codec in typed.codecs):
+        return
+    kinds = [each.kind for each in (*bodies, *channels)]
+    if typed.result is Result.ENCODED:
+        kinds.append(typed.reply)
+    for kind in kinds:
+        if kind is Payload or (typing.get_origin(kind) is Annotated and typing.get_args(kind)[0] is Payload):
+            continue
+        try:
+            check_type(kind)
+        except TypeError as error:
+            raise TypeError(f"{typed.decorator} handler {function_name(typed.function)}: {error}") from None
+
+
+def typed_signature(function: Function) -> inspect.Signature | None:
+    """Return the signature of a function with types in place of their names, ``None`` if it has none to look at.
+
+    Raise ``TypeError`` for the type of a parameter that can't be found.
+    """
+    signature = _signature(function)
+    if signature is None:
+        return None
+    scope = _Scope(function)
+    return signature.replace(
+        parameters=[
+            each.replace(annotation=scope.resolved(each.annotation, f"parameter {each.name}"))
+            for each in signature.parameters.values()
+        ],
+        return_annotation=scope.resolved(signature.return_annotation, None),
+    )
+
+
+def _signature(function: Function) -> inspect.Signature | None:
+    """Return the signature that names types: that of what is wrapped, for a wrapper of any arguments."""
+    try:
+        own = own_signature(function)
+        if hasattr(bare(function), "__wrapped__") and all(
+            each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in own.parameters.values()
+        ):
+            return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None  # some built-in functions have none
+    return own
+
+
+class _Scope:
+    """The names that the annotations of a function may use: those of its module, and of the places around it."""
+
+    def __init__(self, function: Function) -> None:
+        inner = inspect.unwrap(bare(function))
+        self._globals = getattr(inner, "__globals__", {})
+        self._name = function_name(function)
+        self._locals: Mapping[str, Any] | None = None
+
+    def resolved(self, annotation: Any, what: str | None) -> Any:
+        """Return the type of an annotation, ``ABSENT`` for none. ``None`` for ``what`` forgives one that is unknown."""
+        if isinstance(annotation, ForwardRef):
+            annotation = annotation.__forward_arg__
+        if not isinstance(annotation, str):
+            return type(None) if annotation is None else annotation
+        try:
+            return self.resolved(self._evaluated(annotation), what)
+        except Exception as error:
+            # A type that is imported for the type checker only, most of the time.
+            if what is None or annotation.split("[")[0].rpartition(".")[2].strip("'\" ") in UNRESOLVED_RAW:
+                return ABSENT
+            text = f"{self._name}: the annotation of {what}, {annotation!r}, can't be read: {error}"
+            raise TypeError(text) from None
+
+    def _evaluated(self, annotation: str) -> Any:
+        try:
+            return eval(annotation, dict(self._globals))
+        except NameError:
+            if self._locals is None:
+                self._locals = _locals_around()
+            return eval(annotation, {**self._globals, **self._locals})
+
+
+def _locals_around() -> dict[str, Any]:
+    """Return the local names of the functions in which the application decorates right now, inner ones first."""
+    found: dict[str, Any] = {}
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(HERE) and frame.f_locals is not frame.f_globals:
+            found = {**frame.f_locals, **found}
+        frame = frame.f_back
+    return found
+
+
+def _is_untyped(
+    decorator: str,
+    function: Function,
+    parameters: Sequence[inspect.Parameter],
+    hints: Mapping[str, Any],
+    reply: Any,
+    route_parameters: Sequence[str],
+) -> bool:
+    """Return whether a function is a handler of bytes: it takes and gives payloads as they are."""
+    if any(each.name in route_parameters for each in parameters):
+        return False
+    required = [each for each in parameters if each.default is ABSENT and each.kind is not each.VAR_KEYWORD]
+    if not parameters:
+        answers = reply is str or not (reply is ABSENT or _is_raw_result(item_type(reply)))
+        return decorator == "fire_and_forget" or not answers
+    if not all(_is_raw_argument(hints[each.name]) for each in required or parameters[:1]):
+        return False
+    try:
+        checked(decorator, function)
+    except TypeError:
+        return not _has_types(decorator, hints, reply)
+    inner = item_type(reply)
+    return decorator in ("fire_and_forget", "request_channel") or inner is ABSENT or _is_raw_result(inner)
+
+
+def _has_types(decorator: str, hints: Mapping[str, Any], reply: Any) -> bool:
+    """Return whether any annotation is one that only a typed handler has."""
+    if decorator != "request_response":
+        reply = ABSENT
+    return any(not _is_raw_argument(each) for each in hints.values()) or not (
+        reply is ABSENT or _is_raw_result(item_type(reply))
+    )
+
+
+def _is_raw_argument(kind: Any) -> bool:
+    if kind is ABSENT or kind is Any or _is_channel(kind) or _is_outgoing(kind):
+        return True
+    if isinstance(kind, type):
+        return kind is object or issubclass(kind, Payload)
+    return _is_union(kind) and all(each is object or each in RAW or each is str for each in typing.get_args(kind))
+
+
+def _is_raw_result(kind: Any) -> bool:
+    if kind is type(None) or kind in NEVER or kind is Any or isinstance(kind, TypeVar):
+        return True
+    if _is_union(kind):
+        return all(_is_raw_result(each) or _is_raw_result(item_type(each)) for each in typing.get_args(kind))
+    return isinstance(kind, type) and (kind is object or (issubclass(kind, PAYLOADS) and kind is not bool))
+
+
+def _is_union(kind: Any) -> bool:
+    return typing.get_origin(kind) in (typing.Union, types.UnionType)
+
+
+def _is_channel(kind: Any) -> bool:
+    return _is_ours(kind, "Channel", "AcceptedChannel")
+
+
+def _is_outgoing(kind: Any) -> bool:
+    return _is_ours(kind, "Outgoing")
+
+
+def _is_ours(kind: Any, *names: str) -> bool:
+    """Return whether a type is one of the connection's, which this module must not import."""
+    return isinstance(kind, type) and kind.__qualname__ in names and kind.__module__.startswith("rsocket_trio")
+
+
+def item_type(reply: Any) -> Any:
+    """Return the type inside of what is iterated or awaited, or ``reply`` itself if it is neither."""
+    if isinstance(reply, type) and reply in (*ITERATORS, *AWAITABLES, Stream):
+        return ABSENT
+    origin = typing.get_origin(reply)
+    if origin in ITERATORS or origin is Stream:
+        inner = typing.get_args(reply)[0]
+    elif origin in AWAITABLES:
+        inner = typing.get_args(reply)[-1]
+    else:
+        return reply
+    return type(None) if inner is None else inner
+
+
+def argument_source(kind: Any) -> Source:
+    """Return the origin of an argument of this type, if the route does not name it."""
+    origin = typing.get_origin(kind) or kind
+    if origin is Receiving:
+        return Source.RECEIVING
+    if origin is TypedChannel:
+        return Source.TYPED_CHANNEL
+    if _is_channel(kind):
+        return Source.CHANNEL
+    if _is_outgoing(kind):
+        return Source.OUTGOING
+    if kind is bytes:
+        return Source.BYTES
+    return Source.PAYLOAD if _is_raw_argument(kind) else Source.BODY
+
+
+def _parameter(
+    decorator: str, name: str, parameter: inspect.Parameter, kind: Any, route_parameters: Sequence[str]
+) -> Parameter:
+    positional, required = parameter.kind is parameter.POSITIONAL_ONLY, parameter.default is ABSENT
+
+    def taking(source: Source, kind: Any = None, sent: Any = None) -> Parameter:
+        return Parameter(parameter.name, source, kind, sent, required, positional)
+
+    if parameter.name in route_parameters:
+        return taking(Source.ROUTE, str if kind is ABSENT else kind)
+    source = argument_source(kind)
+    if source in (Source.RECEIVING, Source.TYPED_CHANNEL, Source.CHANNEL) and decorator != "request_channel":
+        raise TypeError(f"{decorator} handler {name}: parameter {parameter.name} takes a channel")
+    if source is Source.OUTGOING and decorator not in STREAMS:
+        raise TypeError(f"{decorator} handler {name}: parameter {parameter.name} takes the items of a stream")
+    if source is Source.RECEIVING:
+        return taking(source, *typing.get_args(kind) or (Any,))
+    if source is Source.TYPED_CHANNEL:
+        return taking(source, *typing.get_args(kind) or (Any, Any))
+    return taking(source, kind)
+
+
+def _body_of(name: str, bodies: Sequence[Parameter]) -> tuple[Any, tuple[str, ...]]:
+    """Return the type of the data, and the names of its members if it is an object of several parameters."""
+    if not bodies:
+        return ABSENT, ()
+    if len(bodies) == 1:
+        return bodies[0].kind, ()
+    members = {each.name: each.kind if each.required else NotRequired[each.kind] for each in bodies}
+    made: Any = typing.TypedDict  # made of names that are known only here
+    return made(name.rpartition(".")[2], members), tuple(members)
+
+
+def _result(decorator: str, name: str, shape: str, reply: Any) -> tuple[bool, Any]:
+    """Return whether a handler yields, and the type of its answer or of each item."""
+    origin = typing.get_origin(reply) or reply
+    iterates = shape == "async generator" or (isinstance(origin, type) and origin in ITERATORS)
+    if decorator in UNARY:
+        if iterates:
+            raise TypeError(f"{decorator} takes one answer; {name} yields items: that is request_stream")
+        return False, item_type(reply) if isinstance(origin, type) and origin in AWAITABLES else reply
+    if not iterates or (decorator in STREAMS and shape == "async function"):
+        return False, ABSENT
+    return True, item_type(reply)
+
+
+def _how(kind: Any) -> Result:
+    if kind is ABSENT or kind is Any or isinstance(kind, TypeVar):
+        return Result.BY_VALUE
+    if kind is type(None) or kind in NEVER:
+        return Result.NOTHING
+    if _is_raw_result(kind) and kind is not str:
+        return Result.AS_IT_IS if kind in RAW and kind is not object else Result.BY_VALUE
+    return Result.ENCODED
+
+
+def _kind(decorator: str, name: str, shape: str, parameters: Sequence[Parameter], generates: bool) -> Kind:
+    """Return how the handler is called. Raise ``TypeError`` for a function of the wrong kind."""
+    sources = {each.source for each in parameters}
+    if decorator == "request_channel":
+        if not sources & {Source.RECEIVING, Source.TYPED_CHANNEL, Source.CHANNEL}:
+            raise TypeError(f"{decorator} takes a parameter of Receiving, TypedChannel or Channel; {name} has none")
+        if shape == "plain function" and not generates:
+            raise TypeError(f"{decorator} takes an async function or an async generator; {name} is a plain function")
+        return Kind.ASYNC
+    if decorator in STREAMS:
+        if generates:
+            return Kind.GENERATOR
+        if shape == "async function" and Source.OUTGOING in sources:
+            return Kind.PUSH
+        found = f"a{'n' if shape[0] == 'a' else ''} {shape}"
+        raise TypeError(
+            f"{decorator} takes an async generator, or an async function with an Outgoing; {name} is {found}"
+        )
+    return Kind.ASYNC if shape == "async function" else Kind.INLINE
