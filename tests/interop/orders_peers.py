@@ -109,7 +109,8 @@ class OrdersPeer:
             raise PeerFailed(f"the {self.kind} peer did not finish {name} within {COMMAND_TIMEOUT:g} s")
         if not said:
             raise PeerFailed(f"the {self.kind} peer ended; it wrote:\n{_last_words(self._errors)}")
-        assert said == f"ok {name}\n"
+        if said != f"ok {name}\n":
+            raise AssertionError(said.rstrip())
 
     def _ask(self, line: str) -> str:
         assert self._process.stdin is not None

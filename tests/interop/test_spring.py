@@ -11,12 +11,25 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.interop.both_ways import serving
+from tests.interop.orders import orders_responder
+from tests.interop.orders_calls import (
+    OUR_CALLS,
+    OurCall,
+    call_as_user_of_the_setup,
+    call_with_a_refused_setup,
+    call_with_setup,
+    calling,
+)
 from tests.interop.orders_peers import CHECKS, OrdersPeer, orders_peer
+from tests.interop.peers import TransportName
 
 WHOLE = "RSOCKET_TRIO_WHOLE_SPRING" in os.environ
 MIMES = ("application/json", "application/cbor")
 FRAGMENTS = (0, 1000) if WHOLE else (0,)
-TRANSPORTS = ("tcp", "ws") if WHOLE else ("tcp",)
+TRANSPORTS: tuple[TransportName, ...] = ("tcp", "ws") if WHOLE else ("tcp",)
+OURS_ALONE = ("mime-entry", "accept-entry", "invalid-field", "channel-cancelled")
+"""Checks of our server: Spring's reads no such entries, and names no field."""
 
 
 @pytest.fixture(scope="module", params=FRAGMENTS, ids=lambda size: f"fragments of {size}" if size else "whole frames")
@@ -25,9 +38,55 @@ def spring(request: pytest.FixtureRequest) -> Iterator[OrdersPeer]:
         yield peer
 
 
+def server_of(spring: OrdersPeer, transport: TransportName) -> str:
+    return spring.ws if transport == "ws" else spring.tcp
+
+
+@pytest.mark.parametrize("check", [*CHECKS, *OURS_ALONE])
+@pytest.mark.parametrize("mime", MIMES)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_typed_handlers_pass_the_checks_of_a_spring_client(
+    spring: OrdersPeer, transport: TransportName, mime: str, check: str
+) -> None:
+    async with serving(transport, orders_responder()) as uri:
+        await spring.check(check, uri, mime)
+
+
+@pytest.mark.parametrize("check", ["setup-without-user", "simple-setup", "bearer-setup", "bearer-setup-refused"])
+async def test_a_server_that_requires_users_takes_no_others_from_spring(spring: OrdersPeer, check: str) -> None:
+    async with serving("tcp", orders_responder(auth_required=True)) as uri:
+        await spring.check(check, uri, "application/json")
+
+
+@pytest.mark.parametrize("mime", ["text/plain", "default"])
+async def test_typed_handlers_give_spring_its_texts_and_what_it_chooses(spring: OrdersPeer, mime: str) -> None:
+    async with serving("tcp", orders_responder()) as uri:
+        await spring.check("text", uri, mime)
+        if mime == "default":
+            await spring.check("response", uri, mime)
+
+
+@pytest.mark.parametrize("call", OUR_CALLS, ids=lambda call: call.__name__)
+@pytest.mark.parametrize("mime", MIMES)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_typed_client_calls_a_spring_server(
+    spring: OrdersPeer, transport: TransportName, mime: str, call: OurCall
+) -> None:
+    async with calling(server_of(spring, transport), mime) as connection:
+        await call(connection)
+
+
+@pytest.mark.parametrize("mime", MIMES)
+async def test_a_typed_client_sends_spring_a_setup(spring: OrdersPeer, mime: str) -> None:
+    await call_with_setup(spring.tcp, mime)
+    await call_as_user_of_the_setup(spring.tcp, mime)
+    await call_as_user_of_the_setup(spring.strict, mime)
+    await call_with_a_refused_setup(spring.strict, mime)
+
+
 @pytest.mark.parametrize("check", [*CHECKS, "channel-cancelled"])
 @pytest.mark.parametrize("mime", MIMES)
-async def test_a_spring_server_passes_the_checks_of_a_spring_client(spring: OrdersPeer, check: str, mime: str) -> None:
+async def test_a_spring_server_passes_the_checks_of_a_spring_client(spring: OrdersPeer, mime: str, check: str) -> None:
     await spring.check(check, spring.tcp, mime)
 
 

@@ -352,7 +352,7 @@ const CHECKS = {
     assert.deepStrictEqual(answers.map(String), ["ACME at 1.5", "ACME at 2.5"]);
   },
   "channel-empty": async (client) => {
-    assert.deepStrictEqual(await client.channel("negotiate", []), []);
+    assert.deepStrictEqual(await client.channel("negotiate.ACME", []), []);
     await client.lives();
   },
   "channel-cancelled": async (client) => {

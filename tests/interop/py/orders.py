@@ -427,7 +427,7 @@ async def channel_variable(client: Client) -> None:
 
 
 async def channel_empty(client: Client) -> None:
-    expect([], [item for item in await client.plain.request_channel(client.payload("negotiate")) if item.data])
+    expect([], [item for item in await client.plain.request_channel(client.payload("negotiate.ACME")) if item.data])
     await client.lives()
 
 

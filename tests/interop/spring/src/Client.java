@@ -174,7 +174,7 @@ final class Client {
     RSocketRequester requester = connection.open();
     expect(
         List.of(),
-        all(requester.route("negotiate").data(Flux.empty(), Offer.class).retrieveFlux(Answer.class)));
+        all(requester.route("negotiate.{symbol}", "ACME").data(Flux.empty(), Offer.class).retrieveFlux(String.class)));
     lives(requester);
   }
 
@@ -188,7 +188,7 @@ final class Client {
 
   private static void nothing(Connection connection) {
     RSocketRequester requester = connection.open();
-    expect(null, requester.route("orders.clear").retrieveMono(Receipt.class).block(PATIENCE));
+    expect(null, requester.route("orders.clear").retrieveMono(Void.class).block(PATIENCE));
   }
 
   private static void large(Connection connection) {

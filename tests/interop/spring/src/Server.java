@@ -94,12 +94,13 @@ final class Server {
   }
 
   @MessageMapping("negotiate")
-  Flux<Answer> negotiate(@Payload(required = false) Flux<Offer> offers) {
+  Flux<Answer> negotiate(@Payload Flux<Offer> offers) {
     return offers.map(offer -> new Answer(offer.price(), offer.price() >= PRICE));
   }
 
+  /** Takes no offers at all, too. */
   @MessageMapping("negotiate.{symbol}")
-  Flux<String> negotiate(@DestinationVariable String symbol, @Payload Flux<Offer> offers) {
+  Flux<String> negotiate(@DestinationVariable String symbol, @Payload(required = false) Flux<Offer> offers) {
     return offers.map(offer -> symbol + " at " + offer.price());
   }
 
