@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 import trio
@@ -32,9 +33,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NONE: Final = type(None)
 PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
 """The types that are sent as they are."""
 AS_THEY_ARE: Final = (Payload, bytes, bytearray, memoryview, str)
+
+
+def admits_none(kind: Any) -> bool:
+    """Return whether ``kind`` is ``None``, or a union with it."""
+    return kind is NONE or (get_origin(kind) in (Union, UnionType) and NONE in get_args(kind))
 
 
 @attrs.frozen
@@ -136,13 +143,21 @@ class ClientCall:
         return self.encode(item)
 
     def decode(self, payload: Payload, kind: Any) -> Any:
-        """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
+        """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit.
+
+        Empty data is ``None`` where ``kind`` admits it: a responder that has nothing to say sends no data.
+        """
         if kind is Payload:
             return payload
         if kind is bytes:
             return payload.data
         assert self._codec is not None
-        return self._codec.decode(payload.data, kind)
+        try:
+            return self._codec.decode(payload.data, kind)
+        except ValueError:
+            if payload.data or not admits_none(kind):
+                raise
+            return None
 
     async def request(self, send: Callable[[Payload], Awaitable[T]]) -> T:
         """Return the result of ``send``, which is given the request, inside of the interceptors."""

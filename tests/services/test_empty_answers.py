@@ -1,0 +1,60 @@
+"""An answer without data, as a handler without a result and other implementations send it, is ``None``."""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import attrs
+import pytest
+
+from rsocket_trio import Payload, Responder
+from rsocket_trio.services import DecodeError
+from tests.connection.pairs import connected_pair
+
+MIMES = ("application/json", "application/cbor", "application/msgpack")
+
+
+@attrs.frozen
+class Receipt:
+    id: str
+
+
+def responder_of_nothing() -> Responder:
+    responder = Responder()
+
+    @responder.request_response("nothing")
+    def nothing(request: Payload) -> bytes:
+        return b""
+
+    @responder.request_response("receipts.{id}")
+    async def find(id: str) -> Receipt | None:
+        return None
+
+    return responder
+
+
+@pytest.mark.parametrize("mime", MIMES)
+@pytest.mark.parametrize("kind", [type(None), Receipt | None, Optional[int], str | None], ids=str)  # noqa: UP045
+async def test_an_empty_answer_is_none_where_the_type_admits_it(mime: str, kind: Any) -> None:
+    async with connected_pair(responder_of_nothing(), data_mime=mime) as pair:
+        assert await pair.client.request_response(route="nothing", reply=kind) is None
+
+
+@pytest.mark.parametrize("mime", MIMES)
+@pytest.mark.parametrize("kind", [Receipt, int, list[None], dict[str, None]], ids=str)
+async def test_an_empty_answer_is_refused_where_the_type_does_not_admit_none(mime: str, kind: Any) -> None:
+    async with connected_pair(responder_of_nothing(), data_mime=mime) as pair:
+        with pytest.raises(DecodeError):
+            await pair.client.request_response(route="nothing", reply=kind)
+
+
+async def test_an_empty_text_is_a_text() -> None:
+    async with connected_pair(responder_of_nothing(), data_mime="text/plain") as pair:
+        assert await pair.client.request_response(route="nothing", reply=Optional[str]) == ""  # noqa: UP045
+
+
+@pytest.mark.parametrize("mime", MIMES)
+async def test_the_null_of_a_codec_is_none_as_well(mime: str) -> None:
+    async with connected_pair(responder_of_nothing(), data_mime=mime) as pair:
+        reply: Any = Receipt | None
+        assert await pair.client.request_response(route="receipts.7", reply=reply) is None
