@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
-PORTS = ("7878", "7879", "7880")
+PORTS = ("7878", "7879", "7880", "7881")
 """What the pages listen on. Tests take other ports, so that they never meet a real server, or each other."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -59,7 +59,7 @@ TASKS = {
     and (code := [block for block in blocks(page(path)) if block.language == "python"])
 }
 """The code of each how-to."""
-TUTORIAL = "\n".join(page(f"docs/tutorial/{name}.md") for name in ("echo", "numbers", "chat"))
+TUTORIAL = "\n".join(page(f"docs/tutorial/{name}.md") for name in ("echo", "numbers", "chat", "services"))
 
 
 # The tutorial: files that are written, and commands that show what it says they show

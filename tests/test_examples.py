@@ -26,10 +26,13 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
+from rsocket_trio.services import TypedChannel
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
 CHAT = EXAMPLES / "chat.py"
+TYPED = EXAMPLES / "chat_typed.py"
+BOTH_CHATS = pytest.mark.parametrize("chat", [CHAT, TYPED], ids=lambda path: path.stem)
 PATIENCE = 20.0
 """Seconds that anything here may take on a busy machine."""
 MAILBOX = 16
@@ -47,11 +50,27 @@ EXPECTED = {
     "files.py": ["ping: ", "downloaded 64 MiB", "half way: 32 MiB", "notes: stored 12 bytes", "'../film' is no name"],
 }
 # fmt: on
+EXPECTED["orders.py"] = [
+    "ada bought 10 ACME for 120.00, order 1",
+    "refused: 5000 are too many, 1000 is the limit",
+    "refused: no such symbol: 'NONE'",
+    "invalid: $.amount: expected int, got str",
+    "the price is 12.0\nthe price is 12.5\nthe price is 13.0",
+    "offered 11.0: refused\noffered 12.5: refused\noffered 13.5: accepted",
+    "the audit took too long",
+    "bob: not allowed",
+    "carol bought 1 ACME for 13.00, order 2",
+    "without credentials: not allowed",
+    "1 orders.audit cancelled",
+    "1 orders.negotiate completed",
+    "2 orders.place completed",
+    "4 orders.place failed",
+]
 
 TRANSCRIPT = [
     "ada   | * ada joined lobby, clock ",
     "bob   | * ada joined lobby, clock ",
-    "she is refused: the name 'ada' is taken",
+    " is refused: the name 'ada' is taken",
     "ada   > hello, everybody",
     "ada   | ada: hello, everybody",
     "bob   | ada: hello, everybody",
@@ -64,7 +83,7 @@ TRANSCRIPT = [
     "carol | * carol joined kitchen",
     "ada   = kitchen (1), lobby (2)",
     "ada   = carol's clock: ",
-    "ada and bob have seen all 40",
+    "ada and bob have seen all 40",  # 400 in the typed one, whose members have the usual credit
     "carol | ada: line 1 ...",
     "carol | * you did not keep up and missed ",
     "carol | bob: welcome back",
@@ -87,7 +106,10 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_every_example_is_run_here() -> None:
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {*EXPECTED, "chat.py", "server.py", "spark_pipeline.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        *EXPECTED,
+        *("chat.py", "chat_typed.py", "server.py", "spark_pipeline.py"),
+    }
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -212,15 +234,17 @@ async def test_the_client_example_talks_to_the_server_example() -> None:
 # The demo
 
 
-def test_the_demo_shows_a_conversation_and_ends() -> None:
-    done = run(CHAT)
+@BOTH_CHATS
+def test_the_demo_shows_a_conversation_and_ends(chat: Path) -> None:
+    done = run(chat)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert_in_order(TRANSCRIPT, done.stdout)
 
 
-def test_the_demo_tells_the_same_story_each_time() -> None:
-    assert without_accidents(run(CHAT).stdout) == without_accidents(run(CHAT).stdout)
+@BOTH_CHATS
+def test_the_demo_tells_the_same_story_each_time(chat: Path) -> None:
+    assert without_accidents(run(chat).stdout) == without_accidents(run(chat).stdout)
 
 
 def test_the_command_line_runs_the_same_demo() -> None:
@@ -335,22 +359,22 @@ async def program(*arguments: object) -> AsyncIterator[Program]:
 
 
 @asynccontextmanager
-async def chat_server() -> AsyncIterator[tuple[Program, str, str]]:
+async def chat_server(chat: Path = CHAT) -> AsyncIterator[tuple[Program, str, str]]:
     """A chat server, and the URIs that it said. What happens around it must not take for ever."""
     with trio.fail_after(3 * PATIENCE):
-        async with program(CHAT, "server", "--listen", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/chat") as server:
+        async with program(chat, "server", "--listen", "tcp://127.0.0.1:0", "ws://127.0.0.1:0/chat") as server:
             tcp, ws = [(await server.reads("listening ")).split()[1] for _ in range(2)]
             yield server, tcp, ws
 
 
 @asynccontextmanager
-async def two_members() -> AsyncIterator[tuple[Program, Program, Program]]:
+async def two_members(chat: Path) -> AsyncIterator[tuple[Program, Program, Program]]:
     """A server with ada, who came over WebSocket, and bob, who came over TCP."""
     async with (
-        chat_server() as (server, tcp, ws),
-        program(CHAT, "client", "ada", ws) as ada,
+        chat_server(chat) as (server, tcp, ws),
+        program(chat, "client", "ada", ws) as ada,
         joined_program(ada, "ada"),
-        program(CHAT, "client", "bob", tcp) as bob,
+        program(chat, "client", "bob", tcp) as bob,
         joined_program(bob, "bob"),
     ):
         await ada.reads("* bob joined lobby, clock ")
@@ -375,8 +399,9 @@ async def member(uri: str, name: str, initial_request_n: int = 256) -> AsyncIter
         yield connection, channel
 
 
-async def test_two_people_talk_and_ask_for_things() -> None:
-    async with two_members() as (_, ada, bob):
+@BOTH_CHATS
+async def test_two_people_talk_and_ask_for_things(chat: Path) -> None:
+    async with two_members(chat) as (_, ada, bob):
         await ada.types("hello bob")
         assert await bob.reads("hello") == "ada: hello bob"
         assert await ada.reads("hello") == "ada: hello bob"
@@ -398,9 +423,10 @@ async def test_two_people_talk_and_ask_for_things() -> None:
         await ada.reads("/msg NAME text, /users")
 
 
+@BOTH_CHATS
 @pytest.mark.parametrize("way", ["/quit", "Ctrl-D", "Ctrl-C", "SIGTERM"])
-async def test_who_leaves_in_good_order_is_gone_at_once(way: str) -> None:
-    async with two_members() as (_, ada, bob):
+async def test_who_leaves_in_good_order_is_gone_at_once(chat: Path, way: str) -> None:
+    async with two_members(chat) as (_, ada, bob):
         if way == "/quit":
             await bob.types(way)
         elif way == "Ctrl-D":
@@ -414,8 +440,9 @@ async def test_who_leaves_in_good_order_is_gone_at_once(way: str) -> None:
         assert await bob.complaints() == ""
 
 
-async def test_who_is_killed_is_gone_at_once() -> None:
-    async with two_members() as (_, ada, bob):
+@BOTH_CHATS
+async def test_who_is_killed_is_gone_at_once(chat: Path) -> None:
+    async with two_members(chat) as (_, ada, bob):
         bob.process.kill()
         with trio.fail_after(5):
             await ada.reads("* bob left")
@@ -442,8 +469,9 @@ async def test_a_name_that_is_taken_or_none_is_refused_in_one_line(name: str, co
     assert done.stderr.count("\n") == 1
 
 
-async def test_the_members_say_in_one_line_that_the_server_has_died() -> None:
-    async with two_members() as (server, ada, bob):
+@BOTH_CHATS
+async def test_the_members_say_in_one_line_that_the_server_has_died(chat: Path) -> None:
+    async with two_members(chat) as (server, ada, bob):
         server.process.kill()
         for one in (ada, bob):
             assert await one.ends() == 1
@@ -453,9 +481,10 @@ async def test_the_members_say_in_one_line_that_the_server_has_died() -> None:
         assert await server.ends() == -signal.SIGKILL
 
 
+@BOTH_CHATS
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-async def test_a_server_that_stops_ends_its_members_in_good_order(how: signal.Signals) -> None:
-    async with two_members() as (server, ada, bob):
+async def test_a_server_that_stops_ends_its_members_in_good_order(chat: Path, how: signal.Signals) -> None:
+    async with two_members(chat) as (server, ada, bob):
         server.process.send_signal(how)
         for one in (ada, bob):
             assert await one.ends() == 0
@@ -563,3 +592,95 @@ def test_wrong_arguments_get_one_line(arguments: list[str], code: int) -> None:
 async def users(connection: Connection) -> list[str]:
     async with connection.request_stream(route="users") as found:
         return [item.text async for item in found]
+
+
+# The typed chat, by its contract
+
+
+@asynccontextmanager
+async def typed_member(
+    uri: str, name: str, initial_request_n: int = 256
+) -> AsyncIterator[tuple[Connection, TypedChannel[str, str]]]:
+    """A member of the typed chat who has no clock."""
+    async with (
+        open_connection(uri, setup=name) as connection,
+        connection.request_channel(route="chat.enter.lobby", items=str, initial_request_n=initial_request_n) as channel,
+    ):
+        with trio.fail_after(PATIENCE):
+            assert await anext(aiter(channel)) == f"* {name} joined lobby, clock unknown"
+        yield connection, channel
+
+
+async def reads(channel: TypedChannel[str, str]) -> str:
+    return await anext(aiter(channel))
+
+
+async def test_a_typed_member_who_does_not_read_slows_nobody_and_is_told_what_was_missed() -> None:
+    credit, said = 4, 100
+    async with (
+        chat_server(TYPED) as (_, tcp, ws),
+        typed_member(ws, "slow", initial_request_n=credit) as (_, slow),
+        typed_member(tcp, "quick") as (connection, quick),
+    ):
+        assert await reads(slow) == "* quick joined lobby, clock unknown"
+        for number in range(said):
+            await quick.send(f"line {number}")
+            assert await reads(quick) == f"quick: line {number}"
+        with pytest.raises(Rejected, match="slow does not keep up"):
+            await connection.request_response({"name": "slow", "line": "are you there?"}, route="chat.tell")
+
+        kept = credit + 1 + MAILBOX  # one waits for credit outside of the mailbox
+        for number in range(kept):
+            assert await reads(slow) == f"quick: line {number}"
+        assert await reads(slow) == f"* you did not keep up and missed {said - kept + 1} lines"
+        await quick.send("welcome back")
+        assert await reads(slow) == "quick: welcome back"
+
+
+async def test_a_typed_member_who_talks_fast_loses_nothing_for_those_who_read() -> None:
+    said = 200
+    async with (
+        chat_server(TYPED) as (_, tcp, ws),
+        typed_member(ws, "reader") as (_, reader),
+        typed_member(tcp, "talker") as (_, talker),
+    ):
+        await reads(reader)
+        for number in range(said):
+            await talker.send(f"line {number}")
+
+        for number in range(said):
+            assert await reads(reader) == f"talker: line {number}"
+
+
+async def test_what_would_harm_a_terminal_or_a_mailbox_is_not_passed_on_by_the_typed_chat() -> None:
+    async with chat_server(TYPED) as (_, tcp, _), typed_member(tcp, "ada") as (connection, channel):
+        await channel.send("\x1b[2J")
+        assert await reads(channel) == "ada: \N{REPLACEMENT CHARACTER}[2J"
+        await channel.send("x" * 100_000)
+        assert await reads(channel) == "* not said: 100000 characters, limit 1000"
+        with pytest.raises(Rejected, match="'a b' is no room"):
+            await connection.request_response('"a b"', route="chat.join")
+
+
+@pytest.mark.parametrize(
+    ("route", "payload"),
+    [("tell", '{"name": "ada", "line": ""}'), ("join", '"lobby"'), ("time", '"nobody"')],
+)
+async def test_who_is_not_in_a_room_of_the_typed_chat_is_refused(route: str, payload: str) -> None:
+    async with chat_server(TYPED) as (_, tcp, _), open_connection(tcp, setup="ada") as connection:
+        with pytest.raises(Rejected):
+            await connection.request_response(payload, route=f"chat.{route}")
+
+
+async def test_a_room_of_the_typed_chat_is_gone_with_its_last_member() -> None:
+    async with chat_server(TYPED) as (_, tcp, _), typed_member(tcp, "witness") as (connection, seen):
+        for _ in range(3):
+            async with typed_member(tcp, "ada"):
+                assert await reads(seen) == "* ada joined lobby, clock unknown"
+                with pytest.raises(RejectedSetup, match="the name 'ada' is taken"):
+                    async with typed_member(tcp, "ada"):
+                        pass
+            assert await reads(seen) == "* ada left"
+        await connection.request_response('"kitchen"', route="chat.join")
+        async with connection.request_stream(route="chat.rooms", items=dict[str, str | int]) as rooms:
+            assert [room async for room in rooms] == [{"name": "kitchen", "members": 1}]
