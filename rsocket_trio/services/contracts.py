@@ -312,15 +312,17 @@ def _served(method: Method, function: Any) -> inspect.Signature:
         return signature.replace(return_annotation=items)
     channel = _channel_parameter(method, function)
     parameters = list(signature.parameters.values())
+    shape = shape_of(function)
     if channel is not None:
-        yields = shape_of(function) == "async generator"
+        yields = shape == "async generator"
         kind = channel.annotation
         if kind is ABSENT:
             kind = _of(Receiving, method.sent) if yields else _of(TypedChannel, method.sent, method.received)
         by_name = inspect.Parameter(channel.name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
         parameters.append(by_name)
     return inspect.Signature(
-        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters], return_annotation=items
+        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters],
+        return_annotation=None if shape == "async function" else items,  # it sends, and returns nothing
     )
 
 
