@@ -28,7 +28,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike
 from rsocket_trio.responder import Responder
 from rsocket_trio.server.serve import run, serve, serve_stream
-from rsocket_trio.services.call import Call, current_call, current_user
+from rsocket_trio.services.call_context import Call, current_call, current_user
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, Lease, ResumeOptions, Retry, Setup
 

@@ -19,9 +19,9 @@ from rsocket_trio.values import value
 
 if TYPE_CHECKING:
     from rsocket_trio.codecs import Codec
-    from rsocket_trio.services.call import Call
+    from rsocket_trio.metadata.routes import RequestMetadata
+    from rsocket_trio.payload import Payload
     from rsocket_trio.services.route_patterns import RoutePattern
-    from rsocket_trio.services.typed_handlers import TypedHandler as TypedForm
 
 Function: TypeAlias = Callable[..., Any]
 Requirement: TypeAlias = Callable[[Any, Any], Any]
@@ -49,6 +49,14 @@ class Kind(enum.Enum):
     PUSH = "async function with an outgoing side"
 
 
+class TypedForm(Protocol):
+    """What the annotations of a handler ask for."""
+
+    def serving(self, call: Any, kind: Kind, request: Payload, metadata: RequestMetadata) -> Function:
+        """Return the function of bytes that serves a ``Call``, in the form of this kind."""
+        ...
+
+
 @value
 class Handler:
     """A registered function, and what for: ``interaction`` is the decorator's name, ``route`` that of requests.
@@ -71,7 +79,7 @@ class Handler:
     pattern: RoutePattern | None = None
     requires: Requirement | None = None
     around: tuple[Function, ...] = ()
-    call: Call | None = None
+    call: Any = None
     counts: bool = False
     plain: bool = True
 

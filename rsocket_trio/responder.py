@@ -15,7 +15,7 @@ from rsocket_trio.forms import Function, Handler, Kind, Requirement, checked, na
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
-from rsocket_trio.services.authentication import admission
+from rsocket_trio.services.access import admission
 from rsocket_trio.services.contracts import ServiceT, implemented
 from rsocket_trio.services.interceptors import as_interceptor
 from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, parse

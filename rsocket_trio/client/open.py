@@ -12,7 +12,6 @@ import trio
 
 from rsocket_trio.client.options import ConnectionOptions, StreamOptions
 from rsocket_trio.codecs import checked_codecs
-from rsocket_trio.connection.client_calls import PLAIN, CallTerms
 from rsocket_trio.connection.connection import Connection, checked_entries
 from rsocket_trio.connection.event_loop_checks import no_trio
 from rsocket_trio.connection.fault_log import only_leaf
@@ -29,7 +28,8 @@ from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.metadata.authentication import Authentication
 from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.rsocket.handshake import ClientTerms
-from rsocket_trio.services.authentication import fresh_credentials
+from rsocket_trio.services.access import fresh_credentials
+from rsocket_trio.services.call_context import PLAIN, CallTerms
 from rsocket_trio.services.interceptors import as_interceptor
 from rsocket_trio.signatures import completed, shows_options
 from rsocket_trio.terms import Keepalive

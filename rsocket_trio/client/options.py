@@ -12,7 +12,7 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.payload import EMPTY
 from rsocket_trio.responder import Responder
-from rsocket_trio.services.authentication import Auth
+from rsocket_trio.services.access import Auth
 from rsocket_trio.services.interceptors import Interceptor
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive

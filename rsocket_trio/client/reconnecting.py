@@ -35,7 +35,7 @@ from rsocket_trio.errors import (
     fresh_copy,
 )
 from rsocket_trio.payload import PayloadLike, as_payload
-from rsocket_trio.services.authentication import checked_credentials
+from rsocket_trio.services.access import checked_credentials
 from rsocket_trio.signatures import completed
 from rsocket_trio.terms import Retry
 from rsocket_trio.transports.connect import HeadersLike, as_headers

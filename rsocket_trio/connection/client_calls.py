@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_origin
 
-import attrs
 import trio
 
 from rsocket_trio.codecs import Codec
@@ -20,14 +19,13 @@ from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, COMPOSITE_METADATA, DE
 from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
-from rsocket_trio.services.authentication import Auth, auth_entry, check_auth, fresh_credentials
-from rsocket_trio.services.call import Call, current_call_variable
+from rsocket_trio.services.access import Auth, auth_entry, check_auth, fresh_credentials
+from rsocket_trio.services.call_context import Call, current_call_variable
 from rsocket_trio.services.codec_choice import codec_of_connection
 from rsocket_trio.services.contracts import Encode
-from rsocket_trio.services.interceptors import Interception, Interceptor, intercepted
+from rsocket_trio.services.interceptors import Interception, intercepted
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
     from rsocket_trio.connection.engine import Engine
     from rsocket_trio.mux.stream_state import Interaction
 
@@ -42,22 +40,6 @@ AS_THEY_ARE: Final = (Payload, bytes, bytearray, memoryview, str)
 def admits_none(kind: Any) -> bool:
     """Return whether ``kind`` is ``None``, or a union with it."""
     return kind is NONE or (get_origin(kind) in (Union, UnionType) and NONE in get_args(kind))
-
-
-@attrs.frozen
-class CallTerms:
-    """What a connection's own requests are made with.
-
-    ``codecs`` are for objects, those of the responder if ``None``; ``around`` are interceptors, the outermost first;
-    with ``deadlines`` the time left travels.
-    """
-
-    codecs: tuple[Codec, ...] | None = None
-    around: tuple[Interceptor, ...] = ()
-    deadlines: bool = False
-
-
-PLAIN: Final = CallTerms()
 
 
 def needs_call(engine: Engine, payload: object, kind: object, auth: object) -> bool:
@@ -93,7 +75,7 @@ class ClientCall:
         connection = engine.connection
         setup = connection.setup
         self.engine = engine
-        self.call = Call(route, interaction.value, "client", cast("Connection", connection))
+        self.call = Call(route, interaction.value, "client", connection)
         self._terms = terms = connection.calls
         self._auth = auth
         self._life: Interception | None = None

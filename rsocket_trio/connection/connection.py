@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 
 import trio
 
-from rsocket_trio.connection.client_calls import PAYLOAD_TYPES, PLAIN, CallTerms, ClientCall, needs_call, routed
+from rsocket_trio.connection.client_calls import PAYLOAD_TYPES, ClientCall, needs_call, routed
 from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.event_loop_checks import need_trio, no_trio
@@ -27,8 +27,14 @@ from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
 from rsocket_trio.payload import EMPTY, BytesLike, Payload, as_bytes, as_payload
 from rsocket_trio.responder import Responder
-from rsocket_trio.services.authentication import Auth
-from rsocket_trio.services.call import Call, current_call_variable, current_connection_variable
+from rsocket_trio.services.access import Auth
+from rsocket_trio.services.call_context import (
+    PLAIN,
+    Call,
+    CallTerms,
+    current_call_variable,
+    current_connection_variable,
+)
 from rsocket_trio.services.contracts import ServiceT, remote_of
 from rsocket_trio.services.typed_streams import Stream, TypedChannel
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
@@ -48,9 +54,10 @@ def current_connection() -> Connection:
     handler.
     """
     try:
-        return current_connection_variable.get()
+        connection: Connection = current_connection_variable.get()
     except LookupError:
         raise LookupError("current_connection() works in handlers only") from None
+    return connection
 
 
 served_call = current_call_variable.get

@@ -43,9 +43,9 @@ from rsocket_trio.terms import Setup
 from rsocket_trio.transports.base import Handshake, Transport
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.client_calls import CallTerms
     from rsocket_trio.connection.entries import EntryHooks
     from rsocket_trio.rsocket.frames import Entry
+    from rsocket_trio.services.call_context import CallTerms
 
 DETACHED_TIMEOUT = 1.0
 """Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""

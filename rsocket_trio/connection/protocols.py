@@ -31,7 +31,7 @@ from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest, resume_request
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
-from rsocket_trio.services.authentication import auth_entry, check_auth
+from rsocket_trio.services.access import auth_entry, check_auth
 from rsocket_trio.streamux.chunks import Unframed
 from rsocket_trio.streamux.negotiation import NAME, begins
 from rsocket_trio.streamux.options import StreamuxOptions

@@ -15,7 +15,7 @@ from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
-    from rsocket_trio.services.call import Call
+    from rsocket_trio.services.call_context import Call
 
 
 ITEMS_PER_TURN = 128

@@ -17,8 +17,8 @@ from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, TRACE_MIMES
 from rsocket_trio.metadata.routes import RequestMetadata
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
-from rsocket_trio.services.authentication import authenticate_call, authorise
-from rsocket_trio.services.call import Call, current_call_variable
+from rsocket_trio.services.access import authenticate_call, authorise
+from rsocket_trio.services.call_context import Call, current_call_variable
 from rsocket_trio.services.interceptors import Interceptor, intercepted
 
 if TYPE_CHECKING:

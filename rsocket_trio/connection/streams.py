@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.stream_port import StreamPort
     from rsocket_trio.mux.stream_state import StreamState
     from rsocket_trio.rsocket.frames import Entry
-    from rsocket_trio.services.call import Call
+    from rsocket_trio.services.call_context import Call
 
 
 class StreamObserver:

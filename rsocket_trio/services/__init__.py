@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rsocket_trio.metadata.authentication import SimpleAuthentication as Simple
     from rsocket_trio.metadata.tracing import Trace
     from rsocket_trio.services.broadcast import Broadcast, Policy, Subscription, TooSlow
-    from rsocket_trio.services.call import Call, current_call, current_user
+    from rsocket_trio.services.call_context import Call, current_call, current_user
     from rsocket_trio.services.contracts import (
         Service,
         fire_and_forget,
@@ -30,7 +30,7 @@ _HOMES = {
     "metadata.authentication": ("BearerAuthentication", "SimpleAuthentication"),
     "metadata.tracing": ("Trace",),
     "services.broadcast": ("Broadcast", "Policy", "Subscription", "TooSlow"),
-    "services.call": ("Call", "current_call", "current_user"),
+    "services.call_context": ("Call", "current_call", "current_user"),
     "services.contracts": ("Service", "fire_and_forget", "request_channel", "request_response", "request_stream"),
     "services.file_transfer": ("Chunks", "FileTransferError", "chunks", "inside", "save"),
     "services.typed_streams": ("Receiving", "Stream", "TypedChannel"),

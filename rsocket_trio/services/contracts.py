@@ -22,8 +22,7 @@ from rsocket_trio.services.typed_streams import Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Requester
-    from rsocket_trio.services.authentication import Auth
+    from rsocket_trio.services.access import Auth
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -346,7 +345,7 @@ class Encode:
 _remote_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
 
 
-def remote_of(contract: type[ServiceT], requester: Requester[Any, Any, Any], auth: Auth | None) -> ServiceT:
+def remote_of(contract: type[ServiceT], requester: object, auth: Auth | None) -> ServiceT:
     """Return an object with the methods of ``contract``, which makes each call a request of ``requester``.
 
     ``auth`` are credentials for each of its requests.

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 import trio
 
 from rsocket_trio.forms import Function, Kind, checked
-from rsocket_trio.services.call import Call
+from rsocket_trio.services.call_context import Call
 
 T = TypeVar("T")
 Interceptor: TypeAlias = Callable[[Call], AbstractAsyncContextManager[Any]]

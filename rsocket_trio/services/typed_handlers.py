@@ -38,13 +38,12 @@ from rsocket_trio.forms import (
     unfit,
 )
 from rsocket_trio.payload import Payload, PayloadLike
-from rsocket_trio.services.call import Call, current_call_variable
+from rsocket_trio.services.call_context import Call, current_call_variable
 from rsocket_trio.services.codec_choice import codec_of_answer, codec_of_request
-from rsocket_trio.services.typed_streams import Receiving, Stream, TypedChannel
+from rsocket_trio.services.typed_streams import PayloadChannel, Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
-    from rsocket_trio.connection.streams import Channel, Outgoing
     from rsocket_trio.metadata.routes import RequestMetadata
 
 HERE = str(Path(__file__).parent.parent)
@@ -178,13 +177,13 @@ class TypedCall:
             raise unfit(self._handler.decorator, self._handler.function, items, "an async generator or iterable")
         return EncodedItems(items if hasattr(items, "__anext__") else aiter(items), self._encoded)
 
-    async def push(self, request: Payload, out: Outgoing) -> None:
+    async def push(self, request: Payload, out: object) -> None:
         """Await a handler that sends the items of ``request`` to ``out`` itself."""
         current_call_variable.set(self._call)
         args, keywords = self._arguments(request, out=out)
         await self._handler.function(*args, **keywords)
 
-    async def converse(self, channel: Channel) -> None:
+    async def converse(self, channel: PayloadChannel) -> None:
         """Await the handler of a ``channel``, or send the items that it yields."""
         current_call_variable.set(self._call)
         args, keywords = self._arguments(channel.request, channel=channel)
@@ -221,7 +220,7 @@ class TypedCall:
             raise TypeError(f"{self._handler.decorator} handler {name}: {what}: {error}") from error
 
     def _arguments(
-        self, request: Payload, channel: Channel | None = None, out: Outgoing | None = None
+        self, request: Payload, channel: PayloadChannel | None = None, out: object | None = None
     ) -> tuple[list[Any], dict[str, Any]]:
         """Return the arguments of the function, by position and by name. Raise ``Invalid`` for what does not fit."""
         handler = self._handler
@@ -252,7 +251,7 @@ class TypedCall:
         return any(each.source is Source.BODY and each.required for each in self._handler.parameters)
 
     def _argument(
-        self, parameter: Parameter, request: Payload, body: Any, channel: Channel | None, out: Outgoing | None
+        self, parameter: Parameter, request: Payload, body: Any, channel: PayloadChannel | None, out: object | None
     ) -> Any:
         source = parameter.source
         if source is Source.BODY:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.payload import Payload, PayloadLike
-
-if TYPE_CHECKING:
-    from rsocket_trio.connection.streams import Channel, Incoming
 
 T = TypeVar("T")
 Received = TypeVar("Received")
@@ -19,6 +16,29 @@ Sent = TypeVar("Sent")
 Decode = Callable[[Payload], Any]
 Encode = Callable[[Any], PayloadLike]
 NOT_OPEN = "the stream is not open: use it under 'async with'"
+
+
+class PayloadStream(Protocol):
+    """A stream of payloads, under its objects."""
+
+    def __anext__(self) -> Awaitable[Payload]: ...
+    async def receive_batch(self) -> list[Payload]: ...
+    def request_n(self, request_n: int) -> None: ...
+    def _decoder(self, kind: Any) -> Decode: ...
+
+
+class PayloadChannel(PayloadStream, Protocol):
+    """A channel of payloads, under its objects."""
+
+    request: Payload
+
+    @property
+    def room(self) -> int: ...
+    def send(self, payload: PayloadLike) -> Coroutine[Any, Any, None]: ...
+    async def send_many(self, payloads: Iterable[PayloadLike]) -> None: ...
+    async def send_eof(self) -> None: ...
+    async def wait_send_closed(self) -> None: ...
+    def _encoder(self) -> Encode: ...
 
 
 class Receiving(Generic[T]):
@@ -29,7 +49,7 @@ class Receiving(Generic[T]):
 
     __slots__ = ("_channel", "_decode", "_first")
 
-    def __init__(self, channel: Channel, decode: Decode, *, with_request: bool = True) -> None:
+    def __init__(self, channel: PayloadChannel, decode: Decode, *, with_request: bool = True) -> None:
         self._channel = channel
         self._decode = decode
         request = channel.request
@@ -67,9 +87,9 @@ class Stream(Generic[T]):
 
     __slots__ = ("_decode", "_inner", "_opening")
 
-    def __init__(self, opening: AbstractAsyncContextManager[Incoming], items: Any) -> None:
+    def __init__(self, opening: AbstractAsyncContextManager[PayloadStream], items: Any) -> None:
         self._opening = opening
-        self._inner: Incoming | None = None
+        self._inner: PayloadStream | None = None
         self._decode: Decode = items
 
     async def __aenter__(self) -> Self:
@@ -100,7 +120,7 @@ class Stream(Generic[T]):
         """
         self._opened().request_n(request_n)
 
-    def _opened(self) -> Incoming:
+    def _opened(self) -> PayloadStream:
         if self._inner is None:
             raise LocalProtocolError(NOT_OPEN)
         return self._inner
@@ -118,10 +138,10 @@ class TypedChannel(Generic[Received, Sent]):
 
     def __init__(
         self,
-        opening: AbstractAsyncContextManager[Channel] | None,
+        opening: AbstractAsyncContextManager[PayloadChannel] | None,
         items: Any,
         *,
-        channel: Channel | None = None,
+        channel: PayloadChannel | None = None,
         encode: Encode | None = None,
         with_request: bool = True,
     ) -> None:
@@ -193,7 +213,7 @@ class TypedChannel(Generic[Received, Sent]):
         """Wait until nothing more can be sent: completed by this side, cancelled or ended by the peer."""
         await self._opened().wait_send_closed()
 
-    def _opened(self) -> Channel:
+    def _opened(self) -> PayloadChannel:
         if self._channel is None:
             raise LocalProtocolError(NOT_OPEN)
         return self._channel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from rsocket_trio.errors import InvalidSetup, Rejected, RejectedSetup, RemoteProtocolError, SetupError, StreamError
 from rsocket_trio.forms import Handler, Kind, Requirement, function_name
@@ -13,11 +13,8 @@ from rsocket_trio.metadata.authentication import Authentication, decode_authenti
 from rsocket_trio.metadata.composite import Entry
 from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA
 from rsocket_trio.metadata.routes import read_request
-from rsocket_trio.services.call import Call
+from rsocket_trio.services.call_context import Call
 from rsocket_trio.terms import Setup
-
-if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -86,7 +83,7 @@ async def user_of(authenticator: Handler, credentials: Authentication, where: Se
 def admission(own: Handler | None, authenticator: Handler | None, *, required: bool) -> Handler:
     """Return the setup handler that authenticates the client, before ``own``, that of the application, decides."""
 
-    async def admit(setup: Setup, connection: Connection) -> None:
+    async def admit(setup: Setup, connection: Any) -> None:
         try:
             entries = read_request(setup.payload.metadata, setup.metadata_mime).travelling
             credentials = credentials_in(entries)

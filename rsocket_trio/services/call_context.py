@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Literal
 
+import attrs
+
+from rsocket_trio.codecs import Codec
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata.composite import Entry, decode_composite
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA
 from rsocket_trio.metadata.tracing import Trace, decode_trace
 from rsocket_trio.payload import Payload
 
-if TYPE_CHECKING:
-    from rsocket_trio.connection.connection import Connection
-
-current_connection_variable: contextvars.ContextVar[Connection] = contextvars.ContextVar("rsocket_trio.connection")
+current_connection_variable: contextvars.ContextVar[Any] = contextvars.ContextVar("rsocket_trio.connection")
 """The connection of the request that the running handler serves."""
 current_call_variable: contextvars.ContextVar[Call] = contextvars.ContextVar("rsocket_trio.call")
 """The call that the running handler serves."""
@@ -66,7 +67,7 @@ class Call:
         route: str | None,
         interaction: str,
         side: Literal["client", "server"],
-        connection: Connection,
+        connection: Any,  # a ``Connection``, which stands above this module
         request: Payload | None = None,
         metadata_mime: str | int = "",
     ) -> None:
@@ -122,6 +123,22 @@ class Call:
         """Add several ``payloads`` to what came."""
         for payload in payloads:
             self.count_received(payload)
+
+
+@attrs.frozen
+class CallTerms:
+    """What a connection's own requests are made with.
+
+    ``codecs`` are for objects, those of the responder if ``None``; ``around`` are interceptors, the outermost first;
+    with ``deadlines`` the time left travels.
+    """
+
+    codecs: tuple[Codec, ...] | None = None
+    around: tuple[Callable[[Call], AbstractAsyncContextManager[Any]], ...] = ()
+    deadlines: bool = False
+
+
+PLAIN: Final = CallTerms()
 
 
 def current_call() -> Call:
