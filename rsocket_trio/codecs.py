@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, lru_cache
 from io import BytesIO
 from types import UnionType
@@ -67,7 +67,7 @@ def _shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
-def find_codec(codecs: Iterable[Codec], mime: str) -> Codec:
+def find_codec(codecs: Collection[Codec], mime: str) -> Codec:
     """Return the codec of a MIME type.
 
     ``codecs`` are those that there are, and ``mime`` is the type that a peer or a caller names: its case and its
@@ -77,13 +77,17 @@ def find_codec(codecs: Iterable[Codec], mime: str) -> Codec:
     for codec in codecs:
         if codec.mime == mime:
             return codec
-    wanted = mime.partition(";")[0].strip().lower()
+    wanted = _bare(mime)
     wanted = OTHER_NAMES.get(wanted, wanted)
     for codec in codecs:
-        if codec.mime == wanted:
+        if _bare(codec.mime) == wanted:
             return codec
     here = ", ".join(codec.mime for codec in codecs) or "none"
     raise ValueError(f"no codec for {readable(mime[:256])}, here: {here}")
+
+
+def _bare(mime: str) -> str:
+    return mime.partition(";")[0].strip().lower()
 
 
 def checked_codecs(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
@@ -133,13 +137,14 @@ def check_type(kind: Any) -> None:
 def json_schema(kind: Any) -> dict[str, Any]:
     """Return the JSON Schema of a type as JSON shows it, with the classes that it is made of in ``$defs``.
 
-    ``kind`` is an annotation. Raise ``TypeError`` for a type that `check_type` refuses.
+    ``kind`` is an annotation. Raise ``TypeError`` for a type that `check_type` refuses, and for a model of pydantic
+    that has no schema.
     """
     check_type(kind)
     if holds_model(kind):
-        schema: dict[str, Any] = _adapter(kind).json_schema()
+        schema = _schema_of_model(kind)
     else:
-        schema = _msgspec().json.schema(kind, schema_hook=_model_schema)
+        schema = _msgspec().json.schema(kind, schema_hook=_schema_of_custom)
     nested: dict[str, Any] = {}
     for definitions in _take_definitions(schema):
         for name, definition in definitions.items():
@@ -689,11 +694,16 @@ def _decode_model(kind: Any, value: object) -> object:
         raise decode_error(error) from None
 
 
-def _model_schema(kind: Any) -> dict[str, Any]:
-    if is_model(kind):
+def _schema_of_model(kind: Any) -> dict[str, Any]:
+    try:
         schema: dict[str, Any] = _adapter(kind).json_schema()
-        return schema
-    return {"description": "anything"}
+    except _pydantic().PydanticUserError as error:
+        raise TypeError(f"{type_name(kind)} has no JSON Schema: {str(error).partition(chr(10))[0]}") from error
+    return schema
+
+
+def _schema_of_custom(kind: Any) -> dict[str, Any]:
+    return _schema_of_model(kind) if is_model(kind) else {"description": "anything"}
 
 
 def _encode_for_json(value: Any) -> object:

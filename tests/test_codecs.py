@@ -710,7 +710,14 @@ def test_schemas_of_models_keep_their_definitions_at_the_top() -> None:
     assert json_schema(list[Item])["items"] == {"$ref": "#/$defs/Item"}
 
 
+class Secretive(pydantic.BaseModel):
+    made: Annotated[int, pydantic.PlainValidator(lambda value: value)]
+    by: Callable[[int], int] | None = None
+
+
 def test_no_schema_without_a_type() -> None:
+    with pytest.raises(TypeError, match="Secretive has no JSON Schema: Cannot generate"):
+        json_schema(Secretive)
     with pytest.raises(TypeError, match="Plain can't be encoded or decoded"):
         json_schema(list[Plain])
 
@@ -764,6 +771,7 @@ def test_a_codec_is_anything_with_a_mime_type_and_two_functions() -> None:
 
     mine: Codec = Reversed()
 
+    assert find_codec([JSON, mine], "Text/X-Reversed; v=1") is mine
     assert find_codec([JSON, mine], "text/x-reversed").decode(b"21", int) == 12
 
 
