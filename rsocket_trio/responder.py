@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar, overload
 
 import attrs
@@ -17,8 +17,9 @@ from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
 from rsocket_trio.services.access import admission
 from rsocket_trio.services.contracts import ServiceT, implemented
+from rsocket_trio.services.description import DESCRIPTION_ROUTE, Describer, Route, route_record
 from rsocket_trio.services.interceptors import as_interceptor
-from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, parse
+from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, escaped, parse
 from rsocket_trio.services.typed_handlers import read
 from rsocket_trio.terms import Lease, Setup
 
@@ -55,10 +56,13 @@ class Responder:
 
     A handler whose parameters are annotated with other types than ``Payload`` and ``bytes`` is a typed one: what it
     takes is decoded, and what it gives encoded, by one of ``codecs``, the preferred one first. With ``auth_required``
-    a SETUP without credentials is refused.
+    a SETUP without credentials is refused. With ``describe`` the route ``$routes`` answers with a description of all
+    routes as JSON.
     """
 
-    def __init__(self, *, codecs: Iterable[Codec] = DEFAULT_CODECS, auth_required: bool = False) -> None:
+    def __init__(
+        self, *, codecs: Iterable[Codec] = DEFAULT_CODECS, auth_required: bool = False, describe: bool = False
+    ) -> None:
         self.codecs = checked_codecs(codecs)
         self.auth_required = auth_required
         self.interceptors: tuple[Function, ...] = ()
@@ -69,6 +73,10 @@ class Responder:
         self._extensions: dict[int, Handler] = {}
         self._entry_hooks: dict[int | str, Handler] = {}
         self._error_handlers: tuple[Handler, ...] = ()
+        self._description: Handler | None = None
+        if describe:
+            self.request_response(DESCRIPTION_ROUTE)(Describer(lambda: self.routes, self.codecs).answer)
+            self._description = self._handlers[Interaction.REQUEST_RESPONSE, DESCRIPTION_ROUTE]
 
     # The decorators: bare, or called with or without a route.
 
@@ -332,6 +340,74 @@ class Responder:
 
         return register
 
+    # Routes
+
+    def include(self, other: Responder, prefix: str = "") -> None:
+        """Serve the handlers of ``other`` as well, each on its route behind ``prefix``, as in ``"shop."``.
+
+        What is registered there later is not served here. The interceptors that it has surround its handlers, inside of
+        those of this responder, and its handlers keep their codecs.
+
+        Raise ``ValueError``, and include nothing, for a route that is taken, ambiguous or too long, for a prefix with
+        parameters (braces are doubled, as in a route), for a handler without a route behind a prefix, for handlers of
+        connections, such as ``setup`` and ``authenticate``, and for this responder itself.
+        """
+        if not isinstance(other, Responder):
+            raise TypeError(f"include takes a Responder, not {type(other).__name__}")
+        if other is self:
+            raise ValueError("a responder can't include itself")
+        named = parse(prefix).parameters
+        if named:
+            raise ValueError(f"prefix '{prefix}' has a parameter, '{named[0]}': a literal brace is '{{{{'")
+        for name in other._handlers_of_connections():
+            raise ValueError(
+                f"the included responder has a handler of connections, {name}: register it with the outer one"
+            )
+        handlers, patterns = self._handlers, self._patterns
+        self._handlers, self._patterns = dict(handlers), {each: table.copy() for each, table in patterns.items()}
+        try:
+            for interaction, handler in other._requests():
+                self._include(interaction, handler, prefix, other.interceptors)
+        except BaseException:
+            self._handlers, self._patterns = handlers, patterns
+            raise
+
+    def _include(
+        self, interaction: Interaction, handler: Handler, prefix: str, interceptors: tuple[Function, ...]
+    ) -> None:
+        text = _text_of(handler)
+        if text is None and prefix:
+            raise ValueError(
+                f"{interaction.value} has a handler without a route, {name_of_function(handler)}: it takes no prefix"
+            )
+        pattern = None if text is None else parse(_checked_route(prefix + text))
+        self._add(attrs.evolve(handler, around=(*interceptors, *handler.around)), interaction, pattern)
+
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """Return a record of each handler of requests, sorted by route; the route of the description is not in it."""
+        found = [route_record(handler, _text_of(handler)) for _, handler in self._requests()]
+        return tuple(sorted(found, key=lambda each: (each.route or "", each.interaction)))
+
+    def _requests(self) -> Iterator[tuple[Interaction, Handler]]:
+        """Return every handler of requests but the own description."""
+        for (interaction, _), handler in self._handlers.items():
+            if handler is not self._description:
+                yield interaction, handler
+        for interaction, table in self._patterns.items():
+            for _, handler in table:
+                yield interaction, handler
+
+    def _handlers_of_connections(self) -> list[str]:
+        """Return the names of the decorators of what concerns connections, and no route."""
+        return [
+            *self._specials,
+            *(["authenticate"] if self.authenticator is not None or self.auth_required else []),
+            *(["on_error"] if self._error_handlers else []),
+            *(["extension"] if self._extensions else []),
+            *(["extension_entry"] if self._entry_hooks else []),
+        ]
+
     # What a connection asks
 
     def find(self, interaction: Interaction, route: str | None) -> Handler:
@@ -407,7 +483,7 @@ class Responder:
         terms = Handler(_nothing, Kind.INLINE, credit=credit, refill=refill, requires=requires)
         if callable(route):
             return self._register(interaction, None, terms, route)
-        return functools.partial(self._register, interaction, _checked_route(route), terms)
+        return functools.partial(self._register, interaction, None if route is None else _checked_route(route), terms)
 
     def _register(self, interaction: Interaction, route: str | None, terms: Handler, function: F) -> F:
         pattern = None if route is None else parse(route)
@@ -462,9 +538,14 @@ def _check_requires(requires: object) -> None:
         raise TypeError(f"requires is a function of the user and the call, not {type(requires).__name__}")
 
 
-def _checked_route(route: object) -> str | None:
-    if route is None:
-        return None
+def _text_of(handler: Handler) -> str | None:
+    """Return the route of a handler as it was registered."""
+    if handler.pattern is not None:
+        return handler.pattern.text
+    return None if handler.route is None else escaped(handler.route)
+
+
+def _checked_route(route: object) -> str:
     if not isinstance(route, str):
         raise TypeError(f"a route is a str, not {type(route).__name__}")
     size = len(route.encode())

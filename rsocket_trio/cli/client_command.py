@@ -16,7 +16,7 @@ from rsocket_trio.cli.composing import Metadata, check_mimes, compose, simple
 from rsocket_trio.cli.connecting import Dial, Options, client_tls, connected
 from rsocket_trio.cli.data import Loaded, Source, source_of
 from rsocket_trio.cli.exit_codes import TIMED_OUT, Failure, report, run_client
-from rsocket_trio.cli.interactions import Kind, Wish, performer
+from rsocket_trio.cli.interactions import Kind, Performer, Wish, performer
 from rsocket_trio.cli.options import ResumeCommand, mime, our_options, set_up_logging, uri
 from rsocket_trio.cli.output import Output
 from rsocket_trio.cli.watching import Watch
@@ -95,8 +95,8 @@ class Ask:
     stacktrace: bool
     first_opens: bool | None = None
 
-    def run(self, kind: Kind, habits: Habits) -> int:
-        """Make the request. Return the exit code."""
+    def run(self, kind: Kind, habits: Habits, perform: Performer | None = None) -> int:
+        """Make the request, by ``perform`` in place of what the command of this kind does. Return the exit code."""
         set_up_logging(self.log)
         try:
             peer, dialect = peer_and_dialect(self.peer, self.dialect)
@@ -113,7 +113,7 @@ class Ask:
                 captures = attrs.evolve(dial, options={**dial.options, "capture": capture})
 
                 async def work(output: Output) -> None:
-                    await ask(captures, wish, output, self.timeout)
+                    await ask(captures, wish, output, self.timeout, perform or performer(kind))
 
                 return run_client(work, quiet=self.quiet, stacktrace=self.stacktrace)
         except (OSError, Failure) as error:
@@ -165,9 +165,14 @@ class Ask:
         )
 
 
-async def ask(dial: Dial, wish: Wish, output: Output, timeout: float | None) -> None:  # noqa: ASYNC109 - it is an option
+async def ask(
+    dial: Dial,
+    wish: Wish,
+    output: Output,
+    timeout: float | None,  # noqa: ASYNC109 - it is an option
+    perform: Performer,
+) -> None:
     """Connect, make the request, and disconnect. Raise ``Failure`` when the time is over."""
-    perform = performer(wish.kind)
     scope = trio.CancelScope()
     if timeout is not None:
         scope.deadline = trio.current_time() + timeout

@@ -138,8 +138,9 @@ def command(
 ) -> None:
     """Serve the RESPONDER of a MODULE; the current directory is searched first.
 
-    Prints "listening URI" for each URI that is bound. SIGINT and SIGTERM let what is under way finish. With --workers
-    SIGHUP starts new processes, which import the module anew, and lets the old ones finish.
+    Prints "listening URI" for each URI that is bound, then "routes" and their number. SIGINT and SIGTERM let what is
+    under way finish. With --workers SIGHUP starts new processes, which import the module anew, and lets the old ones
+    finish.
     """
     uris = [*listen, *more]
     if not uris:
@@ -164,12 +165,13 @@ def command(
         )
         if workers is not None:
             worker = partial(serve_as_worker, options, log, capture, capture_format)
-            serve_until_stopped(partial(_supervise, target, uris, worker, options))
+            counted: list[int] = []
+            serve_until_stopped(partial(_supervise, target, uris, worker, options, counted.append), counted.pop)
         else:
             responder = load_responder(target)
             with captured(capture, capture_format) as recording:
                 options["capture"] = recording
-                serve_until_stopped(partial(serve, responder, uris, **options))
+                serve_until_stopped(partial(serve, responder, uris, **options), lambda: len(responder.routes))
     except BaseException as error:
         ctx.exit(report(error, stacktrace=stacktrace))
 
@@ -193,11 +195,17 @@ def look_here_first() -> None:
 
 
 async def _supervise(
-    target: str, uris: list[str], worker: Run, options: ServeOptions, *, task_status: trio.TaskStatus[list[str]]
+    target: str,
+    uris: list[str],
+    worker: Run,
+    options: ServeOptions,
+    on_routes: Callable[[int], object],
+    *,
+    task_status: trio.TaskStatus[list[str]],
 ) -> None:
     look_here_first()
     try:
-        await serve_named(target, uris, worker, options, task_status=task_status)
+        await serve_named(target, uris, worker, options, on_routes=on_routes, task_status=task_status)
     except ImportError as error:
         raise Failure(str(error), FAILED) from error
 
@@ -232,8 +240,8 @@ def collect_rarely() -> None:
         gc.set_threshold(*COLLECTION)
 
 
-def serve_until_stopped(serve: Callable[..., Awaitable[object]]) -> None:
-    """Serve until SIGINT or SIGTERM, and print the URIs; a second signal kills.
+def serve_until_stopped(serve: Callable[..., Awaitable[object]], count_routes: Callable[[], int]) -> None:
+    """Serve until SIGINT or SIGTERM, and print the URIs and the number of routes; a second signal kills.
 
     Raise ``Failure`` for a SIGINT that comes before it serves.
     """
@@ -246,6 +254,8 @@ def serve_until_stopped(serve: Callable[..., Awaitable[object]]) -> None:
         with suppress(ReaderGone):
             for uri in uris:
                 write_text(f"listening {uri}")
+            if uris:
+                write_text(f"routes {count_routes()}")
 
     with Stop() as stop:
         trio.run(stop.run, _serve_and_announce, serve, announce)

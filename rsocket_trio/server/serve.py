@@ -222,9 +222,13 @@ async def serve_named(
     run: Run,
     options: ServeOptions,
     *,
+    on_routes: Callable[[int], object] = lambda routes: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Have worker processes call ``run`` with the responder of this name and the listeners of all URIs."""
+    """Have worker processes call ``run`` with the responder of this name and the listeners of all URIs.
+
+    ``on_routes`` is called with the number of their routes, before the URIs are reported.
+    """
     # Imported only here: a program of one process does not load it.
     from rsocket_trio.server.processes.supervisor import serve_in_processes
 
@@ -239,6 +243,7 @@ async def serve_named(
         make_context=partial(tls_context, options),
         unix_mode=options["unix_mode"],
         resumes=options["resume"] is not None,
+        on_routes=on_routes,
         task_status=task_status,
     )
 

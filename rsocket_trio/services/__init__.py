@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         request_response,
         request_stream,
     )
+    from rsocket_trio.services.description import Route
     from rsocket_trio.services.file_transfer import Chunks, FileTransferError, chunks, inside, save
     from rsocket_trio.services.typed_streams import Receiving, Stream, TypedChannel
 
@@ -32,6 +33,7 @@ _HOMES = {
     "services.broadcast": ("Broadcast", "Policy", "Subscription", "TooSlow"),
     "services.call_context": ("Call", "current_call", "current_user"),
     "services.contracts": ("Service", "fire_and_forget", "request_channel", "request_response", "request_stream"),
+    "services.description": ("Route",),
     "services.file_transfer": ("Chunks", "FileTransferError", "chunks", "inside", "save"),
     "services.typed_streams": ("Receiving", "Stream", "TypedChannel"),
 }
@@ -55,6 +57,7 @@ __all__ = [
     "FileTransferError",
     "Policy",
     "Receiving",
+    "Route",
     "Service",
     "Simple",
     "Stream",

@@ -161,6 +161,11 @@ def _filled(segment: Segment, names: Iterator[str], values: dict[str, str]) -> s
     return segment.prefix + "".join(values[next(names)] + literal for literal in segment.literals[1:])
 
 
+def escaped(text: str) -> str:
+    """Return the text of a route at registration that stands for ``text`` as it is: its braces are doubled."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
 # Parsing
 
 TOKEN = re.compile(r"[^{}.]+|\{\{|\}\}|\{(?P<name>[^{}]*)\}|.")
@@ -238,6 +243,13 @@ class _Node(Generic[T]):
         children.append((segment, node))
         return node
 
+    def insert(self, pattern: RoutePattern, value: T) -> None:
+        """Add a value behind all segments of a pattern."""
+        node = self
+        for segment in pattern.segments:
+            node = node.child(segment)
+        node.entry = (pattern, value)
+
     def matching(self, text: str) -> list[tuple[tuple[str, ...], _Node[T]]]:
         """Return the nodes behind segments that a text matches, with its values, the most specific one last."""
         found: list[tuple[int, tuple[str, ...], _Node[T]]] = []
@@ -270,9 +282,11 @@ class PatternTable(Generic[T]):
         self._literals: dict[str, tuple[RoutePattern, T]] = {}
         self._roots: dict[int, _Node[T]] = {}
 
-    def __len__(self) -> int:
-        """Return the number of patterns."""
-        return len(self._literals) + sum(1 for root in self._roots.values() for _ in _entries(root))
+    def __iter__(self) -> Iterator[tuple[RoutePattern, T]]:
+        """Return each pattern with its value, in no particular order."""
+        yield from self._literals.values()
+        for root in self._roots.values():
+            yield from _entries(root)
 
     def add(self, pattern: RoutePattern, value: T) -> None:
         """Add a ``value`` under a ``pattern``.
@@ -298,10 +312,17 @@ class PatternTable(Generic[T]):
                 raise ValueError(
                     f"routes '{pattern.text}' and '{other.text}' both match '{route}', and neither is more specific"
                 )
-        node = root
-        for segment in pattern.segments:
-            node = node.child(segment)
-        node.entry = (pattern, value)
+        root.insert(pattern, value)
+
+    def copy(self) -> PatternTable[T]:
+        """Return a table with the same values, which changes by itself."""
+        result = PatternTable[T]()
+        result._literals = dict(self._literals)
+        for depth, root in self._roots.items():
+            result._roots[depth] = copied = _Node[T]()
+            for entry in _entries(root):
+                copied.insert(*entry)
+        return result
 
     def find(self, route: str) -> tuple[T, dict[str, str]] | None:
         """Return the value of the most specific pattern that ``route``, the route of a request, matches.

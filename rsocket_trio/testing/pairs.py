@@ -136,6 +136,22 @@ class _Noticing(Responder):
     def find(self, interaction: Interaction, route: str | None) -> Handler:
         return self._inner.find(interaction, route)
 
+    @property
+    def interceptors(self) -> tuple[Function, ...]:
+        return self._inner.interceptors
+
+    @interceptors.setter
+    def interceptors(self, _: object) -> None:
+        """Leave those of the other alone."""
+
+    @property
+    def authenticator(self) -> Handler | None:
+        return self._inner.authenticator
+
+    @authenticator.setter
+    def authenticator(self, _: object) -> None:
+        """Leave that of the other alone."""
+
     def has_default(self, interaction: Interaction) -> bool:
         return self._inner.has_default(interaction)
 

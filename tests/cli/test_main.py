@@ -26,7 +26,7 @@ CANCEL = "000000052400"
     "command",
     [
         *("", "serve", "request", "stream", "channel", "fnf", "push", "call"),
-        *("frames", "frames decode", "detect", "analyze"),
+        *("frames", "frames decode", "detect", "analyze", "routes"),
     ],
 )
 async def test_every_command_has_help(command: str, flag: str) -> None:

@@ -62,6 +62,7 @@ async def serve_in_processes(
     make_context: Callable[[], ssl.SSLContext | None],
     unix_mode: int | None = None,
     resumes: bool = False,
+    on_routes: Callable[[int], object] = lambda routes: None,
     task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Have so many processes serve the named responder on all URIs, until cancelled.
@@ -69,6 +70,8 @@ async def serve_in_processes(
     Each process imports the responder and calls ``run``. The addresses are bound here, once; the workers accept from
     the same sockets, so no client that connects is lost with one of them. Report the bound URIs once all workers
     serve.
+
+    ``on_routes`` is called before that with the number of routes that the first workers serve.
 
     In the main thread SIGHUP starts new workers, and then lets the old ones finish. A worker that dies is replaced.
 
@@ -85,7 +88,8 @@ async def serve_in_processes(
         message = StartMessage(name, tuple(listener.to_inherit() for listener in listeners), grace, encoded)
         try:
             async with _hangups() as hangups, trio.open_nursery() as nursery:
-                retired = await _start_generation(nursery, message, workers)
+                retired, routes = await _start_generation(nursery, message, workers)
+                on_routes(routes)
                 task_status.started([listener.uri for listener in listeners])
                 async for _ in hangups:
                     retired = await _succeed(retired, partial(_start_generation, nursery, message, workers))
@@ -120,16 +124,16 @@ async def _all_heard() -> None:
     await heard.wait()
 
 
-async def _succeed(retired: trio.Event, start: Callable[[], Awaitable[trio.Event]]) -> trio.Event:
+async def _succeed(retired: trio.Event, start: Callable[[], Awaitable[tuple[trio.Event, int]]]) -> trio.Event:
     """Put new workers in the place of the old ones, if they can be started."""
     logger.info("new workers are started")
     try:
-        successor = await start()
+        successor, routes = await start()
     except FAILURES as error:
         why = str(error)
     else:
         retired.set()
-        logger.info("new workers serve, the old ones finish")
+        logger.info("new workers serve %d routes, the old ones finish", routes)
         return successor
     logger.error("new workers could not be started, the old ones go on: %s", why)
     return retired
@@ -144,15 +148,19 @@ def _only_reason(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-async def _start_generation(nursery: trio.Nursery, start: StartMessage, workers: int) -> trio.Event:
-    """Start so many workers, and wait until all of them serve. Setting the returned event retires them."""
+async def _start_generation(nursery: trio.Nursery, start: StartMessage, workers: int) -> tuple[trio.Event, int]:
+    """Start so many workers, and wait until all of them serve.
+
+    Return the event that retires them when it is set, and the number of their routes.
+    """
     retired = trio.Event()
     slot = Slot(start, RestartBackoff(), retired)
     failures: list[Exception] = []
+    routes: list[int] = []
 
     async def fill() -> None:
         try:
-            await nursery.start(slot.keep)
+            routes.append(await nursery.start(slot.keep))
         except FAILURES as error:
             failures.append(error)
             starting.cancel_scope.cancel()
@@ -168,7 +176,7 @@ async def _start_generation(nursery: trio.Nursery, start: StartMessage, workers:
     if failures:
         retired.set()
         raise failures[0]
-    return retired
+    return retired, routes[0]
 
 
 @attrs.define
@@ -199,15 +207,18 @@ class Slot:
     backoff: RestartBackoff
     retired: trio.Event
 
-    async def keep(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Keep a worker running. The first one must start, the next ones may fail at that for a while."""
+    async def keep(self, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep a worker running. The first one must start, the next ones may fail at that for a while.
+
+        Report the number of routes that the first one serves.
+        """
         encoded = self.start.encode()
         served = False
         while not self.retired.is_set():
             started = trio.current_time()
             async with open_child(self.start) as child:
                 try:
-                    await child.begin(encoded)
+                    routes = await child.begin(encoded)
                 except FAILURES as error:
                     if not served:
                         raise
@@ -215,7 +226,7 @@ class Slot:
                 else:
                     if not served:
                         served = True
-                        task_status.started()
+                        task_status.started(routes)
                     # Either the worker dies and gets a successor, or SIGHUP has started a new generation.
                     await _first_of(child.process.wait, self.retired.wait)
                     if child.process.returncode is None:
@@ -252,8 +263,8 @@ class Child:
         assert code is not None
         return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
 
-    async def begin(self, start: bytes) -> None:
-        """Wait until it serves.
+    async def begin(self, start: bytes) -> int:
+        """Wait until it serves. Return the number of its routes.
 
         Raise the error that kept it from that, by its kind; ``ChildProcessError`` if it just ended or takes too long.
         """
@@ -276,6 +287,8 @@ class Child:
         if "failed" in told:
             kinds = {kind.__name__: kind for kind in FAILURES}
             raise kinds.get(told["kind"], ChildProcessError)(told["failed"])
+        routes: int = told["routes"]
+        return routes
 
     async def retire(self, delay: float) -> None:
         """Have it go, as others serve already. Kill it after ``delay`` seconds and its grace period."""

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -43,7 +43,7 @@ class SupervisorLink:
         with self._lock:
             self._on_retire, self._on_drain = on_retire, on_drain
 
-    def report(self, answer: dict[str, str]) -> None:
+    def report(self, answer: Mapping[str, str | int]) -> None:
         """Tell the supervisor how the start went."""
         try:
             self._control.sendall(json.dumps(answer).encode() + b"\n")
@@ -90,7 +90,9 @@ def main() -> None:
         os.set_inheritable(descriptor, False)
     supervisor = SupervisorLink(control, start.grace)
     try:
-        work = partial(decode_run(start.run), find_responder(start.name), start.inherited)
+        run = decode_run(start.run)
+        responder = find_responder(start.name)
+        work = partial(run, responder, start.inherited)
     except Exception as error:
         # The imported modules may raise any exception.
         supervisor.report(failure(error))
@@ -98,7 +100,7 @@ def main() -> None:
     failures: list[Exception] = []
     with Stop() as stop:
         # A signal to this one process lets it drain; the supervisor starts a successor.
-        trio.run(stop.run, partial(_work, work, supervisor, failures.append))
+        trio.run(stop.run, partial(_work, work, len(responder.routes), supervisor, failures.append))
     if failures:
         supervisor.report(failure(failures[0]))
         sys.exit(1)
@@ -113,7 +115,7 @@ def failure(error: Exception) -> dict[str, str]:
 
 
 async def _work(
-    work: Callable[..., Any], supervisor: SupervisorLink, on_failure: Callable[[Exception], object]
+    work: Callable[..., Any], routes: int, supervisor: SupervisorLink, on_failure: Callable[[Exception], object]
 ) -> None:
     """Serve until told to go; report an error that kept it from starting."""
     retiring = trio.Event()
@@ -134,7 +136,7 @@ async def _work(
             on_failure(error)
             nursery.cancel_scope.cancel()
         else:
-            supervisor.report({})
+            supervisor.report({"routes": routes})
 
 
 async def _work_and_leave(

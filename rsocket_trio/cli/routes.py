@@ -1,0 +1,174 @@
+"""The command ``routes``: asks a server for the description of its routes, and shows it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from rsocket_trio import Connection, Payload, Rejected
+from rsocket_trio.cli.client_command import OURS, Ask
+from rsocket_trio.cli.exit_codes import FAILED, REJECTED, Failure
+from rsocket_trio.cli.interactions import Kind, Wish
+from rsocket_trio.cli.options import ROWS, Callback, ResumeCommand, uri
+from rsocket_trio.cli.output import Output
+from rsocket_trio.cli.terminal import escaped_text
+
+ROUTE = "$routes"
+"""The route on which a responder describes its routes: ``DESCRIPTION_ROUTE``, without the import of services."""
+ELSEWHERE = ("route", "data", "metadata", "take", "limit_rate", "mimes", "quiet")
+"""Options of the other client commands, by their parameters, that this request sets itself."""
+NO_ROUTE = "-"
+NOTHING = "()"
+NAMES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None", "object": "object"}
+"""The types of JSON Schema, as Python calls them."""
+DEEPEST = 8
+"""Levels of a type that a line shows."""
+
+
+def connection_options(command: Callback) -> Callback:
+    """Add the options of the connection."""
+    for row in reversed(ROWS):
+        if row.ours and row.parameter not in ELSEWHERE:
+            command = row.option(row.ours)(command)
+    return command
+
+
+async def show_lines(connection: Connection, wish: Wish, output: Output) -> None:
+    """Write a line for each route: route, interaction and types, in columns."""
+    for line in route_lines(await _described(connection, wish)):
+        await output.write_line(line.encode())
+
+
+async def show_json(connection: Connection, wish: Wish, output: Output) -> None:
+    """Write the description as JSON, indented."""
+    description = await _described(connection, wish)
+    try:
+        text = json.dumps(description, indent=2)
+    except RecursionError as error:
+        raise Failure("the description has too many levels of JSON", FAILED) from error
+    for line in text.splitlines():
+        await output.write_line(line.encode())
+
+
+async def _described(connection: Connection, wish: Wish) -> dict[str, Any]:
+    try:
+        answer = await connection.request_response(Payload(b"", wish.metadata), route=wish.route)
+    except Rejected as error:
+        if ROUTE not in str(error):
+            raise
+        text = "Rejected: the server does not describe its routes, as a Responder(describe=True) does"
+        raise Failure(text, REJECTED) from error
+    try:
+        return read_description(answer.data)
+    except ValueError as error:
+        raise Failure(f"the server's answer on '{ROUTE}' describes no routes: {error}", FAILED) from error
+
+
+def read_description(data: bytes) -> dict[str, Any]:
+    """Return a description of routes. Raise ``ValueError`` for what is none."""
+    try:
+        found = json.loads(data)
+    except RecursionError:
+        raise ValueError("too many levels of JSON") from None
+    routes = found.get("routes") if isinstance(found, dict) else None
+    if not isinstance(routes, list) or not all(isinstance(each, dict) for each in routes):
+        raise ValueError("no list of routes")
+    result: dict[str, Any] = found
+    return result
+
+
+def route_lines(description: dict[str, Any]) -> list[str]:
+    """Return a line for each route of a description, in columns."""
+    rows = [
+        (
+            NO_ROUTE if each.get("route") is None else escaped_text(str(each["route"])),
+            escaped_text(str(each.get("interaction"))),
+            escaped_text(types_text(each)),
+        )
+        for each in description["routes"]
+    ]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(2)]
+    return [f"{route:{widths[0]}}  {interaction:{widths[1]}}  {types}" for route, interaction, types in rows]
+
+
+def types_text(route: dict[str, Any]) -> str:
+    """Return what a route of a description takes and gives: ``Order -> Receipt``, ``str -> stream of Tick``."""
+    interaction = route.get("interaction")
+    body, items, reply = (
+        None if route.get(name) is None else schema_text(route[name]) for name in ("body", "items", "reply")
+    )
+    taken = [] if body is None else [body]
+    if items is not None:
+        taken = [*(each for each in taken if each != items), f"stream of {items}"]
+    text = ", ".join(taken) or NOTHING
+    if interaction == "fire_and_forget":
+        return text
+    if interaction != "request_response" and reply is not None:
+        reply = f"stream of {reply}"
+    return f"{text} -> {NOTHING if reply is None else reply}"
+
+
+def schema_text(schema: Any, depth: int = 0) -> str:
+    """Return a type for people, from its JSON Schema."""
+    if not isinstance(schema, dict) or depth > DEEPEST:
+        return "..."
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "contentMediaType" in schema or "contentEncoding" in schema:
+        return "bytes"
+    for key in ("anyOf", "oneOf"):
+        if isinstance(schema.get(key), list):
+            return " | ".join(schema_text(each, depth + 1) for each in schema[key])
+    if isinstance(schema.get("enum"), list):
+        return " | ".join(map(json.dumps, schema["enum"]))
+    if "const" in schema:
+        return json.dumps(schema["const"])
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return " | ".join(NAMES.get(each, str(each)) for each in map(str, kind))
+    if kind == "array":
+        return f"list[{schema_text(schema['items'], depth + 1)}]" if "items" in schema else "list"
+    if kind == "object":
+        return _object_text(schema, depth)
+    if kind is None:
+        return str(schema.get("title", "any"))
+    return NAMES.get(str(kind), str(kind))
+
+
+def _object_text(schema: dict[str, Any], depth: int) -> str:
+    members, required = schema.get("properties"), schema.get("required")
+    if isinstance(members, dict):
+        needed = required if isinstance(required, list) else []
+        texts = (
+            f"{name}{'' if name in needed else '?'}: {schema_text(each, depth + 1)}" for name, each in members.items()
+        )
+        return f"{{{', '.join(texts)}}}"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"dict[str, {schema_text(schema['additionalProperties'], depth + 1)}]"
+    return str(schema.get("title", "dict"))
+
+
+@click.command("routes", cls=ResumeCommand)
+@click.argument("uri", type=uri)
+@connection_options
+@click.option("--json", "as_json", is_flag=True, help="Print the description with the JSON Schema of all types.")
+@click.pass_context
+def command(ctx: click.Context, /, as_json: bool, **parameters: Any) -> None:
+    """Show the routes of the server at URI: route, interaction and types, a line each.
+
+    The server describes them if its responder was made with describe=True.
+    """
+    ask = Ask(
+        route=ROUTE,
+        data=(),
+        metadata=(),
+        take=None,
+        limit_rate=None,
+        mimes=(),
+        quiet=False,
+        data_mime=None,
+        **parameters,
+    )
+    ctx.exit(ask.run(Kind.REQUEST, OURS, show_json if as_json else show_lines))

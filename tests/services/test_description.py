@@ -1,0 +1,211 @@
+"""The records of a responder's routes, and their description on the reserved route."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any, NotRequired
+
+import attrs
+import pytest
+
+from rsocket_trio import Channel, Outgoing, Payload, Rejected, Responder
+from rsocket_trio.services import Receiving, TypedChannel
+from rsocket_trio.services.description import DESCRIPTION_ROUTE, Route
+from rsocket_trio.testing import connected_pair
+
+pytest.importorskip("msgspec")
+
+
+@attrs.frozen
+class Order:
+    symbol: str
+    amount: int = 1
+
+
+@attrs.frozen
+class Receipt:
+    order: Order
+    number: int
+
+
+def stocked(**options: Any) -> Responder:
+    """Return a responder with a route of each kind."""
+    responder = Responder(**options)
+
+    @responder.request_response("orders.place")
+    async def place(order: Order) -> Receipt:
+        return Receipt(order, 1)
+
+    @responder.request_stream("ticks.{symbol}")
+    async def ticks(symbol: str, since: float = 0.0) -> AsyncIterator[int]:
+        yield 1
+
+    @responder.request_stream("range.{first}")
+    async def numbers(first: int, last: int, step: int = 1) -> AsyncIterator[int]:
+        yield 1
+
+    @responder.request_channel("negotiate")
+    async def negotiate(offers: Receiving[Order]) -> AsyncIterator[Receipt]:
+        yield Receipt(Order("A"), 1)
+
+    @responder.request_channel("talk")
+    async def talk(channel: TypedChannel[str, int]) -> None:
+        await channel.send(1)
+
+    @responder.fire_and_forget("note")
+    async def note(text: str) -> None:
+        return
+
+    @responder.request_response
+    def echo(request: Payload) -> Payload:
+        return request
+
+    @responder.request_stream("raw.{{x}}.{y}")
+    async def raw(request: Payload, out: Outgoing) -> None:
+        return
+
+    @responder.request_channel("bytes")
+    async def relay(channel: Channel) -> None:
+        return
+
+    @responder.request_response("now")
+    def now() -> int:
+        return 1
+
+    return responder
+
+
+EXPECTED = [
+    Route(None, "request_response", {}, Payload, None, Payload),
+    Route("bytes", "request_channel", {}, Payload, Payload, Payload),
+    Route("negotiate", "request_channel", {}, None, Order, Receipt),
+    Route("note", "fire_and_forget", {}, str, None, None),
+    Route("now", "request_response", {}, None, None, int),
+    Route("orders.place", "request_response", {}, Order, None, Receipt),
+    Route("range.{first}", "request_stream", {"first": int}, {"last": int, "step": NotRequired[int]}, None, int),
+    Route("raw.{{x}}.{y}", "request_stream", {"y": str}, Payload, None, Payload),
+    Route("talk", "request_channel", {}, None, str, int),
+    Route("ticks.{symbol}", "request_stream", {"symbol": str}, float, None, int),
+]
+
+
+def test_routes_are_listed_with_their_types_in_order() -> None:
+    assert list(stocked().routes) == EXPECTED
+
+
+def test_a_responder_without_handlers_has_no_routes() -> None:
+    assert Responder().routes == ()
+    assert Responder(describe=True).routes == ()
+
+
+async def test_a_responder_describes_its_routes_if_it_is_asked_to(autojump_clock: object) -> None:
+    async with connected_pair(stocked(describe=True)) as (client, _):
+        described = json.loads((await client.request_response(route=DESCRIPTION_ROUTE)).data)
+    routes = {each["route"]: each for each in described["routes"]}
+
+    assert described["codecs"] == [codec.mime for codec in Responder().codecs]
+    assert len(routes) == len(EXPECTED)
+    assert routes["orders.place"] == {
+        "route": "orders.place",
+        "interaction": "request_response",
+        "parameters": {},
+        "body": {"$ref": "#/$defs/Order"},
+        "items": None,
+        "reply": {"$ref": "#/$defs/Receipt"},
+    }
+    assert routes["ticks.{symbol}"]["parameters"] == {"symbol": {"type": "string"}}
+    assert routes["ticks.{symbol}"]["body"] == {"type": "number"}
+    assert routes["negotiate"]["items"] == {"$ref": "#/$defs/Order"}
+    assert routes["bytes"]["items"] == {"contentMediaType": "application/octet-stream"}
+    assert routes["range.{first}"]["body"]["properties"] == {"last": {"type": "integer"}, "step": {"type": "integer"}}
+    assert routes["range.{first}"]["body"]["required"] == ["last"]
+    assert set(described["$defs"]) == {"Order", "Receipt"}
+    assert described["$defs"]["Receipt"]["properties"]["order"] == {"$ref": "#/$defs/Order"}
+
+
+async def test_without_being_asked_it_describes_nothing(autojump_clock: object) -> None:
+    async with connected_pair(stocked()) as (client, _):
+        with pytest.raises(Rejected, match="no request_response handler for route '\\$routes'"):
+            await client.request_response(route=DESCRIPTION_ROUTE)
+
+
+async def test_routes_that_are_registered_later_are_described(autojump_clock: object) -> None:
+    responder = Responder(describe=True)
+    async with connected_pair(responder) as (client, _):
+
+        async def names() -> list[str]:
+            described = json.loads((await client.request_response(route=DESCRIPTION_ROUTE)).data)
+            return [each["route"] for each in described["routes"]]
+
+        assert await names() == []
+        responder.request_response("late")(lambda request: b"")
+        assert await names() == ["late"]
+
+
+async def test_the_description_of_an_included_responder_stays_outside(autojump_clock: object) -> None:
+    inner, responder = stocked(describe=True), Responder(describe=True)
+    responder.request_response("own")(lambda request: b"")
+    responder.include(inner)
+
+    async with connected_pair(responder) as (client, _):
+        described = json.loads((await client.request_response(route=DESCRIPTION_ROUTE)).data)
+
+    assert len(described["routes"]) == len(inner.routes) + 1
+
+
+def test_the_reserved_route_is_taken_where_it_is_served() -> None:
+    with pytest.raises(ValueError, match="request_response has a handler for route '\\$routes' already"):
+        Responder(describe=True).request_response(DESCRIPTION_ROUTE)(lambda request: b"")
+
+    Responder().request_response(DESCRIPTION_ROUTE)(lambda request: b"")
+
+
+async def test_classes_of_one_name_are_told_apart(autojump_clock: object) -> None:
+    responder = Responder(describe=True)
+
+    def register(route: str, kind: type) -> None:
+        async def take(order: Any) -> None:
+            return
+
+        take.__annotations__ = {"order": kind, "return": None}
+        responder.request_response(route)(take)
+
+    register("a", Order)
+    register("b", attrs.make_class("Order", {"price": attrs.field(type=float)}))
+    register("c", Order)
+    async with connected_pair(responder) as (client, _):
+        described = json.loads((await client.request_response(route=DESCRIPTION_ROUTE)).data)
+
+    assert [each["body"]["$ref"] for each in described["routes"]] == [
+        "#/$defs/Order",
+        "#/$defs/Order_2",
+        "#/$defs/Order",
+    ]
+    assert list(described["$defs"]["Order_2"]["properties"]) == ["price"]
+
+
+async def test_a_type_of_an_own_codec_is_described_by_its_name(autojump_clock: object) -> None:
+    class Point:
+        """A class that no built-in codec knows."""
+
+    class Points:
+        mime = "application/x-point"
+
+        def encode(self, value: object, /) -> bytes:
+            return b"point"
+
+        def decode(self, data: bytes, kind: Any, /) -> Any:
+            return Point()
+
+    responder = Responder(describe=True, codecs=[Points()])
+
+    @responder.request_response("point")
+    async def point(at: Point) -> Point:
+        return at
+
+    async with connected_pair(responder) as (client, _):
+        described = json.loads((await client.request_response(route=DESCRIPTION_ROUTE)).data)
+
+    assert described["codecs"] == ["application/x-point"]
+    assert described["routes"][0]["body"]["title"].endswith("Point")
