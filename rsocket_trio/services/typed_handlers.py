@@ -485,8 +485,7 @@ def _is_untyped(
         return False
     required = [each for each in parameters if each.default is ABSENT and each.kind is not each.VAR_KEYWORD]
     if not parameters:
-        answers = reply is str or not (reply is ABSENT or _is_raw_result(item_type(reply)))
-        return decorator == "fire_and_forget" or not answers
+        return decorator == "fire_and_forget" or item_type(reply) in (ABSENT, type(None), Any)
     if not all(_is_raw_argument(hints[each.name]) for each in required or parameters[:1]):
         return False
     try:
