@@ -8,7 +8,8 @@
 # make gate    what is too long for make test: attacks and load in full, resumption and simulation in some minutes;
 #              make -k gate goes on after what fails
 # make soak    everything at once for half an hour, then resumption and simulation in full: three quarters of an hour
-# make peers   the conformance cases against implementations in other languages: writes docs/peers.md anew
+# make peers   the conformance cases against implementations in other languages: writes docs/peers.md anew; typed calls
+#              against Spring, in all forms
 # make clean   remove what the others made
 
 PYTHON ?= python3

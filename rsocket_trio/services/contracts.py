@@ -36,6 +36,8 @@ _routes: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 """The route that each contract begins with."""
 _DECLARED = "_rsocket_method"
 """The attribute of a method that a decorator below marked."""
+_REMOTE = "_rsocket_remote"
+"""The attribute of a contract that has the class of its remote objects: its subclass, so a table would keep both."""
 
 
 # Not ``__init_subclass__``: the type checker would ask implementations for it.
@@ -342,21 +344,18 @@ class Encode:
         self.argument = argument
 
 
-_remote_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
-
-
 def remote_of(contract: type[ServiceT], requester: object, auth: Auth | None) -> ServiceT:
     """Return an object with the methods of ``contract``, which makes each call a request of ``requester``.
 
     ``auth`` are credentials for each of its requests.
     """
-    made = _remote_classes.get(contract)
+    made = vars(contract).get(_REMOTE)
     if made is None:
         methods: dict[str, Any] = {method.name: _caller(method) for method in methods_of(contract)}
         methods["__repr__"] = lambda self: f"<remote {contract.__qualname__} of {self._rsocket_requester!r}>"
         methods["__init__"] = object.__init__
         made = type(f"Remote{contract.__name__}", (contract,), methods)
-        _remote_classes[contract] = made
+        setattr(contract, _REMOTE, made)
     found: Any = made()
     found._rsocket_requester = requester
     found._rsocket_auth = auth

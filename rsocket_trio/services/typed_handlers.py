@@ -280,7 +280,9 @@ class TypedCall:
         first = self._handler.body is ABSENT and not self._takes_payload
 
         def decode(payload: Payload) -> Any:
-            return payload if parameter.kind is Payload else self._decode(payload, parameter.kind)
+            if parameter.kind is Payload:
+                return payload
+            return payload.data if parameter.kind is bytes else self._decode(payload, parameter.kind)
 
         if source is Source.RECEIVING:
             return Receiving[Any](channel, decode, with_request=first)

@@ -28,8 +28,8 @@ WHOLE = "RSOCKET_TRIO_WHOLE_SPRING" in os.environ
 MIMES = ("application/json", "application/cbor")
 FRAGMENTS = (0, 1000) if WHOLE else (0,)
 TRANSPORTS: tuple[TransportName, ...] = ("tcp", "ws") if WHOLE else ("tcp",)
-OURS_ALONE = ("mime-entry", "accept-entry", "invalid-field", "channel-cancelled")
-"""Checks of our server: Spring's reads no such entries, and names no field."""
+OURS_ALONE = ("mime-entry", "accept-entry", "invalid-field", "not-allowed", "channel-cancelled")
+"""Checks of our server: Spring's reads no such entries, names no field, and refuses in other words."""
 
 
 @pytest.fixture(scope="module", params=FRAGMENTS, ids=lambda size: f"fragments of {size}" if size else "whole frames")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 
 import pytest
 
 from rsocket_trio import Responder
-from rsocket_trio.services import Receiving, Service, TypedChannel, request_channel
+from rsocket_trio.services import Receiving, Service, TypedChannel, request_channel, request_response
 from tests.connection.pairs import connected_pair
 
 
@@ -57,3 +59,57 @@ async def test_a_channel_is_served_by_a_function_that_sends_and_by_one_that_yiel
 
         assert [item async for item in channel] == ["11", "13", "16"]
     assert pair.server.faults.handler_errors == 0
+
+
+class Bytes(Service, Protocol, route="bytes"):
+    @request_channel
+    def reversed(self) -> TypedChannel[bytes, bytes]: ...
+    @request_channel
+    def sizes(self) -> TypedChannel[int, bytes]: ...
+
+
+class Reverses:
+    @request_channel
+    async def reversed(self, channel: TypedChannel[bytes, bytes]) -> None:
+        async for data in channel:
+            await channel.send(data[::-1])
+
+    @request_channel
+    async def sizes(self, items: Receiving[bytes]) -> AsyncIterator[int]:
+        async for data in items:
+            yield len(data)
+
+
+async def test_bytes_are_items_as_they_are_beside_items_that_are_encoded() -> None:
+    responder = Responder()
+    responder.serve_as(Bytes, Reverses())
+    async with connected_pair(responder) as pair:
+        remote = pair.client.remote(Bytes)
+        async with remote.reversed() as channel:
+            await channel.send(b"\x00\xff{")
+            assert await anext(aiter(channel)) == b"{\xff\x00"
+        async with remote.sizes() as sizes:
+            await sizes.send(bytes(7))
+            assert await anext(aiter(sizes)) == 7
+
+
+async def test_a_contract_goes_with_its_module_though_it_was_called() -> None:
+    async def call_it(responder: Responder) -> weakref.ref[type]:
+        class Echo(Service, Protocol, route="echo"):
+            @request_response
+            async def echo(self, number: int) -> int: ...
+
+        class Echoes:
+            @request_response
+            async def echo(self, number: int) -> int:
+                return number
+
+        responder.serve_as(Echo, Echoes())
+        async with connected_pair(responder) as pair:
+            assert await pair.client.remote(Echo).echo(3) == await pair.client.remote(Echo).echo(3) == 3
+        return weakref.ref(Echo)
+
+    contract = await call_it(Responder())
+    gc.collect()
+
+    assert contract() is None

@@ -1,5 +1,7 @@
 import io.rsocket.RSocketErrorException;
 import io.rsocket.exceptions.ApplicationErrorException;
+import io.rsocket.exceptions.InvalidException;
+import io.rsocket.exceptions.RejectedException;
 import io.rsocket.exceptions.RejectedSetupException;
 import io.rsocket.metadata.WellKnownMimeType;
 import java.net.URI;
@@ -87,7 +89,8 @@ final class Client {
   static {
     // A server for users only, which refuses another SETUP.
     CHECKS.put("setup-without-user", connection -> connection.refused(null));
-    // Spring's own server reads no MIME entry, and names no field.
+    // Spring's own server reads no MIME entry, names no field, and refuses in other words.
+    CHECKS.put("not-allowed", Client::notAllowed);
     CHECKS.put("mime-entry", Client::mimeEntry);
     CHECKS.put("accept-entry", Client::acceptEntry);
     CHECKS.put("invalid-field", Client::invalidField);
@@ -226,7 +229,7 @@ final class Client {
     Throwable error =
         failure(connection.open().route("orders.place").data(Map.of("symbol", "ACME", "amount", "many"))
             .retrieveMono(Receipt.class).flux());
-    expect("io.rsocket.exceptions.InvalidException", error.getClass().getName());
+    expect(InvalidException.class, error.getClass());
     expect("$.amount: expected int, got str", error.getMessage());
   }
 
@@ -299,6 +302,22 @@ final class Client {
     failure(requester.route("admin").metadata(ANN, Access.MIME).retrieveMono(String.class).flux());
     UsernamePasswordMetadata root = new UsernamePasswordMetadata("root", "toor");
     expect("root", requester.route("admin").metadata(root, Access.MIME).retrieveMono(String.class).block(PATIENCE));
+  }
+
+  /** Every refusal of a request has the same code and text. */
+  private static void notAllowed(Connection connection) {
+    RSocketRequester requester = connection.open();
+    List.of(
+            requester.route("secret").metadata(WRONG, Access.MIME),
+            requester.route("admin").metadata(ANN, Access.MIME),
+            requester.route("secret"))
+        .forEach(
+            request -> {
+              Throwable error = failure(request.retrieveMono(String.class).flux());
+              expect(RejectedException.class, error.getClass());
+              expect("not allowed", error.getMessage());
+            });
+    lives(requester);
   }
 
   // ---- what checks are made of
