@@ -10,9 +10,10 @@ way. As long as its handler runs the member is in; however it ends (/quit, Ctrl-
 Questions are requests of their own: ``users`` and ``rooms`` are streams, ``msg``, ``join`` and ``time`` are answered
 once. ``time`` goes both ways: the server asks it of its members, who serve it on the same connection.
 
-Who does not keep up slows nobody. A line waits for its reader's credit in the reader's own mailbox, which holds
-``MAILBOX`` lines. What comes while it is full is not kept for that reader, only counted; once he has read what waited,
-he is told how many lines he missed, and goes on from there. A private message that finds the mailbox full is refused.
+Who does not keep up slows nobody. A room is a ``Broadcast``: a line waits for its reader's credit in the reader's own
+mailbox, which holds ``MAILBOX`` lines. What comes while it is full is not kept for that reader, only counted; once he
+has read what waited, he is told how many lines he missed, and goes on from there. A private message that finds the
+mailbox full is refused.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import os
 import re
 import signal
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import NoReturn
+from weakref import WeakValueDictionary
 
 import attrs
 import trio
@@ -47,6 +49,7 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
+from rsocket_trio.services import Broadcast, Subscription
 
 TCP = "tcp://127.0.0.1:7878"
 MAILBOX = 16
@@ -61,39 +64,6 @@ NAME = re.compile(r"[\w-]{1,20}")
 # The server
 
 
-class Mailbox:
-    """The lines on their way to one member, and how many were not kept because he did not keep up."""
-
-    def __init__(self) -> None:
-        self._lines: deque[str] = deque()
-        self._missed = 0
-        self._news = trio.Event()
-
-    def put(self, line: str) -> bool:
-        """Leave a line, never waiting; say whether it was kept. Once one was missed, all are until he caught up."""
-        kept = not self._missed and len(self._lines) < MAILBOX
-        if kept:
-            self._lines.append(line)
-        else:
-            self._missed += 1
-        self._news.set()
-        return kept
-
-    async def empty_into(self, channel: Channel) -> None:
-        """Send what comes, at the pace of the member's credit, until cancelled."""
-        while True:
-            if self._lines:
-                await channel.send(self._lines[0])
-                self._lines.popleft()
-            elif self._missed:
-                missed = self._missed
-                await channel.send(f"* you did not keep up and missed {missed} lines")
-                self._missed -= missed
-            else:
-                self._news = trio.Event()
-                await self._news.wait()
-
-
 @attrs.define(eq=False)
 class Member:
     """Somebody who is in."""
@@ -101,18 +71,26 @@ class Member:
     name: str
     room: str
     connection: Connection
-    mailbox: Mailbox = attrs.field(factory=Mailbox)
+    lines: Subscription[str]
 
 
 responder = Responder()
 members: dict[str, Member] = {}
+rooms_by_name: WeakValueDictionary[str, Broadcast[str]] = WeakValueDictionary()
+"""A room is there for as long as it has subscribers."""
+
+
+def room_called(name: str) -> Broadcast[str]:
+    return rooms_by_name.setdefault(name, Broadcast(MAILBOX, "drop_newest"))
 
 
 def tell(room: str, line: str) -> None:
     """Leave a line for everybody in a room."""
-    for member in members.values():
-        if member.room == room:
-            member.mailbox.put(line)
+    room_called(room).send_nowait(line)
+
+
+def missed(lines: int) -> str:
+    return f"* you did not keep up and missed {lines} lines"
 
 
 @contextmanager
@@ -142,20 +120,25 @@ def log_in(setup: Setup, connection: Connection) -> None:
 @responder.request_channel("chat")
 async def chat(channel: Channel) -> None:
     connection = current_connection()
-    member = Member(connection.state.name, checked_room(channel.request), connection)
+    room = checked_room(channel.request)
     clock = await clock_of(connection)
-    async with trio.open_nursery() as nursery:
+    async with room_called(room).subscribe(gap=missed) as lines, trio.open_nursery() as nursery:
+        member = Member(connection.state.name, room, connection, lines)
         with entered(member, clock):
-            nursery.start_soon(member.mailbox.empty_into, channel)
+            nursery.start_soon(send_lines, lines, channel)
             async for item in channel:
                 line = text_of(item)
                 if len(line) > LONGEST_LINE:
-                    member.mailbox.put(f"* not said: {len(line)} characters, limit {LONGEST_LINE}")
+                    lines.put_nowait(f"* not said: {len(line)} characters, limit {LONGEST_LINE}")
                 else:
-                    tell(member.room, f"{member.name}: {line}")
-                # However fast lines come in, the mailboxes of those who keep up are emptied between them.
-                await trio.lowlevel.checkpoint()
+                    await room_called(member.room).send(f"{member.name}: {line}")
         nursery.cancel_scope.cancel()
+
+
+async def send_lines(lines: Subscription[str], channel: Channel) -> None:
+    """Send what comes, at the pace of the member's credit, until cancelled."""
+    async for line in lines:
+        await channel.send(line)
 
 
 @responder.request_stream("users")
@@ -173,7 +156,7 @@ async def rooms(request: Payload) -> AsyncIterator[str]:
 @responder.request_response("msg")
 def private_message(request: Payload) -> str:
     name, _, line = text_of(request).partition(" ")
-    if not find(name).mailbox.put(f"{caller().name} to you: {line[:LONGEST_LINE]}"):
+    if not find(name).lines.put_nowait(f"{caller().name} to you: {line[:LONGEST_LINE]}"):
         raise Rejected(f"{name} does not keep up: the mailbox is full")
     return f"delivered to {name}"
 
@@ -182,8 +165,9 @@ def private_message(request: Payload) -> str:
 def join(request: Payload) -> str:
     member, room = caller(), checked_room(request)
     if room != member.room:
-        left, member.room = member.room, room
-        tell(left, f"* {member.name} left for {room}")
+        left, member.room = room_called(member.room), room
+        member.lines.move_to(room_called(room))
+        left.send_nowait(f"* {member.name} left for {room}")
         tell(room, f"* {member.name} joined {room}")
     return f"you are in {room}"
 

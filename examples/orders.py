@@ -228,7 +228,7 @@ async def run() -> None:
             print(f"{receipt.customer} bought 1 ACME for {receipt.total:.2f}, order {receipt.number}")
         try:
             async with open_connection(uri) as connection:
-                await connection.ping()
+                await connection.remote(Orders).place(Order("ACME", 1))
         except RejectedSetup as error:
             print(f"without credentials: {error}")
         for call, times in sorted(book.calls.items()):
