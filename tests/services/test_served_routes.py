@@ -1,0 +1,230 @@
+"""Routes with parameters, served by every interaction, with and without types, whatever a peer sends as a route."""
+
+from __future__ import annotations
+
+import enum
+import re
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any, Literal
+
+import pytest
+
+from rsocket_trio import Channel, Invalid, Outgoing, Payload, Rejected, Responder
+from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
+from rsocket_trio.services import Receiving, current_call
+from rsocket_trio.testing import connected_pair
+
+
+def parameters(request: Payload) -> str:
+    """Answer with the parameters of the route, as text."""
+    return str(current_call().parameters)
+
+
+async def test_handlers_of_payloads_find_the_parameters_in_their_call(autojump_clock: object) -> None:
+    responder = Responder()
+    told: list[str] = []
+    responder.request_response("inline.{a}")(parameters)
+
+    @responder.request_response("async.{a}.{b}")
+    async def answer(request: Payload) -> str:
+        return parameters(request)
+
+    @responder.request_stream("generated.{a}")
+    async def generated(request: Payload) -> AsyncIterator[str]:
+        yield parameters(request)
+
+    @responder.request_stream("pushed.{a}")
+    async def pushed(request: Payload, out: Outgoing) -> None:
+        await out.send(parameters(request))
+
+    @responder.request_channel("channel.{a}")
+    async def channel(channel: Channel) -> None:
+        await channel.send(parameters(channel.request))
+
+    @responder.fire_and_forget("told.{a}")
+    def tell(request: Payload) -> None:
+        told.append(parameters(request))
+
+    async with connected_pair(responder) as (client, _):
+        assert (await client.request_response(route="inline.1")).text == "{'a': '1'}"
+        assert (await client.request_response(route="async.1.2")).text == "{'a': '1', 'b': '2'}"
+        for route in ("generated.1", "pushed.1"):
+            async with client.request_stream(route=route) as stream:
+                assert [item.text async for item in stream] == ["{'a': '1'}"]
+        async with client.request_channel(route="channel.1") as both:
+            assert [item.text async for item in both] == ["{'a': '1'}"]
+        await client.fire_and_forget(route="told.1")
+        await client.ping()
+    assert told == ["{'a': '1'}"]
+
+
+async def test_typed_handlers_of_every_interaction_take_parameters_by_name(autojump_clock: object) -> None:
+    pytest.importorskip("msgspec")
+    responder = Responder()
+    told: list[Any] = []
+
+    @responder.request_response("sum.{first}.{second}")
+    async def add(second: int, first: int) -> int:
+        return first - second
+
+    @responder.request_stream("ticks.{symbol}")
+    async def ticks(symbol: str, since: float = 0.0) -> AsyncIterator[list[Any]]:
+        yield [symbol, since]
+
+    @responder.request_channel("offers.{symbol}")
+    async def offers(symbol: str, items: Receiving[int]) -> AsyncIterator[str]:
+        async for item in items:
+            yield f"{symbol} {item}"
+
+    @responder.fire_and_forget("note.{number}")
+    async def note(number: int, text: str) -> None:
+        told.append((number, text))
+
+    async with connected_pair(responder) as (client, _):
+        assert await client.request_response(route="sum.7.2", reply=int) == 5
+        async with client.request_stream(b"2.5", route="ticks.ACME") as stream:
+            assert [item.data async for item in stream] == [b'["ACME",2.5]']
+        async with client.request_channel(b"1", route="offers.ACME") as both:
+            await both.send(b"2")
+            await both.send_eof()
+            assert [item.data async for item in both] == [b'"ACME 1"', b'"ACME 2"']
+        await client.fire_and_forget(b'"hello"', route="note.3")
+        await client.ping()
+    assert told == [(3, "hello")]
+
+
+class Side(enum.Enum):
+    """A type with a few texts."""
+
+    BUY = "buy"
+    SELL = "sell"
+
+
+IDENTITY = uuid.UUID(int=5)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        (str, "17", "17"),
+        (int, "17", 17),
+        (float, "1e3", 1000.0),
+        (bool, "true", True),
+        (Side, "sell", Side.SELL),
+        (Literal["a", "b"], "b", "b"),
+        (uuid.UUID, str(IDENTITY), IDENTITY),
+        (int | None, "17", 17),
+        (int, "x", "route parameter value: expected int, got str"),
+        (int, "17 ", "route parameter value: expected int, got str"),
+        (bool, "maybe", "route parameter value: expected bool, got str"),
+        (Side, "hold", "route parameter value: invalid enum value 'hold'"),
+    ],
+    ids=lambda one: getattr(one, "__name__", str(one)),
+)
+async def test_an_annotation_converts_a_parameter_or_the_handler_never_runs(
+    kind: Any, text: str, expected: Any, autojump_clock: object
+) -> None:
+    pytest.importorskip("msgspec")
+    responder = Responder()
+    got: list[Any] = []
+
+    async def take(value: Any) -> bytes:
+        got.append(value)
+        return b""
+
+    take.__annotations__["value"] = kind
+    responder.request_response("take.{value}")(take)
+
+    async with connected_pair(responder) as (client, _):
+        if isinstance(expected, str) and expected.startswith("route"):
+            with pytest.raises(Invalid, match=f"^{re.escape(expected)}"):
+                await client.request_response(route=f"take.{text}")
+            assert got == []
+        else:
+            await client.request_response(route=f"take.{text}")
+            assert got == [expected]
+            assert type(got[0]) is type(expected)
+
+
+async def test_a_literal_route_comes_before_a_pattern_within_its_interaction(autojump_clock: object) -> None:
+    responder = Responder()
+    responder.request_response("orders.{number}")(lambda request: b"pattern")
+    responder.request_response("orders.new")(lambda request: b"literal")
+    responder.fire_and_forget("orders.only")(lambda request: None)
+
+    async with connected_pair(responder) as (client, _):
+        assert (await client.request_response(route="orders.new")).data == b"literal"
+        assert (await client.request_response(route="orders.news")).data == b"pattern"
+        assert (await client.request_response(route="orders.only")).data == b"pattern"
+        with pytest.raises(Rejected, match=r"no request_response handler for route 'orders\.1\.2'"):
+            await client.request_response(route="orders.1.2")
+
+
+async def test_the_braces_of_a_caller_are_text(autojump_clock: object) -> None:
+    responder = Responder()
+    responder.request_response("orders.{number}")(parameters)
+    responder.request_response("braces.{{x}}")(lambda request: b"literal")
+
+    async with connected_pair(responder) as (client, _):
+        assert (await client.request_response(route="orders.{number}")).text == "{'number': '{number}'}"
+        assert (await client.request_response(route="orders.{{")).text == "{'number': '{{'}"
+        assert (await client.request_response(route="braces.{x}")).data == b"literal"
+        with pytest.raises(Rejected, match=re.escape("handler for route 'braces.{{x}}'")):
+            await client.request_response(route="braces.{{x}}")
+
+
+async def test_64_kib_of_braces_as_a_route_harm_no_other_request(autojump_clock: object) -> None:
+    responder = Responder()
+    for pattern in ("{a}{{{b}}}{c}", "{{{a}}}.{b}", "x{{{a}}}y"):
+        responder.request_response(pattern)(parameters)
+    responder.request_response("greet")(lambda request: b"hello")
+    braces = encode_composite([Entry(ROUTING, encode_route(*["{" * 255] * 256))])
+
+    async with connected_pair(responder) as (client, _):
+        async with client.request_stream(route="none") as stream:
+            for _ in range(3):
+                with pytest.raises(Rejected, match=re.escape("no request_response handler for route '{{{{")) as caught:
+                    await client.request_response(Payload(b"", braces))
+                assert len(str(caught.value)) < 400
+            with pytest.raises(Rejected):
+                await anext(stream)
+        assert (await client.request_response(route="greet")).data == b"hello"
+
+
+@pytest.mark.parametrize("decorator", ["request_response", "request_stream", "request_channel", "fire_and_forget"])
+@pytest.mark.parametrize(
+    ("route", "message"),
+    [
+        ("orders.{id", "route 'orders.{id', position 7: '{' has no partner; '{{' is a literal one"),
+        ("{a}{b}", "route '{a}{b}', position 3: there is no text between two parameters"),
+        ("orders.{id}.{id}", "route 'orders.{id}.{id}', position 12: there are two parameters 'id'"),
+        ("shop.{x}.b", "routes 'shop.{x}.b' and 'shop.a.{y}' both match 'shop.a.b', and neither is more specific"),
+        ("shop.a.{z}", "route 'shop.a.{z}' matches the same as 'shop.a.{y}'"),
+    ],
+)
+def test_wrong_and_ambiguous_routes_are_refused_at_registration(decorator: str, route: str, message: str) -> None:
+    responder = Responder()
+    handler: Any = items if decorator == "request_stream" else answers
+    getattr(responder, decorator)("shop.a.{y}")(handler)
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        getattr(responder, decorator)(route)(handler)
+
+    assert [each.route for each in responder.routes] == ["shop.a.{y}"]
+
+
+async def items(request: Any) -> AsyncIterator[bytes]:
+    yield b""
+
+
+async def answers(request: Any) -> None:
+    return
+
+
+def test_a_parameter_that_a_typed_handler_lacks_is_refused() -> None:
+    async def place(order: int) -> int:
+        return order
+
+    with pytest.raises(TypeError, match=r"place: no parameter number, which the route names"):
+        Responder().request_response("orders.{number}")(place)
