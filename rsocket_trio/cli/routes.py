@@ -101,7 +101,8 @@ def types_text(route: dict[str, Any]) -> str:
     )
     taken = [] if body is None else [body]
     if items is not None:
-        taken = [*(each for each in taken if each != items), f"stream of {items}"]
+        # The opening payload of a channel of bytes is one of them.
+        taken = [*([] if body == items == "bytes" else taken), f"stream of {items}"]
     text = ", ".join(taken) or NOTHING
     if interaction == "fire_and_forget":
         return text

@@ -27,7 +27,7 @@ class Route:
     ``interaction`` the name of the decorator. ``parameters`` are the types of the route's parameters, by name. ``body``
     is the type of the request's data, or a dictionary of the types of an object's members, by name; ``NotRequired`` is
     one with a default. ``items`` is the type of the items that a channel receives, and ``reply`` that of the answer, or
-    of each item that is sent. A type is ``None`` where there is nothing, ``Payload`` for data as it is, and ``Any``
+    of each item that is sent. A type is ``None`` where there is nothing, ``Payload`` or ``bytes`` for data as it is, and ``Any``
     where the handler does not say.
     """
 
@@ -152,7 +152,7 @@ def _schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any] | None:
     """Return the JSON Schema of a type; its classes go into ``definitions``. A type without a schema has its name."""
     if kind is None:
         return None
-    if kind is Payload:
+    if kind in (Payload, bytes, bytearray, memoryview):
         return BYTES
     if kind is Any:
         return {}

@@ -184,6 +184,29 @@ async def test_an_answer_that_is_no_description_is_code_1(answer: bytes, reason:
     assert shown.stderr == f"the server's answer on '$routes' describes no routes: {reason}\n"
 
 
+INT, BYTES = {"type": "integer"}, {"contentMediaType": "application/octet-stream"}
+
+
+@pytest.mark.parametrize(
+    ("interaction", "body", "items", "reply", "text"),
+    [
+        ("request_response", None, None, None, "() -> ()"),
+        ("request_response", INT, None, {}, "int -> any"),
+        ("request_stream", None, None, INT, "() -> stream of int"),
+        ("request_subscription", INT, None, INT, "int -> stream of int"),
+        ("request_channel", BYTES, BYTES, BYTES, "stream of bytes -> stream of bytes"),
+        ("request_channel", INT, INT, None, "int, stream of int -> ()"),
+        ("request_channel", None, INT, INT, "stream of int -> stream of int"),
+        ("fire_and_forget", INT, None, None, "int"),
+        ("fire_and_forget", None, None, None, "()"),
+    ],
+)
+def test_what_a_route_takes_and_gives_is_one_text(
+    interaction: str, body: Any, items: Any, reply: Any, text: str
+) -> None:
+    assert routes.types_text({"interaction": interaction, "body": body, "items": items, "reply": reply}) == text
+
+
 @pytest.mark.parametrize(
     ("schema", "text"),
     [

@@ -10,7 +10,15 @@ import attrs
 import pytest
 
 from rsocket_trio import Channel, Outgoing, Payload, Rejected, Responder
-from rsocket_trio.services import Receiving, TypedChannel
+from rsocket_trio.services import (
+    Receiving,
+    Service,
+    Stream,
+    TypedChannel,
+    request_channel,
+    request_response,
+    request_stream,
+)
 from rsocket_trio.services.description import DESCRIPTION_ROUTE, Route
 from rsocket_trio.testing import connected_pair
 
@@ -92,6 +100,55 @@ EXPECTED = [
 
 def test_routes_are_listed_with_their_types_in_order() -> None:
     assert list(stocked().routes) == EXPECTED
+
+
+class Orders(Service, route="orders"):
+    """A contract with a method of each kind."""
+
+    @request_response
+    async def place(self, order: Order) -> Receipt:
+        raise NotImplementedError
+
+    @request_stream("ticks.{symbol}")
+    def ticks(self, symbol: str) -> Stream[int]:
+        raise NotImplementedError
+
+    @request_channel
+    def sums(self, start: int) -> TypedChannel[str, int]:
+        raise NotImplementedError
+
+    @request_channel
+    def copies(self) -> TypedChannel[bytes, bytes]:
+        raise NotImplementedError
+
+
+class OurOrders(Orders):
+    async def place(self, order: Order) -> Receipt:
+        return Receipt(order, 1)
+
+    @request_stream
+    async def ticks(self, symbol: str) -> AsyncIterator[int]:
+        yield 1
+
+    @request_channel
+    async def sums(self, channel: TypedChannel[int, str], start: int) -> None:
+        return
+
+    @request_channel
+    async def copies(self, channel: TypedChannel[bytes, bytes]) -> None:
+        return
+
+
+def test_the_routes_of_a_contract_are_listed() -> None:
+    responder = Responder()
+    responder.serve_as(Orders, OurOrders())
+
+    assert list(responder.routes) == [
+        Route("orders.copies", "request_channel", {}, None, bytes, Payload),
+        Route("orders.place", "request_response", {}, Order, None, Receipt),
+        Route("orders.sums", "request_channel", {}, int, int, str),
+        Route("orders.ticks.{symbol}", "request_stream", {"symbol": str}, None, None, int),
+    ]
 
 
 def test_a_responder_without_handlers_has_no_routes() -> None:
