@@ -27,8 +27,8 @@ class Route:
     ``interaction`` the name of the decorator. ``parameters`` are the types of the route's parameters, by name. ``body``
     is the type of the request's data, or a dictionary of the types of an object's members, by name; ``NotRequired`` is
     one with a default. ``items`` is the type of the items that a channel receives, and ``reply`` that of the answer, or
-    of each item that is sent. A type is ``None`` where there is nothing, ``Payload`` or ``bytes`` for data as it is, and ``Any``
-    where the handler does not say.
+    of each item that is sent. A type is ``None`` where there is nothing, ``Payload`` or ``bytes`` for data as it is,
+    and ``Any`` where the handler does not say.
     """
 
     route: str | None
