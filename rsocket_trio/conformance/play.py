@@ -26,9 +26,8 @@ from rsocket_trio.conformance.catalogue import (
     with_id,
 )
 from rsocket_trio.conformance.notation import ANYTHING, Notation, Pattern, Unfit, shown, valued
-from rsocket_trio.conformance.positions import Positions
 from rsocket_trio.conformance.streamux import Disagreed, Streamux, check_offer, offer_of
-from rsocket_trio.conformance.wire import Ended, Passed, WireEnd
+from rsocket_trio.conformance.wire import Ended, Passed, Positions, WireEnd
 
 PROBES = 0x7F00
 """Stream ids above this one are those of probes where a probe is a request: no case uses ids as high. They are odd or

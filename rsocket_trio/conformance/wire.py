@@ -1,14 +1,14 @@
-"""The tester's end of a connection: frames as bytes over any transport, and a record of what passed both ways."""
+"""The tester's end of a connection: frames as bytes over any transport, a record of what passed, and positions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 import trio
 
-from rsocket_trio.conformance.notation import Notation
+from rsocket_trio.conformance.notation import Notation, Pattern
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.transports.base import Transport
@@ -18,6 +18,11 @@ LONGEST = 64 * 1024 * 1024
 """Bytes of what came and is no whole frame yet that are kept: a server that talks nonsense ends its case."""
 KEPT = 400
 """Frames of the record that are kept. A case that exchanges more tells of the first and the last ones."""
+
+HEADER: Final = 6
+"""Bytes of stream id, type and flags."""
+CONNECTION: Final = bytes(4)
+"""The stream id of frames about the connection."""
 
 
 class Uncut:
@@ -188,3 +193,49 @@ class WireEnd:
         self._frames += frames
         if len(self._rest) > LONGEST:
             raise Ended(self._rest[:64], f"{len(self._rest)} bytes came that are no whole frame")
+
+
+@attrs.define(eq=False)
+class Positions:
+    """The tester's count. REQUEST frames, REQUEST_N, CANCEL, PAYLOAD and ERROR of streams count, without their length.
+
+    With ``resumable`` that is true of the streams alone that one of these requests opens.
+    """
+
+    resumable: tuple[Pattern, ...] = ()
+    sent: int = 0
+    _came: list[bytes] = attrs.field(factory=list)
+    _streams: set[bytes] = attrs.field(factory=set)
+
+    @property
+    def received(self) -> int:
+        """Return the bytes that came, but for those that are said to be lost."""
+        return sum(map(len, self._came))
+
+    def note_sent(self, frame: bytes) -> None:
+        """Count a frame of the tester, if it counts."""
+        self.sent += len(frame) * self._counts(frame)
+
+    def note_received(self, frame: bytes) -> None:
+        """Count a frame of the peer, if it counts."""
+        if self._counts(frame):
+            self._came.append(frame)
+
+    def lose(self, frame: Pattern) -> list[bytes]:
+        """Count the first such frame and those behind it as lost. Return them. Raise ``LookupError`` if none came."""
+        places = [place for place, came in enumerate(self._came) if frame.fits(came)]
+        if not places:
+            raise LookupError("no such frame came")
+        lost = self._came[places[0] :]
+        del self._came[places[0] :]
+        return lost
+
+    def _counts(self, frame: bytes) -> bool:
+        kind = frame[4] >> 4 if len(frame) >= HEADER else 0
+        stream = frame[:4]
+        # Types 0x04 to 0x07 are requests, and those from there through 0x0B the others that count.
+        if kind not in (1, 2) or stream == CONNECTION:
+            return False
+        if kind == 1 and any(mark.fits(frame) for mark in self.resumable):
+            self._streams.add(stream)
+        return not self.resumable or stream in self._streams

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 import trio
 
@@ -70,6 +70,21 @@ PushesT = TypeVar("PushesT")
 ChannelT = TypeVar("ChannelT")
 
 
+class RequestTerms(TypedDict, total=False):
+    """The arguments of every request, for the type checker."""
+
+    route: str | None
+    entries: Iterable[object]
+    auth: Auth | None
+
+
+class ItemTerms(RequestTerms, total=False):
+    """The arguments of every request for a stream, for the type checker."""
+
+    initial_request_n: int
+    refill: bool
+
+
 class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
     """The requests of a connection, or of a client that takes a connection for each of them.
 
@@ -82,35 +97,17 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
 
     @overload
     async def request_response(
-        self,
-        payload: object = b"",
-        *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        reply: None = None,
-        auth: Auth | None = None,
+        self, payload: object = b"", *, reply: None = None, **options: Unpack[RequestTerms]
     ) -> Payload: ...
 
     @overload
     async def request_response(
-        self,
-        payload: object = b"",
-        *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        reply: type[R],
-        auth: Auth | None = None,
+        self, payload: object = b"", *, reply: type[R], **options: Unpack[RequestTerms]
     ) -> R: ...
 
     @overload
     async def request_response(
-        self,
-        payload: object = b"",
-        *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        reply: object,
-        auth: Auth | None = None,
+        self, payload: object = b"", *, reply: object, **options: Unpack[RequestTerms]
     ) -> Any: ...
 
     async def request_response(
@@ -168,13 +165,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self,
         payload: object = b"",
         *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
         pushes: Literal[False] = False,
         items: None = None,
-        auth: Auth | None = None,
+        **options: Unpack[ItemTerms],
     ) -> StreamT: ...
 
     @overload
@@ -182,13 +175,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self,
         payload: object = b"",
         *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
         pushes: Literal[True],
         items: None = None,
-        auth: Auth | None = None,
+        **options: Unpack[ItemTerms],
     ) -> PushesT: ...
 
     @overload
@@ -196,13 +185,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self,
         payload: object = b"",
         *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
         pushes: Literal[False] = False,
         items: type[R],
-        auth: Auth | None = None,
+        **options: Unpack[ItemTerms],
     ) -> Stream[R]: ...
 
     @overload
@@ -210,13 +195,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self,
         payload: object = b"",
         *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
         pushes: Literal[False] = False,
         items: object,
-        auth: Auth | None = None,
+        **options: Unpack[ItemTerms],
     ) -> Stream[Any]: ...
 
     def request_stream(
@@ -254,13 +235,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self,
         payload: object = b"",
         *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
         pushes: Literal[False] = False,
         items: None = None,
-        auth: Auth | None = None,
+        **options: Unpack[ItemTerms],
     ) -> StreamT: ...
 
     @overload
@@ -268,13 +245,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self,
         payload: object = b"",
         *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
         pushes: Literal[True],
         items: None = None,
-        auth: Auth | None = None,
+        **options: Unpack[ItemTerms],
     ) -> PushesT: ...
 
     @overload
@@ -282,13 +255,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self,
         payload: object = b"",
         *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
         pushes: Literal[False] = False,
         items: type[R],
-        auth: Auth | None = None,
+        **options: Unpack[ItemTerms],
     ) -> Stream[R]: ...
 
     @overload
@@ -296,13 +265,9 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         self,
         payload: object = b"",
         *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
         pushes: Literal[False] = False,
         items: object,
-        auth: Auth | None = None,
+        **options: Unpack[ItemTerms],
     ) -> Stream[Any]: ...
 
     def request_subscription(
@@ -330,41 +295,17 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
 
     @overload
     def request_channel(
-        self,
-        payload: object = b"",
-        *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
-        items: None = None,
-        auth: Auth | None = None,
+        self, payload: object = b"", *, items: None = None, **options: Unpack[ItemTerms]
     ) -> ChannelT: ...
 
     @overload
     def request_channel(
-        self,
-        payload: object = b"",
-        *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
-        items: type[R],
-        auth: Auth | None = None,
+        self, payload: object = b"", *, items: type[R], **options: Unpack[ItemTerms]
     ) -> TypedChannel[R, Any]: ...
 
     @overload
     def request_channel(
-        self,
-        payload: object = b"",
-        *,
-        route: str | None = None,
-        entries: Iterable[object] = (),
-        initial_request_n: int = INITIAL_REQUEST_N,
-        refill: bool = True,
-        items: object,
-        auth: Auth | None = None,
+        self, payload: object = b"", *, items: object, **options: Unpack[ItemTerms]
     ) -> TypedChannel[Any, Any]: ...
 
     def request_channel(
