@@ -22,35 +22,41 @@ from benchmarks import (
     resume,
     scaling,
     spark,
+    typed,
     workers,
 )
 from benchmarks.libraries import OURS, THEIRS
-from benchmarks.workloads import BY_NAME
+from benchmarks.workloads import WORKLOADS
+
+NAMES = [workload.name for workload in WORKLOADS]
 
 
 def main() -> int:
     """Run what was asked for; everything by default."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="this library beside its peers")
-    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"{', '.join([*BY_NAME, *further(5)])}; all by default")
+    parser.add_argument("what", nargs="*", metavar="WHAT", help=f"{', '.join([*NAMES, *further(5)])}; all by default")
     parser.add_argument("--repeat", type=int, default=5, help="interleaved repetitions (5)")
     parser.add_argument("--frames", type=int, default=analytics.FRAMES, help="of the capture for analytics (10000000)")
     parser.add_argument("--json", type=Path, help="write every figure to this file; what it has of other runs stays")
     asked = parser.parse_args()
     parts = further(asked.repeat, asked.frames)
-    if unknown := set(asked.what) - set(BY_NAME) - set(parts):
+    if unknown := set(asked.what) - set(NAMES) - set(parts):
         parser.error(f"no workload {', '.join(sorted(unknown))}")
-    chosen = asked.what or [*BY_NAME, *parts]
+    chosen = asked.what or [*NAMES, *parts]
     figures: dict[str, Any] = json.loads(asked.json.read_text()) if asked.json and asked.json.exists() else {}
-    figures["machine"] = machine.describe()
-    figures["repeat"] = asked.repeat
-    if names := [name for name in BY_NAME if name in chosen]:
+    of_run = {"machine": machine.describe(), "repeat": asked.repeat}
+    if not asked.what or "machine" not in figures:
+        figures |= {**of_run, "alone": {}}
+    if names := [name for name in NAMES if name in chosen]:
         found = comparing.compare(names, asked.repeat)
         figures["libraries"] = found["libraries"]
         figures.setdefault("workloads", {}).update(found["workloads"])
+        note_run(figures, "workloads", of_run)
         save(figures, asked.json)
     for name, part in parts.items():
         if name in chosen:
             figures[name] = part()
+            note_run(figures, name, of_run)
             save(figures, asked.json)
     return 0
 
@@ -64,6 +70,7 @@ def further(repeat: int, frames: int = analytics.FRAMES) -> dict[str, Callable[[
         "scaling": partial(scaling.main, repeat),
         "dialects": partial(dialects.main, repeat),
         "resume": partial(resume.main, repeat),
+        "typed": partial(typed.main, repeat),
         "oob": oob.main,
         "workers": partial(workers.main, min(repeat, 3)),
         "micro": micro.main,
@@ -71,6 +78,14 @@ def further(repeat: int, frames: int = analytics.FRAMES) -> dict[str, Callable[[
         "analytics": partial(analytics.main, frames),
         "spark": spark.main,
     }
+
+
+def note_run(figures: dict[str, Any], part: str, of_run: dict[str, Any]) -> None:
+    """Note on which machine, and when, a part was measured, unless it was in the run of most of them."""
+    if figures["machine"] != of_run["machine"]:
+        figures.setdefault("alone", {})[part] = of_run
+    else:
+        figures.get("alone", {}).pop(part, None)
 
 
 def save(figures: dict[str, Any], file: Path | None) -> None:

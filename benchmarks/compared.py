@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks import dialects, resume
+from benchmarks import dialects, resume, typed
 from benchmarks.harness import middle
 from benchmarks.libraries import BY_LIBRARY, FLOOR, LIBRARIES, OURS, THEIRS
-from benchmarks.markdown import NO, YES, command, cpu, met, spread, table
-from benchmarks.workloads import BY_NAME
+from benchmarks.markdown import NO, YES, command, cpu, met, spread, table, versions
+from benchmarks.workloads import BY_NAME, TYPED, WORKLOADS
 
 PEERS = (("rr64", "grpcio", 10), ("rr64", "js", 1), ("stream", "js", 1), ("bulk", "js", 1), ("channel", "js", 1))
 """Of which workload, which peer has to take so many times our CPU seconds."""
@@ -18,7 +18,8 @@ def workloads(figures: dict[str, Any]) -> list[str]:
     """Ours against rsocket-py and the floor, then everyone."""
     against, all_of_them, waits = [], [], []
     shown = [library for library in LIBRARIES if library is not OURS]
-    for name, workload in BY_NAME.items():
+    for workload in WORKLOADS:
+        name = workload.name
         runs = figures["workloads"].get(name)
         if not runs:
             continue
@@ -63,7 +64,7 @@ def workloads(figures: dict[str, Any]) -> list[str]:
             ],
             against,
         ),
-        command(*BY_NAME),
+        command(*(workload.name for workload in WORKLOADS)),
         "## All libraries",
         (
             "CPU seconds of each in ratio to this library. The gRPC libraries carry plain bytes, without protobuf; "
@@ -72,11 +73,37 @@ def workloads(figures: dict[str, Any]) -> list[str]:
         table(["workload", *(library.title for library in shown)], all_of_them),
         "Ratios that two of them have to reach:",
         table(["", "ratio", "must", "met"], peers(figures["workloads"])),
-        command(*BY_NAME),
+        command(*(workload.name for workload in WORKLOADS)),
         "## Latency of one operation",
         "Percentiles in milliseconds, medians of the repetitions.",
         table(["", "p50", "p90", "p99", "p99.9"], waits),
         command("rr1", "rr64", "large", "connect"),
+    ]
+
+
+def objects(figures: dict[str, Any]) -> list[str]:
+    """Objects by this library in three ways, by rsocket-py and by gRPC."""
+    runs = figures["typed"]["runs"]
+    costs = [[what, spread(cpu(runs, column))] for column, what in typed.WAYS.items() if column in runs]
+    ratios = []
+    for above, below, least, most in typed.BOUNDS:
+        if above in runs and below in runs:
+            found = [one / other for one, other in zip(cpu(runs, above), cpu(runs, below), strict=True)]
+            bound = f"at least {least:g}" if most is None else f"at most {most:g}"
+            verdict = YES if least <= middle(found) and (most is None or middle(found) <= most) else NO
+            ratios.append([f"{typed.WAYS[above]} / {typed.WAYS[below]}", f"**{spread(found)}**", bound, verdict])
+    return [
+        "## Objects",
+        (
+            "An order of three fields goes out and a receipt of two comes back, 64 requests in flight, as in W2. Typed "
+            "calls and contracts are JSON by codecs; by hand means bytes and msgspec in handler and caller; rsocket-py "
+            "has its router and json, and makes its metadata once; grpcio has protobuf messages of the same fields. "
+            "Ratios are those of each repetition."
+        ),
+        *versions(figures["typed"]["libraries"]),
+        table([f"{TYPED.label} {TYPED.what}, {TYPED.count:,} of them", "CPU s"], costs),
+        table(["", "ratio", "must", "met"], ratios),
+        command("typed"),
     ]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from benchmarks import harness
-from benchmarks.libraries import LIBRARIES, OURS, THEIRS
+from benchmarks.libraries import LIBRARIES, OURS, THEIRS, Library
 from benchmarks.workloads import BY_NAME
 
 Runs = dict[str, dict[str, list[dict[str, Any]]]]
@@ -26,7 +26,7 @@ def compare(names: Sequence[str], repeat: int) -> dict[str, Any]:
             print(f"{library.title} is missing: {why}")
     columns = {name: [of.name for of in there if name in of.workloads] for name in names}
     runs = interleaved(columns, repeat, lambda name, library: harness.run(library, name))
-    return {"libraries": describe(), "workloads": runs}
+    return {"libraries": described(LIBRARIES), "workloads": runs}
 
 
 def over_websocket(repeat: int) -> Runs:
@@ -70,7 +70,7 @@ def print_row(name: str, runs: dict[str, list[dict[str, Any]]]) -> None:
         )
 
 
-def describe() -> dict[str, dict[str, str | None]]:
+def described(libraries: Sequence[Library]) -> dict[str, dict[str, str | None]]:
     """Name, version, and why it is missing, of each library."""
     return {
         library.name: {
@@ -78,5 +78,5 @@ def describe() -> dict[str, dict[str, str | None]]:
             "version": None if library.missing() else library.version(),
             "missing": library.missing(),
         }
-        for library in LIBRARIES
+        for library in libraries
     }

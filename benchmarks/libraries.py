@@ -13,16 +13,19 @@ from pathlib import Path
 
 import attrs
 
-from benchmarks.workloads import BY_NAME
+from benchmarks.workloads import TYPED, WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE_MODULES = ROOT / "tests" / "interop" / "node_modules"
-EVERY = frozenset(BY_NAME)
+EVERY = frozenset(workload.name for workload in WORKLOADS)
 
 
 @attrs.frozen
 class Library:
-    """A library with a server and a client in ``peers/``; ``module`` has to be importable, or is npm's."""
+    """A library with a server and a client in ``peers/``; ``module`` has to be importable, or is npm's.
+
+    ``beside`` is a package that it is measured with.
+    """
 
     name: str
     title: str
@@ -30,12 +33,16 @@ class Library:
     package: str
     workloads: frozenset[str] = EVERY
     is_node: bool = False
+    beside: str = ""
 
     def missing(self) -> str | None:
         """Why it can't be measured here, or ``None``."""
         if not self.is_node:
-            found = importlib.util.find_spec(self.module)
-            return None if found else f"{self.package} is not installed (pip install '.[bench]')"
+            if importlib.util.find_spec(self.module) is None:
+                return f"{self.package} is not installed (pip install '.[bench]')"
+            if self.beside and not is_installed(self.beside):
+                return f"{self.beside} is not installed (pip install '.[bench]')"
+            return None
         if shutil.which("node") is None:
             return "node is not installed"
         found_there = (NODE_MODULES / self.module).is_dir()
@@ -46,7 +53,8 @@ class Library:
         if self.is_node:
             of_package = json.loads((NODE_MODULES / self.module / "package.json").read_text())["version"]
             return f"{of_package} on Node {node_version()}"
-        return importlib.metadata.version(self.package)
+        version = importlib.metadata.version(self.package)
+        return f"{version} with {self.beside} {importlib.metadata.version(self.beside)}" if self.beside else version
 
     def command(self, role: str, *arguments: str, python: str = sys.executable) -> list[str]:
         """Return the command that starts its server or client, with this Python where it is written in Python."""
@@ -69,8 +77,24 @@ LIBRARIES = (
             frozenset({"rr64", "stream", "bulk", "channel"}), is_node=True),
     FLOOR,
 )
+ALONE = frozenset({TYPED.name})
+OBJECTS = (
+    Library("typed",         "rsocket_trio", "rsocket_trio", "rsocket-trio", ALONE, beside="msgspec"),
+    Library("typed_asyncio", "rsocket-py",   "rsocket",      "rsocket",      ALONE),
+    Library("typed_grpcio",  "grpcio aio",   "grpc",         "grpcio",       ALONE, beside="protobuf"),
+)
+"""The peers of the typed workload."""
 # fmt: on
-BY_LIBRARY = {library.name: library for library in LIBRARIES}
+BY_LIBRARY = {library.name: library for library in (*LIBRARIES, *OBJECTS)}
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package of this name is there, whatever its modules are called."""
+    try:
+        importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 @cache

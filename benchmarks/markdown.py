@@ -32,6 +32,22 @@ def met(ratio: float, must: float, aim: float) -> str:
     return "aim" if ratio >= aim else "must" if ratio >= must else NO
 
 
+def described(figures: dict[str, Any]) -> str:
+    """On which machine figures were measured, when, and how often."""
+    of = figures["machine"]
+    return (
+        f"{of['processor']}, {of['cores']} cores, {of['memory_gib']} GiB; {of['system']}; {of['python']}; "
+        f"{of['date']}; {figures['repeat']} repetitions; load average {of['load'][0]:.1f} before the run."
+    )
+
+
+def versions(libraries: dict[str, Any]) -> list[str]:
+    """The versions that were measured, and what is missing."""
+    there = [f"{one['title']} {one['version']}" for one in libraries.values() if not one["missing"]]
+    missing = [f"Missing: {one['title']}, because {one['missing']}." for one in libraries.values() if one["missing"]]
+    return [f"Libraries: {', '.join(there)}.", *missing] if there else missing
+
+
 def cpu(runs: dict[str, list[dict[str, Any]]], name: str) -> list[float]:
     """CPU seconds of one column."""
     return [run["cpu"] for run in runs.get(name, [])]

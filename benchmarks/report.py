@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks import sections
 from benchmarks.libraries import ROOT
+from benchmarks.markdown import described
 from benchmarks.pipelined import pipeline
 
 PAGE = ROOT / "docs" / "explanation" / "performance.md"
@@ -43,6 +44,8 @@ def page(figures: dict[str, Any], plots: Sequence[str] = ()) -> str:
     for name, section in sections.SECTIONS.items():
         if name in figures:
             written += section(figures)
+            if alone := figures.get("alone", {}).get(name):
+                written.append(f"Measured by itself: {described(alone)}")
             written += [f"![{plot}]({FOLDER}/{plot}.svg)" for plot in sections.PLOTTED.get(name, ()) if plot in plots]
     return "\n\n".join([*written, *pipeline(figures)]) + "\n"
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks import latency, oob
-from benchmarks.compared import other_dialects, resumption, websocket, workloads
+from benchmarks.compared import objects, other_dialects, resumption, websocket, workloads
 from benchmarks.harness import middle
 from benchmarks.libraries import OURS, THEIRS
-from benchmarks.markdown import NO, YES, command, cpu, met, spread, table
+from benchmarks.markdown import NO, YES, command, cpu, described, met, spread, table, versions
 from benchmarks.scaling import CONNECTIONS
 from benchmarks.workloads import BY_NAME
 
@@ -25,19 +25,7 @@ PLOTTED = {"workloads": ("ratios", "latency"), "scaling": ("scaling",)}
 
 def machine(figures: dict[str, Any]) -> list[str]:
     """The machine and the versions."""
-    of = figures["machine"]
-    lines = [
-        (
-            f"{of['processor']}, {of['cores']} cores, {of['memory_gib']} GiB; {of['system']}; {of['python']}; "
-            f"{of['date']}; {figures['repeat']} repetitions; load average {of['load'][0]:.1f} before the run."
-        )
-    ]
-    measured = figures.get("libraries", {})
-    there = [f"{one['title']} {one['version']}" for one in measured.values() if not one["missing"]]
-    if there:
-        lines.append(f"Libraries: {', '.join(there)}.")
-    lines += [f"Missing: {one['title']}, because {one['missing']}." for one in measured.values() if one["missing"]]
-    return ["## The machine", *lines]
+    return ["## The machine", described(figures), *versions(figures.get("libraries", {}))]
 
 
 def memory(figures: dict[str, Any]) -> list[str]:
@@ -194,6 +182,7 @@ def interpreters(figures: dict[str, Any]) -> list[str]:
 
 SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "workloads": workloads,
+    "typed": objects,
     "websocket": websocket,
     "memory": memory,
     "latency": beside_bulk,

@@ -34,8 +34,10 @@ WORKLOADS = (
     Workload("large",   "W6", "request/response 1 MiB each way",     "request", 300,    1_048_576, 1,  1.3, 2.0),
     Workload("connect", "W7", "connect, SETUP, one request, close",  "connect", 400,    64,        1,  0.9, 1.1),
 )
+TYPED = Workload("typed", "W9", "orders as objects, 64 in flight", "typed", 20_000, 64, 64, 3.0, 4.0)
+"""Request/response with objects of several fields, which ``typed`` measures: about 64 B as JSON."""
 # fmt: on
-BY_NAME = {workload.name: workload for workload in WORKLOADS}
+BY_NAME = {workload.name: workload for workload in (*WORKLOADS, TYPED)}
 CREDIT = 256
 REFILL = CREDIT // 2
 """Items after which a reader grants as many more."""

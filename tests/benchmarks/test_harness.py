@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from benchmarks import harness
+from benchmarks import harness, typed
 from benchmarks.libraries import BY_LIBRARY
+from benchmarks.workloads import TYPED
 from tests.missing import require
 
 WORK = "large"
@@ -26,6 +27,13 @@ def test_a_run_counts_what_both_processes_used(library: str) -> None:
     assert cost.cpu == cost.client_cpu + cost.server_cpu
     assert list(cost.waits) == ["50", "90", "99", "99.9"]
     assert 0 < cost.waits["50"] <= cost.waits["99.9"]
+
+
+@pytest.mark.parametrize("told", typed.TOLD.values(), ids=typed.TOLD)
+def test_objects_are_exchanged_in_each_way_of_ours(told: tuple[str, ...]) -> None:
+    cost = harness.run(typed.OURS, TYPED.name, to_server=told, to_client=told)
+
+    assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
 
 
 def test_the_clock_of_a_process_is_the_one_that_it_sees_itself() -> None:

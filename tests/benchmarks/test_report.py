@@ -110,6 +110,29 @@ def test_what_workers_bring_is_said_as_a_ratio_with_what_a_restart_did() -> None
     assert "1,200 new connections asked one request each: 2 failed, and the longest took 12 ms" in page
 
 
+OBJECTS = {"typed": 1.0, "contract": 1.2, "by hand": 0.8, "typed_asyncio": 2.9, "typed_grpcio": 8.0}
+
+
+def test_objects_are_held_against_bytes_and_against_others() -> None:
+    runs = {way: [{"cpu": cost}, {"cpu": 2 * cost}] for way, cost in OBJECTS.items()}
+    figures = {"machine": MACHINE, "repeat": 2, "typed": {"libraries": {}, "runs": runs}}
+
+    page = report.page(figures)
+
+    assert "| typed calls / bytes and msgspec by hand | **1.25 (1.25 to 1.25)** | at most 1.5 | yes |" in page
+    assert "| rsocket-py / typed calls | **2.90 (2.90 to 2.90)** | at least 3 | **missed** |" in page
+    assert "| grpcio aio / typed calls | **8.00 (8.00 to 8.00)** | at least 1 | yes |" in page
+
+
+def test_a_part_that_was_measured_by_itself_says_when_and_where() -> None:
+    runs = {"typed": [{"cpu": 1.0}]}
+    alone = {"typed": {"machine": {**MACHINE, "date": "2026-02-03"}, "repeat": 7}}
+
+    page = report.page({"machine": MACHINE, "repeat": 2, "typed": {"libraries": {}, "runs": runs}, "alone": alone})
+
+    assert "Measured by itself: A processor, 2 cores, 16 GiB; Linux 6; CPython 3.11.7; 2026-02-03; 7 rep" in page
+
+
 def test_other_pythons_are_shown_as_ratios_to_the_first_beside_the_interpreter_alone() -> None:
     runs = {"3.11.7": [{"cpu": 1.0}, {"cpu": 1.0}], "3.13.0": [{"cpu": 1.2}, {"cpu": 1.2}]}
     pieces = {"create an object with slots": {"3.11.7": 100.0, "3.13.0": 125.0}}
