@@ -104,7 +104,8 @@ FORMS: dict[str, dict[tuple[str, int], Kind]] = {
     "extension_entry":      {("plain function", 2): Kind.INLINE},
     "on_error":             {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
     "authenticate":         {("async function", 2): Kind.ASYNC, ("plain function", 2): Kind.INLINE},
-    "around":               {("async generator", 1): Kind.GENERATOR, ("plain function", 1): Kind.INLINE},
+    "around":               {("async generator", 1): Kind.GENERATOR, ("plain function", 1): Kind.INLINE,
+                             ("class", 1): Kind.INLINE},
 }
 ARGUMENTS = {
     "request_stream": {1: "(request)", 2: "(request, out)"},

@@ -273,7 +273,7 @@ class Responder:
         ``credentials`` is a ``Simple``, a ``Bearer`` or an ``OtherAuthentication``; ``where`` is the ``Setup``, or the
         ``Call`` that carries credentials of its own. It returns the user, any object, or raises: then the SETUP is
         refused, or the call REJECTED "not allowed"; a ``RejectedSetup`` or ``Rejected`` says so in its own words.
-        ``None`` is no user. Handlers find the user by ``current_user()``.
+        ``None`` is no user, and refuses the credentials as well. Handlers find the user by ``current_user()``.
         """
 
         def register(function: Authenticator) -> Authenticator:

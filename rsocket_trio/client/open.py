@@ -15,7 +15,7 @@ from rsocket_trio.codecs import checked_codecs
 from rsocket_trio.connection.connection import Connection, checked_entries
 from rsocket_trio.connection.event_loop_checks import no_trio
 from rsocket_trio.connection.fault_log import only_leaf
-from rsocket_trio.connection.protocols import ProtocolFactory, client_protocol
+from rsocket_trio.connection.protocols import ProtocolFactory, check_auth_of_setup, client_protocol
 from rsocket_trio.connection.recording import (
     dial_with_lengths,
     recorded_dial,
@@ -214,7 +214,10 @@ async def _run_client(
         raise no_trio()
     # Invalid options raise when the block begins, and the options are kept no longer than that.
     responder, capture, calls = options["responder"], options["capture"], call_terms(options)
-    credentials = None if options["auth"] is None else await fresh_credentials(options["auth"])
+    credentials = None
+    if options["auth"] is not None:
+        check_auth_of_setup(options["auth"], options["dialect"], options["peer"], options["metadata_mime"])
+        credentials = await fresh_credentials(options["auth"])
     factory, dial = prepare(credentials)
     del prepare, options, credentials
     error: BaseException | None = None

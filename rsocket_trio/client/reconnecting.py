@@ -19,7 +19,7 @@ from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.event_loop_checks import need_trio
 from rsocket_trio.connection.fault_log import only_leaf
 from rsocket_trio.connection.parking_lot import ParkingLot
-from rsocket_trio.connection.protocols import checked_peer
+from rsocket_trio.connection.protocols import check_auth_of_setup, checked_peer
 from rsocket_trio.connection.recording import recording_into
 from rsocket_trio.connection.resumption import is_absence
 from rsocket_trio.connection.streams import Channel, Incoming, IncomingWithPushes
@@ -334,6 +334,8 @@ def checked(uri: str, terms: ReconnectOptions) -> ReconnectOptions:
     for name, fit in (("headers", as_headers), ("quirks", tuple), ("entries", tuple), ("around", tuple)):
         if not callable(given[name]):
             given[name] = fit(given[name])
+    if given["auth"] is not None:
+        check_auth_of_setup(given["auth"], given["dialect"], given["peer"], given["metadata_mime"])
     if given["codecs"] is not None:
         given["codecs"] = tuple(given["codecs"])
     fit_terms: ReconnectOptions = given  # type: ignore[assignment]  # a dictionary of just these

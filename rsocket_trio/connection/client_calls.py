@@ -101,8 +101,7 @@ class ClientCall:
             entries += decode_composite(self._payload.metadata)
         serving = current_call_variable.get(None)
         if serving is not None and serving.travelling and self.is_composite:
-            said = {entry.mime for entry in entries}
-            entries += [entry for entry in serving.travelling if entry.mime not in said]
+            entries += serving.passed_on(entry.mime for entry in entries)
         self.call.entries.extend(entries)
 
     @property
@@ -163,10 +162,22 @@ class ClientCall:
         if self._terms.around:
             self._life = Interception(self.call)
             await self._life.enter(self._terms.around)
-        request = self._composed()
+        try:
+            request = self._composed()
+        except BaseException as error:
+            await self.leave(error)
+            raise
         if self._life is not None:
             self.call.count_sent(request)
         return request
+
+    @property
+    def renewed(self) -> Callable[[], Payload] | None:
+        """Return the function that composes the request anew after it had to wait, with the time that is left then.
+
+        ``None`` if it carries no deadline. A new request has the size of the former one.
+        """
+        return self._composed if self._terms.deadlines and self.is_composite else None
 
     async def leave(self, error: BaseException | None, *, over: bool = True) -> None:
         """Leave the interceptors of a stream, which ended with ``error`` or without; ``over`` if it had come to an end.

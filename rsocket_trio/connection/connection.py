@@ -144,7 +144,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             call = ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply)
             extensions = checked_entries(entries)
             need_trio()
-            answer = await call.request(partial(answered, engine, extensions))
+            answer = await call.request(partial(answered, engine, extensions, call.renewed))
             return answer if reply is None else call.decode(answer, reply)
         plain: Any = payload
         request = as_payload(plain) if route is None else routed(engine, plain, route)
@@ -346,7 +346,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         if needs_call(engine, payload, None, auth):
             call = ClientCall(engine, FIRE_AND_FORGET, payload, route, auth, None)
             await trio.lowlevel.checkpoint()
-            await call.request(lambda request: queue.open(FIRE_AND_FORGET, request, None, extensions))
+            await call.request(lambda request: queue.open(FIRE_AND_FORGET, request, None, extensions, call.renewed))
             return
         request = routed(engine, payload, route)
         await trio.lowlevel.checkpoint()
@@ -442,9 +442,11 @@ def new_stream(
     return kind(engine, interaction, routed(engine, payload, route), credit, refill=refill, entries=extensions)
 
 
-async def answered(engine: Engine, entries: tuple[Entry, ...], request: Payload) -> Payload:
-    """Send a request that is ready, and return its one answer."""
-    stream = await engine.request_queue.open(REQUEST_RESPONSE, request, None, entries)
+async def answered(
+    engine: Engine, entries: tuple[Entry, ...], renewed: Callable[[], Payload] | None, request: Payload
+) -> Payload:
+    """Send a request that is ready, ``renewed`` if it had to wait, and return its one answer."""
+    stream = await engine.request_queue.open(REQUEST_RESPONSE, request, None, entries, renewed)
     stream.owner = pending = PendingResponse(trio.lowlevel.current_task(), engine, stream)
     answer: Payload = await trio.lowlevel.wait_task_rescheduled(pending.abort)
     return answer
@@ -649,6 +651,9 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         engine.setup_deadline = setup_deadline
         context = contextvars.copy_context()
         context.run(current_connection_variable.set, self)
+        if current_call_variable in context:
+            # Opened inside of a handler: the handlers of this connection serve neither that call nor its user.
+            context.run(current_call_variable.set, None)
         # Not awaited here: each coroutine on the way to a read costs every idle connection 250 bytes.
         return engine.run(transport, context, first, deadlines)
 

@@ -31,7 +31,7 @@ from rsocket_trio.rsocket.quirks import all_with_quirks, spoken, with_quirks
 from rsocket_trio.rsocket.resume_positions import TOKEN_SIZE, ResumeRequest, resume_request
 from rsocket_trio.rsocket.session import Session as RSocketSession
 from rsocket_trio.rsocket.stream_sender import UNCUT, checked_fragment_size
-from rsocket_trio.services.access import auth_entry, check_auth
+from rsocket_trio.services.access import Auth, auth_entry, check_auth
 from rsocket_trio.streamux.chunks import Unframed
 from rsocket_trio.streamux.negotiation import NAME, begins
 from rsocket_trio.streamux.options import StreamuxOptions
@@ -360,9 +360,18 @@ def peer_and_dialect(name: str | None, dialect: str) -> tuple[Peer | None, str]:
     return peer, peer.dialect
 
 
-def _with_credentials(terms: ClientTerms, credentials: Authentication, metadata_mime: str | int) -> ClientTerms:
-    """Return the terms with credentials in the metadata of the SETUP. Raise ``ValueError`` if it is not composite."""
-    check_auth(credentials, metadata_mime)
+def check_auth_of_setup(auth: Auth, dialect: str, peer: str | None, metadata_mime: str) -> None:
+    """Raise ``ValueError`` for credentials of a SETUP that has no composite metadata, ``TypeError`` for none.
+
+    ``metadata_mime`` counts unless ``peer`` needs another one. A function that gives credentials is not called here.
+    """
+    known, dialect = peer_and_dialect(peer, dialect)
+    mime = _needed(None if known is None else known.mime, metadata_mime)
+    check_auth(auth, "" if dialect == STREAMUX else mime_name(mime))
+
+
+def _with_credentials(terms: ClientTerms, credentials: Authentication) -> ClientTerms:
+    """Return the terms with credentials in the metadata of the SETUP, which is composite."""
     given = terms.payload
     entry = encode_composite([auth_entry(credentials)])
     payload = Payload(
@@ -390,7 +399,7 @@ def client_protocol(
     """Return a client end with checked terms, before anything is dialled. Raise ``ValueError`` and ``Unsupported``.
 
     The needs of a peer are defaults: a term that is not ``Unsaid`` was given, and stays. Quirks are added.
-    ``credentials`` are an entry of the SETUP's metadata.
+    ``credentials`` are an entry of the SETUP's metadata, which is composite (see ``check_auth_of_setup``).
     """
     known = None if peer is None else checked_peer(peer, dialect)
     if known is None:
@@ -403,7 +412,7 @@ def client_protocol(
     _check_limits(limits)
     _check_options(streamux)
     if credentials is not None:
-        terms = _with_credentials(terms, credentials, "" if dialect == STREAMUX else mime_name(terms.metadata_mime))
+        terms = _with_credentials(terms, credentials)
     if dialect == STREAMUX:
         _check_streamux_terms(terms, quirks)
         size = checked_fragment_size(fragment_size, LONGEST_CHUNK)

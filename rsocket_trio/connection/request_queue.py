@@ -72,12 +72,20 @@ class RequestQueue:
         self._room = ParkingLot()
 
     async def open(
-        self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...] = ()
+        self,
+        interaction: Interaction,
+        payload: Payload,
+        initial_n: int | None,
+        entries: tuple[Entry, ...] = (),
+        renewed: Callable[[], Payload] | None = None,
     ) -> StreamState:
-        """Open a stream, and wait for room, id and permit. There is no checkpoint after it was opened."""
+        """Open a stream, and wait for room, id and permit. There is no checkpoint after it was opened.
+
+        ``renewed`` returns the request as it is to be sent after a wait, in the same size.
+        """
         await trio.lowlevel.checkpoint_if_cancelled()
         stream = self.at_once(interaction, payload, initial_n, entries)
-        return await self.in_turn(interaction, payload, initial_n, entries) if stream is None else stream
+        return await self.in_turn(interaction, payload, initial_n, entries, renewed) if stream is None else stream
 
     def at_once(
         self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...]
@@ -100,16 +108,25 @@ class RequestQueue:
         return stream
 
     async def in_turn(
-        self, interaction: Interaction, payload: Payload, initial_n: int | None, entries: tuple[Entry, ...]
+        self,
+        interaction: Interaction,
+        payload: Payload,
+        initial_n: int | None,
+        entries: tuple[Entry, ...],
+        renewed: Callable[[], Payload] | None = None,
     ) -> StreamState:
         """Open a stream after the requests that wait longer."""
         session = self._session
         extension = session.extension_entries
         cost = extension.cost(entries) if entries and extension is not None else 1
         self._commands.check_request(interaction, payload)  # before waiting: the result does not depend on time
-        stream: StreamState = await self._in_turn(
-            payload.size, cost, lambda: self._commands.open(interaction, payload, initial_n, entries=entries)
-        )
+
+        def act() -> StreamState:
+            request = payload if renewed is None else renewed()
+            stream: StreamState = self._commands.open(interaction, request, initial_n, entries=entries)
+            return stream
+
+        stream = await self._in_turn(payload.size, cost, act)
         self._port.link.wake()
         return stream
 

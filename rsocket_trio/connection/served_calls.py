@@ -13,13 +13,13 @@ import trio
 from rsocket_trio.errors import Canceled, Invalid, RemoteProtocolError, StreamError
 from rsocket_trio.forms import Function, Handler, HandlerTable, Kind, drive
 from rsocket_trio.metadata.deadline import decode_deadline
-from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, TRACE_MIMES
+from rsocket_trio.metadata.mime import AUTHENTICATION, DEADLINE, NO_MIME, TRACE_MIMES, mime_name
 from rsocket_trio.metadata.routes import RequestMetadata
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload, PayloadLike, as_payload
 from rsocket_trio.services.access import authenticate_call, authorise
 from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.interceptors import Interceptor, intercepted
+from rsocket_trio.services.interceptors import ContextOf, intercepted
 
 if TYPE_CHECKING:
     from rsocket_trio.connection.streams import Channel, Outgoing
@@ -53,7 +53,7 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
     deadline, has_credentials, travelling = math.inf, False, []
     for entry in metadata.travelling:
         if entry.mime == DEADLINE:
-            deadline = _deadline(entry.content)
+            deadline = min(deadline, _deadline(entry.content))
         elif entry.mime == AUTHENTICATION:
             has_credentials = responder.authenticator is not None
         elif entry.mime in TRACE_MIMES:
@@ -61,7 +61,8 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
     needs_life = bool(interceptors) or handler.requires is not None or has_credentials or deadline < math.inf
     if not needs_life and handler.typed is None and handler.pattern is None and not travelling:
         return handler
-    call = Call(metadata.route, handler.interaction, "server", port.connection, request, port.metadata_mime)
+    mime = port.metadata_mime if request.metadata_mime in NO_MIME else mime_name(request.metadata_mime)
+    call = Call(metadata.route, handler.interaction, "server", port.connection, request, mime)
     call.travelling = tuple(travelling)
     call.user = port.connection.user
     if handler.pattern is not None and metadata.route is not None:
@@ -118,7 +119,7 @@ class ServedCall:
     _function: Function
     _kind: Kind
     _handler: Handler
-    _interceptors: tuple[Interceptor, ...]
+    _interceptors: tuple[ContextOf, ...]
     _authenticator: Handler | None
     _metadata: RequestMetadata
     _deadline: float

@@ -68,6 +68,11 @@ class StreamLife(Protocol):
         """Enter what is round the stream, and return its request."""
         ...
 
+    @property
+    def renewed(self) -> Callable[[], Payload] | None:
+        """The function that returns the request as it is after a wait, ``None`` if waiting makes no difference."""
+        ...
+
     def observe(self, stream: Incoming) -> None:
         """Count what comes and goes on a stream that was opened, if anything looks at the counts."""
         ...
@@ -179,9 +184,10 @@ class Incoming(StreamObserver):
         # Nothing before this may wait: the block may be left with its deadline expired, and CANCEL must go out all the
         # same.
         stream = self._opened()[0]
-        over = not stream.open
+        clean = kind is None
+        over = self._ends_with(stream, clean)
         stream.owner = None
-        self._leave(stream, clean=kind is None)
+        self._leave(stream, clean=clean)
         self.discard()
         if self._life is not None:
             await self._life.leave(error, over=over)
@@ -191,7 +197,9 @@ class Incoming(StreamObserver):
         self.request = await life.begin()
         try:
             self._attach(
-                await self._port.request_queue.open(self._interaction, self.request, self._credit, self._entries)
+                await self._port.request_queue.open(
+                    self._interaction, self.request, self._credit, self._entries, life.renewed
+                )
             )
         except BaseException as error:
             await life.leave(error)
@@ -272,6 +280,10 @@ class Incoming(StreamObserver):
         if message_budget is not None:
             return BudgetedInbox(port, port.receive_budget, stream, self._credit, message_budget)
         return Inbox(port, port.receive_budget, stream, self._credit, refill=self._refill)
+
+    def _ends_with(self, stream: StreamState, clean: bool) -> bool:
+        """Return whether a stream comes to its end, and is not cancelled, if its block is left now."""
+        return not stream.open
 
     def _leave(self, stream: StreamState, *, clean: bool) -> None:
         self._port.cancel_stream(stream)
@@ -408,6 +420,9 @@ class Channel(Incoming):
     def _count_sent(self, call: Call | None) -> None:
         """Count the items that are sent from now on for ``call``."""
         self._sender = CountingSender(self._port, self._opened()[0], call)
+
+    def _ends_with(self, stream: StreamState, clean: bool) -> bool:
+        return not stream.open or (clean and stream.open == SENDING)
 
     def _leave(self, stream: StreamState, *, clean: bool) -> None:
         if clean and stream.open == SENDING:

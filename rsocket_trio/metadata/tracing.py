@@ -249,6 +249,25 @@ def decode_trace(entries: Iterable[Entry]) -> Trace | None:
     return trace if trace != _NO_TRACE else None
 
 
+def sound_entries(entries: Iterable[Entry]) -> tuple[Entry, ...]:
+    """Return the ``entries`` that ``decode_trace`` reads, as they are: what a call passes on."""
+    entries = tuple(entries)
+    trace = decode_trace(entries)
+    if trace is None:
+        return ()
+    found = {
+        TRACEPARENT: trace.traceparent,
+        TRACESTATE: trace.tracestate,
+        BAGGAGE: trace.baggage,
+        TRACING_ZIPKIN: trace.zipkin,
+    }
+    first: dict[str | int, Entry] = {}
+    for entry in entries:
+        if found.get(str(entry.mime)) is not None:
+            first.setdefault(entry.mime, entry)
+    return tuple(first.values())
+
+
 def trace_entries(trace: Trace) -> tuple[Entry, ...]:
     """Return ``trace`` as entries of composite metadata."""
     texts = ((TRACEPARENT, trace.traceparent), (TRACESTATE, trace.tracestate), (BAGGAGE, trace.baggage))

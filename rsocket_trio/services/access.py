@@ -69,15 +69,28 @@ async def user_of(authenticator: Handler, credentials: Authentication, where: Se
         user = authenticator.function(credentials, where)
         if authenticator.kind is Kind.ASYNC or inspect.isawaitable(user):
             user = await user
-    except (StreamError, SetupError):
-        raise
     except Exception as error:
-        # By the name of its class: its text may hold the credentials, and so may its traceback.
-        name = function_name(authenticator.function)
-        logger.warning("authenticate: %s raised %s; the credentials are refused", name, type(error).__name__)
-        refusal = RejectedSetup(NOT_ALLOWED) if isinstance(where, Setup) else Rejected(NOT_ALLOWED)
+        refusal = error
+    else:
+        return user
+    # Outside of the handler: what was raised may hold the credentials, and would come along as the context.
+    while isinstance(refusal, ExceptionGroup) and len(refusal.exceptions) == 1:
+        refusal = refusal.exceptions[0]
+    if isinstance(refusal, StreamError | SetupError):
         raise refusal from None
-    return user
+    # By the name of its class, as its text may hold the credentials; and by its place.
+    name = function_name(authenticator.function)
+    logger.warning("authenticate: %s raised %s; the credentials are refused", name, _kind_and_place(refusal))
+    raise RejectedSetup(NOT_ALLOWED) if isinstance(where, Setup) else Rejected(NOT_ALLOWED)
+
+
+def _kind_and_place(error: BaseException) -> str:
+    """Return the class of ``error``, and the file and line where it was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = "" if trace is None else f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+    return f"{type(error).__name__}{where}"
 
 
 def admission(own: Handler | None, authenticator: Handler | None, *, required: bool) -> Handler:
@@ -94,6 +107,8 @@ def admission(own: Handler | None, authenticator: Handler | None, *, required: b
                 connection.user = await user_of(authenticator, credentials, setup)
             except StreamError as error:
                 raise RejectedSetup(error.data) from None
+            if connection.user is None:
+                raise RejectedSetup(NOT_ALLOWED)
         if required and connection.user is None:
             raise RejectedSetup(NOT_ALLOWED)
         if own is not None:

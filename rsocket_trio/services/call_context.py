@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal
 
 import attrs
 
 from rsocket_trio.codecs import Codec
-from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.metadata.composite import Entry, decode_composite
-from rsocket_trio.metadata.mime import COMPOSITE_METADATA
-from rsocket_trio.metadata.tracing import Trace, decode_trace
+from rsocket_trio.metadata.mime import COMPOSITE_METADATA, TRACEPARENT, TRACESTATE
+from rsocket_trio.metadata.tracing import Trace, decode_trace, sound_entries
 from rsocket_trio.payload import Payload
 
 current_connection_variable: contextvars.ContextVar[Any] = contextvars.ContextVar("rsocket_trio.connection")
 """The connection of the request that the running handler serves."""
-current_call_variable: contextvars.ContextVar[Call] = contextvars.ContextVar("rsocket_trio.call")
-"""The call that the running handler serves."""
+current_call_variable: contextvars.ContextVar[Call | None] = contextvars.ContextVar("rsocket_trio.call")
+"""The call that the running handler serves; ``None`` or absent outside of handlers, and for one of bytes alone."""
 
 Outcome = Literal["running", "completed", "failed", "cancelled"]
 
@@ -96,18 +95,29 @@ class Call:
         """Return the entries of the request's composite metadata. Raise ``RemoteProtocolError`` if it is malformed."""
         if self._entries is None:
             metadata = self._request.metadata if self._request is not None else None
-            self._entries = decode_composite(metadata) if metadata and self._mime == COMPOSITE_METADATA else []
+            is_composite = metadata is not None and self._mime == COMPOSITE_METADATA
+            # The number of entries was held to the connection's limit before there was a call.
+            self._entries = decode_composite(metadata, limit=len(metadata)) if metadata and is_composite else []
         return self._entries
 
     @property
     def trace(self) -> Trace | None:
         """Return the trace context of the call, ``None`` if it carries none."""
-        if self._trace is None:
-            try:
-                self._trace = decode_trace(self.entries)
-            except RemoteProtocolError:
-                return None
+        if self._request is None:
+            return decode_trace(self.entries)  # which may change until the request is sent
+        if self._trace is None and self.travelling:
+            self._trace = decode_trace(self.travelling)
         return self._trace
+
+    def passed_on(self, said: Iterable[str | int]) -> list[Entry]:
+        """Return the entries of the trace that a call inside of the handler carries, beside those of types ``said``.
+
+        What is malformed is not passed on, and no ``tracestate`` to a ``traceparent`` of the caller's own.
+        """
+        own = {*said}
+        if TRACEPARENT in own:
+            own.add(TRACESTATE)
+        return [entry for entry in sound_entries(self.travelling) if entry.mime not in own]
 
     def count_received(self, payload: Payload) -> None:
         """Add ``payload`` to what came."""
@@ -147,10 +157,12 @@ def current_call() -> Call:
     Raise ``LookupError`` outside of a handler. It is there for typed handlers, and for all handlers where the
     responder has interceptors or authenticates, or where the request carries a deadline or a trace.
     """
-    try:
-        return current_call_variable.get()
-    except LookupError:
-        raise LookupError("current_call() works in handlers only") from None
+    call = current_call_variable.get(None)
+    if call is None:
+        raise LookupError(
+            "current_call() works in handlers only, and in those of bytes only if something is round them"
+        )
+    return call
 
 
 def current_user() -> Any:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 import trio
 
-from rsocket_trio.forms import Function, Kind, checked
+from rsocket_trio.forms import Function, Kind, checked, function_name
 from rsocket_trio.services.call_context import Call
 
 T = TypeVar("T")
-Interceptor: TypeAlias = Callable[[Call], AbstractAsyncContextManager[Any]]
+ContextOf: TypeAlias = Callable[[Call], AbstractAsyncContextManager[Any]]
+"""A function that makes the async context manager round a call."""
+Interceptor: TypeAlias = ContextOf | Callable[[Call], AsyncIterable[None]]
+"""What an application gives: such a function, or an async generator function that yields once."""
 
 
-def as_interceptor(decorator: str, function: Function) -> Interceptor:
+def as_interceptor(decorator: str, function: Function) -> ContextOf:
     """Return ``function`` as a function that makes an async context manager of a call.
 
     It is an async generator function that yields once, or makes one already. Raise ``TypeError``, naming ``decorator``,
@@ -30,21 +33,26 @@ def as_interceptor(decorator: str, function: Function) -> Interceptor:
 class Interception:
     """The life of one call: what was entered round it, and how it ended.
 
-    ``call`` is noted to have ended when the block ends, before its interceptors go on behind their ``yield``.
+    ``call`` is noted to have ended when the block ends, before its interceptors go on behind their ``yield``. Where one
+    of them raises, those outside of it see the call end with that.
     """
 
-    __slots__ = ("_stack", "call")
+    __slots__ = ("_entered", "call")
 
     def __init__(self, call: Call) -> None:
         self.call = call
-        self._stack = AsyncExitStack()
+        self._entered: list[AbstractAsyncContextManager[Any]] = []
 
-    async def enter(self, interceptors: Sequence[Interceptor]) -> None:
+    async def enter(self, interceptors: Sequence[ContextOf]) -> None:
         """Enter ``interceptors``, the outermost first. Those that were entered are left if one raises."""
-        await self._stack.__aenter__()
         try:
             for interceptor in interceptors:
-                await self._stack.enter_async_context(interceptor(self.call))
+                context: object = interceptor(self.call)
+                if not isinstance(context, AbstractAsyncContextManager):
+                    name, kind = function_name(interceptor), type(context).__name__
+                    raise TypeError(f"interceptor {name} returned {kind}, not an async context manager")
+                await context.__aenter__()
+                self._entered.append(context)
         except BaseException as error:
             await self.leave(error)
             raise
@@ -55,6 +63,25 @@ class Interception:
         Raise what they raise in its place. Without an answer there is nothing to go on with: an error that an
         interceptor swallows is for the caller to raise.
         """
+        raised = error
+        self._note(raised, cancelled)
+        while self._entered:
+            try:
+                context = self._entered.pop()
+                if raised is None:
+                    await context.__aexit__(None, None, None)
+                else:
+                    await context.__aexit__(type(raised), raised, raised.__traceback__)
+            except BaseException as another:
+                raised = another
+                self._note(raised, cancelled)
+        if raised is not None and raised is not error:
+            try:
+                raise raised
+            finally:
+                del raised, error  # their tracebacks refer to this frame
+
+    def _note(self, error: BaseException | None, cancelled: bool) -> None:
         call = self.call
         if error is not None:
             call.error = error
@@ -64,14 +91,9 @@ class Interception:
             call.outcome = "failed"
         else:
             call.outcome = "cancelled" if cancelled else "completed"
-        await self._stack.__aexit__(type(error) if error is not None else None, error, _trace_of(error))
 
 
-def _trace_of(error: BaseException | None) -> Any:
-    return None if error is None else error.__traceback__
-
-
-async def intercepted(call: Call, interceptors: Sequence[Interceptor], body: Callable[[], Awaitable[T]]) -> T:
+async def intercepted(call: Call, interceptors: Sequence[ContextOf], body: Callable[[], Awaitable[T]]) -> T:
     """Return the result of ``body``, which is the call, inside of its interceptors, the outermost first."""
     life = Interception(call)
     await life.enter(interceptors)

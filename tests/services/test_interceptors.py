@@ -1,0 +1,1093 @@
+"""Interceptors: round every call of every interaction, on both sides, however it ends; and nowhere without one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from rsocket_trio import (
+    ApplicationError,
+    Channel,
+    Connection,
+    ConnectionLost,
+    Invalid,
+    Outgoing,
+    Payload,
+    Rejected,
+    Responder,
+    Retry,
+    connect_forever,
+    open_connection,
+    serve,
+    testing,
+)
+from rsocket_trio.metadata import Entry
+from rsocket_trio.services import Call, Receiving, current_call
+from tests.connection.pairs import connected_pair, settle
+
+OWN = "application/x.own"
+INTERACTIONS = ("request_response", "fire_and_forget", "request_stream", "request_channel", "request_subscription")
+
+
+@attrs.define
+class Journal:
+    """An interceptor of both sides that writes down each call, and what it saw of its end."""
+
+    seen: list[str] = attrs.field(factory=list)
+    calls: list[Call] = attrs.field(factory=list)
+
+    async def around(self, call: Call) -> AsyncIterator[None]:
+        assert call.outcome == "running"
+        self.calls.append(call)
+        self.seen.append(f"{call.side} enters {call.interaction}")
+        try:
+            yield
+        except BaseException as error:
+            self.seen.append(f"{call.side} {call.outcome} by {type(error).__name__}")
+            raise
+        else:
+            self.seen.append(f"{call.side} {call.outcome}")
+
+    @property
+    def of_server(self) -> list[str]:
+        return [said for said in self.seen if said.startswith("server")]
+
+    @property
+    def of_client(self) -> list[str]:
+        return [said for said in self.seen if said.startswith("client")]
+
+    def only(self, side: str) -> Call:
+        """Return the one call of this side."""
+        (call,) = [each for each in self.calls if each.side == side]
+        return call
+
+
+async def ask(connection: Connection, interaction: str, data: object = b"1", **options: Any) -> list[str]:
+    """Make one call of this interaction, to its end or to the third item; return the texts that came."""
+    if interaction == "request_response":
+        return [(await connection.request_response(data, **options)).text]
+    if interaction == "fire_and_forget":
+        await connection.fire_and_forget(data, **options)
+        await settle()
+        return []
+    if interaction == "request_stream":
+        async with connection.request_stream(data, **options) as items:
+            return [item.text async for item in items]
+    if interaction == "request_subscription":
+        async with connection.request_subscription(data, **options) as items:
+            return [(await anext(items)).text for _ in range(3)]
+    async with connection.request_channel(data, **options) as channel:
+        await channel.send(b"2")
+        await channel.send_eof()
+        return [item.text async for item in channel]
+
+
+def of_bytes(journal: Journal | None = None) -> Responder:
+    """Return a responder of bytes that serves every interaction."""
+    responder = Responder()
+
+    @responder.request_response
+    async def respond(request: Payload) -> Payload:
+        return request
+
+    @responder.fire_and_forget
+    async def forget(request: Payload) -> None:
+        pass
+
+    @responder.request_stream
+    async def generate(request: Payload) -> AsyncIterator[bytes]:
+        for number in b"1", b"2", b"3":
+            yield number
+
+    @responder.request_subscription
+    async def subscribe(request: Payload, out: Outgoing) -> None:
+        for number in b"1", b"2", b"3":
+            await out.send(number)
+        await trio.sleep_forever()
+
+    @responder.request_channel
+    async def converse(channel: Channel) -> None:
+        async for item in channel:
+            await channel.send(item)
+
+    if journal is not None:
+        responder.around(journal.around)
+    return responder
+
+
+def inline(journal: Journal) -> Responder:
+    """Return a responder of plain functions and pushed streams."""
+    responder = Responder()
+    responder.request_response(lambda request: request)
+    responder.fire_and_forget(lambda request: None)
+
+    @responder.request_stream
+    async def push(request: Payload, out: Outgoing) -> None:
+        await out.send(b"1")
+        await out.send_many([b"2", b"3"])
+
+    @responder.request_channel
+    async def converse(channel: Channel) -> None:
+        await channel.send_many([item async for item in channel])
+
+    @responder.request_subscription
+    async def subscribe(request: Payload) -> AsyncIterator[bytes]:
+        for number in b"1", b"2", b"3":
+            yield number
+        await trio.sleep_forever()
+
+    responder.around(journal.around)
+    return responder
+
+
+def typed(journal: Journal) -> Responder:
+    """Return a responder of typed handlers."""
+    responder = Responder()
+
+    @responder.request_response
+    async def respond(number: int) -> int:
+        return number
+
+    @responder.fire_and_forget
+    def forget(number: int) -> None:
+        pass
+
+    @responder.request_stream
+    async def generate(number: int) -> AsyncIterator[int]:
+        for each in range(number, number + 3):
+            yield each
+
+    @responder.request_channel
+    async def converse(numbers: Receiving[int]) -> AsyncIterator[int]:
+        async for number in numbers:
+            yield number
+
+    @responder.request_subscription
+    async def subscribe(number: int) -> AsyncIterator[int]:
+        for each in range(number, number + 3):
+            yield each
+        await trio.sleep_forever()
+
+    responder.around(journal.around)
+    return responder
+
+
+ENDS = {"request_subscription": "cancelled"}
+
+
+@pytest.mark.parametrize("interaction", INTERACTIONS)
+@pytest.mark.parametrize("made", [of_bytes, inline, typed], ids=["bytes", "inline and push", "typed"])
+async def test_every_interaction_is_surrounded_on_both_sides(
+    interaction: str, made: Callable[[Journal], Responder]
+) -> None:
+    journal = Journal()
+    dialect = "reactivesocket/0.1" if interaction == "request_subscription" else "rsocket/1.0"
+    async with connected_pair(made(journal), dialect=dialect, around=[journal.around]) as pair:
+        await ask(pair.client, interaction)
+        await settle()
+
+    end = ENDS.get(interaction, "completed")
+    by = " by Cancelled" if end == "cancelled" else ""
+    assert journal.of_client == [f"client enters {interaction}", f"client {end}"]
+    assert journal.of_server == [f"server enters {interaction}", f"server {end}{by}"]
+    assert journal.only("client").connection is not journal.only("server").connection
+
+
+@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+@pytest.mark.parametrize("made", [of_bytes, inline], ids=["bytes", "inline and push"])
+async def test_both_sides_count_the_same_payloads(interaction: str, made: Callable[[Journal], Responder]) -> None:
+    journal = Journal()
+    async with connected_pair(made(journal), around=[journal.around]) as pair:
+        await ask(pair.client, interaction, Payload(b"12345"))
+        await settle()
+
+    client, server = journal.only("client"), journal.only("server")
+    counts = (client.items_sent, client.bytes_sent, client.items_received, client.bytes_received)
+    assert counts == (server.items_received, server.bytes_received, server.items_sent, server.bytes_sent)
+    assert (
+        counts
+        == {
+            "request_response": (1, 5, 1, 5),
+            "fire_and_forget": (1, 5, 0, 0),
+            "request_stream": (1, 5, 3, 3),
+            "request_channel": (2, 6, 1, 1),
+        }[interaction]
+    )
+
+
+async def test_metadata_and_route_count_as_bytes_of_the_request() -> None:
+    journal = Journal()
+    responder = Responder()
+    responder.around(journal.around)
+    responder.request_response("a.route")(lambda request: Payload(b"data", b"metadata"))
+    async with connected_pair(responder, around=[journal.around]) as pair:
+        await pair.client.request_response(b"12", route="a.route")
+
+    client, server = journal.only("client"), journal.only("server")
+    assert client.bytes_received == server.bytes_sent == len(b"data" + b"metadata")
+    # One byte of type, three of length, one of the tag's length.
+    assert client.bytes_sent == server.bytes_received == 2 + 5 + len("a.route")
+    assert client.route == server.route == "a.route"
+
+
+async def test_items_are_counted_one_by_one_while_a_stream_runs() -> None:
+    journal = Journal()
+    async with (
+        connected_pair(of_bytes(journal), around=[journal.around]) as pair,
+        pair.client.request_stream(initial_request_n=1, refill=False) as items,
+    ):
+        await anext(items)
+        await settle()
+        assert journal.only("client").items_received == journal.only("server").items_sent == 1
+        assert journal.only("server").outcome == "running"
+        items.request_n(2)
+        assert [item.text async for item in items] == ["2", "3"]
+
+    assert journal.only("client").items_received == journal.only("server").items_sent == 3
+
+
+async def test_items_that_come_in_one_read_are_all_counted() -> None:
+    journal = Journal()
+    async with connected_pair(of_bytes(), around=[journal.around]) as pair, pair.client.request_stream() as items:
+        assert sum([len(batch) async for batch in _batches(items.receive_batch)]) == 3
+
+    assert journal.only("client").items_received == 3
+
+
+async def _batches(receive: Callable[[], Awaitable[list[Payload]]]) -> AsyncIterator[list[Payload]]:
+    while batch := await receive():
+        yield batch
+
+
+# Order
+
+
+async def test_the_first_one_registered_is_the_outermost() -> None:
+    seen: list[str] = []
+
+    def noting(name: str) -> Callable[[Call], AsyncIterator[None]]:
+        async def note(call: Call) -> AsyncIterator[None]:
+            seen.append(f"{name} in")
+            yield
+            seen.append(f"{name} out")
+
+        return note
+
+    responder = of_bytes()
+    responder.around(noting("server 1"))
+    responder.around(noting("server 2"))
+    async with connected_pair(responder, around=[noting("client 1"), noting("client 2")]) as pair:
+        await pair.client.request_response()
+
+    assert seen == [
+        *("client 1 in", "client 2 in", "server 1 in", "server 2 in"),
+        *("server 2 out", "server 1 out", "client 2 out", "client 1 out"),
+    ]
+
+
+@pytest.mark.parametrize("outer", ["ours", "theirs"])
+async def test_a_context_manager_function_works_as_well(outer: str) -> None:
+    seen: list[str] = []
+
+    @asynccontextmanager
+    async def ready_made(call: Call) -> AsyncIterator[None]:
+        seen.append(call.side)
+        yield
+
+    class Timing:
+        def __init__(self, call: Call) -> None:
+            self.call = call
+
+        async def __aenter__(self) -> None:
+            seen.append(f"{self.call.side} in")
+
+        async def __aexit__(self, *error: object) -> None:
+            seen.append(f"{self.call.side} {self.call.outcome}")
+
+    responder = of_bytes()
+    responder.around(ready_made)
+    responder.around(Timing)
+    async with connected_pair(responder, around=[ready_made, Timing]) as pair:
+        await pair.client.request_response()
+
+    assert seen == ["client", "client in", "server", "server in", "server completed", "client completed"]
+
+
+@pytest.mark.parametrize("wrong", [1, "name", None, lambda: None], ids=["number", "text", "none", "no argument"])
+async def test_what_is_no_interceptor_is_refused_at_once(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="around"):
+        async with open_connection("memory://nobody", around=[wrong]):
+            pass
+    if wrong is not None:
+        with pytest.raises(TypeError, match="around"):
+            Responder().around(wrong)
+
+
+def test_an_async_function_and_one_of_two_arguments_are_no_interceptors() -> None:
+    async def waits(call: Call) -> None:
+        pass
+
+    async def of_two(call: Call, other: object) -> AsyncIterator[None]:
+        yield
+
+    for wrong, name in ((waits, "waits"), (of_two, "of_two")):
+        given: Any = wrong
+        with pytest.raises(TypeError, match=f"around takes an async generator .*{name}"):
+            Responder().around(given)
+
+
+# Errors
+
+
+def failing(error: Exception) -> Responder:
+    """Return a responder all of whose handlers fail with ``error``, streams after one item."""
+    responder = Responder()
+
+    @responder.request_response
+    async def respond(request: Payload) -> bytes:
+        raise error
+
+    @responder.request_stream
+    async def generate(request: Payload) -> AsyncIterator[bytes]:
+        yield b"1"
+        raise error
+
+    @responder.request_channel
+    async def converse(channel: Channel) -> None:
+        await channel.send(b"1")
+        raise error
+
+    return responder
+
+
+@pytest.mark.parametrize("interaction", ["request_response", "request_stream", "request_channel"])
+async def test_errors_pass_through_both_sides(interaction: str) -> None:
+    journal = Journal()
+    responder = failing(ApplicationError("sold out"))
+    responder.around(journal.around)
+    async with connected_pair(responder, around=[journal.around]) as pair:
+        with pytest.raises(ApplicationError, match="sold out"):
+            await ask(pair.client, interaction)
+
+    for side in "client", "server":
+        assert journal.seen.count(f"{side} failed by ApplicationError") == 1
+        assert str(journal.only(side).error) == "sold out"
+
+
+@pytest.mark.parametrize("interaction", ["request_response", "request_stream", "request_channel"])
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_an_interceptor_replaces_an_error(interaction: str, side: str, caplog: pytest.LogCaptureFixture) -> None:
+    outer = Journal()
+
+    async def translate(call: Call) -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise Invalid(f"{call.side}: {error}") from error
+
+    theirs = side == "server"
+    responder = failing(LookupError("row 7") if theirs else ApplicationError("row 7"))
+    responder.around(outer.around)
+    if theirs:
+        responder.around(translate)
+    async with connected_pair(responder, around=[outer.around, *([] if theirs else [translate])]) as pair:
+        with pytest.raises(Invalid, match=f"^{side}: row 7$"):
+            await ask(pair.client, interaction)
+
+    assert f"{side} failed by Invalid" in outer.seen
+    assert caplog.records == [], "an error for the peer is no failure"
+
+
+async def test_another_error_of_an_interceptor_is_an_internal_error(caplog: pytest.LogCaptureFixture) -> None:
+    responder = failing(ApplicationError("sold out"))
+
+    @responder.around
+    async def broken(call: Call) -> AsyncIterator[None]:
+        try:
+            yield
+        except ApplicationError:
+            raise KeyError("secret place") from None
+
+    async with connected_pair(responder) as pair:
+        with pytest.raises(ApplicationError, match=r"^internal error$"):
+            await pair.client.request_response()
+
+    assert "KeyError: 'secret place'" in caplog.text
+
+
+@pytest.mark.parametrize("interaction", ["request_response", "request_stream", "request_channel"])
+@pytest.mark.parametrize("side", ["client", "server"])
+async def test_an_error_that_an_interceptor_swallows_reaches_the_caller_all_the_same(
+    interaction: str, side: str
+) -> None:
+    async def swallow(call: Call) -> AsyncIterator[None]:
+        try:
+            yield
+        except Exception:
+            pass
+
+    responder = failing(ApplicationError("sold out"))
+    if side == "server":
+        responder.around(swallow)
+    async with connected_pair(responder, around=[swallow] if side == "client" else []) as pair:
+        with pytest.raises(ApplicationError, match="sold out"):
+            await ask(pair.client, interaction)
+
+
+async def _never(call: Call) -> AsyncIterator[None]:
+    if call.route == "none":
+        yield
+
+
+async def _twice(call: Call) -> AsyncIterator[None]:
+    yield
+    yield
+
+
+async def _refuses(call: Call) -> AsyncIterator[None]:
+    if call.outcome == "running":
+        raise Rejected("not on Sundays")
+    yield
+
+
+def _is_none(call: Call) -> Any:
+    return None
+
+
+FAULTY = {
+    _never: "generator didn't yield",
+    _twice: "generator didn't stop",
+    _is_none: "interceptor _is_none returned NoneType, not an async context manager",
+}
+
+
+@pytest.mark.parametrize("faulty", FAULTY, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+async def test_a_faulty_interceptor_of_the_server_is_an_internal_error(
+    faulty: Any, interaction: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    outer = Journal()
+    responder = of_bytes(outer)
+    responder.around(faulty)
+    async with connected_pair(responder) as pair:
+        if interaction == "fire_and_forget":
+            await ask(pair.client, interaction)
+        else:
+            with pytest.raises(ApplicationError, match=r"^internal error$"):
+                await ask(pair.client, interaction)
+        assert pair.server.faults.handler_errors == 1
+
+    assert FAULTY[faulty] in caplog.text
+    assert outer.seen[1] == f"server failed by {'TypeError' if faulty is _is_none else 'RuntimeError'}"
+
+
+@pytest.mark.parametrize("faulty", FAULTY, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+async def test_a_faulty_interceptor_of_the_client_raises_to_the_caller(faulty: Any, interaction: str) -> None:
+    outer = Journal()
+    async with connected_pair(of_bytes(), around=[outer.around, faulty]) as pair:
+        with pytest.raises((RuntimeError, TypeError), match=FAULTY[faulty]):
+            await ask(pair.client, interaction)
+        await settle()
+        assert not [*pair.client._engine.session.open_streams()]
+
+    assert len(outer.seen) == 2
+    assert "failed" in outer.seen[1]
+
+
+@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+async def test_an_interceptor_that_refuses_keeps_the_handler_from_running(
+    interaction: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    outer, inner = Journal(), Journal()
+    ran: list[Payload] = []
+    responder = Responder()
+    responder.request_response(ran.append)
+    responder.fire_and_forget(ran.append)
+
+    @responder.request_stream
+    async def generate(request: Payload) -> AsyncIterator[bytes]:
+        ran.append(request)
+        yield b""
+
+    @responder.request_channel
+    async def converse(channel: Channel) -> None:
+        ran.append(channel.request)
+
+    for each in outer.around, _refuses, inner.around:
+        responder.around(each)
+    async with connected_pair(responder) as pair:
+        if interaction == "fire_and_forget":
+            await ask(pair.client, interaction)
+        else:
+            with pytest.raises(Rejected, match="not on Sundays"):
+                await ask(pair.client, interaction)
+
+    assert ran == inner.seen == []
+    assert outer.seen == [f"server enters {interaction}", "server failed by Rejected"]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+async def test_an_interceptor_of_the_client_that_refuses_sends_nothing(interaction: str) -> None:
+    async with connected_pair(of_bytes(), around=[_refuses]) as pair:
+        with pytest.raises(Rejected, match="not on Sundays"):
+            await ask(pair.client, interaction)
+        await settle()
+        assert pair.client_said.names == []
+
+
+@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+async def test_a_request_that_cannot_be_written_leaves_the_interceptors(interaction: str) -> None:
+    outer = Journal()
+
+    async def spoil(call: Call) -> AsyncIterator[None]:
+        call.entries.append(Entry("x" * 500, b""))
+        yield
+
+    async with connected_pair(of_bytes(), around=[outer.around, spoil]) as pair:
+        with pytest.raises(ValueError, match="1 to 128"):
+            await ask(pair.client, interaction)
+
+    assert outer.seen == [f"client enters {interaction}", "client failed by ValueError"]
+
+
+async def test_a_stream_that_cannot_be_opened_leaves_its_interceptors() -> None:
+    journal = Journal()
+    async with connected_pair(of_bytes(), around=[journal.around]) as pair:
+        await pair.server.drain(grace=0)
+        with pytest.raises(Exception, match="clos"):
+            await ask(pair.client, "request_stream")
+
+    assert len(journal.seen) == 2
+    assert "failed" in journal.seen[1]
+
+
+async def test_the_last_error_that_was_raised_counts_even_if_one_further_out_swallows_it() -> None:
+    responder = failing(LookupError("row 7"))
+    outermost = Journal()
+    responder.around(outermost.around)
+
+    @responder.around
+    async def swallow(call: Call) -> AsyncIterator[None]:
+        try:
+            yield
+        except Rejected:
+            assert str(call.error) == "not today"
+
+    @responder.around
+    async def replace(call: Call) -> AsyncIterator[None]:
+        try:
+            yield
+        except LookupError:
+            raise Rejected("not today") from None
+
+    async with connected_pair(responder) as pair:
+        with pytest.raises(Rejected, match="not today"):
+            await ask(pair.client, "request_response")
+
+    assert outermost.seen[1] == "server failed by Rejected"
+
+
+async def test_a_group_of_one_error_is_that_error_to_the_peer() -> None:
+    responder = failing(ApplicationError("sold out"))
+
+    @responder.around
+    async def busy(call: Call) -> AsyncIterator[None]:
+        async with trio.open_nursery():
+            yield
+
+    async with connected_pair(responder) as pair:
+        with pytest.raises(ApplicationError, match="sold out"):
+            await ask(pair.client, "request_response")
+        with pytest.raises(ApplicationError, match="sold out"):
+            await ask(pair.client, "request_stream")
+
+
+# How calls end
+
+
+async def test_a_call_that_its_caller_cancels_is_cancelled_on_both_sides(autojump_clock: MockClock) -> None:
+    journal = Journal()
+    responder = Responder()
+    responder.around(journal.around)
+
+    @responder.request_response
+    async def never(request: Payload) -> bytes:
+        await trio.sleep_forever()
+
+    @responder.request_stream
+    async def numbers(request: Payload) -> AsyncIterator[bytes]:
+        yield b"1"
+        await trio.sleep_forever()
+
+    async with connected_pair(responder, around=[journal.around]) as pair:
+        for interaction in "request_response", "request_stream":
+            with trio.move_on_after(1):
+                await ask(pair.client, interaction)
+            await settle()
+            assert journal.of_client == [f"client enters {interaction}", "client cancelled by Cancelled"]
+            assert journal.of_server == [f"server enters {interaction}", "server cancelled by Cancelled"]
+            assert {call.error for call in journal.calls if call.outcome == "cancelled"} >= set()
+            journal.seen.clear()
+
+
+async def test_a_stream_that_is_left_early_is_cancelled() -> None:
+    journal = Journal()
+    async with connected_pair(of_bytes(journal), around=[journal.around]) as pair:
+        async with pair.client.request_stream(initial_request_n=1, refill=False) as items:
+            await anext(items)
+        await settle()
+
+    assert journal.of_client[-1] == "client cancelled"
+    assert journal.of_server[-1] == "server cancelled by Cancelled"
+    assert journal.only("client").error is None
+
+
+async def test_a_stream_whose_end_was_not_read_is_completed() -> None:
+    journal = Journal()
+    async with connected_pair(of_bytes(journal), around=[journal.around]) as pair, pair.client.request_stream():
+        await settle()
+
+    assert journal.only("client").outcome == journal.only("server").outcome == "completed"
+
+
+async def test_a_channel_whose_own_half_ends_with_its_block_is_completed() -> None:
+    journal = Journal()
+    responder = Responder()
+    responder.around(journal.around)
+
+    @responder.request_channel
+    async def hear(channel: Channel) -> None:
+        await channel.send_eof()
+        assert [item.text async for item in channel] == ["a word"]
+
+    async with connected_pair(responder, around=[journal.around]) as pair:
+        async with pair.client.request_channel() as channel:
+            assert [item async for item in channel] == []
+            await channel.send(b"a word")
+        await settle()
+
+    assert journal.only("client").outcome == journal.only("server").outcome == "completed"
+
+
+async def test_an_error_of_the_block_that_reads_fails_the_call_of_the_client() -> None:
+    journal = Journal()
+    async with connected_pair(of_bytes(journal), around=[journal.around]) as pair:
+
+        async def read() -> None:
+            async with pair.client.request_stream(initial_request_n=1, refill=False):
+                await settle()
+                raise KeyError("mine")
+
+        with pytest.raises(KeyError):
+            await read()
+        await settle()
+
+    assert journal.of_client[-1] == "client failed by KeyError"
+    assert journal.of_server[-1] == "server cancelled by Cancelled"
+
+
+async def test_an_error_that_the_block_handles_itself_still_fails_the_call() -> None:
+    journal = Journal()
+    async with (
+        connected_pair(failing(ApplicationError("sold out")), around=[journal.around]) as pair,
+        pair.client.request_stream() as items,
+    ):
+        with pytest.raises(ApplicationError):
+            [item async for item in items]
+
+    assert journal.of_client[-1] == "client failed"
+    assert isinstance(journal.only("client").error, ApplicationError)
+
+
+async def test_a_lost_connection_fails_calls_and_cancels_handlers() -> None:
+    journal = Journal()
+    responder = Responder()
+    responder.around(journal.around)
+
+    @responder.request_response
+    async def never(request: Payload) -> bytes:
+        await trio.sleep_forever()
+
+    @responder.request_stream
+    async def numbers(request: Payload) -> AsyncIterator[bytes]:
+        yield b"1"
+        await trio.sleep_forever()
+
+    async with connected_pair(responder, around=[journal.around]) as pair:
+
+        async def asks(interaction: str) -> None:
+            with pytest.raises(ConnectionLost):
+                await ask(pair.client, interaction)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(asks, "request_response")
+            nursery.start_soon(asks, "request_stream")
+            await settle()
+            await trio.aclose_forcefully(pair.client_wire._stream)
+
+    assert journal.of_client.count("client failed by ConnectionLost") == 2
+    assert journal.of_server.count("server cancelled by Cancelled") == 2
+    assert all(isinstance(call.error, ConnectionLost) for call in journal.calls if call.side == "client")
+
+
+async def test_the_deadline_of_a_call_cancels_it_inside_of_the_interceptors(autojump_clock: MockClock) -> None:
+    journal = Journal()
+    responder = Responder()
+    responder.around(journal.around)
+
+    @responder.request_response
+    async def never(request: Payload) -> bytes:
+        await trio.sleep_forever()
+
+    async with connected_pair(responder, around=[journal.around], deadlines=True) as pair:
+        with pytest.raises(trio.TooSlowError), trio.fail_after(1):
+            await pair.client.request_response()
+        await settle()
+
+    assert journal.of_client[-1] == "client cancelled by Cancelled"
+    assert journal.of_server[-1] == "server cancelled by Cancelled"
+
+
+# How long the block lasts
+
+
+async def test_the_block_lasts_as_long_as_the_stream(autojump_clock: MockClock) -> None:
+    lasted: dict[str, float] = {}
+
+    async def timing(call: Call) -> AsyncIterator[None]:
+        started = trio.current_time()
+        yield
+        lasted[call.side] = trio.current_time() - started
+
+    responder = Responder()
+    responder.around(timing)
+
+    @responder.request_stream
+    async def slow(request: Payload) -> AsyncIterator[bytes]:
+        for _ in range(3):
+            await trio.sleep(10)
+            yield b""
+
+    async with connected_pair(responder, around=[timing]) as pair, pair.client.request_stream() as items:
+        assert len([item async for item in items]) == 3
+        await trio.sleep(5)
+
+    assert lasted == {"server": 30, "client": 35}
+
+
+async def test_cancel_goes_out_at_once_although_an_interceptor_waits_at_its_end(autojump_clock: MockClock) -> None:
+    cancelled_at: list[float] = []
+    responder = Responder()
+
+    @responder.request_stream
+    async def never(request: Payload) -> AsyncIterator[bytes]:
+        try:
+            yield b"1"
+            await trio.sleep_forever()
+        finally:
+            cancelled_at.append(trio.current_time())
+
+    @responder.request_response
+    async def nothing(request: Payload) -> bytes:
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled_at.append(trio.current_time())
+
+    async def lingering(call: Call) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(60)
+
+    async with connected_pair(responder, around=[lingering]) as pair:
+        start = trio.current_time()
+        async with pair.client.request_stream() as items:
+            await anext(items)
+        assert trio.current_time() == start + 60
+        with trio.move_on_after(1):
+            await pair.client.request_response()
+        assert trio.current_time() == start + 121
+
+    assert cancelled_at == [start, start + 61]
+
+
+async def test_an_interceptor_may_wait_before_the_call_and_be_cancelled_there(autojump_clock: MockClock) -> None:
+    outer = Journal()
+
+    async def waits(call: Call) -> AsyncIterator[None]:
+        await trio.sleep(10)
+        yield
+
+    async with connected_pair(of_bytes(), around=[outer.around, waits]) as pair:
+        for interaction in INTERACTIONS[:4]:
+            with trio.move_on_after(9) as scope:
+                await ask(pair.client, interaction)
+            assert scope.cancelled_caught
+            assert outer.seen == [f"client enters {interaction}", "client cancelled by Cancelled"]
+            outer.seen.clear()
+        assert {*pair.client_said.names} == {"KEEPALIVE"}
+        assert await ask(pair.client, "request_stream") == ["1", "2", "3"]
+
+
+async def test_a_call_that_waits_in_an_interceptor_of_the_server_is_cancelled_there(autojump_clock: MockClock) -> None:
+    outer = Journal()
+    responder = of_bytes(outer)
+
+    @responder.around
+    async def waits(call: Call) -> AsyncIterator[None]:
+        await trio.sleep(10)
+        yield
+
+    async with connected_pair(responder) as pair:
+        for interaction in "request_response", "request_stream", "request_channel":
+            with trio.move_on_after(9):
+                await ask(pair.client, interaction)
+            await settle()
+            assert outer.seen == [f"server enters {interaction}", "server cancelled by Cancelled"]
+            outer.seen.clear()
+
+
+async def test_a_scope_and_a_nursery_of_an_interceptor_surround_the_call(autojump_clock: MockClock) -> None:
+    async def hasty(call: Call) -> AsyncIterator[None]:
+        with trio.fail_after(1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep, 0.5)
+                yield
+
+    responder = Responder()
+
+    @responder.request_response
+    async def never(request: Payload) -> bytes:
+        await trio.sleep_forever()
+
+    @responder.request_stream
+    async def none(request: Payload, out: Outgoing) -> None:
+        await trio.sleep_forever()
+
+    async with connected_pair(responder, around=[hasty]) as pair:
+        with pytest.raises(trio.TooSlowError):
+            await pair.client.request_response()
+        with pytest.raises(trio.TooSlowError):
+            await ask(pair.client, "request_stream")
+        await settle()
+        assert pair.client_said.names.count("CANCEL") == 2
+
+
+# What they know and change
+
+
+async def test_entries_that_are_written_before_the_yield_arrive() -> None:
+    arrived: list[tuple[str, bytes]] = []
+    responder = of_bytes()
+
+    @responder.around
+    async def read(call: Call) -> AsyncIterator[None]:
+        arrived.extend((call.interaction, entry.content) for entry in call.entries if entry.mime == OWN)
+        yield
+
+    async def write(call: Call) -> AsyncIterator[None]:
+        call.entries.append(Entry(OWN, call.interaction.encode()))
+        yield
+        call.entries.append(Entry(OWN, b"too late"))
+
+    async with connected_pair(responder, around=[write]) as pair:
+        for interaction in INTERACTIONS[:4]:
+            await ask(pair.client, interaction)
+
+    assert arrived == [(interaction, interaction.encode()) for interaction in INTERACTIONS[:4]]
+
+
+async def test_the_entries_of_the_request_are_there_and_may_be_taken_away() -> None:
+    async def hide(call: Call) -> AsyncIterator[None]:
+        assert [entry.mime for entry in call.entries] == [OWN]
+        call.entries.clear()
+        yield
+
+    got: list[bytes | None] = []
+    responder = Responder()
+
+    @responder.request_response
+    def note(request: Payload) -> bytes:
+        got.append(request.metadata)
+        return b""
+
+    async with connected_pair(responder, around=[hide]) as pair:
+        await pair.client.request_response(Payload(b"", raw_entry(OWN, b"secret")))
+
+    assert got == [None]
+
+
+def raw_entry(mime: str, content: bytes) -> bytes:
+    """Return one entry of composite metadata."""
+    return bytes([len(mime) - 1]) + mime.encode() + len(content).to_bytes(3, "big") + content
+
+
+async def test_an_interceptor_of_the_client_can_change_the_route() -> None:
+    responder = Responder()
+    responder.request_response("v2.price")(lambda request: b"7")
+
+    async def newer(call: Call) -> AsyncIterator[None]:
+        assert call.route == "price"
+        call.route = f"v2.{call.route}"
+        yield
+
+    async with connected_pair(responder, around=[newer]) as pair:
+        assert (await pair.client.request_response(route="price")).text == "7"
+
+
+async def test_a_call_is_the_current_one_in_its_handler_and_in_no_other_place() -> None:
+    journal = Journal()
+    handled: list[Call] = []
+    responder = Responder()
+    responder.around(journal.around)
+
+    @responder.request_response("orders.{id}")
+    async def find(id: str) -> str:
+        handled.append(current_call())
+        return id
+
+    async with connected_pair(responder) as pair:
+        await pair.client.request_response(route="orders.7", reply=str)
+        with pytest.raises(LookupError, match="in handlers only"):
+            current_call()
+
+    assert handled == [journal.only("server")]
+    assert handled[0].parameters == {"id": "7"}
+    assert handled[0].connection is pair.server
+
+
+async def test_what_is_written_about_a_call_shows_no_payload() -> None:
+    journal = Journal()
+    async with connected_pair(of_bytes(journal)) as pair:
+        await pair.client.request_response(b"hush")
+
+    assert repr(journal.only("server")) == "<Call request_response None of the server, completed>"
+
+
+async def test_the_call_of_on_error_is_that_of_the_interceptors() -> None:
+    journal = Journal()
+    reported: list[tuple[Exception, Call]] = []
+    responder = failing(LookupError("row 7"))
+    responder.around(journal.around)
+    responder.on_error(lambda error, call: reported.append((error, call)))
+    async with connected_pair(responder) as pair:
+        with pytest.raises(ApplicationError):
+            await pair.client.request_response()
+
+    ((error, call),) = reported
+    assert call is journal.only("server")
+    assert call.error is error
+    assert call.outcome == "failed"
+    assert call.connection is pair.server
+
+
+async def test_requests_that_no_handler_serves_are_no_calls() -> None:
+    journal = Journal()
+    async with connected_pair(of_bytes(journal)) as pair:
+        with pytest.raises(Rejected):
+            await pair.client.request_response(route="unknown")
+        with pytest.raises(Invalid, match="metadata"):
+            await pair.client.request_response(Payload(b"", b"\x7f malformed"))
+
+    assert journal.seen == []
+
+
+@pytest.mark.parametrize("dialect", ["rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft", "streamux/1"])
+async def test_interceptors_work_in_every_dialect(dialect: str) -> None:
+    journal = Journal()
+    async with open_pair(of_bytes(journal), dialect=dialect, around=[journal.around]) as client:
+        assert (await client.request_response(b"1")).text == "1"
+
+    assert journal.of_client == ["client enters request_response", "client completed"]
+    assert journal.of_server == ["server enters request_response", "server completed"]
+
+
+@asynccontextmanager
+async def open_pair(responder: Responder, **options: Any) -> AsyncIterator[Connection]:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, "memory://interceptors")
+        async with open_connection(uri, **options) as connection:
+            yield connection
+        nursery.cancel_scope.cancel()
+
+
+async def test_calls_from_the_server_to_the_client_are_surrounded_by_the_responder_of_the_client() -> None:
+    journal, other = Journal(), Journal()
+    async with connected_pair(of_bytes(other), of_bytes(journal)) as pair:
+        assert (await pair.server.request_response(b"1")).text == "1"
+
+    assert journal.seen == ["server enters request_response", "server completed"]
+    assert journal.only("server").connection is pair.client
+    assert other.seen == []
+
+
+async def test_a_reconnecting_client_surrounds_the_calls_of_every_connection(autojump_clock: MockClock) -> None:
+    journal = Journal()
+    responder = of_bytes(journal)
+    held: list[Connection] = []
+
+    @responder.setup
+    def hold(setup: object, connection: Connection) -> None:
+        held.append(connection)
+
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, "memory://reconnecting")
+        async with connect_forever(
+            uri, around=iter([journal.around]), retry=Retry(first_delay=0.01, longest_delay=0.01)
+        ) as client:
+            for interaction in INTERACTIONS[:4]:
+                await ask(await client.connected(), interaction)
+                async with client.request_stream() as items:
+                    assert len([item async for item in items]) == 3
+            await held[0].drain(grace=0)
+            await trio.sleep(1)
+            assert (await client.request_response(b"1")).text == "1"
+        nursery.cancel_scope.cancel()
+
+    assert len(held) == 2
+    assert journal.of_client.count("client completed") == journal.of_server.count("server completed") == 9
+    assert len({call.connection for call in journal.calls if call.side == "client"}) == 2
+
+
+async def test_a_pair_for_tests_runs_them_as_well() -> None:
+    journal = Journal()
+    async with testing.connected_pair(of_bytes(journal), around=[journal.around]) as (client, _):
+        await client.request_response()
+
+    assert len(journal.seen) == 4
+
+
+# None registered
+
+
+async def test_without_interceptors_nothing_is_made_for_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    monkeypatch.setattr("rsocket_trio.connection.served_calls.Call", lambda *args: made.append(args))
+    monkeypatch.setattr("rsocket_trio.connection.client_calls.Call", lambda *args: made.append(args))
+    async with connected_pair(of_bytes()) as pair:
+        for interaction in INTERACTIONS[:4]:
+            await ask(pair.client, interaction)
+
+    assert made == []
+
+
+async def test_an_interceptor_that_is_registered_later_surrounds_later_calls() -> None:
+    journal = Journal()
+    responder = of_bytes()
+    async with connected_pair(responder) as pair:
+        await pair.client.request_response()
+        responder.around(journal.around)
+        await pair.client.request_response()
+
+    assert journal.seen == ["server enters request_response", "server completed"]
