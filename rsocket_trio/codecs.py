@@ -134,6 +134,26 @@ def check_type(kind: Any) -> None:
             _check_model(part.cls)
 
 
+TEXT_KINDS = (
+    "AnyType", "BoolType", "BytesType", "DateTimeType", "DateType", "DecimalType", "EnumType", "FloatType", "IntType",
+    "LiteralType", "StrType", "TimeDeltaType", "TimeType", "UUIDType",
+)  # fmt: skip
+"""What msgspec calls the types that one text can be converted to."""
+
+
+def check_text_type(kind: Any) -> None:
+    """Refuse a type that no text can be converted to by `convert_text`. Raise ``TypeError``, which names it."""
+    if kind is str:
+        return
+    check_type(kind)
+    info = _inspect().type_info(kind)
+    while isinstance(info, _inspect().Metadata):
+        info = info.type
+    parts = info.types if isinstance(info, _inspect().UnionType) else (info,)
+    if not any(type(part).__name__ in TEXT_KINDS for part in parts):
+        raise TypeError(f"{type_name(kind)} can't be made of a text")
+
+
 def json_schema(kind: Any) -> dict[str, Any]:
     """Return the JSON Schema of a type as JSON shows it, with the classes that it is made of in ``$defs``.
 

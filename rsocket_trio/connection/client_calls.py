@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from types import UnionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
@@ -21,7 +20,7 @@ from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 from rsocket_trio.services.access import Auth, auth_entry, check_auth, fresh_credentials
 from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.codec_choice import codec_of_connection
+from rsocket_trio.services.codec_choice import admits_none, codec_of_connection, is_bytes
 from rsocket_trio.services.contracts import Encode
 from rsocket_trio.services.interceptors import Interception, intercepted
 
@@ -31,15 +30,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-NONE: Final = type(None)
 PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
 """The types that are sent as they are."""
 AS_THEY_ARE: Final = (Payload, bytes, bytearray, memoryview, str)
-
-
-def admits_none(kind: Any) -> bool:
-    """Return whether ``kind`` is ``None``, or a union with it."""
-    return kind is NONE or (get_origin(kind) in (Union, UnionType) and NONE in get_args(kind))
 
 
 def needs_call(engine: Engine, payload: object, kind: object, auth: object) -> bool:
@@ -130,8 +123,8 @@ class ClientCall:
         """
         if kind is Payload:
             return payload
-        if kind is bytes:
-            return payload.data
+        if is_bytes(kind):
+            return payload.data if payload.data or kind is bytes else None
         assert self._codec is not None
         try:
             return self._codec.decode(payload.data, kind)

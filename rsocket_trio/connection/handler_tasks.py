@@ -18,6 +18,7 @@ from rsocket_trio.connection.stream_port import StreamPort
 from rsocket_trio.connection.streams import AcceptedChannel, Outgoing, StreamObserver
 from rsocket_trio.errors import (
     ApplicationError,
+    Invalid,
     RemoteProtocolError,
     RSocketError,
     StreamError,
@@ -93,6 +94,8 @@ class HandlerCall(StreamObserver):
             self.port.faults.handler_failed(self.handler, error)
         if not isinstance(told, StreamError):
             told = ApplicationError("internal error")
+        elif isinstance(told, Invalid) and self.stream.interaction is Interaction.FIRE_AND_FORGET:
+            self.port.faults.count_dropped()  # nobody else learns of a request that does not fit
         self.port.fail_stream(self.stream, told)
 
     @property

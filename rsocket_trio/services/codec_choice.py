@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from rsocket_trio.codecs import Codec, find_codec
 from rsocket_trio.errors import Invalid, RemoteProtocolError
@@ -20,6 +22,17 @@ from rsocket_trio.payload import Payload
 
 SAYS_NOTHING = (*NO_MIME, OCTET_STREAM)
 """Data MIME types of a connection that leave the choice to the codecs of the responder."""
+NONE = type(None)
+
+
+def admits_none(kind: Any) -> bool:
+    """Return whether ``kind`` is ``None``, or a union with it."""
+    return kind is NONE or (get_origin(kind) in (Union, UnionType) and NONE in get_args(kind))
+
+
+def is_bytes(kind: Any) -> bool:
+    """Return whether ``kind`` is ``bytes``, or ``bytes | None``: the data as it is, without a codec."""
+    return kind is bytes or (get_origin(kind) in (Union, UnionType) and set(get_args(kind)) == {bytes, NONE})
 
 
 def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> tuple[Codec, bool]:
@@ -37,6 +50,14 @@ def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_
         if metadata_mime == COMPOSITE_METADATA:
             raise
         return _first(codecs), False
+
+
+def codec_or_first(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> Codec:
+    """Return the codec for objects on a connection with these MIME types, or the first where there is none for it."""
+    try:
+        return codec_of_connection(codecs, data_mime, metadata_mime)[0]
+    except ValueError:
+        return _first(codecs)
 
 
 def codec_of_request(

@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 import attrs
 
 from rsocket_trio.codecs import Codec
-from rsocket_trio.forms import Handler, shape_of
+from rsocket_trio.forms import Handler, own_signature, shape_of
 from rsocket_trio.payload import Payload
+from rsocket_trio.services.codec_choice import is_bytes
 from rsocket_trio.services.route_patterns import RoutePattern, parse
-from rsocket_trio.services.typed_handlers import ABSENT, Source, argument_source, item_type, read, typed_signature
+from rsocket_trio.services.typed_handlers import (
+    ABSENT,
+    Source,
+    argument_source,
+    item_type,
+    member_type,
+    read,
+    typed_signature,
+)
 from rsocket_trio.services.typed_streams import Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
 
@@ -36,6 +45,8 @@ _routes: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 """The route that each contract begins with."""
 _DECLARED = "_rsocket_method"
 """The attribute of a method that a decorator below marked."""
+_TYPED = "_rsocket_signature"
+"""The attribute of a method that has its signature with types, if its contract was made inside of a function."""
 _REMOTE = "_rsocket_remote"
 """The attribute of a contract that has the class of its remote objects: its subclass, so a table would keep both."""
 
@@ -56,12 +67,23 @@ class ServiceMeta(_ProtocolMeta):
         made = super().__new__(cls, name, bases, namespace, **keywords)
         if route is not None:
             _routes[made] = route
+        for function in namespace.values():
+            if hasattr(function, _DECLARED) and "<locals>" in function.__qualname__:
+                _note_local_types(function)
         return made
 
     def __init__(
         self, name: str, bases: tuple[type, ...], namespace: dict[str, Any], route: str | None = None, **keywords: Any
     ) -> None:
         super().__init__(name, bases, namespace, **keywords)
+
+
+def _note_local_types(function: Any) -> None:
+    """Look for the types of a method while the local names around its class are there."""
+    try:
+        setattr(function, _TYPED, typed_signature(function))
+    except TypeError:
+        pass  # types that come later are looked for with the first use
 
 
 class Service(Protocol, metaclass=ServiceMeta):
@@ -218,7 +240,7 @@ def methods_of(contract: type | None) -> tuple[Method, ...]:
 
 def _method(contract: type, name: str, function: Any, declared: Declared, prefix: str) -> Method:
     where = f"{contract.__qualname__}.{name}"
-    signature = typed_signature(function)
+    signature = getattr(function, _TYPED, None) or typed_signature(function)
     assert signature is not None
     parameters = list(signature.parameters.values())[1:]  # without self
     reply, sent = signature.return_annotation, ABSENT
@@ -244,9 +266,19 @@ def _method(contract: type, name: str, function: Any, declared: Declared, prefix
     unknown = [each for each in pattern.parameters if each not in {one.name for one in parameters}]
     if unknown:
         raise TypeError(f"{where}: no parameter {unknown[0]}, which the route '{pattern.text}' names")
+    if len(parameters) > len(pattern.parameters) + 1:
+        parameters = [each if each.name in pattern.parameters else _member(where, each) for each in parameters]
     return Method(
         name, declared.interaction, pattern, signature.replace(parameters=parameters), received, sent, function
     )
+
+
+def _member(where: str, parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter that travels beside others as the member of an object."""
+    kind = Any if parameter.annotation is ABSENT else parameter.annotation
+    if kind is not Any and argument_source(kind) is Source.PAYLOAD:
+        raise TypeError(f"{where}: parameter {parameter.name} takes the whole payload, and there are others")
+    return parameter.replace(annotation=member_type(kind))
 
 
 CHANNELS = (Source.RECEIVING, Source.TYPED_CHANNEL)
@@ -272,7 +304,8 @@ def implemented(contract: type | None, implementation: object, codecs: Sequence[
         if not callable(function):
             raise TypeError(f"{where} is no method")
         try:
-            inspect.signature(function).bind(**dict.fromkeys(_taken(method, function)))
+            positional, keywords = _taken(method, function)
+            inspect.signature(function).bind(*positional, **dict.fromkeys(keywords))
         except TypeError as error:
             raise TypeError(f"{where} does not fit {said}: {error}") from None
         handler = read(
@@ -290,29 +323,37 @@ def _channel_parameter(method: Method, function: Any) -> inspect.Parameter | Non
     """Return the parameter of an implementation that takes the channel."""
     if method.interaction != "request_channel":
         return None
-    signature = typed_signature(function)
-    parameters = [] if signature is None else list(signature.parameters.values())
+    try:
+        signature = typed_signature(function)
+    except TypeError:
+        signature = own_signature(function)  # of types that are local names elsewhere: the contract says them
+    parameters: list[inspect.Parameter] = [] if signature is None else list(signature.parameters.values())
     for each in parameters:
         if argument_source(each.annotation) in (*CHANNELS, Source.CHANNEL):
             return each
     return next((each for each in parameters if each.name not in method.signature.parameters), None)
 
 
-def _taken(method: Method, function: Any) -> list[str]:
+def _taken(method: Method, function: Any) -> tuple[list[str], list[str]]:
+    """Return the names of the arguments that an implementation is given by position, and by name."""
     channel = _channel_parameter(method, function)
-    return [*method.signature.parameters, *([] if channel is None else [channel.name])]
+    kinds = {each.name: each.kind for each in method.signature.parameters.values()}
+    positional = [name for name, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY]
+    keywords = [name for name in kinds if name not in positional]
+    return positional, [*keywords, *([] if channel is None else [channel.name])]
 
 
 def _served(method: Method, function: Any) -> inspect.Signature:
     """Return the signature of an implementation, with the types of its contract."""
-    signature = method.signature
+    own = own_signature(function).parameters
+    parameters = [_by_name(each, own.get(each.name)) for each in method.signature.parameters.values()]
+    signature = method.signature.replace(parameters=parameters)
     if method.interaction == "request_response" or method.interaction == "fire_and_forget":
         return signature.replace(return_annotation=method.received)
     items = _of(AsyncIterator, method.received)
     if method.interaction == "request_stream":
         return signature.replace(return_annotation=items)
     channel = _channel_parameter(method, function)
-    parameters = list(signature.parameters.values())
     shape = shape_of(function)
     if channel is not None:
         yields = shape == "async generator"
@@ -321,10 +362,20 @@ def _served(method: Method, function: Any) -> inspect.Signature:
             kind = _of(Receiving, method.sent) if yields else _of(TypedChannel, method.sent, method.received)
         by_name = inspect.Parameter(channel.name, inspect.Parameter.KEYWORD_ONLY, annotation=kind)
         parameters.append(by_name)
-    return inspect.Signature(
-        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters],
-        return_annotation=None if shape == "async function" else items,  # it sends, and returns nothing
-    )
+    # An async function sends, and returns nothing.
+    return inspect.Signature(parameters, return_annotation=None if shape == "async function" else items)
+
+
+def _by_name(parameter: inspect.Parameter, own: inspect.Parameter | None) -> inspect.Parameter:
+    """Return a parameter of a contract as its implementation is given it: ``own`` is the implementation's."""
+    default = parameter.default
+    if own is not None and own.default is not ABSENT:
+        default = own.default
+    elif default is Ellipsis:
+        default = ABSENT  # a protocol says by it that there is one
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        return parameter.replace(default=default)
+    return parameter.replace(default=default, kind=parameter.KEYWORD_ONLY)
 
 
 def _of(kind: Any, *arguments: Any) -> Any:
@@ -429,9 +480,10 @@ class _Arguments:
         name = self._bodies[0]
         if name not in given:
             return route, b""
-        if self._kinds[name] in (Payload, bytes):
-            return route, given[name]
-        return route, Encode(given[name])
+        argument = given[name]
+        if argument_source(self._kinds[name]) is Source.BODY:
+            return route, Encode(argument)
+        return route, b"" if argument is None and is_bytes(self._kinds[name]) else argument
 
 
 def as_text(argument: object) -> str:

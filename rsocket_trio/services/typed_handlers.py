@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import inspect
 import sys
 import types
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, NotRequired, TypeV
 
 import attrs
 
-from rsocket_trio.codecs import Codec, DecodeError, check_type, convert_text
+from rsocket_trio.codecs import Codec, DecodeError, check_text_type, check_type, convert_text
 from rsocket_trio.errors import Invalid
 from rsocket_trio.forms import (
     Function,
@@ -39,7 +40,13 @@ from rsocket_trio.forms import (
 )
 from rsocket_trio.payload import Payload, PayloadLike
 from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.codec_choice import codec_of_answer, codec_of_request
+from rsocket_trio.services.codec_choice import (
+    admits_none,
+    codec_of_answer,
+    codec_of_request,
+    codec_or_first,
+    is_bytes,
+)
 from rsocket_trio.services.typed_streams import PayloadChannel, Receiving, Stream, TypedChannel
 from rsocket_trio.values import value
 
@@ -55,8 +62,6 @@ RAW = (Payload, bytes, bytearray, memoryview, object)
 UNRESOLVED_RAW = ("Payload", "PayloadLike", "Channel", "Outgoing", "object")
 ITERATORS = (AsyncIterator, AsyncGenerator, AsyncIterable)
 AWAITABLES = (Awaitable, Coroutine)
-PLAIN = Annotated[Any, "decoded"]
-"""``Any`` as the type of a member, which is decoded; alone it takes the payload."""
 NEVER = (typing.NoReturn, typing.Never)
 UNARY = ("request_response", "fire_and_forget")
 STREAMS = ("request_stream", "request_subscription")
@@ -79,16 +84,21 @@ class Source(enum.Enum):
 class Parameter:
     """One parameter of a handler: ``name``, where its argument comes from, and the type that it is converted to.
 
-    ``kind`` is that type, ``sent`` the type of what a ``TypedChannel`` sends, ``required`` whether there is no default,
-    and ``positional`` whether it takes no keyword.
+    ``kind`` is that type, ``sent`` the type of what a ``TypedChannel`` sends, ``default`` its default, ``ABSENT`` if it
+    is required, and ``positional`` whether it takes no keyword.
     """
 
     name: str
     source: Source
     kind: Any = None
     sent: Any = None
-    required: bool = True
+    default: Any = ABSENT
     positional: bool = False
+
+    @property
+    def required(self) -> bool:
+        """Return whether there is no default."""
+        return self.default is ABSENT
 
 
 class Result(enum.Enum):
@@ -122,14 +132,27 @@ class TypedHandler:
     generates: bool
     codecs: Sequence[Codec]
 
+    @property
+    def decodes(self) -> bool:
+        """Return whether any argument is decoded."""
+        return self.body is not ABSENT or self.items not in (ABSENT, Payload, bytes)
+
     def serving(self, call: Call, kind: Kind, request: Payload, metadata: RequestMetadata) -> Function:
         """Return the function of bytes that serves ``call``, in the form of ``kind``.
 
         ``request`` opened the call, ``metadata`` are its MIME entries. Raise ``Invalid`` if no codec covers it.
         """
         setup = call.connection.setup
-        codec = codec_of_request(self.codecs, request, metadata.mimes, setup.data_mime, setup.metadata_mime)
-        answer = codec_of_answer(self.codecs, codec, metadata.mimes) if metadata.mimes else codec
+        try:
+            codec = codec_of_request(self.codecs, request, metadata.mimes, setup.data_mime, setup.metadata_mime)
+        except Invalid:
+            if self.decodes:
+                raise
+            # What is taken as it is may be of any type.
+            codec = codec_or_first(self.codecs, setup.data_mime, setup.metadata_mime)
+        answer = codec
+        if metadata.mimes and self.result is not Result.AS_IT_IS and self.result is not Result.NOTHING:
+            answer = codec_of_answer(self.codecs, codec, metadata.mimes)
         served = TypedCall(self, call, codec, answer)
         if self.decorator == "request_channel":
             return served.converse
@@ -172,7 +195,9 @@ class TypedCall:
         """Return the items of a handler that is an async generator, encoded."""
         current_call_variable.set(self._call)
         args, keywords = self._arguments(request)
-        items = self._handler.function(*args, **keywords)
+        return self._items(self._handler.function(*args, **keywords))
+
+    def _items(self, items: Any) -> EncodedItems:
         if not hasattr(items, "__aiter__"):
             raise unfit(self._handler.decorator, self._handler.function, items, "an async generator or iterable")
         return EncodedItems(items if hasattr(items, "__anext__") else aiter(items), self._encoded)
@@ -189,7 +214,7 @@ class TypedCall:
         args, keywords = self._arguments(channel.request, channel=channel)
         result = self._handler.function(*args, **keywords)
         if self._handler.generates:
-            await drive(EncodedItems(result, self._encoded), channel.send)
+            await drive(self._items(result), channel.send)
         else:
             await result
 
@@ -230,7 +255,7 @@ class TypedCall:
         for parameter in handler.parameters:
             argument = self._argument(parameter, request, body, channel, out)
             if argument is ABSENT:
-                continue
+                argument = parameter.default
             if parameter.positional:
                 args.append(argument)
             else:
@@ -244,7 +269,12 @@ class TypedCall:
             return self._decode(request, handler.body) if request.data else {}
         if not request.data and not self._needs_body:
             return ABSENT
-        return self._decode(request, handler.body)
+        try:
+            return self._decode(request, handler.body)
+        except Invalid:
+            if request.data or not admits_none(handler.body):
+                raise
+            return None
 
     @property
     def _needs_body(self) -> bool:
@@ -271,7 +301,9 @@ class TypedCall:
         if source is Source.PAYLOAD:
             return request
         if source is Source.BYTES:
-            return request.data
+            if request.data or (parameter.required and parameter.kind is bytes):
+                return request.data
+            return None if parameter.required else ABSENT
         if source is Source.OUTGOING:
             return out
         assert channel is not None
@@ -339,7 +371,7 @@ def read(
     """
     if decorator not in (*UNARY, *STREAMS, "request_channel") or not callable(function):
         return None
-    shape = shape_of(function)
+    shape = _shape(decorator, function)
     signature = typed_signature(function) if contract is None else contract
     if signature is None or shape in ("cached", "class", "generator"):
         return None
@@ -348,14 +380,18 @@ def read(
     reply = signature.return_annotation
     if contract is None and _is_untyped(decorator, function, parameters, hints, reply, route_parameters):
         return None
-    if any(argument_source(each) is Source.BODY for each in hints.values()):
-        # Beside parameters with types one of Any is decoded like them.
-        hints = {name: PLAIN if kind is Any else kind for name, kind in hints.items()}
+    data = {name: kind for name, kind in hints.items() if name not in route_parameters and is_data(kind)}
+    if len(data) > 1:
+        # Beside others that are members of an object it is one as well.
+        hints = {name: kind if name in route_parameters else member_type(kind) for name, kind in hints.items()}
     name = function_name(function)
     taken: list[Parameter] = []
     for each in parameters:
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
             raise TypeError(f"{decorator} handler {name}: *{each.name} has no type to decode")
+        is_set = each.annotation is ABSENT and each.default is not ABSENT and contract is None
+        if is_set and len(parameters) > 1 and each.name not in route_parameters:
+            continue  # ``name=name`` keeps what it had in a loop
         taken.append(_parameter(decorator, name, each, hints[each.name], route_parameters))
     unknown = [each for each in route_parameters if each not in hints]
     if unknown:
@@ -417,24 +453,48 @@ def typed_signature(function: Function) -> inspect.Signature | None:
     )
 
 
+def _shape(decorator: str, function: Function) -> str:
+    """Return what a function looks like: for streams a plain wrapper of any arguments as what it wraps."""
+    shape = shape_of(function)
+    if shape == "plain function" and decorator not in UNARY and _is_wrapper(function):
+        return shape_of(inspect.unwrap(bare(function)))
+    return shape
+
+
+def _is_wrapper(function: Function) -> bool:
+    """Return whether a function hands any arguments on to another one."""
+    return hasattr(bare(function), "__wrapped__") and all(
+        each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in own_signature(function).parameters.values()
+    )
+
+
+def _given(function: Any) -> set[str]:
+    """Return the names of the arguments that partials of a function have given by keyword."""
+    names: set[str] = set()
+    while isinstance(function, functools.partial):
+        names.update(function.keywords)
+        function = function.func
+    return names
+
+
 def _signature(function: Function) -> inspect.Signature | None:
-    """Return the signature that names types: that of what is wrapped, for a wrapper of any arguments."""
+    """Return the signature that names types: that of what is wrapped, for a wrapper of any arguments.
+
+    What a partial has given by keyword is not in it: it is not for the requester to say.
+    """
     try:
-        own = own_signature(function)
-        if hasattr(bare(function), "__wrapped__") and all(
-            each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD) for each in own.parameters.values()
-        ):
-            return inspect.signature(function)
+        own = inspect.signature(function) if _is_wrapper(function) else own_signature(function)
     except (TypeError, ValueError):
         return None  # some built-in functions have none
-    return own
+    given = _given(function) | _given(inspect.unwrap(bare(function)))
+    return own.replace(parameters=[each for each in own.parameters.values() if each.name not in given])
 
 
 class _Scope:
     """The names that the annotations of a function may use: those of its module, and of the places around it."""
 
     def __init__(self, function: Function) -> None:
-        inner = inspect.unwrap(bare(function))
+        inner = bare(inspect.unwrap(bare(function)))
         self._globals = getattr(inner, "__globals__", {})
         self._name = function_name(function)
         self._locals: Mapping[str, Any] | None = None
@@ -554,6 +614,16 @@ def item_type(reply: Any) -> Any:
     return type(None) if inner is None else inner
 
 
+def is_data(kind: Any) -> bool:
+    """Return whether a parameter of this type takes the data, or a member of it if there are several."""
+    return argument_source(kind) in (Source.BODY, Source.BYTES) or kind is Any
+
+
+def member_type(kind: Any) -> Any:
+    """Return the type of a parameter that is one of several members, and is decoded."""
+    return Annotated[kind, "decoded"] if kind is Any or argument_source(kind) is Source.BYTES else kind
+
+
 def argument_source(kind: Any) -> Source:
     """Return the origin of an argument of this type, if the route does not name it."""
     origin = typing.get_origin(kind) or kind
@@ -565,7 +635,7 @@ def argument_source(kind: Any) -> Source:
         return Source.CHANNEL
     if _is_outgoing(kind):
         return Source.OUTGOING
-    if kind is bytes:
+    if is_bytes(kind):
         return Source.BYTES
     return Source.PAYLOAD if _is_raw_argument(kind) else Source.BODY
 
@@ -573,13 +643,18 @@ def argument_source(kind: Any) -> Source:
 def _parameter(
     decorator: str, name: str, parameter: inspect.Parameter, kind: Any, route_parameters: Sequence[str]
 ) -> Parameter:
-    positional, required = parameter.kind is parameter.POSITIONAL_ONLY, parameter.default is ABSENT
+    positional = parameter.kind is parameter.POSITIONAL_ONLY
 
     def taking(source: Source, kind: Any = None, sent: Any = None) -> Parameter:
-        return Parameter(parameter.name, source, kind, sent, required, positional)
+        return Parameter(parameter.name, source, kind, sent, parameter.default, positional)
 
     if parameter.name in route_parameters:
-        return taking(Source.ROUTE, str if kind is ABSENT else kind)
+        kind = str if kind is ABSENT else kind
+        try:
+            check_text_type(kind)
+        except TypeError as error:
+            raise TypeError(f"{decorator} handler {name}: parameter {parameter.name} of the route: {error}") from None
+        return taking(Source.ROUTE, kind)
     source = argument_source(kind)
     if source in (Source.RECEIVING, Source.TYPED_CHANNEL, Source.CHANNEL) and decorator != "request_channel":
         raise TypeError(f"{decorator} handler {name}: parameter {parameter.name} takes a channel")
@@ -610,6 +685,8 @@ def _result(decorator: str, name: str, shape: str, reply: Any) -> tuple[bool, An
     if decorator in UNARY:
         if iterates:
             raise TypeError(f"{decorator} takes one answer; {name} yields items: that is request_stream")
+        if decorator == "fire_and_forget":
+            return False, type(None)  # nothing is sent, whatever is returned
         return False, item_type(reply) if isinstance(origin, type) and origin in AWAITABLES else reply
     if not iterates or (decorator in STREAMS and shape == "async function"):
         return False, ABSENT
@@ -621,9 +698,13 @@ def _how(kind: Any) -> Result:
         return Result.BY_VALUE
     if kind is type(None) or kind in NEVER:
         return Result.NOTHING
-    if _is_raw_result(kind) and kind is not str:
-        return Result.AS_IT_IS if kind in RAW and kind is not object else Result.BY_VALUE
-    return Result.ENCODED
+    if not _is_raw_result(kind) or kind is str:
+        return Result.ENCODED
+    if _is_union(kind):
+        # Text alone is an object: `str | None`. Beside bytes it is payload-like.
+        given = typing.get_args(kind)
+        return Result.ENCODED if str in given and not set(RAW) & set(given) else Result.BY_VALUE
+    return Result.AS_IT_IS if kind in RAW and kind is not object else Result.BY_VALUE
 
 
 def _kind(decorator: str, name: str, shape: str, parameters: Sequence[Parameter], generates: bool) -> Kind:

@@ -41,56 +41,74 @@ class PayloadChannel(PayloadStream, Protocol):
     def _encoder(self) -> Encode: ...
 
 
-class Receiving(Generic[T]):
+class Decoding:
+    """Turns payloads into objects. What a batch brought behind one that does not fit is left for the next read."""
+
+    __slots__ = ("_decode", "_left")
+
+    def __init__(self, decode: Decode, first: Payload | None = None) -> None:
+        self._decode = decode
+        self._left: list[Payload] = [] if first is None or not first.data else [first]
+
+    def _decoded(self, payloads: list[Payload]) -> list[Any]:
+        """Return the objects in ``payloads``. Those before one that does not fit come first, and it raises later."""
+        items: list[Any] = []
+        for number, payload in enumerate(payloads):
+            try:
+                items.append(self._decode(payload))
+            except Exception:
+                self._left = payloads[number if items else number + 1 :]
+                if items:
+                    break
+                raise
+        return items
+
+    def _take_left(self) -> list[Payload]:
+        left, self._left = self._left, []
+        return left
+
+
+class Receiving(Decoding, Generic[T]):
     """The items of a channel, as its handler reads them: ``async for``. One that does not fit raises ``Invalid``.
 
     The payload that opened the channel is the first item, if it has data.
     """
 
-    __slots__ = ("_channel", "_decode", "_first")
+    __slots__ = ("_channel",)
 
     def __init__(self, channel: PayloadChannel, decode: Decode, *, with_request: bool = True) -> None:
+        super().__init__(decode, channel.request if with_request else None)
         self._channel = channel
-        self._decode = decode
-        request = channel.request
-        self._first: Payload | None = request if with_request and request.data else None
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
 
     async def __anext__(self) -> T:
-        if self._first is not None:
-            first, self._first = self._first, None
-            found: T = self._decode(first)
-            return found
-        item: T = self._decode(await self._channel.__anext__())
+        item: T = self._decode(self._left.pop(0) if self._left else await self._channel.__anext__())
         return item
 
     async def receive_batch(self) -> list[T]:
         """Return all items that came and were not read; wait for at least one. An empty list is the end."""
-        if self._first is not None:
-            first, self._first = self._first, None
-            return [self._decode(first)]
-        return [self._decode(each) for each in await self._channel.receive_batch()]
+        return self._decoded(self._take_left() or await self._channel.receive_batch())
 
     def request_n(self, request_n: int) -> None:
         """Grant the requester credit for ``request_n`` more items, beyond the automatic refill."""
         self._channel.request_n(request_n)
 
 
-class Stream(Generic[T]):
+class Stream(Decoding, Generic[T]):
     """The items of a stream that this side requested: ``async with`` opens it, ``async for`` reads it.
 
     Leaving the block cancels the stream, unless it has ended. An ERROR of the responder is raised to the reader after
     the items that came before it. An item that does not fit its type raises ``DecodeError``, a ``ValueError``.
     """
 
-    __slots__ = ("_decode", "_inner", "_opening")
+    __slots__ = ("_inner", "_opening")
 
     def __init__(self, opening: AbstractAsyncContextManager[PayloadStream], items: Any) -> None:
+        super().__init__(items)
         self._opening = opening
         self._inner: PayloadStream | None = None
-        self._decode: Decode = items
 
     async def __aenter__(self) -> Self:
         self._inner = inner = await self._opening.__aenter__()
@@ -106,12 +124,14 @@ class Stream(Generic[T]):
         return self
 
     async def __anext__(self) -> T:
-        item: T = self._decode(await self._opened().__anext__())
+        inner = self._opened()
+        item: T = self._decode(self._left.pop(0) if self._left else await inner.__anext__())
         return item
 
     async def receive_batch(self) -> list[T]:
         """Return all items that came and were not read; wait for at least one. An empty list is the end."""
-        return [self._decode(each) for each in await self._opened().receive_batch()]
+        inner = self._opened()
+        return self._decoded(self._take_left() or await inner.receive_batch())
 
     def request_n(self, request_n: int) -> None:
         """Grant the responder credit for ``request_n`` more items, beyond the automatic refill.
@@ -126,7 +146,7 @@ class Stream(Generic[T]):
         return self._inner
 
 
-class TypedChannel(Generic[Received, Sent]):
+class TypedChannel(Decoding, Generic[Received, Sent]):
     """Both directions of a channel of objects: ``async for`` receives, ``send`` sends; each half ends by itself.
 
     The responder's handler gets one that is open; on the requester's side ``async with`` opens it. The payload that
@@ -134,7 +154,7 @@ class TypedChannel(Generic[Received, Sent]):
     ``Invalid`` in a handler, and ``DecodeError`` at the requester.
     """
 
-    __slots__ = ("_channel", "_decode", "_encode", "_first", "_opening")
+    __slots__ = ("_channel", "_encode", "_opening")
 
     def __init__(
         self,
@@ -145,12 +165,10 @@ class TypedChannel(Generic[Received, Sent]):
         encode: Encode | None = None,
         with_request: bool = True,
     ) -> None:
+        super().__init__(items, channel.request if channel is not None and with_request else None)
         self._opening = opening
         self._channel = channel
-        self._decode: Decode = items
         self._encode = encode
-        request = channel.request if channel is not None and with_request else None
-        self._first = request if request is not None and request.data else None
 
     async def __aenter__(self) -> Self:
         if self._opening is None:
@@ -169,20 +187,13 @@ class TypedChannel(Generic[Received, Sent]):
 
     async def __anext__(self) -> Received:
         channel = self._opened()
-        if self._first is not None:
-            payload, self._first = self._first, None
-        else:
-            payload = await channel.__anext__()
-        item: Received = self._decode(payload)
+        item: Received = self._decode(self._left.pop(0) if self._left else await channel.__anext__())
         return item
 
     async def receive_batch(self) -> list[Received]:
         """Return all items that came and were not read; wait for at least one. An empty list is the end."""
         channel = self._opened()
-        if self._first is not None:
-            payload, self._first = self._first, None
-            return [self._decode(payload)]
-        return [self._decode(each) for each in await channel.receive_batch()]
+        return self._decoded(self._take_left() or await channel.receive_batch())
 
     def request_n(self, request_n: int) -> None:
         """Grant the peer credit for ``request_n`` more items, beyond the automatic refill."""

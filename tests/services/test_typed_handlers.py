@@ -1,0 +1,741 @@
+"""Typed handlers: the argument of each kind of parameter, results on the wire, and what is refused at once."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Optional, TypedDict
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+import trio
+
+from rsocket_trio import ApplicationError, Invalid, Outgoing, Payload, Responder
+from rsocket_trio.mux.stream_state import Interaction
+from rsocket_trio.services import Receiving, TypedChannel, current_call
+from tests.connection.pairs import connected_pair, settle
+
+JSON = "application/json"
+ORDER = b'{"symbol":"ACME","amount":3}'
+
+
+@attrs.frozen
+class Order:
+    symbol: str
+    amount: int
+
+
+@dataclass
+class Data:
+    symbol: str
+    amount: int
+
+
+class Struct(msgspec.Struct):
+    symbol: str
+    amount: int
+
+
+class Model(pydantic.BaseModel):
+    symbol: str
+    amount: int
+
+
+class Typed(TypedDict):
+    symbol: str
+    amount: int
+    note: NotRequired[str]
+
+
+class Named(NamedTuple):
+    symbol: str
+    amount: int
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Opaque:
+    """A class that no codec knows."""
+
+
+async def answer(responder: Responder, data: bytes = b"", route: str | None = None) -> bytes:
+    """Return the data of the answer to one request, on a connection of JSON."""
+    async with connected_pair(responder, data_mime=JSON) as pair:
+        return (await pair.client.request_response(data, route=route)).data
+
+
+def unannotated(function: Any, *names: str) -> Any:
+    """Return the function without the annotations of these names, or without any."""
+    function.__annotations__ = {
+        name: kind for name, kind in function.__annotations__.items() if names and name not in names
+    }
+    return function
+
+
+def serving(function: Any, route: str | None = None) -> Responder:
+    responder = Responder()
+    responder.request_response(route)(function)
+    return responder
+
+
+# Parameters
+
+
+@pytest.mark.parametrize("kind", [Order, Data, Struct, Model, Typed], ids=lambda kind: kind.__name__)
+async def test_a_parameter_of_any_class_of_fields_is_the_body(kind: Any) -> None:
+    seen = []
+
+    async def place(order: Any) -> Any:
+        seen.append(order)
+        return order
+
+    place.__annotations__ = {"order": kind, "return": kind}
+
+    assert json.loads(await answer(serving(place), ORDER)) == json.loads(ORDER)
+    assert seen == [kind(symbol="ACME", amount=3)]
+    assert type(seen[0]) is (dict if kind is Typed else kind)
+
+
+async def test_named_tuples_unions_and_collections_are_bodies() -> None:
+    async def first(orders: list[Order] | dict[str, Named]) -> Order | Named | None:
+        found: Iterable[Order | Named] = orders.values() if isinstance(orders, dict) else orders
+        return next(iter(found), None)
+
+    assert await answer(serving(first), b"[%b]" % ORDER) == b'{"amount":3,"symbol":"ACME"}'
+    assert await answer(serving(first), b'{"a":["ACME",3]}') == b'["ACME",3]'
+    assert await answer(serving(first), b"[]") == b"null"
+
+
+async def test_several_parameters_are_the_members_of_an_object() -> None:
+    async def place(order: Order, models: list[Model], color: Color = Color.RED, *, note: str = "none") -> str:
+        return f"{order.amount} {models[0].amount} {color.name} {note}"
+
+    responder = serving(place)
+    both = b'"order":%b,"models":[%b]' % (ORDER, ORDER)
+
+    assert await answer(responder, b"{%b}" % both) == b'"3 3 RED none"'
+    assert await answer(responder, b'{%b,"note":"some"}' % both) == b'"3 3 RED some"'
+    assert await answer(responder, b'{%b,"unknown":1}' % both) == b'"3 3 RED none"'
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"", "$: missing required field `order`"),
+        (b"{}", "$: missing required field `order`"),
+        (b"[]", "$: expected object, got array"),
+        (b'{"order":{"symbol":"ACME","amount":"3"},"amount":1}', "$.order.amount: expected int, got str"),
+        (b'{"order":%b,"amount":null}' % ORDER, "$.amount: expected int, got null"),
+        (b'{"order":%b,"amount":1,"amount":2}' % ORDER, "$: key `amount` occurs twice"),
+    ],
+)
+async def test_a_member_that_does_not_fit_is_invalid_with_its_path_and_nothing_runs(data: bytes, text: str) -> None:
+    ran = []
+
+    async def place(order: Order, amount: int) -> None:
+        ran.append(order)
+
+    with pytest.raises(Invalid) as caught:
+        await answer(serving(place), data)
+
+    assert str(caught.value) == text
+    assert ran == []
+
+
+async def test_bytes_beside_another_parameter_are_a_member_and_alone_the_data() -> None:
+    async def upload(name: str, data: bytes) -> str:
+        return f"{name} {len(data)}"
+
+    async def size(data: bytes) -> int:
+        return len(data)
+
+    assert await answer(serving(upload), b'{"name":"a","data":"AAAA"}') == b'"a 3"'
+    assert await answer(serving(size), b"\xff\xff") == b"2"
+
+
+async def test_any_is_a_member_beside_others_and_alone_the_payload() -> None:
+    async def note(text: str, anything: Any) -> str:
+        return f"{text} {anything}"
+
+    async def kind(anything: Any) -> dict[str, str]:
+        return {"is": type(anything).__name__}
+
+    assert await answer(serving(note), b'{"text":"a","anything":[1,{}]}') == b'"a [1, {}]"'
+    assert await answer(serving(kind), b"{") == b'{"is":"Payload"}'
+
+
+async def test_a_payload_beside_a_typed_parameter_is_the_whole_request() -> None:
+    async def place(order: Order, request: Payload) -> list[Any]:
+        return [order.amount, len(request.data), request.metadata is not None]
+
+    assert await answer(serving(place, "place"), ORDER, "place") == b"[3,28,true]"
+
+
+async def test_positional_only_parameters_are_given_in_their_places() -> None:
+    async def add(one: int = 1, ten: int = 10, /, *, hundred: int = 100) -> int:
+        return 100 * hundred + 10 * ten + one
+
+    responder = serving(add)
+
+    assert await answer(responder, b'{"ten":2}') == b"10021"
+    assert await answer(responder, b'{"hundred":0,"one":5}') == b"105"
+
+
+async def test_a_default_without_an_annotation_keeps_what_it_had_in_a_loop() -> None:
+    responder = Responder()
+    for name in ("one", "two"):
+
+        async def place(order: Order, name: str = name) -> str:
+            return f"{name} {order.amount}"
+
+        responder.request_response(name)(unannotated(place, "name"))
+
+    assert await answer(responder, ORDER, "one") == b'"one 3"'
+    assert await answer(responder, ORDER, "two") == b'"two 3"'
+
+
+@pytest.mark.parametrize("kind", [Order | None, Optional[Order], None], ids=str)  # noqa: UP045
+async def test_no_data_is_none_where_the_body_admits_it(kind: Any) -> None:
+    async def place(order: Any) -> str:
+        return repr(order)
+
+    place.__annotations__ = {"order": kind, "return": str}
+
+    assert await answer(serving(place), b"") == b'"None"'
+    assert await answer(serving(place), b"null") == b'"None"'
+
+
+async def test_without_data_a_body_takes_its_default_and_one_without_is_invalid() -> None:
+    async def place(order: Order = Order("NONE", 0)) -> int:
+        return order.amount
+
+    async def strict(order: Order) -> int:
+        return order.amount
+
+    async def content(data: bytes = b"none") -> str:
+        return data.decode()
+
+    async def maybe(data: bytes | None) -> bool:
+        return data is None
+
+    assert await answer(serving(place), b"") == b"0"
+    assert await answer(serving(place), ORDER) == b"3"
+    assert await answer(serving(content), b"") == b'"none"'
+    assert await answer(serving(content), b"some") == b'"some"'
+    assert await answer(serving(maybe), b"") == b"true"
+    assert await answer(serving(maybe), b"some") == b"false"
+    with pytest.raises(Invalid, match=r"\$: input data was truncated"):
+        await answer(serving(strict), b"")
+
+
+# Functions of every kind
+
+
+def handing_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **keywords: Any) -> Any:
+        return function(*args, **keywords)
+
+    return wrapper
+
+
+class Shop:
+    def __init__(self) -> None:
+        self.factor = 2
+
+    async def place(self, order: Order) -> int:
+        return order.amount * self.factor
+
+    async def __call__(self, order: Order) -> int:
+        return order.amount * self.factor
+
+    @classmethod
+    async def of_class(cls, order: Order) -> int:
+        return order.amount * 2
+
+    @staticmethod
+    async def static(order: Order) -> int:
+        return order.amount * 2
+
+    @handing_on
+    async def wrapped(self, order: Order) -> int:
+        return order.amount * self.factor
+
+
+async def doubled(shop: Shop, order: Order, factor: int) -> int:
+    return order.amount * factor
+
+
+SHOP = Shop()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        SHOP,
+        SHOP.place,
+        Shop.of_class,
+        Shop.static,
+        SHOP.wrapped,
+        functools.partial(doubled, SHOP, factor=2),
+        functools.partial(functools.partial(doubled, factor=2), SHOP),
+        handing_on(functools.partial(doubled, SHOP, factor=2)),
+    ],
+    ids=[
+        "object",
+        "method",
+        "class method",
+        "static method",
+        "wrapped",
+        "partial",
+        "partial of one",
+        "wrapped partial",
+    ],
+)
+async def test_methods_callable_objects_wrappers_and_partials_are_typed_as_what_they_hold(function: Any) -> None:
+    assert await answer(serving(function), ORDER) == b"6"
+
+
+async def test_what_a_partial_has_given_is_not_for_the_requester_to_say() -> None:
+    async def place(order: Order, shop: Opaque, limit: int) -> int:
+        return limit
+
+    responder = serving(functools.partial(place, shop=Opaque(), limit=7))
+
+    assert await answer(responder, ORDER) == b"7"
+    assert await answer(responder, b'{"symbol":"A","amount":1,"limit":9}') == b"7"
+
+
+async def test_a_plain_function_answers_and_may_return_an_awaitable() -> None:
+    def place(order: Order) -> int:
+        return order.amount
+
+    def later(order: Order) -> Awaitable[Order]:
+        async def done() -> Order:
+            await trio.lowlevel.checkpoint()
+            assert current_call().interaction == "request_response"
+            return order
+
+        return done()
+
+    assert await answer(serving(place), ORDER) == b"3"
+    assert json.loads(await answer(serving(later), ORDER)) == {"symbol": "ACME", "amount": 3}
+
+
+async def test_types_that_are_local_names_of_a_function_are_found() -> None:
+    @attrs.frozen
+    class Local:
+        number: int
+
+    responder = Responder()
+
+    def register() -> None:
+        @responder.request_response("double")
+        async def double(local: Local) -> list[Local]:
+            return [local, local]
+
+    register()
+
+    assert await answer(responder, b'{"number":1}', "double") == b'[{"number":1},{"number":1}]'
+
+
+async def test_a_stream_may_come_from_a_wrapper_or_from_any_async_iterable() -> None:
+    class Items:
+        def __aiter__(self) -> AsyncIterator[Order]:
+            return numbers(Order("ACME", 3))
+
+    async def numbers(order: Order) -> AsyncIterator[Order]:
+        yield order
+        yield Order("LAST", 0)
+
+    async def unsaid(order: Order) -> AsyncIterator[Order]:
+        yield order
+        yield Order("LAST", 0)
+
+    unannotated(unsaid, "return")
+
+    def iterable(order: Order) -> AsyncIterator[Order]:
+        return Items()  # type: ignore[return-value]
+
+    for function in (numbers, unsaid, iterable, handing_on(numbers), handing_on(unsaid)):
+        responder = Responder()
+        responder.request_stream(function)
+        async with (
+            connected_pair(responder, data_mime=JSON) as pair,
+            pair.client.request_stream(ORDER, items=Order) as stream,
+        ):
+            assert [item async for item in stream] == [Order("ACME", 3), Order("LAST", 0)]
+
+
+async def test_a_typed_stream_may_send_its_bytes_by_an_outgoing() -> None:
+    responder = Responder()
+
+    @responder.request_stream("{word}")
+    async def push(word: str, times: int, out: Outgoing) -> None:
+        for _ in range(times):
+            await out.send(word)
+
+    async with (
+        connected_pair(responder, data_mime=JSON) as pair,
+        pair.client.request_stream(2, route="again") as stream,
+    ):
+        assert [item.text async for item in stream] == ["again", "again"]
+
+
+async def test_a_typed_fire_and_forget_takes_objects_and_sends_nothing_whatever_it_returns() -> None:
+    responder = Responder()
+    seen: list[object] = []
+
+    @responder.fire_and_forget("async")
+    async def note(order: Order) -> Opaque:
+        seen.append(order)
+        return Opaque()
+
+    @responder.fire_and_forget("plain.{times}")
+    def plain(times: int, order: Order) -> object:
+        seen.extend([order] * times)
+        return Opaque()
+
+    async with connected_pair(responder, data_mime=JSON) as pair:
+        await pair.client.fire_and_forget(Order("ACME", 3), route="async")
+        await pair.client.fire_and_forget(Order("ACME", 3), route="plain.2")
+        await pair.client.fire_and_forget(b"{", route="async")
+        await pair.client.fire_and_forget(ORDER, route="plain.two")
+        await settle()
+
+        assert seen == [Order("ACME", 3)] * 3
+        assert (pair.server.faults.handler_errors, pair.server.faults.dropped) == (0, 2)
+
+
+# Parameters of the route
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (str, "a", "a"),
+        (int, "-7", -7),
+        (float, "1e3", 1000.0),
+        (bool, "true", True),
+        (uuid.UUID, "00000000-0000-0000-0000-000000000007", uuid.UUID(int=7)),
+        (Color, "red", Color.RED),
+        (Literal["a", "b"], "b", "b"),
+        (Annotated[int, msgspec.Meta(ge=1)], "1", 1),
+        (int | None, "1", 1),
+    ],
+    ids=str,
+)
+async def test_a_parameter_of_the_route_is_converted_by_its_annotation(kind: Any, text: str, value: object) -> None:
+    seen = []
+
+    async def find(what: Any) -> None:
+        seen.append(what)
+
+    find.__annotations__["what"] = kind
+
+    assert await answer(serving(find, "find.{what}"), b"ignored", f"find.{text}") == b""
+    assert seen == [value]
+    assert type(seen[0]) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        (int, "seven", "expected int, got str"),
+        (float, "x", "expected float, got str"),
+        (bool, "maybe", "expected bool, got str"),
+        (uuid.UUID, "7", "invalid UUID"),
+        (Color, "blue", "invalid enum value 'blue'"),
+        (Annotated[int, msgspec.Meta(ge=1)], "0", "expected int >= 1"),
+    ],
+    ids=str,
+)
+async def test_one_that_does_not_fit_is_invalid_by_its_name(kind: Any, text: str, reason: str) -> None:
+    async def find(what: Any) -> None:
+        raise AssertionError("nothing runs")
+
+    find.__annotations__["what"] = kind
+
+    with pytest.raises(Invalid) as caught:
+        await answer(serving(find, "find.{what}"), b"", f"find.{text}")
+
+    assert str(caught.value) == f"route parameter what: {reason}"
+
+
+@pytest.mark.parametrize("kind", [Order, list[int], Opaque, dict[str, str]], ids=str)
+def test_a_type_that_no_text_can_be_is_refused_as_a_parameter_of_the_route(kind: Any) -> None:
+    async def find(what: Any) -> None:
+        return
+
+    find.__annotations__["what"] = kind
+
+    with pytest.raises(TypeError, match=r"request_response handler .*find: parameter what of the route: .* can't be"):
+        serving(find, "find.{what}")
+
+
+# Results
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "data"),
+    [
+        (str, "text", b'"text"'),
+        (str | None, "text", b'"text"'),
+        (str | None, None, b"null"),
+        (bytes, b"bytes", b"bytes"),
+        (bytes | None, b"bytes", b"bytes"),
+        (bytes | None, None, b""),
+        (bytes | str, "text", b"text"),
+        (None, None, b""),
+        (Any, {"a": 1}, b'{"a":1}'),
+        (Any, "text", b"text"),
+        (object, [1], b"[1]"),
+        (Payload, Payload(b"payload", b"metadata"), b"payload"),
+        (Any, Payload(b"payload"), b"payload"),
+        (list[Model], [Model(symbol="A", amount=1)], b'[{"symbol":"A","amount":1}]'),
+    ],
+    ids=repr,
+)
+async def test_a_result_travels_as_its_annotation_says(kind: Any, result: object, data: bytes) -> None:
+    async def find(key: int) -> Any:
+        return result
+
+    find.__annotations__["return"] = kind
+
+    assert await answer(serving(find, "find.{key}"), b"", "find.1") == data
+
+
+@pytest.mark.parametrize("kind", [Opaque, list[Opaque], dict[str, Opaque | int], Callable[[], int], type], ids=str)
+@pytest.mark.parametrize("where", ["order", "return"])
+def test_a_type_that_no_codec_knows_is_refused_by_name_when_it_is_decorated(kind: Any, where: str) -> None:
+    async def place(order: Order) -> Order:
+        return order
+
+    place.__annotations__ = {"order": Order, "return": Order, where: kind}
+
+    with pytest.raises(TypeError, match=r"request_response handler .*place: .* can't be encoded or decoded"):
+        serving(place)
+
+
+def test_an_unknown_name_in_an_annotation_is_refused_by_name() -> None:
+    async def place(order: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821
+        return
+
+    with pytest.raises(TypeError, match=r"place: the annotation of parameter order, 'Missing', can't be read"):
+        serving(place)
+
+
+def plain_generator(order: Order) -> Iterator[Order]:
+    yield order
+
+
+async def yields(order: Order) -> AsyncIterator[Order]:
+    yield order
+
+
+async def returns(order: Order) -> Order:
+    return order
+
+
+async def takes_a_channel(offers: Receiving[Order]) -> None:
+    return
+
+
+async def takes_many(*orders: Order) -> None:
+    return
+
+
+async def takes_any(order: Order, **others: Order) -> None:
+    return
+
+
+async def takes_an_outgoing(order: Order, out: Outgoing) -> None:
+    return
+
+
+@pytest.mark.parametrize(
+    ("interaction", "function", "text"),
+    [
+        ("request_response", yields, "request_response takes one answer; yields yields items: that is request_stream"),
+        ("fire_and_forget", yields, "fire_and_forget takes one answer; yields yields items"),
+        ("request_response", takes_a_channel, "handler takes_a_channel: parameter offers takes a channel"),
+        ("request_stream", takes_a_channel, "handler takes_a_channel: parameter offers takes a channel"),
+        ("request_response", takes_an_outgoing, "parameter out takes the items of a stream"),
+        ("request_response", takes_many, r"handler takes_many: \*orders has no type to decode"),
+        ("request_response", takes_any, r"handler takes_any: \*others has no type to decode"),
+        ("request_stream", returns, "request_stream takes an async generator, .*; returns is an async function"),
+        ("request_channel", returns, "request_channel takes a parameter of Receiving, .*; returns has none"),
+        ("request_stream", plain_generator, "plain_generator.* is a generator"),
+    ],
+)
+def test_a_misfit_is_refused_by_name_when_it_is_decorated(interaction: str, function: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        getattr(Responder(), interaction)(function)
+
+
+def test_a_route_whose_parameter_the_function_lacks_is_refused() -> None:
+    with pytest.raises(TypeError, match="handler returns: no parameter key, which the route names"):
+        serving(returns, "find.{key}")
+
+
+async def test_a_result_that_cannot_be_encoded_is_an_internal_error_whose_log_names_its_type(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def place(order: Order) -> Any:
+        return Opaque()
+
+    with caplog.at_level(logging.ERROR), pytest.raises(ApplicationError, match=r"^internal error$"):
+        await answer(serving(place), ORDER)
+
+    assert "handler " in caplog.text
+    assert "Opaque can't be encoded as application/json" in caplog.text
+
+
+async def test_a_number_that_json_lacks_is_an_internal_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def ratio(order: Order) -> float:
+        return float("nan")
+
+    with caplog.at_level(logging.ERROR), pytest.raises(ApplicationError, match=r"^internal error$"):
+        await answer(serving(ratio), ORDER)
+
+    assert "float can't be encoded as application/json: $: nan has no JSON" in caplog.text
+
+
+async def test_an_item_that_cannot_be_encoded_is_raised_at_its_yield(caplog: pytest.LogCaptureFixture) -> None:
+    responder = Responder()
+    caught: list[str] = []
+
+    @responder.request_stream
+    async def items(times: int) -> AsyncIterator[Any]:
+        try:
+            yield Opaque()
+        except TypeError as error:
+            caught.append(str(error))
+            yield {"times": times}
+        yield 2
+        yield Opaque()
+
+    async with connected_pair(responder, data_mime=JSON) as pair, pair.client.request_stream(1, items=object) as stream:
+        assert await anext(aiter(stream)) == {"times": 1}
+        assert await anext(aiter(stream)) == 2
+        with caplog.at_level(logging.ERROR), pytest.raises(ApplicationError, match=r"^internal error$"):
+            await anext(aiter(stream))
+    assert "Opaque can't be encoded as application/json" in caught[0]
+    assert "Opaque can't be encoded as application/json" in caplog.text
+
+
+# Channels
+
+
+async def test_a_channel_of_bytes_is_not_decoded() -> None:
+    responder = Responder()
+
+    @responder.request_channel("sizes")
+    async def sizes(chunks: Receiving[bytes]) -> AsyncIterator[int]:
+        async for chunk in chunks:
+            yield len(chunk)
+
+    async with (
+        connected_pair(responder, data_mime=JSON) as pair,
+        pair.client.request_channel(b"\xff", route="sizes", items=int) as channel,
+    ):
+        await channel.send(b"\xff\xff")
+        await channel.send_eof()
+        assert [size async for size in channel] == [1, 2]
+
+
+async def test_a_channel_may_be_served_beside_parameters_of_its_route_and_body() -> None:
+    responder = Responder()
+
+    @responder.request_channel("scaled.{unit}")
+    async def scaled(unit: str, factor: int, numbers: TypedChannel[int, str]) -> None:
+        async for number in numbers:
+            await numbers.send(f"{number * factor} {unit}")
+
+    async with (
+        connected_pair(responder, data_mime=JSON) as pair,
+        pair.client.request_channel(3, route="scaled.km", items=str) as channel,
+    ):
+        await channel.send(2)
+        assert await anext(aiter(channel)) == "6 km"
+
+
+async def test_items_before_one_that_does_not_fit_come_first_and_those_behind_it_are_not_lost() -> None:
+    responder = Responder()
+    seen: list[object] = []
+
+    @responder.request_channel
+    async def read(numbers: TypedChannel[int, int]) -> None:
+        await settle()
+        batch: list[int] | None = None
+        while batch != []:
+            try:
+                batch = await numbers.receive_batch()
+            except Invalid as error:
+                seen.append(str(error))
+            else:
+                seen.append(batch)
+
+    async with connected_pair(responder, data_mime=JSON) as pair, pair.client.request_channel(0, items=int) as channel:
+        await channel.send_many([1, 2, "three", 4])
+        await channel.send_eof()
+        assert [item async for item in channel] == []
+
+    assert seen == [[0], [1, 2], "$: expected int, got str", [4], []]
+
+
+async def test_an_item_that_does_not_fit_ends_a_channel_that_does_not_catch_it() -> None:
+    responder = Responder()
+
+    @responder.request_channel
+    async def read(numbers: Receiving[int]) -> AsyncIterator[int]:
+        async for number in numbers:
+            yield number
+
+    async with connected_pair(responder, data_mime=JSON) as pair, pair.client.request_channel(1, items=int) as channel:
+        await channel.send("two")
+        assert await anext(aiter(channel)) == 1
+        with pytest.raises(Invalid, match=r"^\$: expected int, got str$"):
+            await anext(aiter(channel))
+        assert pair.server.faults.handler_errors == 0
+
+
+# Untyped handlers are what they were
+
+
+async def echo(request: Payload) -> Payload:
+    return request
+
+
+async def untyped_bytes(request: Payload) -> bytes:
+    return request.data
+
+
+async def untyped_maybe(request: Payload) -> bytes | None:
+    return request.data or None
+
+
+async def untyped_text(request: Payload) -> str:
+    return request.text
+
+
+async def with_default(request: Payload, suffix: str = "") -> bytes:
+    return request.data
+
+
+@pytest.mark.parametrize("function", [untyped_bytes, untyped_text, untyped_maybe, with_default, unannotated(echo)])
+def test_a_handler_of_payloads_is_registered_itself(function: Any) -> None:
+    handler = serving(function).find(Interaction.REQUEST_RESPONSE, None)
+
+    assert handler.typed is None
+    assert handler.plain
+    assert handler.function is function
