@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import trustme
+
 ROOT = Path(__file__).parent.parent
 PORTS = ("7878", "7879", "7880", "7881")
 """What the pages listen on. Tests take other ports, so that they never meet a real server, or each other."""
@@ -61,3 +63,11 @@ def with_free_ports(text: str) -> str:
         for holder in held:
             holder.close()
     return text
+
+
+def make_certificates(folder: Path) -> None:
+    """Write ``server.pem`` and ``client.pem``, and the authority that both are of."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(folder / "ca.pem")
+    ca.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    ca.issue_cert("ada@example.org").private_key_and_cert_chain_pem.write_to_path(folder / "client.pem")

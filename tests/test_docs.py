@@ -20,7 +20,6 @@ from typing import Any
 import attrs
 import pytest
 import trio
-import trustme
 
 import rsocket_trio
 from rsocket_trio import Channel, Limits, Payload, Responder, ResumeOptions, StreamuxOptions, open_connection, serve
@@ -30,7 +29,7 @@ from rsocket_trio.connection.protocols import ALL
 from rsocket_trio.errors import CodedError
 from rsocket_trio.forms import FORMS
 from rsocket_trio.transports.schemes import SPELLINGS
-from tests.blocks import ROOT, Block, anchors, blocks, links, page, with_free_ports
+from tests.blocks import ROOT, Block, anchors, blocks, links, make_certificates, page, with_free_ports
 from tests.missing import give_up
 
 PATIENCE = 20.0
@@ -51,11 +50,12 @@ CHAPTERS = {
 }
 """What the snippets of the page on Streamux print."""
 RUN_ELSEWHERE = {"analytics", "capture", "index", "loadgen", "replay", "spark", "testing"}
-"""How-tos whose code is run by the tests of their own folders, or that only say what the others begin with."""
+"""How-tos whose code is run by tests of their own, as that of the pages for those who come from other libraries, or
+that only say what the others begin with."""
 TASKS = {
     path: code
     for path in HOWTO
-    if Path(path).stem not in RUN_ELSEWHERE
+    if Path(path).stem not in RUN_ELSEWHERE and not Path(path).stem.startswith("from-")
     and (code := [block for block in blocks(page(path)) if block.language == "python"])
 }
 """The code of each how-to."""
@@ -295,13 +295,6 @@ def stocked_responder() -> Responder:
             yield str(number)
 
     return responder
-
-
-def make_certificates(folder: Path) -> None:
-    ca = trustme.CA()
-    ca.cert_pem.write_to_path(folder / "ca.pem")
-    ca.issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
-    ca.issue_cert("ada@example.org").private_key_and_cert_chain_pem.write_to_path(folder / "client.pem")
 
 
 # Reference: nothing is missing and nothing is stale
