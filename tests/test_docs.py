@@ -55,7 +55,8 @@ that only say what the others begin with."""
 TASKS = {
     path: code
     for path in HOWTO
-    if Path(path).stem not in RUN_ELSEWHERE and not Path(path).stem.startswith("from-")
+    if Path(path).stem not in RUN_ELSEWHERE
+    and not Path(path).stem.startswith("from-")
     and (code := [block for block in blocks(page(path)) if block.language == "python"])
 }
 """The code of each how-to."""

@@ -1,4 +1,4 @@
-"""The pages for those who come from other libraries: every right side runs, each of its statements, against a server."""
+"""The pages for those who come from other libraries: each statement of the right sides runs, against a server."""
 
 from __future__ import annotations
 
@@ -154,6 +154,7 @@ def test_there_are_pages_for_three_libraries() -> None:
 
 
 async def test_a_statement_that_does_not_run_is_found() -> None:
-    text = "<table>\n<tr><td>\n\nleft\n\n</td><td>\n\n```python\ndef never():\n    pass\n\ndone = 1\n```\n\n</td></tr>\n</table>\n"
+    code = "```python\ndef never():\n    pass\n\ndone = 1\n```"
+    text = f"<table>\n<tr><td>\n\nleft\n\n</td><td>\n\n{code}\n\n</td></tr>\n</table>\n"
 
     assert await play(text, "page.md", {}) == {10}
