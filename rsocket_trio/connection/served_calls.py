@@ -69,7 +69,13 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
         call.parameters = handler.pattern.match(metadata.route) or {}
     function, kind = handler.function, handler.kind
     if handler.typed is not None:
-        function = handler.typed.serving(call, kind, request, metadata)
+        try:
+            function = handler.typed.serving(call, kind, request, metadata)
+        except Invalid as error:
+            if not needs_life:
+                raise
+            # For those who may make the call to hear, and for its interceptors.
+            function = _raising(error.with_traceback(None))
     elif not needs_life:
         function = _with_call(call, function)
     if needs_life:
@@ -95,6 +101,15 @@ def _deadline(content: bytes) -> float:
         return trio.current_time() + decode_deadline(content)
     except RemoteProtocolError as error:
         raise Invalid(f"metadata: {error}") from None
+
+
+def _raising(error: Exception) -> Function:
+    """Return a function in place of a handler that can't serve its call."""
+
+    def refuse(*args: object) -> Any:
+        raise error
+
+    return refuse
 
 
 def _with_call(call: Call, function: Function) -> Function:

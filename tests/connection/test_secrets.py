@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -32,10 +33,12 @@ from rsocket_trio.metadata import (
     COMPOSITE_METADATA,
     BearerAuthentication,
     Entry,
+    SimpleAuthentication,
     encode_authentication,
     encode_composite,
     with_route,
 )
+from rsocket_trio.services import Call
 from tests.capture.reading import read
 from tests.secret import SECRET, by_text, shows
 
@@ -135,6 +138,121 @@ async def test_a_refused_setup_shows_no_credentials(
 
     assert "metadata=<" in caplog.text
     assert not shows(f"{caught.value!r} {caught.getrepr(style='native')} {caplog.text}")
+
+
+KINDS: dict[str, Any] = {"bearer": BearerAuthentication(SECRET), "simple": SimpleAuthentication("ada", SECRET)}
+
+
+def doubtful(shown: list[str]) -> Responder:
+    """Refuse credentials in every way that says what they are, and write down what is at hand meanwhile."""
+    made = Responder()
+
+    @made.authenticate
+    def find(credentials: Any, where: Setup | Call) -> str | None:
+        shown.append(f"{credentials!r} {where!r}")
+        if isinstance(where, Setup):
+            raise RuntimeError(f"{encode_authentication(credentials)!r} is nobody's")
+        if where.route == "none":
+            return None
+        if where.route == "group":
+            raise ExceptionGroup(SECRET, [KeyError(SECRET), OSError(SECRET)])
+        try:
+            raise LookupError(SECRET)
+        except LookupError as error:
+            raise KeyError(credentials) from error
+
+    @made.around
+    async def note(call: Call) -> AsyncIterator[None]:
+        shown.append(f"{call!r} {call.entries!r} {call.connection!r}")
+        try:
+            yield
+        except Exception as error:
+            shown.append(said_by(error))
+            raise ValueError("replaced") from error
+
+    for route in ("none", "group", "raise"):
+        made.request_response(route)(lambda request: b"")
+    return made
+
+
+def said_by(error: BaseException) -> str:
+    """Return all that an error, those behind it and their tracebacks show."""
+    behind = [each for each in (error.__cause__, error.__context__) if each is not None]
+    inside = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
+    shown = "".join(traceback.format_exception(error))
+    return " ".join([repr(error), shown, *map(said_by, behind), *map(said_by, inside)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_refused_credentials_of_a_request_are_shown_nowhere(
+    kind: str, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    shown: list[str] = []
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def look(call: Call) -> AsyncIterator[None]:
+        shown.append(f"{call!r} {call.entries!r} {call.connection.calls!r}")
+        yield
+
+    with caplog.at_level(logging.DEBUG):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_stream, doubtful(shown), theirs)
+            async with open_connection_over(ours, around=[look]) as connection:
+                for route in "none", "group", "raise":
+                    with pytest.raises(StreamError) as caught:
+                        await connection.request_response(route=route, auth=KINDS[kind])
+                    shown.append(f"{said_by(caught.value)} {caught.value.data!r}")
+
+    assert len(shown) == 15
+    assert caplog.text.count("the credentials are refused") == 2
+    assert caplog.text.count("Traceback") >= 1, "that of the interceptor"
+    assert not any(map(shows, shown))
+    assert not shows(caplog.text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_refused_credentials_of_a_setup_are_shown_nowhere(
+    kind: str, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    shown: list[str] = []
+    ours, theirs = trio.testing.memory_stream_pair()
+
+    async def ask() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve_stream, doubtful(shown), theirs)
+            async with open_connection_over(ours, auth=KINDS[kind]) as connection:
+                shown.append(f"{connection!r} {connection.setup!r}")
+                await connection.request_response(route="none")
+
+    with caplog.at_level(logging.DEBUG), pytest.raises((RejectedSetup, ExceptionGroup)) as caught:
+        await ask()
+
+    assert "the credentials are refused" in caplog.text
+    assert not shows(f"{said_by(caught.value)} {caplog.text} {shown}")
+
+
+@pytest.mark.parametrize(
+    ("auth", "says"),
+    [
+        (BearerAuthentication(SECRET + "\udc80"), "token is not Unicode"),
+        (SimpleAuthentication("ada", SECRET + "\udc80"), "password is not Unicode"),
+        (SECRET, "not str"),
+        (lambda: SECRET, "not str"),
+    ],
+    ids=["token", "password", "text", "function"],
+)
+async def test_credentials_that_cannot_be_written_are_shown_nowhere(auth: Any, says: str) -> None:
+    errors: list[Exception] = []
+    with pytest.raises((ValueError, TypeError), match=says) as opening:
+        async with open_connection_over(trio.testing.memory_stream_pair()[0], auth=auth):
+            pass
+    errors.append(opening.value)
+    async with connected(FORMS[0]) as connection:
+        with pytest.raises((ValueError, TypeError), match=says) as asking:
+            await connection.request_response(auth=auth)
+        errors.append(asking.value)
+
+    assert not any(shows(said_by(error)) for error in errors)
 
 
 def contents(directory: Path) -> list[str]:

@@ -1,0 +1,997 @@
+"""Credentials become a user, in the SETUP and on each request; without a right to it, no handler runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock
+
+from rsocket_trio import (
+    ApplicationError,
+    Channel,
+    Connection,
+    Invalid,
+    InvalidSetup,
+    Outgoing,
+    Payload,
+    Rejected,
+    RejectedSetup,
+    Responder,
+    Retry,
+    RSocketError,
+    Setup,
+    UnsupportedSetup,
+    connect_forever,
+    current_connection,
+    open_connection,
+    serve,
+    testing,
+)
+from rsocket_trio.metadata import AUTHENTICATION, Entry, OtherAuthentication, encode_authentication, encode_composite
+from rsocket_trio.rsocket.peers import PEERS
+from rsocket_trio.services import Bearer, Call, Service, Simple, current_user, request_response
+from tests.conformance import raw
+from tests.connection.pairs import connected_pair, settle
+from tests.connection.resuming import pair as resuming_pair
+
+COMPOSITE = ("rsocket/1.0", "reactivesocket/0.2", "reactivesocket/0.1", "reactivesocket/0.0", "rsocket/2.0-draft")
+"""The dialects whose connections may have composite metadata."""
+WITHOUT_COMPOSITE = "auth= needs composite metadata"
+every_dialect = pytest.mark.parametrize("dialect", COMPOSITE)
+
+
+@attrs.frozen
+class User:
+    name: str
+    admin: bool = False
+
+
+USERS = {"ada-token": User("ada", admin=True), "bob-token": User("bob")}
+
+
+def guarded(**terms: Any) -> Responder:
+    """Return a responder that knows its users, and tells each who it is."""
+    responder = Responder(**terms)
+
+    @responder.authenticate
+    def find(credentials: object, where: Setup | Call) -> User | None:
+        match credentials:
+            case Bearer(token=token):
+                return USERS.get(token)
+            case Simple(username=name, password="sesame"):
+                return User(name)
+        return None
+
+    @responder.request_response("whoami")
+    def whoami(request: Payload) -> str:
+        return name_of(current_user())
+
+    @responder.request_response("whoami.async")
+    async def whoami_async(request: Payload) -> str:
+        await trio.lowlevel.checkpoint()
+        return name_of(current_user())
+
+    @responder.request_response("whoami.typed")
+    async def whoami_typed(greeting: str) -> str:
+        return f"{greeting} {name_of(current_user())}"
+
+    @responder.request_stream("whoami")
+    async def whoami_stream(request: Payload) -> AsyncIterator[str]:
+        yield name_of(current_user())
+
+    @responder.request_channel("whoami")
+    async def whoami_channel(channel: Channel) -> None:
+        await channel.send(name_of(current_user()))
+
+    return responder
+
+
+def name_of(user: User | None) -> str:
+    return "nobody" if user is None else user.name
+
+
+async def whoami(connection: Any, **options: Any) -> str:
+    answer: Payload = await connection.request_response(route="whoami", **options)
+    return answer.text
+
+
+@asynccontextmanager
+async def served(responder: Responder) -> AsyncIterator[str]:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, responder, "memory://access")
+        yield uri
+        nursery.cancel_scope.cancel()
+
+
+async def refused(responder: Responder, route: str | None = "whoami", **options: Any) -> RSocketError:
+    """Return the error of the first request of a connection with these options."""
+    with pytest.raises(RSocketError) as caught:
+        async with testing.connected_pair(responder, **options) as (client, _):
+            await client.request_response(route=route)
+    return caught.value
+
+
+# The SETUP
+
+
+@every_dialect
+@pytest.mark.parametrize(("auth", "name"), [(Bearer("ada-token"), "ada"), (Simple("eve", "sesame"), "eve")])
+async def test_credentials_of_the_setup_become_the_user_of_the_connection(dialect: str, auth: Any, name: str) -> None:
+    async with connected_pair(guarded(), dialect=dialect, auth=auth) as pair:
+        assert await whoami(pair.client) == name
+        assert pair.server.user.name == name
+        assert pair.client.user is None
+
+
+async def test_credentials_of_the_setup_stand_in_its_metadata_after_those_of_the_application() -> None:
+    own = Payload(b"hello", encode_composite([Entry("application/x.own", b"mine")]))
+    async with connected_pair(guarded(), setup=own, auth=Bearer("ada-token")) as pair:
+        setup = pair.server.setup.payload
+
+    # 0x7C is message/x.rsocket.authentication.v0, 0x81 the type bearer.
+    assert setup.data == b"hello"
+    assert own.metadata is not None
+    assert setup.metadata == own.metadata + b"\xfc\x00\x00\x0a\x81ada-token"
+
+
+async def test_simple_credentials_are_written_as_the_extension_says() -> None:
+    async with connected_pair(guarded(), auth=Simple("eve", "sesame")) as pair:
+        assert pair.server.setup.payload.metadata == b"\xfc\x00\x00\x0c\x80\x00\x03evesesame"
+
+
+async def test_without_credentials_there_is_no_user_and_no_refusal() -> None:
+    async with connected_pair(guarded()) as pair:
+        assert await whoami(pair.client) == "nobody"
+
+
+@every_dialect
+async def test_a_token_that_is_nobodys_is_refused_in_the_setup(dialect: str) -> None:
+    error = await refused(guarded(), dialect=dialect, auth=Bearer("stolen"))
+
+    assert isinstance(error, RejectedSetup)
+    assert error.data == b"not allowed"
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "waits"])
+async def test_a_function_gives_the_credentials(kind: str) -> None:
+    def plain() -> Bearer:
+        return Bearer("bob-token")
+
+    async def fresh() -> Bearer:
+        await trio.lowlevel.checkpoint()
+        return Bearer("bob-token")
+
+    auth: Any = {"plain": plain, "async": fresh, "waits": partial(fresh)}[kind]
+    async with connected_pair(guarded(), auth=auth) as pair:
+        assert await whoami(pair.client) == "bob"
+        assert await whoami(pair.client, auth=auth) == "bob"
+
+
+async def test_an_error_of_the_function_is_raised_by_the_connection_or_the_request() -> None:
+    def locked() -> Bearer:
+        raise PermissionError("the keyring is locked")
+
+    with pytest.raises(PermissionError, match="keyring"):
+        async with open_connection("memory://nobody", auth=locked):
+            pass
+    async with connected_pair(guarded()) as pair:
+        with pytest.raises(PermissionError, match="keyring"):
+            await pair.client.request_response(route="whoami", auth=locked)
+        with pytest.raises(PermissionError, match="keyring"):
+            async with pair.client.request_stream(route="whoami", auth=locked):
+                pass
+        await settle()
+        assert pair.client_said.names == []
+
+
+@pytest.mark.parametrize(
+    "wrong", ["ada-token", b"ada-token", 7, lambda: "ada-token"], ids=["text", "bytes", "number", "function"]
+)
+async def test_what_is_no_credentials_is_a_type_error_that_does_not_show_it(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="auth is Simple or Bearer") as opening:
+        async with open_connection("memory://nobody", auth=wrong):
+            pass
+    async with connected_pair(guarded()) as pair:
+        with pytest.raises(TypeError, match="auth is Simple or Bearer") as asking:
+            await pair.client.request_response(route="whoami", auth=wrong)
+
+    assert "ada-token" not in f"{opening.value} {asking.value}"
+
+
+async def test_options_are_checked_before_the_function_is_called() -> None:
+    called: list[str] = []
+
+    def token() -> Bearer:
+        called.append("token")
+        return Bearer("ada-token")
+
+    with pytest.raises(ValueError, match=WITHOUT_COMPOSITE):
+        async with open_connection("memory://nobody", auth=token, metadata_mime="text/plain"):
+            pass
+
+    assert called == []
+
+
+@every_dialect
+async def test_without_composite_metadata_credentials_are_a_value_error(dialect: str) -> None:
+    with pytest.raises(ValueError, match=f"{WITHOUT_COMPOSITE}.*'text/plain'"):
+        async with open_connection("memory://nobody", dialect=dialect, metadata_mime="text/plain", auth=Bearer("t")):
+            pass
+    async with connected_pair(guarded(), dialect=dialect, metadata_mime="text/plain") as pair:
+        with pytest.raises(ValueError, match=f"{WITHOUT_COMPOSITE}.*'text/plain'"):
+            await pair.client.request_response(auth=Bearer("t"))
+        with pytest.raises(ValueError, match=WITHOUT_COMPOSITE):
+            pair.client.request_stream(auth=Bearer("t"))
+        with pytest.raises(ValueError, match=WITHOUT_COMPOSITE):
+            await pair.client.fire_and_forget(auth=Bearer("t"))
+
+
+async def test_streamux_has_no_metadata_for_credentials() -> None:
+    with pytest.raises(ValueError, match=f"{WITHOUT_COMPOSITE}, and the connection has no metadata"):
+        async with open_connection("memory://nobody", dialect="streamux/1", auth=Bearer("t")):
+            pass
+    async with served(guarded()) as uri, open_connection(uri, dialect="streamux/1") as client:
+        with pytest.raises(ValueError, match=f"{WITHOUT_COMPOSITE}, and the connection has no metadata"):
+            await client.request_response(auth=Bearer("t"))
+
+
+@pytest.mark.parametrize("peer", [name for name in PEERS if PEERS[name].mime is not None])
+async def test_old_peers_that_need_another_metadata_type_take_no_credentials(peer: str) -> None:
+    with pytest.raises(ValueError, match=WITHOUT_COMPOSITE):
+        async with open_connection("memory://nobody", peer=peer, auth=Bearer("t")):
+            pass
+    with pytest.raises(ValueError, match=WITHOUT_COMPOSITE):
+        async with connect_forever("memory://nobody", peer=peer, auth=Bearer("t")):
+            pass
+
+
+@pytest.mark.parametrize("wrong", ["token", 7])
+async def test_a_reconnecting_client_refuses_wrong_credentials_at_once(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="auth is Simple or Bearer"):
+        async with connect_forever("memory://nobody", auth=wrong):
+            pass
+
+
+# What the function on the server may do
+
+
+def answering(answer: Callable[[], object]) -> Responder:
+    """Return a responder whose function that authenticates does this."""
+    responder = Responder()
+    ran: list[Payload] = []
+
+    @responder.authenticate
+    def find(credentials: object, where: object) -> object:
+        return answer()
+
+    @responder.request_response("whoami")
+    def whoami(request: Payload) -> str:
+        ran.append(request)
+        return str(current_user())
+
+    return responder
+
+
+async def find_async() -> str:
+    await trio.lowlevel.checkpoint()
+    return "ada"
+
+
+@pytest.mark.parametrize("answer", [lambda: "ada", find_async], ids=["plain", "async"])
+async def test_any_object_may_be_the_user(answer: Callable[[], object]) -> None:
+    async with connected_pair(answering(answer), auth=Bearer("t")) as pair:
+        assert await whoami(pair.client) == "ada"
+        assert await whoami(pair.client, auth=Bearer("t")) == "ada"
+
+
+def raising(error: Exception) -> Callable[[], object]:
+    def answer() -> object:
+        raise deepcopy(error)  # its traceback keeps a connection alive
+
+    return answer
+
+
+NOT = "not allowed"
+TWO = ExceptionGroup("", [Rejected("a"), KeyError()])
+# fmt: off
+ANSWERS: dict[str, tuple[Callable[[], object], type[RSocketError], str, type[RSocketError], str]] = {
+    # its name           what it does                                     of a SETUP, its text      of a request
+    "none":              (lambda: None,                                   RejectedSetup, NOT,       Rejected, NOT),
+    "rejected setup":    (raising(RejectedSetup("late")),                 RejectedSetup, "late",    Rejected, "late"),
+    "invalid setup":     (raising(InvalidSetup("realm")),                 InvalidSetup, "realm",    Rejected, "realm"),
+    "unsupported":       (raising(UnsupportedSetup("no")),                UnsupportedSetup, "no",   Rejected, "no"),
+    "rejected":          (raising(Rejected("late")),                      RejectedSetup, "late",    Rejected, "late"),
+    "application error": (raising(ApplicationError("x")),                 RejectedSetup, "x",    ApplicationError, "x"),
+    "value error":       (raising(ValueError("t")),                       RejectedSetup, NOT,       Rejected, NOT),
+    "group of one":      (raising(ExceptionGroup("", [Rejected("why")])), RejectedSetup, "why",     Rejected, "why"),
+    "group of two":      (raising(TWO),                                   RejectedSetup, NOT,       Rejected, NOT),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_a_refusal_of_the_setup_says_what_the_function_says_or_nothing(kind: str) -> None:
+    answer, expected, text, _, _ = ANSWERS[kind]
+    error = await refused(answering(answer), auth=Bearer("t"))
+
+    assert type(error) is expected
+    assert str(error) == text
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_a_refusal_of_a_request_says_what_the_function_says_or_nothing(kind: str) -> None:
+    answer, _, _, expected, text = ANSWERS[kind]
+    async with connected_pair(answering(answer)) as pair:
+        with pytest.raises(expected) as caught:
+            await whoami(pair.client, auth=Bearer("t"))
+
+    assert type(caught.value) is expected
+    assert str(caught.value) == text
+
+
+async def test_a_fault_of_the_function_is_logged_by_its_kind_and_place(caplog: pytest.LogCaptureFixture) -> None:
+    await refused(answering(raising(ValueError("t0k3n"))), auth=Bearer("t0k3n"))
+
+    (record,) = [each for each in caplog.records if each.levelno >= logging.WARNING]
+    assert "answering.<locals>.find raised ValueError at " in record.getMessage()
+    assert f"{__file__}:" in record.getMessage()
+    assert "t0k3n" not in caplog.text
+    assert record.exc_info is None
+
+
+async def test_the_function_gets_the_setup_or_the_call() -> None:
+    asked: list[tuple[object, object]] = []
+    responder = Responder()
+
+    @responder.authenticate
+    async def find(credentials: object, where: Setup | Call) -> str:
+        asked.append((credentials, where))
+        return "ada"
+
+    @responder.request_response("orders.{id}")
+    async def order(id: str) -> str:
+        return id
+
+    async with connected_pair(responder, auth=Bearer("one")) as pair:
+        await pair.client.request_response(route="orders.7", auth=Simple("ada", "two"))
+
+    (first, setup), (second, call) = asked
+    assert (first, second) == (Bearer("one"), Simple("ada", "two"))
+    assert isinstance(setup, Setup)
+    assert setup.dialect == "rsocket/1.0"
+    assert isinstance(call, Call)
+    assert (call.route, call.parameters, call.side) == ("orders.7", {"id": "7"}, "server")
+
+
+async def test_credentials_of_another_scheme_come_as_they_are() -> None:
+    asked: list[object] = []
+    responder = Responder()
+
+    @responder.authenticate
+    def find(credentials: object, where: object) -> str:
+        asked.append(credentials)
+        return "ada"
+
+    responder.request_response("whoami")(lambda request: str(current_user()))
+    own = OtherAuthentication("x.kerberos", b"ticket")
+    async with connected_pair(responder, auth=own) as pair:
+        assert await whoami(pair.client) == "ada"
+
+    assert asked == [own]
+
+
+def test_there_is_one_function_that_authenticates() -> None:
+    responder = guarded()
+    with pytest.raises(ValueError, match=r"authenticate has a handler already: guarded\.<locals>\.find"):
+        responder.authenticate(lambda credentials, where: None)
+    of_one_argument: Any = str.lower
+    with pytest.raises(TypeError, match="authenticate takes"):
+        Responder().authenticate(of_one_argument)
+
+
+async def test_the_user_is_there_when_the_setup_handler_runs() -> None:
+    seen: list[object] = []
+    responder = guarded()
+
+    @responder.setup
+    async def admit(setup: Setup, connection: Connection) -> None:
+        seen.append((name_of(connection.user), name_of(current_user())))
+        if connection.user is None:
+            raise RejectedSetup("who are you?")
+
+    async with connected_pair(responder, auth=Bearer("ada-token")) as pair:
+        assert await whoami(pair.client) == "ada"
+    error = await refused(responder)
+
+    assert str(error) == "who are you?"
+    assert seen == [("ada", "ada"), ("nobody", "nobody")]
+
+
+async def test_the_setup_handler_does_not_run_for_refused_credentials() -> None:
+    seen: list[object] = []
+    responder = guarded()
+    responder.setup(lambda setup, connection: seen.append(setup))
+    await refused(responder, auth=Bearer("stolen"))
+
+    assert seen == []
+
+
+async def test_a_setup_handler_can_name_the_user_itself() -> None:
+    responder = Responder()
+
+    @responder.setup
+    def by_certificate(setup: Setup, connection: Connection) -> None:
+        connection.user = User("ada")
+
+    @responder.request_response("whoami", requires=lambda user, call: user.name == "ada")
+    def whoami_(request: Payload) -> str:
+        return name_of(current_user())
+
+    async with connected_pair(responder) as pair:
+        assert await whoami(pair.client) == "ada"
+
+
+async def test_malformed_credentials_of_the_setup_are_invalid() -> None:
+    broken = encode_composite([Entry(AUTHENTICATION, b"\x80\x00\xffx")])
+    error = await refused(guarded(), setup=Payload(b"", broken))
+    assert isinstance(error, InvalidSetup)
+    assert "user name of 255 bytes" in str(error)
+
+    error = await refused(guarded(), setup=Payload(b"", b"\x7f\x00"))
+    assert isinstance(error, InvalidSetup)
+
+
+# auth_required
+
+
+@every_dialect
+@pytest.mark.parametrize(
+    "auth", [None, Bearer("stolen"), Simple("ada", "wrong")], ids=["none", "a stolen token", "a wrong password"]
+)
+async def test_a_server_that_requires_credentials_refuses_others(dialect: str, auth: Any) -> None:
+    responder = guarded(auth_required=True)
+    error = await refused(responder, dialect=dialect, auth=auth)
+
+    assert isinstance(error, RejectedSetup)
+    assert str(error) == "not allowed"
+    async with connected_pair(responder, dialect=dialect, auth=Bearer("ada-token")) as pair:
+        assert await whoami(pair.client) == "ada"
+
+
+@every_dialect
+async def test_a_server_that_requires_credentials_and_cannot_check_them_refuses_everybody(dialect: str) -> None:
+    for auth in None, Bearer("ada-token"):
+        error = await refused(Responder(auth_required=True), dialect=dialect, auth=auth)
+        assert isinstance(error, RejectedSetup)
+
+
+@pytest.mark.parametrize("metadata_mime", ["text/plain", "message/x.rsocket.routing.v0"])
+async def test_a_server_that_requires_credentials_refuses_those_who_cannot_have_any(metadata_mime: str) -> None:
+    error = await refused(guarded(auth_required=True), None, metadata_mime=metadata_mime)
+
+    assert isinstance(error, RejectedSetup)
+
+
+async def test_a_server_that_requires_credentials_serves_no_streamux() -> None:
+    async with served(guarded(auth_required=True)) as uri, open_connection(uri, dialect="streamux/1") as client:
+        with pytest.raises(RSocketError, match=r"not allowed|lost|closed"):
+            await client.request_response(b"?")
+
+
+async def test_the_credentials_may_be_the_whole_metadata_of_the_setup() -> None:
+    """As peers send them that have no composite metadata."""
+    whole = Payload(b"", encode_authentication(Bearer("ada-token")))
+    responder = guarded(auth_required=True)
+    responder.request_response(lambda request: name_of(current_user()))
+    async with connected_pair(responder, setup=whole, metadata_mime=AUTHENTICATION) as pair:
+        assert (await pair.client.request_response()).text == "ada"
+
+
+async def test_nothing_is_read_of_a_client_that_is_not_in() -> None:
+    ran: list[Payload] = []
+    responder = guarded(auth_required=True)
+    responder.request_response(ran.append)
+    responder.fire_and_forget(ran.append)
+    async with raw.bare_server(raw.RS10, responder) as peer:
+        await peer.send(raw.setup(), raw.ask(1, b"hello"), raw.forget(3, b"hello"))
+        assert await peer.expect_failure(raw.REJECTED_SETUP) == b"not allowed"
+
+    assert ran == []
+
+
+# Each request
+
+
+@every_dialect
+async def test_credentials_of_a_request_hold_for_that_request_alone(dialect: str) -> None:
+    async with connected_pair(guarded(), dialect=dialect, auth=Bearer("ada-token")) as pair:
+        for _ in range(2):
+            assert await whoami(pair.client, auth=Bearer("bob-token")) == "bob"
+            assert await whoami(pair.client) == "ada"
+        assert pair.server.user.name == "ada"
+
+
+@pytest.mark.parametrize("route", ["whoami", "whoami.async", "whoami.typed"])
+async def test_every_form_of_handler_finds_the_user(route: str) -> None:
+    async with connected_pair(guarded(), auth=Bearer("ada-token"), data_mime="text/plain") as pair:
+        for auth, name in ((None, "ada"), (Bearer("bob-token"), "bob"), (None, "ada")):
+            answer = await pair.client.request_response("hello", route=route, auth=auth)
+            assert answer.text.removeprefix("hello ") == name
+        async with pair.client.request_stream(route="whoami", auth=Bearer("bob-token")) as items:
+            assert [item.text async for item in items] == ["bob"]
+        async with pair.client.request_stream(route="whoami") as items:
+            assert [item.text async for item in items] == ["ada"]
+        async with pair.client.request_channel(route="whoami", auth=Bearer("bob-token")) as channel:
+            assert [item.text async for item in channel] == ["bob"]
+
+
+async def test_simultaneous_requests_have_users_of_their_own(autojump_clock: MockClock) -> None:
+    responder = guarded()
+
+    @responder.request_response("slow")
+    async def slow(request: Payload) -> str:
+        await trio.sleep(1)
+        return name_of(current_user())
+
+    answers: dict[int, str] = {}
+    async with connected_pair(responder, auth=Simple("root", "sesame")) as pair:
+
+        async def ask(number: int) -> None:
+            auth = None if number % 10 == 0 else Simple(f"user{number}", "sesame")
+            answers[number] = (await pair.client.request_response(route="slow", auth=auth)).text
+
+        async with trio.open_nursery() as nursery:
+            for number in range(50):
+                nursery.start_soon(ask, number)
+
+    assert answers == {number: "root" if number % 10 == 0 else f"user{number}" for number in range(50)}
+
+
+async def test_a_function_gives_fresh_credentials_for_each_request() -> None:
+    names = iter(["one", "two", "three", "four"])
+
+    async def fresh() -> Simple:
+        return Simple(next(names), "sesame")
+
+    async with connected_pair(guarded()) as pair:
+        assert await whoami(pair.client, auth=fresh) == "one"
+        async with pair.client.request_stream(route="whoami", auth=fresh) as items:
+            assert [item.text async for item in items] == ["two"]
+        async with pair.client.request_channel(route="whoami", auth=fresh) as channel:
+            assert [item.text async for item in channel] == ["three"]
+        assert await whoami(pair.client, auth=fresh) == "four"
+
+
+async def test_a_contract_takes_credentials_for_all_of_its_requests() -> None:
+    class Names(Service, Protocol, route="names"):
+        @request_response
+        async def mine(self) -> str: ...
+
+    class MyNames:
+        async def mine(self) -> str:
+            return name_of(current_user())
+
+    responder = guarded()
+    responder.serve_as(Names, MyNames(), requires=lambda user, call: call.route == "names.mine")
+    tokens = iter(["ada-token", "bob-token"])
+    async with connected_pair(responder) as pair:
+        names: Any = pair.client.remote(Names, auth=lambda: Bearer(next(tokens)))
+        assert [await names.mine(), await names.mine()] == ["ada", "bob"]
+        anonymous: Any = pair.client.remote(Names)
+        with pytest.raises(Rejected, match="not allowed"):
+            await anonymous.mine()
+
+
+async def test_credentials_of_a_request_are_ignored_where_nothing_checks_them() -> None:
+    responder = Responder()
+    responder.request_response("whoami")(lambda request: str(current_user()))
+    async with connected_pair(responder, auth=Bearer("any")) as pair:
+        assert await whoami(pair.client, auth=Bearer("any")) == "None"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x00\xffx", b"\x81\xff"], ids=["empty", "cut short", "not UTF-8"])
+async def test_malformed_credentials_of_a_request_are_rejected(content: bytes) -> None:
+    request = Payload(b"", encode_composite([Entry(AUTHENTICATION, content)]))
+    async with connected_pair(guarded(), auth=Bearer("ada-token")) as pair:
+        with pytest.raises(Rejected, match="not allowed"):
+            await pair.client.request_response(request, route="whoami")
+
+
+async def test_tokens_of_a_mebibyte_are_read_on_requests_and_refused_in_a_setup() -> None:
+    token = "t" * 2**20
+    responder = Responder()
+    responder.authenticate(lambda credentials, where: len(credentials.token))
+    responder.request_response("whoami")(lambda request: str(current_user()))
+    async with connected_pair(responder) as pair:
+        assert await whoami(pair.client, auth=Bearer(token)) == str(2**20)
+    error = await refused(responder, auth=Bearer(token))
+
+    assert "limit" in str(error)
+    assert "tttt" not in str(error)
+
+
+# requires
+
+
+async def is_admin(user: User, call: Call) -> bool:
+    await trio.lowlevel.checkpoint()
+    return user.admin
+
+
+@pytest.mark.parametrize("requires", [lambda user, call: user.admin, is_admin], ids=["plain", "async"])
+async def test_only_those_for_whom_requires_is_true_may_call(requires: Any) -> None:
+    ran: list[str] = []
+    responder = guarded()
+
+    @responder.request_response("secret", requires=requires)
+    def respond(request: Payload) -> str:
+        ran.append(f"respond {name_of(current_user())}")
+        return "gold"
+
+    @responder.fire_and_forget("secret", requires=requires)
+    def forget(request: Payload) -> None:
+        ran.append(f"forget {name_of(current_user())}")
+
+    @responder.request_stream("secret", requires=requires)
+    async def generate(request: Payload) -> AsyncIterator[str]:
+        ran.append(f"generate {name_of(current_user())}")
+        yield "gold"
+
+    @responder.request_stream("pushed", requires=requires)
+    async def push(request: Payload, out: Outgoing) -> None:
+        ran.append(f"push {name_of(current_user())}")
+        await out.send("gold")
+
+    @responder.request_channel("secret", requires=requires)
+    async def converse(channel: Channel) -> None:
+        ran.append(f"converse {name_of(current_user())}")
+        await channel.send("gold")
+
+    async def call_all(auth: Any) -> list[str]:
+        said = []
+        calls: list[Callable[[], Awaitable[str]]] = [
+            lambda: text(pair.client.request_response(route="secret", auth=auth)),
+            lambda: all_of(pair.client.request_stream(route="secret", auth=auth)),
+            lambda: all_of(pair.client.request_stream(route="pushed", auth=auth)),
+            lambda: all_of(pair.client.request_channel(route="secret", auth=auth)),
+        ]
+        for call in calls:
+            try:
+                said.append(await call())
+            except Rejected as error:
+                said.append(str(error))
+        await pair.client.fire_and_forget(route="secret", auth=auth)
+        await settle()
+        return said
+
+    async with connected_pair(responder) as pair:
+        assert await call_all(None) == ["not allowed"] * 4
+        assert await call_all(Bearer("bob-token")) == ["not allowed"] * 4
+        assert ran == []
+        assert await call_all(Bearer("ada-token")) == ["gold"] * 4
+        assert ran == [f"{name} ada" for name in ("respond", "generate", "push", "converse", "forget")]
+
+
+async def text(answer: Awaitable[Payload]) -> str:
+    return (await answer).text
+
+
+async def all_of(stream: Any) -> str:
+    async with stream as items:
+        return "".join([item.text async for item in items])
+
+
+async def test_requires_gets_the_user_and_the_call() -> None:
+    asked: list[tuple[User, str | None, dict[str, str]]] = []
+    responder = guarded()
+
+    def owns(user: User, call: Call) -> bool:
+        asked.append((user, call.route, dict(call.parameters)))
+        return call.parameters["owner"] == user.name
+
+    @responder.request_response("files.{owner}", requires=owns)
+    async def files(owner: str) -> str:
+        return owner
+
+    async with connected_pair(responder, auth=Bearer("bob-token"), data_mime="text/plain") as pair:
+        assert (await pair.client.request_response(route="files.bob")).text == "bob"
+        with pytest.raises(Rejected, match="not allowed"):
+            await pair.client.request_response(route="files.ada")
+
+    assert asked == [
+        (USERS["bob-token"], "files.bob", {"owner": "bob"}),
+        (USERS["bob-token"], "files.ada", {"owner": "ada"}),
+    ]
+
+
+async def test_requires_that_raises_never_lets_the_handler_run(caplog: pytest.LogCaptureFixture) -> None:
+    ran: list[Payload] = []
+    responder = guarded()
+
+    def broken(user: User, call: Call) -> bool:
+        raise LookupError("no such role")
+
+    def polite(user: User, call: Call) -> bool:
+        raise Rejected("on Mondays only")
+
+    responder.request_response("broken", requires=broken)(ran.append)
+    responder.request_response("polite", requires=polite)(ran.append)
+    async with connected_pair(responder, auth=Bearer("ada-token")) as pair:
+        with pytest.raises(Rejected, match="on Mondays only"):
+            await pair.client.request_response(route="polite")
+        assert caplog.records == []
+        with pytest.raises(ApplicationError, match="internal error"):
+            await pair.client.request_response(route="broken")
+
+    assert ran == []
+    assert "no such role" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [True, "admin", 7])
+def test_requires_is_a_function(wrong: Any) -> None:
+    responder = Responder()
+    with pytest.raises(TypeError, match="requires is a function"):
+        responder.request_response("x", requires=wrong)
+
+
+async def test_a_refused_call_decodes_nothing() -> None:
+    decoded: list[bytes] = []
+
+    class Noticing:
+        mime = "application/x.noticing"
+
+        def encode(self, value: object) -> bytes:
+            return str(value).encode()
+
+        def decode(self, data: bytes, kind: Any) -> Any:
+            decoded.append(data)
+            return int(data)
+
+    responder = guarded(codecs=[Noticing()])
+
+    @responder.request_response("double", requires=lambda user, call: user.admin)
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @responder.request_stream("double", requires=lambda user, call: user.admin)
+    async def doubles(number: int) -> AsyncIterator[int]:
+        yield 2 * number
+
+    async with connected_pair(responder, auth=Bearer("bob-token")) as pair:
+        for data in b"21", b"no number":
+            with pytest.raises(Rejected, match="not allowed"):
+                await pair.client.request_response(data, route="double")
+            with pytest.raises(Rejected, match="not allowed"):
+                await all_of(pair.client.request_stream(data, route="double"))
+            with pytest.raises(Rejected, match="not allowed"):
+                await pair.client.request_response(data, route="double", auth=Bearer("stolen"))
+        assert decoded == []
+        assert (await pair.client.request_response(b"21", route="double", auth=Bearer("ada-token"))).data == b"42"
+
+    assert decoded == [b"21"]
+
+
+async def test_a_refused_call_is_not_told_what_the_handler_would_read() -> None:
+    responder = guarded()
+
+    @responder.request_response("orders.{id}", requires=lambda user, call: True)
+    async def order(id: int, amount: int) -> int:
+        return id
+
+    async with connected_pair(responder, data_mime="application/x.unknown") as pair:
+        for route in "orders.7", "orders.seven":
+            with pytest.raises(Rejected, match="not allowed"):
+                await pair.client.request_response(b"{", route=route)
+    async with connected_pair(responder, data_mime="application/x.unknown", auth=Bearer("ada-token")) as pair:
+        with pytest.raises(Invalid, match=r"no codec for application/x\.unknown"):
+            await pair.client.request_response(b"{", route="orders.7")
+
+
+async def test_interceptors_know_the_user_and_see_the_refusal() -> None:
+    seen: list[str] = []
+    responder = guarded()
+
+    @responder.around
+    async def note(call: Call) -> AsyncIterator[None]:
+        try:
+            yield
+        except Rejected as error:
+            seen.append(f"{name_of(call.user)}: {error}")
+            raise
+
+    responder.request_response("secret", requires=lambda user, call: user.admin)(lambda request: b"gold")
+    async with connected_pair(responder) as pair:
+        for auth in None, Bearer("bob-token"), Bearer("stolen"), Bearer("ada-token"):
+            try:
+                await pair.client.request_response(route="secret", auth=auth)
+            except Rejected:
+                continue
+            seen.append("gold")
+
+    assert seen == ["nobody: not allowed", "bob: not allowed", "nobody: not allowed", "gold"]
+
+
+# current_user
+
+
+async def test_outside_of_handlers_there_is_no_current_user() -> None:
+    with pytest.raises(LookupError, match=r"current_user\(\) works in handlers only"):
+        current_user()
+
+
+async def test_tasks_of_a_handler_have_its_user() -> None:
+    responder = guarded()
+
+    @responder.request_response("tasks")
+    async def tasks(request: Payload) -> str:
+        names: list[str] = []
+
+        async def child() -> None:
+            await trio.lowlevel.checkpoint()
+            names.append(name_of(current_user()))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(child)
+        names.append(await trio.to_thread.run_sync(lambda: name_of(current_user())))
+        return " ".join(names)
+
+    async with connected_pair(responder, auth=Bearer("ada-token")) as pair:
+        for auth, name in ((Bearer("bob-token"), "bob"), (None, "ada")):
+            assert (await pair.client.request_response(route="tasks", auth=auth)).text == f"{name} {name}"
+
+
+async def test_a_connection_that_a_handler_opens_does_not_serve_in_the_name_of_its_user() -> None:
+    """The peer of that connection would act as the user of the call in which it was opened."""
+    other, inner = guarded(), guarded()
+
+    @other.request_response("back")
+    async def back(request: Payload) -> str:
+        connection = current_connection()
+        names = [await whoami(connection), (await connection.request_response(route="whoami.async")).text]
+        return " ".join(names)
+
+    responder = guarded()
+    async with served(other) as uri:
+
+        @responder.request_response("forward")
+        async def forward(request: Payload) -> str:
+            async with open_connection(uri, responder=inner) as onwards:
+                return f"{name_of(current_user())}: {(await onwards.request_response(route='back')).text}"
+
+        async with connected_pair(responder) as pair:
+            answer = await pair.client.request_response(route="forward", auth=Bearer("ada-token"))
+
+    assert answer.text == "ada: nobody nobody"
+
+
+async def test_calls_from_the_server_are_authenticated_by_the_responder_of_the_client() -> None:
+    async with connected_pair(guarded(), guarded(), auth=Bearer("ada-token")) as pair:
+        assert await whoami(pair.server) == "nobody"
+        assert await whoami(pair.server, auth=Bearer("bob-token")) == "bob"
+        assert await whoami(pair.client) == "ada"
+
+
+# New connections
+
+
+async def test_a_function_gives_fresh_credentials_for_each_connection(autojump_clock: MockClock) -> None:
+    names = iter(["one", "two", "three"])
+    held: list[Connection] = []
+    responder = guarded(auth_required=True)
+    responder.setup(lambda setup, connection: held.append(connection))
+
+    async def fresh() -> Simple:
+        return Simple(next(names), "sesame")
+
+    retry = Retry(first_delay=0.01, longest_delay=0.01)
+    async with served(responder) as uri, connect_forever(uri, auth=fresh, retry=retry) as client:
+        for name in "one", "two", "three":
+            assert await whoami(client) == name
+            await held[-1].drain(grace=0)
+            if name != "three":
+                await trio.sleep(1)
+        assert [name_of(connection.user) for connection in held][:3] == ["one", "two", "three"]
+
+
+async def test_a_function_that_cannot_connect_counts_as_a_failed_try(autojump_clock: MockClock) -> None:
+    answers: list[Exception | Bearer] = [OSError("the token server is down"), Bearer("ada-token")]
+
+    def token() -> Bearer:
+        found = answers.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async with served(guarded()) as uri, connect_forever(uri, auth=token) as client:
+        assert await whoami(client) == "ada"
+
+    assert answers == []
+
+
+async def test_another_error_of_the_function_ends_the_reconnecting_client(autojump_clock: MockClock) -> None:
+    def token() -> Bearer:
+        raise KeyError("no such account")
+
+    with pytest.raises(KeyError, match="no such account"):
+        async with connect_forever("memory://nobody", auth=token):
+            await trio.sleep_forever()
+
+
+async def test_refused_credentials_are_not_tried_again(autojump_clock: MockClock) -> None:
+    async with served(guarded()) as uri, connect_forever(uri, auth=Bearer("stolen")) as client:
+        with pytest.raises(RejectedSetup, match="not allowed"):
+            await whoami(client)
+        await trio.sleep(60)
+        with pytest.raises(RejectedSetup, match="not allowed"):
+            await whoami(client)
+
+
+async def test_requests_of_a_reconnecting_client_carry_credentials_of_their_own(autojump_clock: MockClock) -> None:
+    async with served(guarded()) as uri, connect_forever(uri, auth=Bearer("ada-token")) as client:
+        assert await whoami(client, auth=Bearer("bob-token")) == "bob"
+        async with client.request_stream(route="whoami", auth=Bearer("bob-token")) as items:
+            assert [item.text async for item in items] == ["bob"]
+        assert await whoami(client) == "ada"
+
+
+@pytest.mark.parametrize("dialect", ["rsocket/1.0", "reactivesocket/0.2", "rsocket/2.0-draft"])
+async def test_a_resumed_session_keeps_its_user_and_sends_no_credentials(
+    dialect: str, autojump_clock: MockClock
+) -> None:
+    asked: list[str] = []
+
+    def token() -> Bearer:
+        asked.append("token")
+        return Bearer("ada-token")
+
+    async with resuming_pair(guarded(auth_required=True), dialect, auth=token) as pair:
+        assert await whoami(pair.client) == "ada"
+        await pair.network.cut()
+        await trio.sleep(5)
+        assert await whoami(pair.client) == "ada"
+        assert len(pair.network.links) == 2
+
+    assert asked == ["token"]
+
+
+# Worker processes
+
+
+MODULE = """
+from rsocket_trio import Responder
+from rsocket_trio.services import current_user
+
+responder = Responder(auth_required=True)
+responder.authenticate(lambda credentials, where: {"ada-token": "ada"}.get(credentials.token))
+
+@responder.request_response("whoami", requires=lambda user, call: user == "ada")
+async def whoami(request):
+    return current_user()
+"""
+
+
+async def test_worker_processes_authenticate_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"access_app_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            start = partial(serve, workers=2, grace=1)
+            [uri] = await nursery.start(start, f"{name}:responder", "tcp://127.0.0.1:0")
+            async with open_connection(uri, auth=Bearer("ada-token")) as client:
+                assert await whoami(client) == "ada"
+            for auth in None, Bearer("stolen"):
+                with pytest.raises(RejectedSetup, match="not allowed"):
+                    async with open_connection(uri, auth=auth) as client:
+                        await whoami(client)
+            nursery.cancel_scope.cancel()
