@@ -150,11 +150,12 @@ def doubtful(shown: list[str]) -> Responder:
     @made.authenticate
     def find(credentials: Any, where: Setup | Call) -> str | None:
         shown.append(f"{credentials!r} {where!r}")
-        if isinstance(where, Setup):
+        route = where.route if isinstance(where, Call) else "setup"
+        if route == "setup":
             raise RuntimeError(f"{encode_authentication(credentials)!r} is nobody's")
-        if where.route == "none":
+        if route == "none":
             return None
-        if where.route == "group":
+        if route == "group":
             raise ExceptionGroup(SECRET, [KeyError(SECRET), OSError(SECRET)])
         try:
             raise LookupError(SECRET)
