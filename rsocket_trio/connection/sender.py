@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -159,8 +159,11 @@ class Sender:
         return self._parking
 
 
+TOO_LATE: Final = "the deadline of the call has passed"
+
+
 class CountingSender(Sender):
-    """A sender that counts its items for ``call``, which interceptors look at."""
+    """A sender that counts its items for ``call``, which interceptors look at, and sends none after its deadline."""
 
     __slots__ = ("_call",)
 
@@ -169,11 +172,16 @@ class CountingSender(Sender):
         self._call = call
 
     async def send(self, payload: PayloadLike) -> None:
-        """Send one item, and count it."""
+        """Send one item, and count it. Raise ``Canceled`` after the deadline in a handler that is shielded."""
         item = as_payload(payload)
+        call = self._call
+        if call is not None and trio.current_time() >= call.deadline:
+            # The handler has not let Trio see that its time is over.
+            await trio.lowlevel.checkpoint()
+            raise Canceled(TOO_LATE)
         await super().send(item)
-        if self._call is not None:
-            self._call.count_sent(item)
+        if call is not None:
+            call.count_sent(item)
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order, and count each."""

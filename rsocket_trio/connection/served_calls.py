@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import attrs
 import trio
 
+from rsocket_trio.connection.sender import TOO_LATE
 from rsocket_trio.errors import Canceled, Invalid, RemoteProtocolError, StreamError
 from rsocket_trio.forms import Function, Handler, HandlerTable, Kind, drive
 from rsocket_trio.metadata.deadline import decode_deadline
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.streams import Channel, Outgoing
 
 T = TypeVar("T")
-
-TOO_LATE = "the deadline of the call has passed"
 
 
 class CallPort(Protocol):
@@ -65,6 +64,7 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
     call = Call(metadata.route, handler.interaction, "server", port.connection, request, mime)
     call.travelling = tuple(travelling)
     call.user = port.connection.user
+    call.deadline = deadline
     if handler.pattern is not None and metadata.route is not None:
         call.parameters = handler.pattern.match(metadata.route) or {}
     function, kind = handler.function, handler.kind
@@ -79,7 +79,7 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
     elif not needs_life:
         function = _with_call(call, function)
     if needs_life:
-        life = ServedCall(call, function, kind, handler, interceptors, responder.authenticator, metadata, deadline)
+        life = ServedCall(call, function, kind, handler, interceptors, responder.authenticator, metadata)
         function, kind = life.form
     # Every field by name, as evolving costs three times as much.
     return Handler(
@@ -91,7 +91,7 @@ def served(port: CallPort, handler: Handler, request: Payload, metadata: Request
         route=handler.route,
         origin=handler.registered,
         call=call,
-        counts=bool(interceptors),
+        counts=bool(interceptors) or deadline < math.inf,
     )
 
 
@@ -137,7 +137,6 @@ class ServedCall:
     _interceptors: tuple[ContextOf, ...]
     _authenticator: Handler | None
     _metadata: RequestMetadata
-    _deadline: float
 
     @property
     def form(self) -> tuple[Function, Kind]:
@@ -177,13 +176,14 @@ class ServedCall:
     async def _run(self, body: Callable[[], Awaitable[T]]) -> T:
         token = current_call_variable.set(self._call)
         try:
-            if math.isinf(self._deadline):
+            deadline = self._call.deadline
+            if math.isinf(deadline):
                 return await self._guarded(body)
-            if trio.current_time() >= self._deadline:
+            if trio.current_time() >= deadline:
                 raise Canceled(TOO_LATE)
-            with trio.CancelScope(deadline=self._deadline):
+            with trio.CancelScope(deadline=deadline):
                 result = await self._guarded(body)
-                if trio.current_time() < self._deadline:
+                if trio.current_time() < deadline:
                     return result
             # The caller has gone on without the answer.
             raise Canceled(TOO_LATE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Literal
@@ -36,9 +37,11 @@ class Call:
     ``bytes_received`` and ``bytes_sent`` count data and metadata of this call's payloads, ``items_received`` and
     ``items_sent`` the payloads. ``outcome`` is ``"running"``, ``"completed"``, ``"failed"`` or ``"cancelled"``, and
     ``error`` the exception that the call failed with. Where there are no interceptors nothing is counted, and nobody
-    learns how a call ended. ``travelling`` are the entries of the trace, which calls inside of the handler pass on.
-    ``user`` is what ``Responder.authenticate`` made of the
-    credentials, ``None`` without any.
+    learns how a call ended.
+
+    ``deadline`` is when the caller of a served call stops waiting, as ``trio.current_time`` counts; infinity if it did
+    not say. ``travelling`` are the entries of the trace, which calls inside of the handler pass on. ``user`` is what
+    ``Responder.authenticate`` made of the credentials, ``None`` without any.
     """
 
     __slots__ = (
@@ -49,6 +52,7 @@ class Call:
         "bytes_received",
         "bytes_sent",
         "connection",
+        "deadline",
         "error",
         "interaction",
         "items_received",
@@ -76,6 +80,7 @@ class Call:
         self.connection = connection
         self.parameters: dict[str, str] = {}
         self.user: Any = None
+        self.deadline = math.inf
         self.outcome: Outcome = "running"
         self.error: BaseException | None = None
         self.items_received = self.items_sent = self.bytes_received = self.bytes_sent = 0
