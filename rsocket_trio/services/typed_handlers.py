@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, NotRequired, TypeV
 
 import attrs
 
-from rsocket_trio.codecs import Codec, DecodeError, check_text_type, check_type, convert_text
+from rsocket_trio.codecs import Codec, DecodeError, check_text_type, check_type, convert_text, decode_error
 from rsocket_trio.errors import Invalid
 from rsocket_trio.forms import (
     Function,
@@ -224,8 +224,8 @@ class TypedCall:
     def _decode(self, payload: Payload, kind: Any) -> Any:
         try:
             return self._codec.decode(payload.data, kind)
-        except DecodeError as error:
-            raise Invalid(str(error)) from None
+        except ValueError as error:
+            raise Invalid(str(decode_error(error))) from None
 
     def _encoded(self, result: Any) -> PayloadLike:
         how = self._handler.result
