@@ -9,6 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.blocks import ROOT, page
+from tests.test_layers import LAYERS, PUBLIC
 
 FOLDER = ROOT / "docs" / "contributing" / "drawings"
 DRAWINGS = sorted(FOLDER.glob("*.svg"))
@@ -54,6 +55,19 @@ def test_every_class_of_a_drawing_has_a_colour_for_light_and_for_dark(path: Path
     for name in used:
         assert f".{name} {{" in light
         assert f".{name} {{" in dark
+
+
+def test_the_drawing_of_the_layers_has_those_of_the_code() -> None:
+    rows: dict[str, set[str]] = {}
+    above = ""
+    for text in ET.parse(FOLDER / "layers.svg").iter(f"{SVG}text"):
+        if text.get("class") == "head":
+            above = str(text.text)
+        elif text.get("class") == "module":
+            rows.setdefault(above, set()).add(str(text.text))
+
+    layers = [set(names) for names in LAYERS if not set(names) <= {"_public", PUBLIC}]
+    assert list(rows.values()) == layers[::-1]
 
 
 def test_the_design_shows_every_drawing() -> None:
