@@ -16,7 +16,7 @@ from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.rsocket.frames import KEEPALIVE, LEASE, RESERVED, RESUME, name_of
 from rsocket_trio.services.access import admission
-from rsocket_trio.services.contracts import ServiceT, implemented
+from rsocket_trio.services.contracts import Contract, ServiceT, implemented
 from rsocket_trio.services.description import DESCRIPTION_ROUTE, Describer, Route, route_record
 from rsocket_trio.services.interceptors import as_interceptor
 from rsocket_trio.services.route_patterns import PatternTable, RoutePattern, escaped, parse
@@ -286,7 +286,7 @@ class Responder:
         return register if function is None else register(function)
 
     def serve_as(
-        self, contract: type[ServiceT] | None, implementation: ServiceT, *, requires: Requirement | None = None
+        self, contract: Contract[ServiceT], implementation: ServiceT, *, requires: Requirement | None = None
     ) -> None:
         """Serve ``contract``, a ``Service``, by the methods of ``implementation``; its annotations decide the types.
 

@@ -434,6 +434,28 @@ class Incomplete(Orders):
 
 
 responder.serve_as(Orders, Incomplete())  # wrong
+
+
+class OfItsOwn:
+    async def place(self, order: str) -> int:
+        return 1
+
+
+class OfOtherItems(OfItsOwn):
+    @request_stream
+    async def ticks(self) -> AsyncIterator[str]:
+        yield ""
+
+
+class Undecorated(OfItsOwn):
+    async def ticks(self) -> AsyncIterator[int]:
+        yield 1
+
+
+responder.serve_as(Orders, OfItsOwn())  # wrong
+responder.serve_as(Orders, OfOtherItems())  # wrong
+responder.serve_as(Orders, Undecorated())  # wrong
+responder.serve_as(OfItsOwn, OfItsOwn())  # wrong
 """
 
 
@@ -490,6 +512,7 @@ def test_the_errors_name_the_decorator_or_its_handler_and_the_type_that_was_foun
     for text in texts:
         assert re.search(
             r'variable "\w+(Handler|Policy)" .*cannot be "|variant of "\w+" of "Responder" matches argument type "'
-            r'|incompatible with supertype "Orders"|abstract class "Incomplete" with abstract attribute "ticks"',
+            r'|incompatible with supertype "Orders"|abstract class "Incomplete" with abstract attribute "ticks"'
+            r'|parameter "ServiceT" of "serve_as"|expected "Contract\[OfItsOwn\]"',
             text,
         )

@@ -35,7 +35,7 @@ from rsocket_trio.services.call_context import (
     current_call_variable,
     current_connection_variable,
 )
-from rsocket_trio.services.contracts import ServiceT, remote_of
+from rsocket_trio.services.contracts import Contract, ServiceT, remote_of
 from rsocket_trio.services.typed_streams import Stream, TypedChannel
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
 from rsocket_trio.transports.base import Handshake, Transport
@@ -384,15 +384,12 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         engine.check_open()
         return trio.current_time() - started
 
-    def remote(self, contract: type[ServiceT] | None, *, auth: Auth | None = None) -> ServiceT:
+    def remote(self, contract: Contract[ServiceT], *, auth: Auth | None = None) -> ServiceT:
         """Return an object with the methods of ``contract``, a ``Service``; each call of one is a request.
 
         ``auth`` are credentials for each of its requests, or a function that gives them. Raise ``TypeError`` for a
         class that is no contract.
         """
-        # Beside ``None`` the type checker takes a class whose methods have no bodies.
-        if contract is None:
-            raise TypeError("a contract is a class, not None")
         return remote_of(contract, self, auth)
 
     @abstractmethod

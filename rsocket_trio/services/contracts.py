@@ -9,7 +9,7 @@ import weakref
 from abc import ABCMeta
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from datetime import date, time
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import attrs
 
@@ -39,7 +39,7 @@ T = TypeVar("T")
 Received = TypeVar("Received")
 Sent = TypeVar("Sent")
 AsyncMethod = TypeVar("AsyncMethod", bound=Callable[..., Awaitable[Any]])
-ServiceT = TypeVar("ServiceT", bound="Service")
+ServiceT = TypeVar("ServiceT")
 
 _routes: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()
 """The route that each contract begins with."""
@@ -58,8 +58,28 @@ else:
     _ProtocolMeta = type(Protocol)
 
 
+class Exactly(Generic[T]):
+    """Stands for ``T`` itself, not for what ``T`` inherits from: type checkers take it as invariant."""
+
+    exactly: T
+
+
+class Contract(Protocol[T]):
+    """The type of a contract that has the methods of ``T``: the class ``T``, made by ``ServiceMeta``.
+
+    ``type[T]`` would not do. It is that of any class that ``T`` inherits from, ``object`` among them, so that every
+    object would implement every contract; and mypy passes no class that it takes for abstract.
+    """
+
+    def _is_contract_of(self) -> Exactly[T]: ...
+
+
 class ServiceMeta(_ProtocolMeta):
     """The class of contracts: it takes the ``route`` of a class statement."""
+
+    if TYPE_CHECKING:
+
+        def _is_contract_of(cls: type[T]) -> Exactly[T]: ...  # noqa: N805 - this is a metaclass
 
     def __new__(
         cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], route: str | None = None, **keywords: Any
@@ -222,7 +242,7 @@ class Method:
         return tuple(name for name in self.signature.parameters if name not in self.pattern.parameters)
 
 
-def methods_of(contract: type | None) -> tuple[Method, ...]:
+def methods_of(contract: object) -> tuple[Method, ...]:
     """Return the methods of a contract. Raise ``TypeError`` for a class without any, and for types that don't fit."""
     if not isinstance(contract, type):
         raise TypeError(f"a contract is a class, not {type(contract).__name__}")
@@ -287,7 +307,7 @@ CHANNELS = (Source.RECEIVING, Source.TYPED_CHANNEL)
 # The server's side
 
 
-def implemented(contract: type | None, implementation: object, codecs: Sequence[Codec]) -> list[tuple[Method, Handler]]:
+def implemented(contract: object, implementation: object, codecs: Sequence[Codec]) -> list[tuple[Method, Handler]]:
     """Return the handlers of ``implementation``, an object with the methods of ``contract``, by method.
 
     ``codecs`` are those of the responder. Raise ``TypeError``, which names them, for methods that are missing or do not
@@ -395,11 +415,13 @@ class Encode:
         self.argument = argument
 
 
-def remote_of(contract: type[ServiceT], requester: object, auth: Auth | None) -> ServiceT:
+def remote_of(contract: Contract[ServiceT], requester: object, auth: Auth | None) -> ServiceT:
     """Return an object with the methods of ``contract``, which makes each call a request of ``requester``.
 
     ``auth`` are credentials for each of its requests.
     """
+    if not isinstance(contract, type):
+        raise TypeError(f"a contract is a class, not {type(contract).__name__}")
     made = vars(contract).get(_REMOTE)
     if made is None:
         methods: dict[str, Any] = {method.name: _caller(method) for method in methods_of(contract)}
