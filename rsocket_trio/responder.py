@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar, overload
 
 import attrs
@@ -291,11 +292,13 @@ class Responder:
         """Serve ``contract``, a ``Service``, by the methods of ``implementation``; its annotations decide the types.
 
         ``requires`` says which user may call which method, as for a single route. Raise ``TypeError`` for methods that
-        are missing or do not fit, and ``ValueError`` for a route that is taken.
+        are missing or do not fit, and ``ValueError`` for a route that is taken or too long; then nothing is served.
         """
         _check_requires(requires)
-        for method, handler in implemented(contract, implementation, self.codecs):
-            self._add(attrs.evolve(handler, requires=requires), Interaction(method.interaction), method.pattern)
+        with self._all_or_nothing():
+            for method, handler in implemented(contract, implementation, self.codecs):
+                _checked_route(method.pattern.text)
+                self._add(attrs.evolve(handler, requires=requires), Interaction(method.interaction), method.pattern)
 
     def extension(self, ext_type: int) -> Callable[[ExtensionHandler], ExtensionHandler]:
         """Serve EXT frames of type ``ext_type``, from 1 to 2^31-1: a plain function of ``(stream_id, body)``, run
@@ -363,14 +366,9 @@ class Responder:
             raise ValueError(
                 f"the included responder has a handler of connections, {name}: register it with the outer one"
             )
-        handlers, patterns = self._handlers, self._patterns
-        self._handlers, self._patterns = dict(handlers), {each: table.copy() for each, table in patterns.items()}
-        try:
+        with self._all_or_nothing():
             for interaction, handler in other._requests():
                 self._include(interaction, handler, prefix, other.interceptors)
-        except BaseException:
-            self._handlers, self._patterns = handlers, patterns
-            raise
 
     def _include(
         self, interaction: Interaction, handler: Handler, prefix: str, interceptors: tuple[Function, ...]
@@ -469,6 +467,17 @@ class Responder:
         return self._entry_hooks
 
     # Registration
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Register nothing of the block if it raises."""
+        handlers, patterns = self._handlers, self._patterns
+        self._handlers, self._patterns = dict(handlers), {each: table.copy() for each, table in patterns.items()}
+        try:
+            yield
+        except BaseException:
+            self._handlers, self._patterns = handlers, patterns
+            raise
 
     def _decorator(
         self,

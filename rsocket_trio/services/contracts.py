@@ -343,11 +343,13 @@ def _channel_parameter(method: Method, function: Any) -> inspect.Parameter | Non
     """Return the parameter of an implementation that takes the channel."""
     if method.interaction != "request_channel":
         return None
+    parameters: list[inspect.Parameter] = []
     try:
         signature = typed_signature(function)
+        parameters = [] if signature is None else list(signature.parameters.values())
     except TypeError:
-        signature = own_signature(function)  # of types that are local names elsewhere: the contract says them
-    parameters: list[inspect.Parameter] = [] if signature is None else list(signature.parameters.values())
+        # Of types that are local names elsewhere: the contract says them.
+        parameters = [each.replace(annotation=ABSENT) for each in own_signature(function).parameters.values()]
     for each in parameters:
         if argument_source(each.annotation) in (*CHANNELS, Source.CHANNEL):
             return each
