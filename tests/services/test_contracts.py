@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import attrs
 import pytest
@@ -408,8 +408,8 @@ async def test_a_default_of_the_contract_serves_an_implementation_without_one() 
         async def placed(self, first: int, second: int, /) -> str:
             return f"{first} {second}"
 
-    responder = Responder()
-    responder.serve_as(Given, Without())
+    responder, implementation = Responder(), cast("Any", Without())
+    responder.serve_as(Given, implementation)
 
     async with connected_pair(responder) as pair:
         given = pair.client.remote(Given)

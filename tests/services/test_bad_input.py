@@ -1,0 +1,378 @@
+"""Bad input of a peer: each is a clear error of bounded length, and a stream beside it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import cbor2
+import msgspec
+import pydantic
+import pytest
+import trio
+
+from rsocket_trio import (
+    Connection,
+    Invalid,
+    Limits,
+    Payload,
+    Rejected,
+    Responder,
+    RSocketError,
+    open_connection,
+    serve,
+)
+from rsocket_trio.metadata import Entry, encode_composite
+from rsocket_trio.metadata.mime import AUTHENTICATION, MIME_TYPE, ROUTING
+from rsocket_trio.services import Bearer, DecodeError, Receiving, Service, request_response
+from tests.connection.pairs import Pair, connected_pair
+
+JSON, CBOR, MESSAGEPACK = "application/json", "application/cbor", "application/msgpack"
+DEPTH = 100_000
+MIB = 1024 * 1024
+LONGEST_TEXT = 1024 + 64
+"""Characters of an error: what a codec says, and what stands before it."""
+
+
+@attrs.frozen
+class Order:
+    symbol: str
+    amount: int
+    price: float = 0.0
+
+
+@attrs.frozen
+class Tree:
+    name: str
+    children: list[Tree]
+
+
+class Model(pydantic.BaseModel):
+    symbol: str
+    children: list[Model] = []
+
+
+def responder_of_all() -> Responder:
+    responder = Responder()
+
+    @responder.request_response("order")
+    async def order(order: Order) -> str:
+        return order.symbol
+
+    @responder.request_response("members")
+    async def members(order: Order, times: int = 1) -> int:
+        return times
+
+    @responder.request_response("tree")
+    async def tree(tree: Tree) -> str:
+        return tree.name
+
+    @responder.request_response("model")
+    async def model(model: Model) -> str:
+        return model.symbol
+
+    @responder.request_response("object")
+    async def anything(content: dict[str, Any]) -> int:
+        return len(content)
+
+    @responder.request_response("list")
+    async def items(content: list[Any]) -> int:
+        return len(content)
+
+    @responder.request_response("union")
+    async def union(content: list[Order] | str | int | None) -> str:
+        return type(content).__name__
+
+    @responder.request_stream("ticks")
+    async def ticks(first: int) -> AsyncIterator[int]:
+        while True:
+            yield first
+            first += 1
+
+    @responder.request_channel("orders")
+    async def orders(orders: Receiving[Order]) -> AsyncIterator[str]:
+        async for one in orders:
+            yield one.symbol
+
+    return responder
+
+
+@asynccontextmanager
+async def beside_a_stream(mime: str, **options: Any) -> AsyncIterator[Pair]:
+    """Open a connection of a MIME type, on which a stream goes on while the block runs, and afterwards."""
+    async with (
+        connected_pair(responder_of_all(), data_mime=mime, **options) as pair,
+        pair.client.request_stream(0, route="ticks", items=int, initial_request_n=4) as ticks,
+    ):
+        seen = [await anext(aiter(ticks)) for _ in range(10)]
+        yield pair
+        seen += [await anext(aiter(ticks)) for _ in range(1000)]
+        assert seen == list(range(1010))
+        assert pair.server.faults.handler_errors == 0
+        assert pair.client.faults.peer_faults == pair.server.faults.peer_faults == 0
+
+
+async def refusal(client: Connection, data: bytes, route: str) -> str:
+    """Return the text of the INVALID that a request is answered with; a channel and a contract say the same."""
+    with pytest.raises(Invalid) as caught:
+        await client.request_response(data, route=route)
+    text = str(caught.value)
+    assert len(text) <= LONGEST_TEXT
+    assert text.isprintable()
+    return text
+
+
+def nested(mime: str, depth: int = DEPTH) -> bytes:
+    """Return lists in each other."""
+    begin, end = {JSON: (b"[", b"]"), CBOR: (b"\x81", b"\x80"), MESSAGEPACK: (b"\x91", b"\x90")}[mime]
+    return begin * depth + (end * depth if mime == JSON else end)
+
+
+def nested_objects(mime: str, key: str, depth: int = DEPTH) -> bytes:
+    """Return objects in each other, each the only item of a list."""
+    encoders: dict[str, Callable[[str], bytes]] = {JSON: msgspec.json.encode, CBOR: cbor2.dumps}
+    name = encoders.get(mime, msgspec.msgpack.encode)(key)
+    if mime == JSON:
+        return b"{%b:[" % name * depth + b"]}" * depth
+    begin = b"\xa1%b\x81" if mime == CBOR else b"\x81%b\x91"
+    return begin % name * depth + (b"\xa0" if mime == CBOR else b"\x80")
+
+
+@pytest.mark.parametrize("mime", [JSON, CBOR, MESSAGEPACK])
+async def test_data_nested_a_hundred_thousand_times_is_invalid_for_every_type(mime: str) -> None:
+    async with beside_a_stream(mime) as pair:
+        for route in ("list", "object", "order", "members", "tree", "model", "union"):
+            for data in (nested(mime), nested_objects(mime, "children"), nested_objects(mime, "order")):
+                text = await refusal(pair.client, data, route)
+                assert text.startswith("$"), text
+        assert "nested too deeply" in await refusal(pair.client, nested(mime), "list")
+        assert "nested too deeply" in await refusal(pair.client, nested_objects(mime, "a"), "object")
+
+
+JSON_ROWS = [
+    ("order", b'{"symbol":"a","amount":"1"}', "$.amount: expected int, got str"),
+    ("order", b'{"symbol":"a"}', "$: missing required field `amount`"),
+    ("order", b'{"symbol":"a","amount":1.5}', "$.amount: expected int, got float"),
+    ("order", b'{"symbol":"a","amount":1,"price":NaN}', "$: JSON is malformed: invalid character (byte 33)"),
+    ("order", b'{"symbol":"a","amount":1,"price":-Infinity}', "$: JSON is malformed: invalid character"),
+    ("order", b'{"symbol":"a","amount":1,"price":1e400}', "$.price: number out of range"),
+    ("order", b'{"symbol":"a","symbol":"b","amount":1}', "$: key `symbol` occurs twice"),
+    ("order", b'{"symbol":"a","amount":1,"x":{"y":1,"y":2}}', "$.x: key `y` occurs twice"),
+    ("members", b'{"order":{"symbol":"a","amount":1,"amount":2}}', "$.order: key `amount` occurs twice"),
+    ("members", b'{"order":{"symbol":"a","amount":1},"times":true}', "$.times: expected int, got bool"),
+    ("order", b'{"symbol":"\xff","amount":1}', "$: invalid UTF-8"),
+    ("order", b'{"symbol":"\\ud800","amount":1}', "$"),
+    ("order", b'{"symbol":"a","amount":%b}' % (b"9" * 10_000), "$"),
+    ("order", b'{"symbol":"a","amount":1}}', "$: JSON is malformed: trailing characters (byte 26)"),
+    ("order", b'{"symbol":"a"', "$: input data was truncated"),
+    ("order", b"\xef\xbb\xbf{}", "$: JSON is malformed"),
+    ("order", b"\x00" * 64, "$: JSON is malformed"),
+    ("object", b'{"%b":1,"%b":2}' % (b"k" * MIB, b"k" * MIB), "$: key `kkk"),
+    ("tree", b'{"name":"a","children":[{"name":"b","children":[{"name":1}]}]}', "$.children[0].children[0].name: "),
+    ("model", b'{"symbol":"a","children":[{"symbol":1}]}', "$.children[0].symbol: expected str, got int"),
+    ("union", b'[{"symbol":"a","amount":null}]', "$[0].amount: expected int, got null"),
+    ("union", b"1.5", "$: expected "),
+]
+BINARY_ROWS = [
+    (CBOR, "order", cbor2.dumps({"symbol": "a", "amount": "1"}), "$.amount: expected int, got str"),
+    (CBOR, "order", b"\xa2\x66symbol\x61a\x66symbol\x61b", "$: key 'symbol' occurs twice"),
+    (CBOR, "order", b"\xa1\x66symbol\x61\xff", "$: invalid UTF-8"),
+    (CBOR, "list", b"\x9b\x00\x00\x00\x00\xff\xff\xff\xff", "$"),
+    (CBOR, "object", b"\xbb\x7f\xff\xff\xff\xff\xff\xff\xff", "$"),
+    (CBOR, "order", b"\x7b\x00\x00\x00\xff\xff\xff\xff\xffabc", "$"),
+    (CBOR, "list", b"\x9f" * 1000, "$"),
+    (CBOR, "list", b"\xd8\x1c\x81\xd8\x1d\x00", "$: CBOR tag 29"),
+    (CBOR, "order", b"\x01\x01", "$: CBOR is malformed: trailing bytes"),
+    (MESSAGEPACK, "order", msgspec.msgpack.encode({"symbol": "a"}), "$: missing required field `amount`"),
+    (MESSAGEPACK, "list", b"\xdd\xff\xff\xff\xff", "$: input data was truncated"),
+    (MESSAGEPACK, "object", b"\xdf\xff\xff\xff\xff", "$: input data was truncated"),
+    (MESSAGEPACK, "order", b"\xdb\xff\xff\xff\xffabc", "$: input data was truncated"),
+    (MESSAGEPACK, "order", b"\x82\xa6symbol\xa1\xff\xa6amount\x01", "$: invalid UTF-8"),
+    (MESSAGEPACK, "list", b"\x91\xc7\x03\x05abc", "$: MessagePack extension 5"),
+    (MESSAGEPACK, "order", b"\xc1", "$: MessagePack data is malformed"),
+]
+
+
+async def test_every_fault_of_json_is_said_with_its_place() -> None:
+    async with beside_a_stream(JSON) as pair:
+        for route, data, expected in JSON_ROWS:
+            text = await refusal(pair.client, data, route)
+            assert text.startswith(expected), (data[:80], text)
+
+
+@pytest.mark.parametrize("mime", [CBOR, MESSAGEPACK])
+async def test_every_fault_of_binary_data_is_said_with_its_place(mime: str) -> None:
+    async with beside_a_stream(mime) as pair:
+        for _, route, data, expected in (row for row in BINARY_ROWS if row[0] == mime):
+            text = await refusal(pair.client, data, route)
+            assert text.startswith(expected), (data[:80], text)
+
+
+async def test_a_peers_text_in_an_error_is_short_and_escaped() -> None:
+    async with beside_a_stream(JSON) as pair:
+        for key in (b"\\u001b[31m", b"\\u0000", b"\\u202e", b"k" * MIB):
+            data = b'{"order":{"symbol":"a","amount":1},"%b":1,"%b":1}' % (key, key)
+            text = await refusal(pair.client, data, "members")
+            assert text.startswith("$: key `")
+            assert text.endswith("..." if len(key) == MIB else "occurs twice")
+
+
+async def test_an_unknown_mime_type_is_invalid_beside_a_stream() -> None:
+    async with beside_a_stream(JSON) as pair:
+        for mime in ("application/x", "a" * 127, "application/\x7f"):
+            entry = Entry(MIME_TYPE, bytes([len(mime) - 1]) + mime.encode())
+            text = await refusal(pair.client, Payload(b"{}", encode_composite([entry])), "order")  # type: ignore[arg-type]
+            assert text.startswith("no codec for a")
+            assert text.endswith(
+                "here: application/json, application/msgpack, application/cbor, text/plain, application/octet-stream"
+            )
+
+
+async def test_an_item_of_a_channel_that_does_not_fit_ends_that_channel_alone() -> None:
+    async with beside_a_stream(JSON) as pair:
+        for _, data, _ in JSON_ROWS[:12]:
+            async with pair.client.request_channel(Order("first", 1), route="orders", items=str) as channel:
+                await channel.send(Payload(data))
+                assert await anext(aiter(channel)) == "first"
+                with pytest.raises(Invalid, match=r"^\$"):
+                    await anext(aiter(channel))
+
+
+async def test_what_a_server_answers_wrongly_is_an_error_of_that_call_alone() -> None:
+    responder = Responder()
+
+    @responder.request_response("answer")
+    async def answer(request: Payload) -> bytes:
+        return request.data
+
+    @responder.request_stream("items")
+    async def items(request: Payload) -> AsyncIterator[bytes]:
+        yield request.data
+        yield JSON_GOOD
+
+    async with connected_pair(responder, data_mime=JSON) as pair:
+        for route, data, expected in JSON_ROWS:
+            if route == "order":
+                with pytest.raises(DecodeError) as caught:
+                    await pair.client.request_response(data, route="answer", reply=Order)
+                assert str(caught.value).startswith(expected)
+                async with pair.client.request_stream(data, route="items", items=Order) as stream:
+                    with pytest.raises(DecodeError, match=r"^\$"):
+                        await anext(aiter(stream))
+                    assert await anext(aiter(stream)) == Order("a", 1)
+        with pytest.raises(DecodeError, match="nested too deeply"):
+            await pair.client.request_response(nested(JSON), route="answer", reply=object)
+        assert await pair.client.request_response(JSON_GOOD, route="answer", reply=Order) == Order("a", 1)
+
+
+JSON_GOOD = b'{"symbol":"a","amount":1}'
+
+
+# Sizes
+
+
+async def test_a_text_of_a_hundred_megabytes_is_beyond_the_limit_and_its_stream_alone_ends() -> None:
+    async with beside_a_stream(JSON) as pair:
+        with pytest.raises(Invalid, match=r"payload of more than \d+ bytes|limit 67108864"):
+            await pair.client.request_response(b'"%b"' % bytes(100_000_000), route="union")
+
+
+async def test_with_limits_raised_a_text_of_a_hundred_megabytes_is_an_error_of_one_line_or_fits() -> None:
+    limits = Limits(payload_size=256 * MIB, reassembly_size=512 * MIB)
+    async with beside_a_stream(JSON, limits=limits) as pair:
+        text = b'"%b"' % (b"x" * 100_000_000)
+        assert await refusal(pair.client, text, "order") == "$: expected object, got str"
+        assert await refusal(pair.client, b'{"symbol":"a","amount":%b}' % text, "order") == (
+            "$.amount: expected int, got str"
+        )
+        assert await pair.client.request_response(text, route="union", reply=str) == "str"
+
+
+async def test_a_token_of_a_mebibyte_is_refused_and_shown_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    responder = responder_of_all()
+    sizes = []
+
+    @responder.authenticate
+    async def who(credentials: Bearer, where: object) -> str:
+        sizes.append(len(credentials.token))
+        raise LookupError(credentials.token)
+
+    token = "t0k3n" * (MIB // 5)
+    async with connected_pair(responder, data_mime=JSON) as pair:
+        with pytest.raises(Rejected) as caught:
+            await pair.client.request_response(Order("a", 1), route="order", auth=Bearer(token))
+        assert str(caught.value) == "not allowed"
+        assert sizes == [len(token)]
+        for content in (b"\x81" + token.encode(), b"\xff" * MIB, b"\x80\xff\xff" + token.encode()):
+            metadata = encode_composite([Entry(AUTHENTICATION, content)])
+            with pytest.raises(RSocketError) as refused:
+                await pair.client.request_response(Payload(JSON_GOOD, metadata), route="order")
+            assert len(str(refused.value)) <= LONGEST_TEXT
+            assert "t0k3n" not in str(refused.value)
+        assert await pair.client.request_response(Order("a", 1), route="order", reply=str) == "a"
+    assert "t0k3n" not in caplog.text
+
+
+async def test_a_setup_with_a_token_of_a_mebibyte_is_refused(
+    caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    responder = responder_of_all()
+
+    @responder.authenticate
+    async def who(credentials: Bearer, where: object) -> str:
+        return "ada"
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, responder, "memory://tokens")
+        with pytest.raises(RSocketError) as caught:
+            async with open_connection("memory://tokens", auth=Bearer("t0k3n" * (MIB // 5))) as connection:
+                await connection.request_response(Order("a", 1), route="order", reply=str)
+        assert len(str(caught.value)) <= LONGEST_TEXT
+        async with open_connection("memory://tokens", auth=Bearer("t0k3n")) as connection:
+            assert await connection.request_response(Order("a", 1), route="order", reply=str) == "a"
+        nursery.cancel_scope.cancel()
+    assert "t0k3n" not in caplog.text
+
+
+# Routes
+
+
+class Braces(Service):
+    @request_response("{{" * 300)
+    async def find(self, key: str) -> str:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    "route", ["{" * 65536, "{a}." * 16384, "{{" * 32768, "." * 65536], ids=["{", "{a}.", "{{", "."]
+)
+async def test_a_route_of_64_kib_is_refused_by_its_size_wherever_it_is_said(route: str) -> None:
+    responder = responder_of_all()
+    with pytest.raises(ValueError, match=r"route of 6553[56] bytes, limit 255"):
+        responder.request_response(route)
+    async with connected_pair(responder, data_mime=JSON) as pair:
+        with pytest.raises(ValueError, match="255"):
+            await pair.client.request_response(JSON_GOOD, route=route)
+        content = b"".join(bytes([255]) + route[start : start + 255].encode() for start in range(0, 65280, 255))
+        with pytest.raises(Rejected) as caught:
+            await pair.client.request_response(Payload(JSON_GOOD, encode_composite([Entry(ROUTING, content)])))
+        assert len(str(caught.value)) <= LONGEST_TEXT
+        assert await pair.client.request_response(Order("a", 1), route="order", reply=str) == "a"
+
+
+async def test_routes_of_a_peer_full_of_braces_and_dots_take_no_time() -> None:
+    responder = Responder()
+    for depth in range(1, 43):
+        pattern = ".".join(f"{{p{number}}}" for number in range(depth))
+        namespace: dict[str, Any] = {}
+        parameters = ", ".join(f"p{number}: str" for number in range(depth))
+        exec(f"async def find({parameters}) -> int: return {depth}", namespace)
+        responder.request_response(pattern)(namespace["find"])
+
+    async with connected_pair(responder, data_mime=JSON) as pair:
+        assert await pair.client.request_response(route=".".join("{}" * 2 for _ in range(40)), reply=int) == 40
+        for route in ("." * 255, "{}." * 85, "a." * 127):
+            with pytest.raises(Rejected, match=r"^no request_response handler for route '.{,1024}'$"):
+                await pair.client.request_response(route=route)
