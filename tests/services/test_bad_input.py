@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,9 +24,10 @@ from rsocket_trio import (
     open_connection,
     serve,
 )
+from rsocket_trio.codecs import DEFAULT_CODECS
 from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.metadata.mime import AUTHENTICATION, MIME_TYPE, ROUTING
-from rsocket_trio.services import Bearer, DecodeError, Receiving, Service, request_response
+from rsocket_trio.services import Bearer, Codec, DecodeError, Receiving, Service, request_response
 from tests.connection.pairs import Pair, connected_pair
 
 JSON, CBOR, MESSAGEPACK = "application/json", "application/cbor", "application/msgpack"
@@ -132,8 +133,8 @@ def nested(mime: str, depth: int = DEPTH) -> bytes:
 
 def nested_objects(mime: str, key: str, depth: int = DEPTH) -> bytes:
     """Return objects in each other, each the only item of a list."""
-    encoders: dict[str, Callable[[str], bytes]] = {JSON: msgspec.json.encode, CBOR: cbor2.dumps}
-    name = encoders.get(mime, msgspec.msgpack.encode)(key)
+    codec: Codec = next(codec for codec in DEFAULT_CODECS if codec.mime == mime)
+    name = codec.encode(key)
     if mime == JSON:
         return b"{%b:[" % name * depth + b"]}" * depth
     begin = b"\xa1%b\x81" if mime == CBOR else b"\x81%b\x91"
