@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
+from typing import Any
 
+import pytest
+
+from rsocket_trio import Invalid, Responder
+from rsocket_trio.testing import connected_pair
 from tests.blocks import ROOT, blocks, links, page, with_free_ports
 
 README = page("README.md")
@@ -18,7 +23,7 @@ PATIENCE = 20.0
 
 def test_the_client_of_the_readme_talks_to_its_server(tmp_path: Path) -> None:
     text = with_free_ports(README)
-    server, client = (block.text for block in blocks(text) if block.language == "python")
+    server, client, _typed = (block.text for block in blocks(text) if block.language == "python")
     [uri] = re.findall(r'"(tcp://\S+)"', client)
     assert uri in server
 
@@ -36,9 +41,25 @@ def test_the_client_of_the_readme_talks_to_its_server(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("hello, Ada\n0\n1\n2\n", "")
 
 
+async def test_the_typed_service_of_the_readme_answers() -> None:
+    [typed] = (block.text for block in blocks(README) if block.heading == "A typed service")
+    names: dict[str, Any] = {"responder": Responder()}
+    exec(compile(typed, "README.md", "exec", dont_inherit=True), names)
+    said = " ".join(README.split())
+    [serving] = re.findall(r"`(responder\.serve_as\(.*?)`", said)
+    [call] = re.findall(r"`await (connection\.remote\(.*?)`", said)
+    [text] = re.findall(r"answered by `(.*?)`", said)
+
+    eval(serving, names)
+    async with connected_pair(names["responder"]) as (client, _server):
+        assert await eval(call, names | {"connection": client}) == 25.0
+        with pytest.raises(Invalid, match=re.escape(text)):
+            await client.request_response({"symbol": "ACME", "amount": "ten"}, route="orders.place")
+
+
 def test_server_and_client_are_short() -> None:
     for block in blocks(README):
-        if block.language == "python":
+        if block.language == "python" and block.heading != "A typed service":
             assert len([line for line in block.text.splitlines() if line.strip()]) <= 11
 
 
