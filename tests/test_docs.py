@@ -167,6 +167,61 @@ async def test_a_how_to_works(task: str, tmp_path: Path, monkeypatch: pytest.Mon
             nursery.cancel_scope.cancel()
 
 
+PRINTED = {
+    "authentication": [
+        "eve",
+        "refused: not allowed",
+        "bob",
+        "ada",
+        "the files of ada",
+        "not allowed",
+        "ada",
+        "ada",
+        "eve",
+    ],
+    "deadlines": ["too slow, and the server has stopped as well", "5", "20"],  # the last one is that of the test
+    "interceptors": [
+        r"greet took 0\.\d+ s",
+        "hello, world",
+        "calling request_response greet",
+        r"greet took 0\.\d+ s",
+        "greet: completed, 15 bytes out, 12 in",
+        "calling request_stream numbers",
+        r"numbers: cancelled, 12 bytes out, \d+ in",
+        r"greet took 0\.\d+ s",
+        r"Counter\(\{\('greet', 'completed'\): 1\}\)",
+        "busy, try again in 2 s",
+        r"trace took 0\.\d+ s",
+        "0af7651916cd43dd8448eb211c80319c",
+    ],
+}
+"""What the snippets of these pages print."""
+
+
+@pytest.mark.parametrize("stem", PRINTED)
+async def test_a_how_to_prints_what_it_says(stem: str, caplog: pytest.LogCaptureFixture) -> None:
+    task, printed = f"docs/howto/{stem}.md", []
+
+    def note(*words: object) -> None:
+        printed.append(" ".join(map(str, words)))
+
+    responder = stocked_responder()
+    with trio.fail_after(PATIENCE):
+        async with trio.open_nursery() as nursery:
+            [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
+            async with open_connection(uri) as connection:
+                names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
+                names |= {"trio": trio, "print": note, "uri": uri, "connection": connection}
+                names |= {"responder": responder, "nursery": nursery}
+                for block in TASKS[task]:
+                    await execute(block, names, task)
+            nursery.cancel_scope.cancel()
+
+    for said, shown in zip(printed, PRINTED[stem], strict=True):
+        assert re.fullmatch(shown, said), said
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("chapter", CHAPTERS)
 async def test_a_chapter_on_streamux_works(chapter: str) -> None:
     responder = Responder()
@@ -249,7 +304,7 @@ async def test_handlers_of_the_how_to_do_what_it_says(tmp_path: Path, monkeypatc
     names |= {"trio": trio, "responder": responder}
     for task, code in TASKS.items():
         for block in code:
-            if "await connection" not in block.text and "@responder." in block.text:
+            if not re.search(r"await connection|open_connection", block.text) and "@responder." in block.text:
                 await execute(block, names, task)
     async with trio.open_nursery() as nursery:
         [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
