@@ -11,7 +11,7 @@ import trio
 from rsocket_trio.codecs import Codec
 from rsocket_trio.connection.request_queue import supported
 from rsocket_trio.connection.streams import Channel, Incoming, StreamObserver
-from rsocket_trio.errors import RSocketError
+from rsocket_trio.errors import RemoteProtocolError, RSocketError
 from rsocket_trio.metadata.composite import Entry, decode_composite, encode_composite
 from rsocket_trio.metadata.deadline import encode_deadline
 from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, COMPOSITE_METADATA, DEADLINE, MIME_TYPE, NO_MIME, mime_name
@@ -91,7 +91,7 @@ class ClientCall:
                 entries.append(Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([self._codec.mime])))
         self._payload = Payload(self.encode(payload)) if given is None else as_payload(given)
         if self.is_composite and self._payload.metadata:
-            entries += decode_composite(self._payload.metadata)
+            entries += _entries_in(self._payload.metadata)
         serving = current_call_variable.get(None)
         if serving is not None and serving.travelling and self.is_composite:
             entries += serving.passed_on(entry.mime for entry in entries)
@@ -206,10 +206,19 @@ class ClientCall:
         request = Payload(
             given.data,
             encode_composite(entries) if entries else None,
+            metadata_type=given.metadata_type,
             data_mime=given.data_mime,
             metadata_mime=given.metadata_mime,
         )
         return routed(self.engine, request, self.call.route)
+
+
+def _entries_in(metadata: bytes) -> list[Entry]:
+    """Return the entries that the caller gave. Raise ``ValueError`` if they are malformed."""
+    try:
+        return decode_composite(metadata, limit=len(metadata))
+    except RemoteProtocolError as error:
+        raise ValueError(f"metadata of the request: {error}") from None
 
 
 class CountingObserver(StreamObserver):
@@ -269,6 +278,7 @@ def routed(engine: Engine, payload: Any, route: str | None) -> Payload:
     return Payload(
         request.data,
         with_route(route, request.metadata, mime),
+        metadata_type=request.metadata_type,
         data_mime=request.data_mime,
         metadata_mime=request.metadata_mime,
     )

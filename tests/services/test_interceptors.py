@@ -1008,9 +1008,62 @@ async def test_interceptors_work_in_every_dialect(dialect: str) -> None:
     journal = Journal()
     async with open_pair(of_bytes(journal), dialect=dialect, around=[journal.around]) as client:
         assert (await client.request_response(b"1")).text == "1"
+        assert "2" in await ask(client, "request_channel")
 
-    assert journal.of_client == ["client enters request_response", "client completed"]
-    assert journal.of_server == ["server enters request_response", "server completed"]
+    for side, saw in (("client", journal.of_client), ("server", journal.of_server)):
+        assert saw == [
+            *(f"{side} enters request_response", f"{side} completed"),
+            *(f"{side} enters request_channel", f"{side} completed"),
+        ]
+
+
+async def test_metadata_that_is_pushed_onto_a_stream_comes_through_interceptors() -> None:
+    journal = Journal()
+    responder = Responder()
+    responder.around(journal.around)
+
+    @responder.request_stream
+    async def annotated(request: Payload, out: Outgoing) -> None:
+        await out.send(b"1")
+        await out.metadata_push(b"half time")
+        await out.send(b"2")
+
+    async with (
+        connected_pair(responder, dialect="reactivesocket/0.0", around=[journal.around]) as pair,
+        pair.client.request_stream(pushes=True) as items,
+    ):
+        came = [item async for item in items]
+
+    assert [type(item).__name__ for item in came] == ["Payload", "MetadataPush", "Payload"]
+    assert journal.only("client").items_received == journal.only("server").items_sent == 2
+
+
+async def test_the_metadata_type_of_old_peers_is_kept() -> None:
+    journal = Journal()
+    got: list[tuple[int, bytes | None]] = []
+    responder = Responder()
+
+    @responder.request_response
+    def note(request: Payload) -> bytes:
+        got.append((request.metadata_type, request.metadata))
+        return b""
+
+    entry = raw_entry(OWN, b"mine")
+    async with connected_pair(responder, dialect="reactivesocket/0.0", around=[journal.around]) as pair:
+        await pair.client.request_response(Payload(b"", entry, metadata_type=7))
+
+    assert got == [(7, entry)]
+
+
+async def test_metadata_of_the_caller_that_is_malformed_is_a_value_error() -> None:
+    journal = Journal()
+    async with connected_pair(of_bytes(), around=[journal.around]) as pair:
+        with pytest.raises(ValueError, match="metadata of the request: "):
+            await pair.client.request_response(Payload(b"", b"\x7f"))
+        with pytest.raises(ValueError, match="metadata of the request: "):
+            pair.client.request_stream(Payload(b"", b"\x7f"))
+
+    assert journal.seen == []
 
 
 @asynccontextmanager
