@@ -184,7 +184,8 @@ def type_name(kind: Any) -> str:
 class JSONCodec:
     """JSON, ``application/json``.
 
-    NaN and the infinities are refused both ways, since JSON has none, and so are keys that occur twice in one object.
+    NaN and the infinities are refused both ways, since JSON has none, and so are keys that occur twice in one object,
+    in up to 256 KiB: in more data the last one holds, as a look at all keys could take seconds and much memory.
     Bytes are base64 text. Dates, UUIDs and decimals are text, and named tuples are arrays.
     """
 
@@ -207,7 +208,11 @@ class JSONCodec:
         try:
             value = read(data)
             # Each key has a colon. If there are as many as keys that must be there, no key is there twice.
-            if (colons := data.count(b":")) and colons != (keys + keys_each * len(value) if keys_each else keys):
+            if (
+                len(data) <= MOST_LOOKED_AT
+                and (colons := data.count(b":"))
+                and colons != (keys + keys_each * len(value) if keys_each else keys)
+            ):
                 _refuse_repeated_keys(data, colons, value if kind in UNTYPED else _json_untyped()(data))
         except (ValueError, RecursionError) as error:
             raise decode_error(error) from error
@@ -436,6 +441,8 @@ def _first_of_pydantic(error: Any) -> DecodeError:
 
 UNTYPED = (Any, object, dict, list)
 """Types of which msgspec makes nothing but dictionaries, lists, text and numbers."""
+MOST_LOOKED_AT = 256 * 1024
+"""Bytes of JSON in which keys that occur twice are looked for: 25 times as much memory may be needed for it."""
 ESCAPED_COLON = b"\\u003"
 """How a colon begins that a JSON text has as an escape, among other characters."""
 NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
@@ -601,6 +608,17 @@ CBOR_TAGS_REFUSED = {5, 25, 28, 29, 30, 35, 36, 52, 54, 256, 258, 260, 261, 4300
 
 As they are converted, shared references (28, 29) could outgrow all memory.
 """
+CBOR_CONTAINERS = 500_000
+"""Arrays and maps that CBOR may have: one of a byte or three takes up to 230 bytes of memory, and is collected."""
+_STRINGS = b"|".join(rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(24))
+CBOR_SHORT = re.compile(
+    rb"(?:[\x00-\x17\x20-\x37\x5f\x7f\xc0-\xd7\xe0-\xf7\xff]|[\x18\x38\xd8\xf8].|[\x19\x39\xd9\xf9]..|"
+    rb"[\x1a\x3a\xda\xfa].{4}|[\x1b\x3b\xdb\xfb].{8}|" + _STRINGS + rb"){0,4096}+",
+    re.DOTALL,
+)
+"""Numbers, short strings, tags and ends, one behind the other."""
+CBOR_OPENINGS = re.compile(rb"[\x80-\x97\x9f-\xb7\xbf]{1,4096}+")
+"""The beginnings of arrays and maps that are one byte each."""
 CBOR_SIMPLE = re.compile(rb"[\xe0-\xf3\xf7\xf8]")
 """The beginning of a simple value other than true, false and null, and perhaps other data."""
 
@@ -625,6 +643,8 @@ def _cbor_untyped() -> Callable[[bytes], Any]:
     }
 
     def read(data: bytes) -> Any:
+        if len(data) > CBOR_CONTAINERS:
+            _limit_containers(data)
         try:
             decoder = cbor2.CBORDecoder(BytesIO(data.removeprefix(SELF_DESCRIBED)), **options)
             value = decoder.decode()
@@ -646,6 +666,31 @@ def _cbor_untyped() -> Callable[[bytes], Any]:
         return value
 
     return read
+
+
+def _limit_containers(data: bytes) -> None:
+    """Raise `DecodeError` for CBOR of too many arrays and maps, before they are made. Strings are stepped over."""
+    at, found, size = 0, 0, len(data)
+    while (at := _end(CBOR_SHORT, data, at)) < size:
+        if (end := _end(CBOR_OPENINGS, data, at)) > at:
+            found, at = found + end - at, end
+        else:
+            major, width = data[at] >> 5, 1 << max(0, (data[at] & 31) - 24)
+            at += 1
+            argument, at = int.from_bytes(data[at : at + width], "big"), at + width
+            if major in (2, 3):
+                at = min(at + argument, size)
+            elif width <= 8 and major in (4, 5):
+                found += 1
+            elif major != 0:
+                return  # malformed, as the decoder will say
+        if found > CBOR_CONTAINERS:
+            raise DecodeError("$", f"more than {CBOR_CONTAINERS} arrays and maps")
+
+
+def _end(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
+    found = pattern.match(data, at)
+    return at if found is None else found.end()
 
 
 def _refuse_tag(tag: Any, _immutable: bool) -> None:

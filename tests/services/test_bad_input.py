@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -27,6 +28,7 @@ from rsocket_trio import (
 from rsocket_trio.codecs import DEFAULT_CODECS
 from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.metadata.mime import AUTHENTICATION, MIME_TYPE, ROUTING
+from rsocket_trio.services import CBOR as CBOR_CODEC
 from rsocket_trio.services import Bearer, Codec, DecodeError, Receiving, Service, request_response
 from tests.connection.pairs import Pair, connected_pair
 
@@ -170,7 +172,7 @@ JSON_ROWS = [
     ("order", b'{"symbol":"a"', "$: input data was truncated"),
     ("order", b"\xef\xbb\xbf{}", "$: JSON is malformed"),
     ("order", b"\x00" * 64, "$: JSON is malformed"),
-    ("object", b'{"%b":1,"%b":2}' % (b"k" * MIB, b"k" * MIB), "$: key `kkk"),
+    ("object", b'{"%b":1,"%b":2}' % (b"k" * 100_000, b"k" * 100_000), "$: key `kkk"),
     ("tree", b'{"name":"a","children":[{"name":"b","children":[{"name":1}]}]}', "$.children[0].children[0].name: "),
     ("model", b'{"symbol":"a","children":[{"symbol":1}]}', "$.children[0].symbol: expected str, got int"),
     ("union", b'[{"symbol":"a","amount":null}]', "$[0].amount: expected int, got null"),
@@ -213,11 +215,11 @@ async def test_every_fault_of_binary_data_is_said_with_its_place(mime: str) -> N
 
 async def test_a_peers_text_in_an_error_is_short_and_escaped() -> None:
     async with beside_a_stream(JSON) as pair:
-        for key in (b"\\u001b[31m", b"\\u0000", b"\\u202e", b"k" * MIB):
+        for key in (b"\\u001b[31m", b"\\u0000", b"\\u202e", b"k" * 100_000):
             data = b'{"order":{"symbol":"a","amount":1},"%b":1,"%b":1}' % (key, key)
             text = await refusal(pair.client, data, "members")
             assert text.startswith("$: key `")
-            assert text.endswith("..." if len(key) == MIB else "occurs twice")
+            assert text.endswith("..." if len(key) == 100_000 else "occurs twice")
 
 
 async def test_an_unknown_mime_type_is_invalid_beside_a_stream() -> None:
@@ -272,6 +274,66 @@ JSON_GOOD = b'{"symbol":"a","amount":1}'
 
 
 # Sizes
+
+
+def bomb(mime: str, unit: bytes, size: int = 2 * MIB) -> bytes:
+    """Return an order with a field that its type does not know: a list of many containers."""
+    codec: Codec = next(codec for codec in DEFAULT_CODECS if codec.mime == mime)
+    order = codec.encode({"symbol": "a", "amount": 1, "more": []})
+    count = size // len(unit)
+    if mime == JSON:
+        return order[:-2] + unit * count + b"0]}"
+    if mime == CBOR:
+        return order[:-1] + b"\x9f" + unit * count + b"\xff"
+    return order[:-1] + b"\xdd" + count.to_bytes(4, "big") + unit * count
+
+
+@pytest.mark.parametrize(
+    ("mime", "unit"),
+    [
+        (JSON, b"[],"),
+        (JSON, b'{"a":1,"a":1},'),
+        (MESSAGEPACK, b"\x90"),
+        (MESSAGEPACK, b"\x81\x00\x00"),
+        (CBOR, b"\x80"),
+        (CBOR, b"\xa1\x00\x00"),
+        (CBOR, b"\x98\x00"),
+        (CBOR, b"\x80\x01"),
+    ],
+)
+def test_no_objects_are_made_of_millions_of_containers_that_a_type_does_not_know(mime: str, unit: bytes) -> None:
+    codec: Codec = next(codec for codec in DEFAULT_CODECS if codec.mime == mime)
+    codec.decode(codec.encode({"symbol": "a", "amount": 1}), Order)
+    data = bomb(mime, unit)
+    tracemalloc.start()
+    try:
+        if mime == CBOR:
+            with pytest.raises(DecodeError, match=r"^\$: more than 500000 arrays and maps$"):
+                codec.decode(data, Order)
+        else:
+            assert codec.decode(data, Order) == Order("a", 1)
+        grown = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert grown < MIB
+
+
+def test_many_containers_of_cbor_are_no_more_than_there_are() -> None:
+    contents: tuple[Any, ...] = (
+        [[]] * 499_999,
+        [{"a" * 30: []}] * 249_000,
+        b"\x80" * 1_000_000,
+        "\u0080" * 500_001,
+        [b"\x80" * size for size in range(1200)],
+        [-0x8080, 0x80808080, 1e300, 2**64, None] * 100_000,
+    )
+    for content in contents:
+        assert CBOR_CODEC.decode(CBOR_CODEC.encode(content), object) == content
+
+    for broken in (b"\x9b" + b"\xff" * 600_000, b"\x5b" + b"\xff" * 600_000, b"\x1c" * 600_000, b"\xfc" * 600_000):
+        with pytest.raises(DecodeError):
+            CBOR_CODEC.decode(broken, object)
 
 
 async def test_a_text_of_a_hundred_megabytes_is_beyond_the_limit_and_its_stream_alone_ends() -> None:
