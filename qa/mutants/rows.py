@@ -431,7 +431,7 @@ MUTANTS = (
     # Decorators
     Mutant(
         "arguments are those of the wrapped function",
-        "_signature_of",
+        "own_signature",
         "return inspect.signature(function, follow_wrapped=False)",
         "return inspect.signature(function)",
         DECORATED,
