@@ -49,17 +49,18 @@ CHAPTERS = {
     "Errors": [r"\+0\.25", "-by zero", "-internal error"],
 }
 """What the snippets of the page on Streamux print."""
-RUN_ELSEWHERE = {"analytics", "capture", "index", "loadgen", "replay", "spark", "testing"}
-"""How-tos whose code is run by tests of their own, as that of the pages for those who come from other libraries, or
-that only say what the others begin with."""
+RUN_ELSEWHERE = {"analytics", "capture", "index", "loadgen", "replay", "server", "spark", "testing"}
+"""Pages whose code is run by tests of their own, as that of the pages for those who come from other libraries, or that
+only say what the others begin with. What the page on servers shows are lines of programs, such as the README's."""
 TASKS = {
     path: code
-    for path in HOWTO
-    if Path(path).stem not in RUN_ELSEWHERE
+    for path in PAGES
+    if path.startswith(("docs/howto/", "docs/reference/"))
+    and Path(path).stem not in RUN_ELSEWHERE
     and not Path(path).stem.startswith("from-")
     and (code := [block for block in blocks(page(path)) if block.language == "python"])
 }
-"""The code of each how-to."""
+"""The code of each how-to, and of the reference."""
 TUTORIAL = "\n".join(page(f"docs/tutorial/{name}.md") for name in ("echo", "numbers", "chat", "services"))
 
 
