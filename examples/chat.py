@@ -132,11 +132,11 @@ async def chat(channel: Channel) -> None:
                     lines.put_nowait(f"* not said: {len(line)} characters, limit {LONGEST_LINE}")
                 else:
                     await room_called(member.room).send(f"{member.name}: {line}")
-        nursery.cancel_scope.cancel()
+            lines.close()
 
 
 async def send_lines(lines: Subscription[str], channel: Channel) -> None:
-    """Send what comes, at the pace of the member's credit, until cancelled."""
+    """Send what comes, at the pace of the member's credit, until the subscription is closed."""
     async for line in lines:
         await channel.send(line)
 

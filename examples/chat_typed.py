@@ -134,7 +134,7 @@ class ChatServer:
                         lines.put_nowait(f"* not said: {len(line)} characters, limit {LONGEST_LINE}")
                     else:
                         await self._room(member.room).send(f"{member.name}: {printable(line)}")
-            nursery.cancel_scope.cancel()
+                lines.close()
 
     @request_stream
     async def users(self) -> AsyncIterator[User]:

@@ -184,7 +184,7 @@ class Broadcast(Generic[T]):
 class _State(enum.Enum):
     NEW = "not open yet"
     OPEN = "open"
-    CLOSED = "the broadcast is closed"
+    CLOSED = "closed"
     TOO_SLOW = "disconnected"
     LEFT = "its block is left"
 
@@ -202,8 +202,8 @@ class Subscription(Generic[T]):
     """The items for one subscriber of a ``Broadcast``: ``async with`` opens it; ``async for`` or ``receive_batch`` read
     it, in one task at a time.
 
-    A reader that is cancelled loses no item. The iteration ends when the broadcast is closed, or with ``TooSlow`` under
-    the policy ``disconnect``, in either case behind the items that wait.
+    A reader that is cancelled loses no item. The iteration ends when the broadcast or the subscription is closed, or
+    with ``TooSlow`` under the policy ``disconnect``, in each case behind the items that wait.
     """
 
     __slots__ = (
@@ -316,6 +316,17 @@ class Subscription(Generic[T]):
         if self._broadcast is not None and self._broadcast is not broadcast:
             self._broadcast._remove(self)
             broadcast._add(self)
+
+    def close(self) -> None:
+        """Get no more items: the iteration ends behind those that wait. Do nothing if it has ended.
+
+        Raise ``RuntimeError`` if the subscription is not open yet.
+        """
+        if self._state is _State.NEW:
+            self._raise_end()
+        if self._broadcast is not None:
+            self._broadcast._remove(self)
+            self._end(_State.CLOSED, None)
 
     @property
     def _blocks(self) -> bool:

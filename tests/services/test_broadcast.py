@@ -489,6 +489,35 @@ async def test_a_subscription_that_moves_to_a_closed_broadcast_ends() -> None:
         assert await rest_of(items) == [1]
 
 
+async def test_a_closed_subscription_ends_behind_the_items_that_wait() -> None:
+    broadcast = Broadcast[int](1)
+    async with broadcast.subscribe() as items, broadcast.subscribe() as other, trio.open_nursery() as nursery:
+        await broadcast.send(1)
+        nursery.start_soon(broadcast.send, 2)
+        await wait_all_tasks_blocked()
+        assert await anext(other) == 1
+        items.close()
+        items.close()
+
+        assert (await anext(other), broadcast.subscribers) == (2, 1)
+        assert items.put_nowait(3) is False
+        assert await rest_of(items) == [1]
+
+
+async def test_closing_a_subscription_ends_its_waiting_reader() -> None:
+    items = Broadcast[int]().subscribe()
+    with pytest.raises(RuntimeError, match="async with"):
+        items.close()
+    async with items, trio.open_nursery() as nursery:
+
+        async def read_all() -> None:
+            assert await rest_of(items) == []
+
+        nursery.start_soon(read_all)
+        await wait_all_tasks_blocked()
+        items.close()
+
+
 # The end
 
 
