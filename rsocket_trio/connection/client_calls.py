@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
@@ -14,7 +14,15 @@ from rsocket_trio.connection.streams import Channel, Incoming, StreamObserver
 from rsocket_trio.errors import RemoteProtocolError, RSocketError
 from rsocket_trio.metadata.composite import Entry, decode_composite, encode_composite
 from rsocket_trio.metadata.deadline import encode_deadline
-from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, COMPOSITE_METADATA, DEADLINE, MIME_TYPE, NO_MIME, mime_name
+from rsocket_trio.metadata.mime import (
+    ACCEPT_MIME_TYPES,
+    AUTHENTICATION,
+    COMPOSITE_METADATA,
+    DEADLINE,
+    MIME_TYPE,
+    NO_MIME,
+    mime_name,
+)
 from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
 from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
@@ -27,8 +35,6 @@ from rsocket_trio.services.interceptors import Interception, intercepted
 if TYPE_CHECKING:
     from rsocket_trio.connection.engine import Engine
     from rsocket_trio.mux.stream_state import Interaction
-
-T = TypeVar("T")
 
 PAYLOAD_TYPES: Final = frozenset({Payload, bytes, bytearray, memoryview, str})
 """The types that are sent as they are."""
@@ -133,19 +139,23 @@ class ClientCall:
                 raise
             return None
 
-    async def request(self, send: Callable[[Payload], Awaitable[T]]) -> T:
-        """Return the result of ``send``, which is given the request, inside of the interceptors."""
+    async def request(self, send: Callable[[Payload], Awaitable[Any]], kind: Any = None) -> Any:
+        """Return the result of ``send``, which is given the request, inside of the interceptors.
+
+        With ``kind`` the result is an answer, decoded as that type.
+        """
         await self._authenticate()
         if not self._terms.around:
-            return await send(self._composed())
+            answer = await send(self._composed())
+            return answer if kind is None else self.decode(answer, kind)
 
-        async def body() -> T:
+        async def body() -> Any:
             request = self._composed()
             self.call.count_sent(request)
-            result = await send(request)
-            if isinstance(result, Payload):
-                self.call.count_received(result)
-            return result
+            answer = await send(request)
+            if isinstance(answer, Payload):
+                self.call.count_received(answer)
+            return answer if kind is None else self.decode(answer, kind)
 
         return await intercepted(self.call, self._terms.around, body)
 
@@ -190,7 +200,8 @@ class ClientCall:
 
     async def _authenticate(self) -> None:
         if self._auth is not None:
-            self.call.entries.append(auth_entry(await fresh_credentials(self._auth)))
+            entry = auth_entry(await fresh_credentials(self._auth))
+            self.call.entries[:] = [each for each in self.call.entries if each.mime != AUTHENTICATION] + [entry]
 
     def _composed(self) -> Payload:
         """Return the request with its route and its entries, as they are now."""

@@ -144,8 +144,7 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             call = ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply)
             extensions = checked_entries(entries)
             need_trio()
-            answer = await call.request(partial(answered, engine, extensions, call.renewed))
-            return answer if reply is None else call.decode(answer, reply)
+            return await call.request(partial(answered, engine, extensions, call.renewed), reply)
         plain: Any = payload
         request = as_payload(plain) if route is None else routed(engine, plain, route)
         extensions = checked_entries(entries) if entries else ()

@@ -6,7 +6,7 @@ import contextvars
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
@@ -273,6 +273,8 @@ class Worker:
         return trio.lowlevel.Abort.SUCCEEDED
 
 
+IDLE: Final = Handler(_forget, Kind.ASYNC)
+"""Stands for the handler of one call, which keeps its request, where the task of that call waits for the next."""
 MAX_STARTING = 32
 """Tasks that may be on their way to a call at once, when many handlers wait."""
 CALLS_IN_A_ROW = 32
@@ -455,6 +457,8 @@ class Workers:
                             call = await self._next_call(worker)
                         else:
                             # As in ``_next_call``, without a coroutine of its own: ``start`` wakes this task.
+                            if worker.handler.call is not None:
+                                self._release_call(worker)
                             self._idle.append(worker)
                             await trio.lowlevel.wait_task_rescheduled(worker.leave)
                             self._in_a_row = 0
@@ -490,10 +494,17 @@ class Workers:
             # The new context holds from the next step on.
             await trio.lowlevel.cancel_shielded_checkpoint()
         elif len(self._idle) < self._idle_limit:
+            if worker.handler.call is not None:
+                self._release_call(worker)
             self._idle.append(worker)
             await trio.lowlevel.wait_task_rescheduled(worker.leave)
             self._begin()
         return worker.call
+
+    def _release_call(self, worker: Worker) -> None:
+        """Forget the call that a task has served, with its request: in the handler, and in the context."""
+        worker.handler = IDLE
+        worker.task.context = self.context.copy()  # from its next step on
 
     def _begin(self) -> None:
         """Note that a woken task runs. After the last of them wake more: those before it may all be waiting."""

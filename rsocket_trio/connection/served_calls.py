@@ -199,8 +199,13 @@ class ServedCall:
             refusal = error
 
         async def allowed() -> T:
+            nonlocal refusal
             if refusal is not None:
-                raise refusal
+                told, refusal = refusal, None
+                try:
+                    raise told
+                finally:
+                    del told  # its traceback refers to this frame
             await authorise(self._call, self._handler.requires)
             return await body()
 

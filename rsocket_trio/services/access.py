@@ -76,12 +76,15 @@ async def user_of(authenticator: Handler, credentials: Authentication, where: Se
     # Outside of the handler: what was raised may hold the credentials, and would come along as the context.
     while isinstance(refusal, ExceptionGroup) and len(refusal.exceptions) == 1:
         refusal = refusal.exceptions[0]
-    if isinstance(refusal, StreamError | SetupError):
-        raise refusal from None
-    # By the name of its class, as its text may hold the credentials; and by its place.
-    name = function_name(authenticator.function)
-    logger.warning("authenticate: %s raised %s; the credentials are refused", name, _kind_and_place(refusal))
-    raise RejectedSetup(NOT_ALLOWED) if isinstance(where, Setup) else Rejected(NOT_ALLOWED)
+    try:
+        if isinstance(refusal, StreamError | SetupError):
+            raise refusal from None
+        # By the name of its class, as its text may hold the credentials; and by its place.
+        name = function_name(authenticator.function)
+        logger.warning("authenticate: %s raised %s; the credentials are refused", name, _kind_and_place(refusal))
+        raise RejectedSetup(NOT_ALLOWED) if isinstance(where, Setup) else Rejected(NOT_ALLOWED)
+    finally:
+        del refusal  # its traceback refers to this frame
 
 
 def _kind_and_place(error: BaseException) -> str:

@@ -75,11 +75,11 @@ class Interception:
             except BaseException as another:
                 raised = another
                 self._note(raised, cancelled)
-        if raised is not None and raised is not error:
-            try:
+        try:
+            if raised is not None and raised is not error:
                 raise raised
-            finally:
-                del raised, error  # their tracebacks refer to this frame
+        finally:
+            del raised, error  # their tracebacks refer to this frame
 
     def _note(self, error: BaseException | None, cancelled: bool) -> None:
         call = self.call

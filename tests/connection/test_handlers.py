@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import AsyncIterator
 
@@ -16,6 +17,7 @@ from rsocket_trio import (
     Limits,
     Outgoing,
     Payload,
+    Rejected,
     Responder,
     Setup,
     current_connection,
@@ -486,6 +488,42 @@ async def test_a_waiting_task_keeps_no_request_alive(autojump_clock: MockClock) 
         await pair.client.request_response(route="count")
 
     assert alive == [0, 0]
+
+
+@pytest.mark.parametrize("route", ["typed", "by.number", "stream", "guarded"])
+async def test_a_waiting_task_keeps_no_call_alive(route: str, autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_response("typed")
+    async def typed(text: str) -> str:
+        return "answer"
+
+    @responder.request_response("by.{name}")
+    async def by_name(name: str) -> str:
+        return name
+
+    @responder.request_response("guarded", requires=lambda user, call: True)
+    async def guarded(request: Payload) -> bytes:
+        raise AssertionError
+
+    @responder.request_stream("stream")
+    async def stream(text: str) -> AsyncIterator[str]:
+        yield text
+
+    async with connected_pair(responder, data_mime="text/plain") as pair:
+        marked = b"marked in a call" + bytes(100)
+
+        async def ask() -> None:
+            if route == "stream":
+                async with pair.client.request_stream(marked, route=route) as items:
+                    assert len([item async for item in items]) == 1
+            else:
+                with contextlib.suppress(Rejected):
+                    await pair.client.request_response(marked, route=route)
+
+        await ask()
+        await settle()
+        assert payloads_with(b"marked") == 0
 
 
 def payloads_with(beginning: bytes) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -589,6 +591,34 @@ async def test_a_contract_takes_credentials_for_all_of_its_requests() -> None:
         anonymous: Any = pair.client.remote(Names)
         with pytest.raises(Rejected, match="not allowed"):
             await anonymous.mine()
+
+
+async def test_credentials_of_a_request_replace_those_in_its_metadata() -> None:
+    stolen = Payload(b"", encode_composite([Entry(AUTHENTICATION, encode_authentication(Bearer("stolen")))]))
+    async with connected_pair(guarded()) as pair:
+        answer = await pair.client.request_response(stolen, route="whoami", auth=Bearer("ada-token"))
+
+    assert answer.text == "ada"
+
+
+async def test_refused_calls_leave_nothing_for_the_garbage_collector() -> None:
+    responder = guarded()
+    responder.request_response("secret", requires=lambda user, call: user.admin)(lambda request: b"gold")
+
+    async def ask(auth: Any) -> None:
+        with contextlib.suppress(Rejected):
+            await pair.client.request_response(route="secret", auth=auth)
+
+    async with connected_pair(responder) as pair:
+        gc.collect()
+        gc.disable()
+        try:
+            for auth in None, Bearer("bob-token"), Bearer("stolen"):
+                await ask(auth)
+            await settle()
+            assert [one for one in gc.get_objects() if type(one) is Call] == []
+        finally:
+            gc.enable()
 
 
 async def test_credentials_of_a_request_are_ignored_where_nothing_checks_them() -> None:

@@ -29,7 +29,7 @@ from rsocket_trio import (
     testing,
 )
 from rsocket_trio.metadata import Entry
-from rsocket_trio.services import Call, Receiving, current_call
+from rsocket_trio.services import Call, DecodeError, Receiving, current_call
 from tests.connection.pairs import connected_pair, settle
 
 OWN = "application/x.own"
@@ -568,6 +568,27 @@ async def test_a_stream_that_cannot_be_opened_leaves_its_interceptors() -> None:
 
     assert len(journal.seen) == 2
     assert "failed" in journal.seen[1]
+
+
+async def test_an_answer_that_does_not_fit_its_type_fails_the_call_of_the_client() -> None:
+    journal = Journal()
+    responder = Responder()
+    responder.request_response(lambda request: b'"text"')
+    responder.around(journal.around)
+
+    @responder.request_stream
+    async def texts(request: Payload) -> AsyncIterator[bytes]:
+        yield b'"text"'
+
+    async with connected_pair(responder, around=[journal.around]) as pair:
+        with pytest.raises(DecodeError):
+            await pair.client.request_response(reply=int)
+        with pytest.raises(DecodeError):
+            async with pair.client.request_stream(items=int) as numbers:
+                await anext(numbers)
+
+    assert journal.of_client.count("client failed by DecodeError") == 2
+    assert journal.of_server.count("server completed") == 2
 
 
 async def test_the_last_error_that_was_raised_counts_even_if_one_further_out_swallows_it() -> None:
