@@ -22,7 +22,17 @@ import pytest
 import trio
 
 import rsocket_trio
-from rsocket_trio import Channel, Limits, Payload, Responder, ResumeOptions, StreamuxOptions, open_connection, serve
+from rsocket_trio import (
+    Channel,
+    Limits,
+    Payload,
+    Responder,
+    ResumeOptions,
+    StreamuxOptions,
+    open_connection,
+    serve,
+    services,
+)
 from rsocket_trio.cli.call import command as call
 from rsocket_trio.cli.main import COMMANDS
 from rsocket_trio.connection.protocols import ALL
@@ -360,6 +370,11 @@ def stocked_responder() -> Responder:
 @pytest.mark.parametrize("name", rsocket_trio.__all__)
 def test_every_public_name_is_in_the_reference(name: str) -> None:
     assert re.search(rf"`{name}[`(]|^## {name}$", REFERENCE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", services.__all__)
+def test_every_name_of_services_is_in_their_reference(name: str) -> None:
+    assert re.search(rf"`{name}\b", page("docs/reference/services.md"))
 
 
 def test_the_table_of_limits_is_that_of_the_code() -> None:
