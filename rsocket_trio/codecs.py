@@ -610,15 +610,20 @@ As they are converted, shared references (28, 29) could outgrow all memory.
 """
 CBOR_CONTAINERS = 500_000
 """Arrays and maps that CBOR may have: one of a byte or three takes up to 230 bytes of memory, and is collected."""
+CBOR_OPENINGS = bytes(range(0x80, 0xC0))
+"""The bytes with which arrays and maps begin."""
 _STRINGS = b"|".join(rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(24))
-CBOR_SHORT = re.compile(
+_SHORT = (
     rb"(?:[\x00-\x17\x20-\x37\x5f\x7f\xc0-\xd7\xe0-\xf7\xff]|[\x18\x38\xd8\xf8].|[\x19\x39\xd9\xf9]..|"
-    rb"[\x1a\x3a\xda\xfa].{4}|[\x1b\x3b\xdb\xfb].{8}|" + _STRINGS + rb"){0,4096}+",
-    re.DOTALL,
+    rb"[\x1a\x3a\xda\xfa].{4}|[\x1b\x3b\xdb\xfb].{8}|" + _STRINGS + rb")"
 )
+_OPENING = rb"(?:[\x80-\x97\x9f-\xb7\xbf]|[\x98\xb8].|[\x99\xb9]..|[\x9a\xba].{4}|[\x9b\xbb].{8})"
+CBOR_SHORT = re.compile(_SHORT + rb"*+", re.DOTALL)
 """Numbers, short strings, tags and ends, one behind the other."""
-CBOR_OPENINGS = re.compile(rb"[\x80-\x97\x9f-\xb7\xbf]{1,4096}+")
-"""The beginnings of arrays and maps that are one byte each."""
+CBOR_OPENED = tuple(
+    (count, re.compile(rb"(?:%b%b{0,64}+){%d}+" % (_OPENING, _SHORT, count), re.DOTALL)) for count in (1000, 100, 10, 1)
+)
+"""So many beginnings of arrays and maps, with what is short behind them."""
 CBOR_SIMPLE = re.compile(rb"[\xe0-\xf3\xf7\xf8]")
 """The beginning of a simple value other than true, false and null, and perhaps other data."""
 
@@ -669,28 +674,28 @@ def _cbor_untyped() -> Callable[[bytes], Any]:
 
 
 def _limit_containers(data: bytes) -> None:
-    """Raise `DecodeError` for CBOR of too many arrays and maps, before they are made. Strings are stepped over."""
-    at, found, size = 0, 0, len(data)
-    while (at := _end(CBOR_SHORT, data, at)) < size:
-        if (end := _end(CBOR_OPENINGS, data, at)) > at:
-            found, at = found + end - at, end
+    """Raise `DecodeError` for CBOR of too many arrays and maps, before they are made."""
+    size = len(data)
+    if size - len(data.translate(None, CBOR_OPENINGS)) <= CBOR_CONTAINERS:
+        return  # in text of ASCII there are no such bytes
+    at = found = 0
+    while found <= CBOR_CONTAINERS:
+        short = CBOR_SHORT.match(data, at)
+        at = at if short is None else short.end()
+        if at >= size:
+            return
+        for count, pattern in CBOR_OPENED if data[at] in CBOR_OPENINGS else ():
+            if opened := pattern.match(data, at):
+                found, at = found + count, opened.end()
+                break
         else:
+            # A longer string, which is stepped over.
             major, width = data[at] >> 5, 1 << max(0, (data[at] & 31) - 24)
-            at += 1
-            argument, at = int.from_bytes(data[at : at + width], "big"), at + width
-            if major in (2, 3):
-                at = min(at + argument, size)
-            elif width <= 8 and major in (4, 5):
-                found += 1
-            elif major != 0:
+            if major not in (2, 3) or width > 8:
                 return  # malformed, as the decoder will say
-        if found > CBOR_CONTAINERS:
-            raise DecodeError("$", f"more than {CBOR_CONTAINERS} arrays and maps")
-
-
-def _end(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
-    found = pattern.match(data, at)
-    return at if found is None else found.end()
+            at += 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big")
+            at = min(at, size)
+    raise DecodeError("$", f"more than {CBOR_CONTAINERS} arrays and maps")
 
 
 def _refuse_tag(tag: Any, _immutable: bool) -> None:

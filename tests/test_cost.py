@@ -67,6 +67,17 @@ async def echo_all(channel: Channel) -> None:
         await channel.send(item)
 
 
+@responder.request_response("typed")
+async def typed(number: int) -> int:
+    return number
+
+
+@responder.request_stream("typed")
+async def typed_items(count: int) -> AsyncIterator[int]:
+    for number in range(count):
+        yield number
+
+
 class Counted(trio.abc.HalfCloseableStream):
     """A stream that counts how often it is written to and read from."""
 
@@ -137,6 +148,32 @@ async def large(connection: Connection, count: int) -> None:
         await connection.request_response(MEBIBYTE)
 
 
+async def typed_one_at_a_time(connection: Connection, count: int) -> None:
+    for number in range(count):
+        assert await connection.request_response(number, route="typed", reply=int) == number
+
+
+async def typed_at_once(connection: Connection, count: int) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(AT_ONCE):
+            nursery.start_soon(typed_one_at_a_time, connection, count // AT_ONCE)
+
+
+async def typed_stream(connection: Connection, count: int) -> None:
+    async with connection.request_stream(count, route="typed", items=int, initial_request_n=CREDIT) as received:
+        assert len([item async for item in received]) == count
+
+
+async def typed_streams_at_once(connection: Connection, count: int) -> None:
+    async def one_after_the_other() -> None:
+        for _ in range(count // AT_ONCE):
+            await typed_stream(connection, 1)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(AT_ONCE):
+            nursery.start_soon(one_after_the_other)
+
+
 Work = Callable[[Connection, int], Awaitable[None]]
 
 
@@ -161,6 +198,10 @@ BOUNDS = (
     Bound(stream,        19,     18,    140,    10_100),
     Bound(channel,       35,     33,    260,    20_100),
     Bound(large,         540,    383,   2_290,  18_300),
+    Bound(typed_one_at_a_time, 2_000, 2_000, 14_100, 170_000),
+    Bound(typed_at_once, 145,    110,   1_850,  110_500),
+    Bound(typed_stream,  19,     18,    140,    20_200),
+    Bound(typed_streams_at_once, 113, 98, 2_760, 203_100),
 )
 # fmt: on
 @pytest.fixture(autouse=True)

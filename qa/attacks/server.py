@@ -22,6 +22,7 @@ from typing import Any
 import trio
 
 from qa.attacks import crowd
+from qa.attacks.typed import serve_typed
 from rsocket_trio import (
     Channel,
     Lease,
@@ -112,6 +113,7 @@ def responder_of(work: Work, permits: int) -> Responder:
         finally:
             work.left.append(time.monotonic())
 
+    serve_typed(responder)
     crowd.serve_ledgers(responder, work)
     add_sink(responder, "rows", Ledger())
 

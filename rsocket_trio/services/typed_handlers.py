@@ -18,6 +18,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextvars import Token
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, NotRequired, TypeVar
@@ -193,30 +194,40 @@ class TypedCall:
 
     def generate(self, request: Payload) -> EncodedItems:
         """Return the items of a handler that is an async generator, encoded."""
-        current_call_variable.set(self._call)
-        args, keywords = self._arguments(request)
-        return self._items(self._handler.function(*args, **keywords))
+        token = current_call_variable.set(self._call)
+        try:
+            args, keywords = self._arguments(request)
+            return self._items(self._handler.function(*args, **keywords), token)
+        except BaseException:
+            current_call_variable.reset(token)
+            raise
 
-    def _items(self, items: Any) -> EncodedItems:
+    def _items(self, items: Any, token: Token[Call | None] | None = None) -> EncodedItems:
         if not hasattr(items, "__aiter__"):
             raise unfit(self._handler.decorator, self._handler.function, items, "an async generator or iterable")
-        return EncodedItems(items if hasattr(items, "__anext__") else aiter(items), self._encoded)
+        return EncodedItems(items if hasattr(items, "__anext__") else aiter(items), self._encoded, token)
 
     async def push(self, request: Payload, out: object) -> None:
         """Await a handler that sends the items of ``request`` to ``out`` itself."""
-        current_call_variable.set(self._call)
-        args, keywords = self._arguments(request, out=out)
-        await self._handler.function(*args, **keywords)
+        token = current_call_variable.set(self._call)
+        try:
+            args, keywords = self._arguments(request, out=out)
+            await self._handler.function(*args, **keywords)
+        finally:
+            current_call_variable.reset(token)
 
     async def converse(self, channel: PayloadChannel) -> None:
         """Await the handler of a ``channel``, or send the items that it yields."""
-        current_call_variable.set(self._call)
-        args, keywords = self._arguments(channel.request, channel=channel)
-        result = self._handler.function(*args, **keywords)
-        if self._handler.generates:
-            await drive(self._items(result), channel.send)
-        else:
-            await result
+        token = current_call_variable.set(self._call)
+        try:
+            args, keywords = self._arguments(channel.request, channel=channel)
+            result = self._handler.function(*args, **keywords)
+            if self._handler.generates:
+                await drive(self._items(result), channel.send)
+            else:
+                await result
+        finally:
+            current_call_variable.reset(token)
 
     async def _awaited(self, result: Awaitable[Any]) -> PayloadLike:
         return self._encoded(await result)
@@ -326,22 +337,39 @@ class TypedCall:
 
 
 class EncodedItems:
-    """The items of an async generator, encoded; what the driver raises at the ``yield`` is passed on to it."""
+    """The items of an async generator, encoded; what the driver raises at the ``yield`` is passed on to it.
 
-    __slots__ = ("_encode", "_items")
+    At their end the variable of the current call is reset by ``token``.
+    """
 
-    def __init__(self, items: Any, encode: Callable[[Any], PayloadLike]) -> None:
+    __slots__ = ("_encode", "_items", "_token")
+
+    def __init__(self, items: Any, encode: Callable[[Any], PayloadLike], token: Token[Call | None] | None) -> None:
         self._items = items
         self._encode = encode
+        self._token = token
 
     async def __anext__(self) -> PayloadLike:
-        return await self._encoded(await self._items.__anext__())
+        try:
+            return await self._encoded(await self._items.__anext__())
+        except BaseException:
+            self._end()
+            raise
 
     async def athrow(self, error: BaseException) -> PayloadLike:
         """Raise ``error`` at the ``yield``, and return the next item. Another async iterable just ends with it."""
-        if not hasattr(self._items, "athrow"):
-            raise error
-        return await self._encoded(await self._items.athrow(error))
+        try:
+            if not hasattr(self._items, "athrow"):
+                raise error
+            return await self._encoded(await self._items.athrow(error))
+        except BaseException:
+            self._end()
+            raise
+
+    def _end(self) -> None:
+        token, self._token = self._token, None
+        if token is not None:
+            current_call_variable.reset(token)
 
     async def _encoded(self, item: Any) -> PayloadLike:
         while True:
