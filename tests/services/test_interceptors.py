@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from random import Random
 from typing import Any
 
 import attrs
@@ -14,6 +18,7 @@ from trio.testing import MockClock
 
 from rsocket_trio import (
     ApplicationError,
+    Canceled,
     Channel,
     Connection,
     ConnectionLost,
@@ -1165,3 +1170,86 @@ async def test_an_interceptor_that_is_registered_later_surrounds_later_calls() -
         await pair.client.request_response()
 
     assert journal.seen == ["server enters request_response", "server completed"]
+
+
+# In a storm
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_every_interceptor_that_is_entered_is_left_once_whatever_happens(
+    seed: int, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calls of all interactions are cancelled, fail, time out, and lose their connection at random moments."""
+    random = Random(seed)
+    entered: Counter[str] = Counter()
+    left: Counter[str] = Counter()
+    calls: list[Call] = []
+
+    async def storm(call: Call) -> AsyncIterator[None]:
+        entered[call.side] += 1
+        calls.append(call)
+        try:
+            await trio.sleep(random.choice([0, 0, 0.01]))
+            if random.random() < 0.1:
+                raise Rejected("by chance")
+            yield
+        except ApplicationError as error:
+            raise Invalid("replaced") from error
+        finally:
+            left[call.side] += 1
+            if random.random() < 0.3:
+                await trio.sleep(0.01)
+
+    async def moment() -> None:
+        await trio.sleep(random.choice([0, 0.01, 0.02]))
+        if random.random() < 0.1:
+            raise ApplicationError("by chance")
+
+    responder = Responder()
+
+    @responder.request_response
+    async def respond(request: Payload) -> Payload:
+        await moment()
+        return request
+
+    @responder.fire_and_forget
+    async def forget(request: Payload) -> None:
+        await moment()
+
+    @responder.request_stream
+    async def stream(request: Payload) -> AsyncIterator[bytes]:
+        for _ in range(3):
+            await moment()
+            yield b""
+
+    @responder.request_channel
+    async def channel(channel: Channel) -> None:
+        async for item in channel:
+            await moment()
+            await channel.send(item)
+
+    responder.around(storm)
+    responder.around(storm)
+    async with connected_pair(responder, around=[storm, storm], deadlines=True) as pair:
+
+        async def one(interaction: str) -> None:
+            await trio.sleep(random.random() / 10)
+            with (
+                contextlib.suppress(Rejected, Invalid, Canceled, ConnectionLost, LookupError),
+                trio.move_on_after(random.choice([0.01, 0.02, 0.05, math.inf])),
+            ):
+                await ask(pair.client, interaction)
+
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(one, INTERACTIONS[number % 4])
+            if seed % 2:
+                await trio.sleep(0.06)
+                await trio.aclose_forcefully(pair.client_wire._stream)
+        await trio.sleep(1)
+        assert pair.server.faults.handler_errors == 0
+
+    assert entered == left
+    assert entered["client"] > 100 < entered["server"]
+    assert {call.outcome for call in calls} == {"completed", "failed", "cancelled"}
+    assert caplog.records == [] or seed % 2
