@@ -62,10 +62,10 @@ class Handler:
     """A registered function, and what for: ``interaction`` is the decorator's name, ``route`` that of requests.
 
     ``credit`` is what a channel's handler grants its requester. ``origin`` is the function that was registered, where
-    ``function`` stands for it. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
-    ``requires`` who may call, ``around`` are interceptors of this handler alone. ``call`` is the call that ``function``
-    serves, where it is of one call; with ``counts`` its payloads are counted. ``plain`` says that
-    nothing has to be done round the function.
+    ``function`` stands for it. ``call`` is the call that ``function`` serves, where it is of one call; with ``counts``
+    its payloads are counted. ``typed`` says what annotations ask for, ``pattern`` the parameters of the route,
+    ``requires`` who may call, ``around`` are interceptors of this handler alone. ``plain`` says that nothing has to be
+    done round the function.
     """
 
     function: Function
@@ -75,12 +75,12 @@ class Handler:
     interaction: str = ""
     route: str | None = None
     origin: Function | None = None
+    call: Any = None
+    counts: bool = False
     typed: TypedForm | None = None
     pattern: RoutePattern | None = None
     requires: Requirement | None = None
     around: tuple[Function, ...] = ()
-    call: Any = None
-    counts: bool = False
     plain: bool = True
 
     @property

@@ -28,7 +28,13 @@ from rsocket_trio.metadata.routes import with_route
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 from rsocket_trio.services.access import Auth, auth_entry, check_auth, fresh_credentials
 from rsocket_trio.services.call_context import Call, current_call_variable
-from rsocket_trio.services.codec_choice import admits_none, codec_of_connection, is_bytes
+from rsocket_trio.services.codec_choice import (
+    RequestForm,
+    admits_none,
+    codec_of_connection,
+    form_of_requests,
+    is_bytes,
+)
 from rsocket_trio.services.contracts import Encode
 from rsocket_trio.services.interceptors import Interception, intercepted
 
@@ -51,6 +57,60 @@ def needs_call(engine: Engine, payload: object, kind: object, auth: object) -> b
         return True
     serving = current_call_variable.get(None)
     return serving is not None and bool(serving.travelling)
+
+
+def request_form(engine: Engine) -> RequestForm:
+    """Return how requests carry objects. Raise ``ValueError`` if no codec covers the MIME type of the connection."""
+    connection = engine.connection
+    if connection.request_form is None:
+        codecs = connection.calls.codecs if connection.calls.codecs is not None else engine.responder.codecs
+        setup = connection.setup
+        connection.request_form = form_of_requests(codecs, setup.data_mime, setup.metadata_mime)
+    return connection.request_form
+
+
+def object_request(engine: Engine, payload: Any, route: str | None, kind: Any) -> Payload:
+    """Return a request that needs a codec and nothing else, made in fewer steps than a ``ClientCall``.
+
+    ``payload`` is an object, or data that is sent as it is; ``kind`` is the type of the answer, ``None`` for a payload,
+    as it has to be if ``payload`` is one itself.
+    """
+    if kind is None and isinstance(payload, AS_THEY_ARE):
+        return routed(engine, payload, route)  # of a class of the application's
+    form = request_form(engine)
+    if isinstance(payload, AS_THEY_ARE):
+        data, metadata = as_payload(payload).data, form.accepts
+    else:
+        data = encoded(form.codec, payload.argument if type(payload) is Encode else payload)
+        metadata = form.names
+    if type(route) is str and engine.session.dialect.routes:
+        return Payload(data, with_route(route, metadata, engine.connection.setup.metadata_mime))
+    return routed(engine, Payload(data, metadata), route)
+
+
+def encoded(codec: Codec, item: Any) -> bytes:
+    """Return an object as ``codec`` writes it. Raise ``TypeError`` if it can't."""
+    try:
+        return codec.encode(item)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{type(item).__name__} can't be encoded as {codec.mime}: {error}") from error
+
+
+def decoded(codec: Codec, payload: Payload, kind: Any) -> Any:
+    """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit.
+
+    Empty data is ``None`` where ``kind`` admits it: a responder that has nothing to say sends no data.
+    """
+    if kind is Payload:
+        return payload
+    if is_bytes(kind):
+        return payload.data if payload.data or kind is bytes else None
+    try:
+        return codec.decode(payload.data, kind)
+    except ValueError:
+        if payload.data or not admits_none(kind):
+            raise
+        return None
 
 
 class ClientCall:
@@ -111,10 +171,7 @@ class ClientCall:
     def encode(self, item: Any) -> bytes:
         """Return an object as the connection's codec writes it. Raise ``TypeError`` if it can't."""
         assert self._codec is not None
-        try:
-            return self._codec.encode(item)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{type(item).__name__} can't be encoded as {self._codec.mime}: {error}") from error
+        return encoded(self._codec, item)
 
     def encode_item(self, item: Any) -> PayloadLike:
         """Return an item of a channel: a ``Payload`` or bytes as they are, and any other object encoded."""
@@ -123,21 +180,9 @@ class ClientCall:
         return self.encode(item)
 
     def decode(self, payload: Payload, kind: Any) -> Any:
-        """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit.
-
-        Empty data is ``None`` where ``kind`` admits it: a responder that has nothing to say sends no data.
-        """
-        if kind is Payload:
-            return payload
-        if is_bytes(kind):
-            return payload.data if payload.data or kind is bytes else None
+        """Return an answer as ``kind``. Raise ``DecodeError``, a ``ValueError``, if it does not fit."""
         assert self._codec is not None
-        try:
-            return self._codec.decode(payload.data, kind)
-        except ValueError:
-            if payload.data or not admits_none(kind):
-                raise
-            return None
+        return decoded(self._codec, payload, kind)
 
     async def request(self, send: Callable[[Payload], Awaitable[Any]], kind: Any = None) -> Any:
         """Return the result of ``send``, which is given the request, inside of the interceptors.

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, TypeVar, Unp
 
 import trio
 
-from rsocket_trio.connection.client_calls import PAYLOAD_TYPES, ClientCall, needs_call, routed
+from rsocket_trio.connection.client_calls import (
+    PAYLOAD_TYPES,
+    ClientCall,
+    decoded,
+    needs_call,
+    object_request,
+    request_form,
+    routed,
+)
 from rsocket_trio.connection.deadlines import Deadlines
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.event_loop_checks import need_trio, no_trio
@@ -35,6 +43,7 @@ from rsocket_trio.services.call_context import (
     current_call_variable,
     current_connection_variable,
 )
+from rsocket_trio.services.codec_choice import RequestForm
 from rsocket_trio.services.contracts import Contract, ServiceT, remote_of
 from rsocket_trio.services.typed_streams import Stream, TypedChannel
 from rsocket_trio.terms import MAX_REQUESTS, MAX_SECONDS, Lease, Setup
@@ -135,18 +144,20 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         if engine is None:
             engine = await self._ready()
         if (
-            reply is not None
-            or auth is not None
-            or type(payload) not in PAYLOAD_TYPES
+            auth is not None
             or not engine.plain_requests
             or ((serving := served_call(None)) is not None and serving.travelling)
+            or (reply is not None and isinstance(payload, Payload))
         ):
             call = ClientCall(engine, REQUEST_RESPONSE, payload, route, auth, reply)
             extensions = checked_entries(entries)
             need_trio()
             return await call.request(partial(answered, engine, extensions, call.renewed), reply)
-        plain: Any = payload
-        request = as_payload(plain) if route is None else routed(engine, plain, route)
+        if reply is not None or type(payload) not in PAYLOAD_TYPES:
+            request = object_request(engine, payload, route, reply)
+        else:
+            plain: Any = payload
+            request = as_payload(plain) if route is None else routed(engine, plain, route)
         extensions = checked_entries(entries) if entries else ()
         # The same as RequestQueue.open, without a coroutine of its own for each request.
         try:
@@ -157,7 +168,8 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
         if stream is None:
             stream = await engine.request_queue.in_turn(REQUEST_RESPONSE, request, None, extensions)
         stream.owner = pending = PendingResponse(trio.lowlevel.current_task(), engine, stream)
-        return await trio.lowlevel.wait_task_rescheduled(pending.abort)
+        answer = await trio.lowlevel.wait_task_rescheduled(pending.abort)
+        return answer if reply is None else decoded(request_form(engine).codec, answer, reply)
 
     @overload
     def request_stream(
@@ -469,6 +481,8 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     _engine: Engine
     user: Any = None
     """The user that ``Responder.authenticate`` found for the credentials of the SETUP, or ``None``."""
+    request_form: RequestForm | None = None
+    """How requests carry objects, after the first that does."""
 
     def __init__(
         self,

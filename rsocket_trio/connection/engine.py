@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from rsocket_trio.connection.entries import EntryHooks
     from rsocket_trio.rsocket.frames import Entry
     from rsocket_trio.services.call_context import CallTerms
+    from rsocket_trio.services.codec_choice import RequestForm
 
 DETACHED_TIMEOUT = 1.0
 """Seconds that handlers of fire-and-forget and pushed metadata get to finish once the connection is over."""
@@ -73,6 +74,7 @@ class View(Protocol):
     granted: tuple[Entry, ...]
     user: Any
     calls: CallTerms
+    request_form: RequestForm | None
 
     def failed_call(self, interaction: str, route: str | None) -> object:
         """Return the argument of ``on_error`` functions for a handler's call."""

@@ -83,14 +83,16 @@ class Call:
         self.deadline = math.inf
         self.outcome: Outcome = "running"
         self.error: BaseException | None = None
-        self.items_received = self.items_sent = self.bytes_received = self.bytes_sent = 0
+        self.items_sent = self.bytes_sent = 0
+        if request is None:
+            self.items_received = self.bytes_received = 0
+        else:
+            self.items_received, self.bytes_received = 1, request.size
         self._request = request
         self._mime = metadata_mime
         self._entries: list[Entry] | None = None
         self._trace: Trace | None = None
         self.travelling: tuple[Entry, ...] = ()
-        if request is not None:
-            self.count_received(request)
 
     def __repr__(self) -> str:
         return f"<Call {self.interaction} {self.route!r} of the {self.side}, {self.outcome}>"

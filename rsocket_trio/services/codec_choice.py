@@ -8,7 +8,7 @@ from typing import Any, Union, get_args, get_origin
 
 from rsocket_trio.codecs import Codec, find_codec
 from rsocket_trio.errors import Invalid, RemoteProtocolError
-from rsocket_trio.metadata.composite import Entry
+from rsocket_trio.metadata.composite import Entry, encode_composite
 from rsocket_trio.metadata.mime import (
     ACCEPT_MIME_TYPES,
     COMPOSITE_METADATA,
@@ -17,8 +17,14 @@ from rsocket_trio.metadata.mime import (
     OCTET_STREAM,
     mime_name,
 )
-from rsocket_trio.metadata.mimetypes_per_stream import decode_accepted_mimes, decode_data_mime
+from rsocket_trio.metadata.mimetypes_per_stream import (
+    decode_accepted_mimes,
+    decode_data_mime,
+    encode_accepted_mimes,
+    encode_data_mime,
+)
 from rsocket_trio.payload import Payload
+from rsocket_trio.values import value
 
 SAYS_NOTHING = (*NO_MIME, OCTET_STREAM)
 """Data MIME types of a connection that leave the choice to the codecs of the responder."""
@@ -32,7 +38,9 @@ def admits_none(kind: Any) -> bool:
 
 def is_bytes(kind: Any) -> bool:
     """Return whether ``kind`` is ``bytes``, or ``bytes | None``: the data as it is, without a codec."""
-    return kind is bytes or (get_origin(kind) in (Union, UnionType) and set(get_args(kind)) == {bytes, NONE})
+    return kind is bytes or (
+        not isinstance(kind, type) and get_origin(kind) in (Union, UnionType) and set(get_args(kind)) == {bytes, NONE}
+    )
 
 
 def codec_of_connection(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> tuple[Codec, bool]:
@@ -58,6 +66,32 @@ def codec_or_first(codecs: Sequence[Codec], data_mime: str | int, metadata_mime:
         return codec_of_connection(codecs, data_mime, metadata_mime)[0]
     except ValueError:
         return _first(codecs)
+
+
+@value
+class RequestForm:
+    """How the requests of a connection carry objects: made once for each connection that sends some.
+
+    ``codec`` encodes and decodes them. ``names`` is the metadata of a request whose data is an object, which names the
+    codec, and ``accepts`` that of a request of which only the answer is one; both are ``None`` where the connection's
+    MIME type says it.
+    """
+
+    codec: Codec
+    names: bytes | None
+    accepts: bytes | None
+
+
+def form_of_requests(codecs: Sequence[Codec], data_mime: str | int, metadata_mime: str | int) -> RequestForm:
+    """Return how requests carry objects on a connection with these MIME types. Raise ``ValueError`` as above."""
+    codec, named = codec_of_connection(codecs, data_mime, metadata_mime)
+    if not named:
+        return RequestForm(codec, None, None)
+    return RequestForm(
+        codec,
+        encode_composite([Entry(MIME_TYPE, encode_data_mime(codec.mime))]),
+        encode_composite([Entry(ACCEPT_MIME_TYPES, encode_accepted_mimes([codec.mime]))]),
+    )
 
 
 def codec_of_request(

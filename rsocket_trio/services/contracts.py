@@ -479,7 +479,7 @@ def _named(function: Callable[..., Any], method: Method) -> Callable[..., Any]:
 class _Arguments:
     """Turns the arguments of a method into the route and the payload of its request."""
 
-    __slots__ = ("_bodies", "_kinds", "_literal", "_pattern", "_signature")
+    __slots__ = ("_bodies", "_is_one_object", "_kinds", "_literal", "_pattern", "_signature")
 
     def __init__(self, method: Method) -> None:
         self._pattern = method.pattern
@@ -487,11 +487,21 @@ class _Arguments:
         self._signature = method.signature
         self._bodies = method.bodies
         self._kinds = {name: method.signature.parameters[name].annotation for name in self._bodies}
+        parameters = list(method.signature.parameters.values())
+        # Then there is nothing to bind, which would take longer than all the rest.
+        self._is_one_object = (
+            len(parameters) == len(self._bodies) == 1
+            and parameters[0].kind is not parameters[0].KEYWORD_ONLY
+            and self._literal is not None
+            and argument_source(parameters[0].annotation) is Source.BODY
+        )
 
     def __call__(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[str, object]:
         """Return the route and what is sent. Raise ``TypeError`` for arguments that do not fit the method."""
-        given = self._signature.bind(*args, **keywords).arguments
         route = self._literal
+        if self._is_one_object and route is not None and len(args) == 1 and not keywords:
+            return route, Encode(args[0])
+        given = self._signature.bind(*args, **keywords).arguments
         if route is None:
             for name in self._pattern.parameters:
                 if name not in given:

@@ -52,6 +52,7 @@ from rsocket_trio.services.typed_streams import PayloadChannel, Receiving, Strea
 from rsocket_trio.values import value
 
 if TYPE_CHECKING:
+    from rsocket_trio.metadata.composite import Entry
     from rsocket_trio.metadata.routes import RequestMetadata
 
 HERE = str(Path(__file__).parent.parent)
@@ -63,9 +64,14 @@ RAW = (Payload, bytes, bytearray, memoryview, object)
 UNRESOLVED_RAW = ("Payload", "PayloadLike", "Channel", "Outgoing", "object")
 ITERATORS = (AsyncIterator, AsyncGenerator, AsyncIterable)
 AWAITABLES = (Awaitable, Coroutine)
+CHOICES_KEPT = 64
+"""Ways to name the codecs of a request for which a handler keeps them: a peer could think of any number."""
 NEVER = (typing.NoReturn, typing.Never)
 UNARY = ("request_response", "fire_and_forget")
 STREAMS = ("request_stream", "request_subscription")
+
+
+NO_KEYWORDS: Mapping[str, Any] = {}
 
 
 class Source(enum.Enum):
@@ -120,6 +126,8 @@ class TypedHandler:
     of an object whose members are ``members``, the parameters by name; ``ABSENT`` if no parameter takes the data.
     ``items`` is the type that comes in a channel, ``reply`` that of the answer or of each item, ``result`` says how it
     is sent. ``codecs`` are those of the responder.
+
+    ``is_body`` says that the one parameter is the data, and may be given by position.
     """
 
     function: Function
@@ -132,6 +140,9 @@ class TypedHandler:
     result: Result
     generates: bool
     codecs: Sequence[Codec]
+    is_body: bool
+    _choices: dict[tuple[object, ...], tuple[Codec, Codec]] = attrs.field(factory=dict, init=False)
+    """The codecs of a request and its answer by what was said of them, so far."""
 
     @property
     def decodes(self) -> bool:
@@ -144,17 +155,15 @@ class TypedHandler:
         ``request`` opened the call, ``metadata`` are its MIME entries. Raise ``Invalid`` if no codec covers it.
         """
         setup = call.connection.setup
-        try:
-            codec = codec_of_request(self.codecs, request, metadata.mimes, setup.data_mime, setup.metadata_mime)
-        except Invalid:
-            if self.decodes:
-                raise
-            # What is taken as it is may be of any type.
-            codec = codec_or_first(self.codecs, setup.data_mime, setup.metadata_mime)
-        answer = codec
-        if metadata.mimes and self.result is not Result.AS_IT_IS and self.result is not Result.NOTHING:
-            answer = codec_of_answer(self.codecs, codec, metadata.mimes)
-        served = TypedCall(self, call, codec, answer)
+        mimes = metadata.mimes
+        key = (request.data_mime, setup.data_mime, setup.metadata_mime, *[(each.mime, each.content) for each in mimes])
+        choice = self._choices.get(key)
+        if choice is None:
+            choice = self._choose(request, mimes, setup.data_mime, setup.metadata_mime)
+            if len(self._choices) >= CHOICES_KEPT:
+                self._choices.clear()  # all, as other threads may be in here too and the oldest may be gone
+            self._choices[key] = choice
+        served = TypedCall(self, call, *choice)
         if self.decorator == "request_channel":
             return served.converse
         if kind is Kind.GENERATOR:
@@ -162,6 +171,21 @@ class TypedHandler:
         if kind is Kind.PUSH:
             return served.push
         return served.respond if kind is Kind.ASYNC else served.respond_inline
+
+    def _choose(
+        self, request: Payload, mimes: tuple[Entry, ...], data_mime: str | int, metadata_mime: str | int
+    ) -> tuple[Codec, Codec]:
+        """Return the codecs of a request and of its answer. Raise ``Invalid`` if none covers what has to be decoded."""
+        try:
+            codec = codec_of_request(self.codecs, request, mimes, data_mime, metadata_mime)
+        except Invalid:
+            if self.decodes:
+                raise
+            # What is taken as it is may be of any type.
+            codec = codec_or_first(self.codecs, data_mime, metadata_mime)
+        if mimes and self.result is not Result.AS_IT_IS and self.result is not Result.NOTHING:
+            return codec, codec_of_answer(self.codecs, codec, mimes)
+        return codec, codec
 
 
 class TypedCall:
@@ -240,9 +264,9 @@ class TypedCall:
 
     def _encoded(self, result: Any) -> PayloadLike:
         how = self._handler.result
-        if isinstance(result, Payload) or how is Result.AS_IT_IS or how is Result.NOTHING:
-            return b"" if result is None else result
-        if how is Result.BY_VALUE:
+        if how is not Result.ENCODED or isinstance(result, Payload):
+            if how is not Result.BY_VALUE or isinstance(result, Payload):
+                return b"" if result is None else result
             if result is None:
                 return b""
             if isinstance(result, PAYLOADS):
@@ -257,9 +281,11 @@ class TypedCall:
 
     def _arguments(
         self, request: Payload, channel: PayloadChannel | None = None, out: object | None = None
-    ) -> tuple[list[Any], dict[str, Any]]:
+    ) -> tuple[Sequence[Any], Mapping[str, Any]]:
         """Return the arguments of the function, by position and by name. Raise ``Invalid`` for what does not fit."""
         handler = self._handler
+        if handler.is_body:
+            return (self._body(request),), NO_KEYWORDS
         args: list[Any] = []
         keywords: dict[str, Any] = {}
         body = self._body(request) if handler.body is not ABSENT else ABSENT
@@ -441,6 +467,7 @@ def read(
         result=_how(result_kind),
         generates=generates,
         codecs=codecs,
+        is_body=_is_body(function, taken, members),
     )
     kind = _kind(decorator, name, shape, taken, generates)
     _check_types(typed, bodies, channels)
@@ -704,6 +731,15 @@ def _body_of(name: str, bodies: Sequence[Parameter]) -> tuple[Any, tuple[str, ..
     members = {each.name: each.kind if each.required else NotRequired[each.kind] for each in bodies}
     made: Any = typing.TypedDict  # made of names that are known only here
     return made(name.rpartition(".")[2], members), tuple(members)
+
+
+def _is_body(function: Function, taken: Sequence[Parameter], members: Sequence[str]) -> bool:
+    if len(taken) != 1 or members or taken[0].source is not Source.BODY or not taken[0].required:
+        return False
+    # A contract names its parameters, and an implementation may order its own in another way.
+    signature = _signature(function)
+    first = next(iter(signature.parameters.values()), None) if signature is not None else None
+    return first is not None and first.name == taken[0].name and first.kind is not first.KEYWORD_ONLY
 
 
 def _result(decorator: str, name: str, shape: str, reply: Any) -> tuple[bool, Any]:

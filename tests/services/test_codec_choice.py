@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
@@ -16,7 +17,9 @@ from rsocket_trio.codecs import DEFAULT_CODECS
 from rsocket_trio.metadata import Entry, encode_composite
 from rsocket_trio.metadata.mime import ACCEPT_MIME_TYPES, MIME_TYPE, ROUTING
 from rsocket_trio.metadata.mimetypes_per_stream import encode_accepted_mimes, encode_data_mime
-from rsocket_trio.services import CBOR, JSON, MESSAGEPACK, TEXT, Codec, DecodeError, Receiving, current_call
+from rsocket_trio.mux.stream_state import REQUEST_RESPONSE
+from rsocket_trio.services import CBOR, JSON, MESSAGEPACK, TEXT, Call, Codec, DecodeError, Receiving, current_call
+from rsocket_trio.services.typed_handlers import CHOICES_KEPT
 from tests.connection.pairs import connected_pair
 from tests.connection.streamux_pairs import streamux_pair
 
@@ -422,3 +425,69 @@ async def test_entries_of_metadata_that_is_no_composite_are_not_looked_for() -> 
     async with connected_pair(responder_of_orders(), metadata_mime=ROUTING, data_mime=OCTETS) as pair:
         assert await pair.client.request_response(ORDER, route="double", reply=Order) == Order("ACME", 6)
         assert b"mime-type" not in pair.client_said[-1].body
+
+
+class Text(str):
+    """Text of a class of its own, which is sent as it is."""
+
+    __slots__ = ()
+
+
+class Annotated(Payload):
+    """A payload of a class of its own."""
+
+    __slots__ = ()
+
+
+@asynccontextmanager
+async def nothing_more(call: Call) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("dialect", ["rsocket/1.0", "rsocket/2.0-draft", "reactivesocket/0.2"])
+@pytest.mark.parametrize("mime", [OCTETS, "application/json"])
+@pytest.mark.parametrize(
+    ("payload", "reply", "route"),
+    [
+        (ORDER, Order, "double"),
+        (ORDER, None, "double"),
+        (ORDER, Order, None),
+        (PLAIN, Any, "double"),
+        (b"12", bytes, "size"),
+        (b"12", Payload, "size"),
+        ("12", Order, "measure"),
+        (Text("12"), None, "size"),
+        (Annotated(b"12", b""), None, "size"),
+        (Payload(b"12"), Order, "measure"),
+    ],
+    ids=repr,
+)
+async def test_a_request_is_the_same_with_interceptors_and_without(
+    payload: object, reply: Any, route: str | None, mime: str, dialect: str
+) -> None:
+    said = []
+    for around in ((), (nothing_more,)):
+        options: dict[str, Any] = {"dialect": dialect, "data_mime": mime, "around": around}
+        async with connected_pair(responder_of_orders(), **options) as pair:
+            try:
+                answer = await pair.client.request_response(payload, route=route, reply=reply)
+            except Exception as error:
+                said.append((type(error), str(error), pair.client_said[1:]))
+            else:
+                said.append((type(answer), answer, pair.client_said[1:]))
+
+    assert said[0] == said[1]
+
+
+async def test_the_ways_to_name_a_codec_that_a_handler_keeps_are_few() -> None:
+    responder = responder_of_orders()
+    async with connected_pair(responder) as pair:
+        for number in range(3 * CHOICES_KEPT):
+            mime = f"application/json; v={number}"
+            metadata = encode_composite([Entry(MIME_TYPE, encode_data_mime(mime))])
+            answer = await pair.client.request_response(Payload(msgspec.json.encode(ORDER), metadata))
+
+            assert msgspec.json.decode(answer.data) == {"symbol": "ACME", "amount": 6}
+
+    typed: Any = responder.find(REQUEST_RESPONSE, None).typed
+    assert len(typed._choices) <= CHOICES_KEPT

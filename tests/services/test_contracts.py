@@ -419,6 +419,30 @@ async def test_a_default_of_the_contract_serves_an_implementation_without_one() 
         assert await given.placed(1, 3) == "1 3"
 
 
+async def test_an_implementation_takes_its_one_object_by_name_where_its_own_order_differs() -> None:
+    class Named(Service, Protocol, route="named"):
+        @request_response
+        async def only(self, order: Order) -> str: ...
+        @request_response
+        async def second(self, order: Order) -> str: ...
+
+    class Otherwise:
+        async def only(self, *, order: Order) -> str:
+            return order.symbol
+
+        async def second(self, note: str = "no note", order: Order | None = None) -> str:
+            return f"{note} {order and order.symbol}"
+
+    responder, implementation = Responder(), cast("Any", Otherwise())
+    responder.serve_as(Named, implementation)
+
+    async with connected_pair(responder) as pair:
+        named = pair.client.remote(Named)
+        assert await named.only(Order("ACME", 3)) == "ACME"
+        assert await named.only(order=Order("ACME", 3)) == "ACME"
+        assert await named.second(Order("ACME", 3)) == "no note ACME"
+
+
 async def test_an_untyped_parameter_alone_is_the_payload_and_beside_others_a_member() -> None:
     class Loose(Service, Protocol, route="loose"):
         @request_response
