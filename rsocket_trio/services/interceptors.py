@@ -83,14 +83,22 @@ class Interception:
 
     def _note(self, error: BaseException | None, cancelled: bool) -> None:
         call = self.call
+        if error is not None and _is_cancellation(error):
+            call.outcome = "cancelled"
+            return
         if error is not None:
             call.error = error
-        if isinstance(error, trio.Cancelled | GeneratorExit):
-            call.outcome = "cancelled"
-        elif call.error is not None:
-            call.outcome = "failed"
+        if call.error is not None:
+            call.outcome = "failed"  # also where the reader of a stream handled the error
         else:
             call.outcome = "cancelled" if cancelled else "completed"
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Return whether an exception says only that the call was cancelled, maybe in several tasks of a nursery."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(trio.Cancelled)[1] is None
+    return isinstance(error, trio.Cancelled | GeneratorExit)
 
 
 async def intercepted(call: Call, interceptors: Sequence[ContextOf], body: Callable[[], Awaitable[T]]) -> T:

@@ -638,6 +638,33 @@ async def test_caller_and_handler_stop_together(interaction: str, autojump_clock
     assert noted.ran == [2]
 
 
+@pytest.mark.parametrize(
+    "dialect", ["reactivesocket/0.0", "reactivesocket/0.1", "reactivesocket/0.2", "rsocket/2.0-draft"]
+)
+async def test_deadlines_and_traces_travel_in_every_dialect_with_composite_metadata(
+    dialect: str, autojump_clock: MockClock
+) -> None:
+    seen: list[tuple[float, str | None]] = []
+    responder = Responder()
+
+    @responder.request_response
+    async def look(request: Payload) -> bytes:
+        trace = current_call().trace
+        assert trace is not None
+        seen.append((trio.current_effective_deadline() - trio.current_time(), trace.baggage))
+        await never()
+        return b""
+
+    baggage = encode_composite([Entry("baggage", b"a=b")])
+    async with connected_pair(responder, dialect=dialect, deadlines=True) as pair:
+        start = trio.current_time()
+        with trio.move_on_after(2):
+            await pair.client.request_response(Payload(b"", baggage))
+        assert trio.current_time() == start + 2
+
+    assert seen == [(2, "a=b")]
+
+
 async def test_a_peer_that_does_not_know_the_entry_answers_as_ever(autojump_clock: MockClock) -> None:
     async with composite_client(deadlines=True) as (client, peer), trio.open_nursery() as nursery:
         answers: list[Payload] = []

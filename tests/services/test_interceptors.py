@@ -661,8 +661,39 @@ async def test_a_call_that_its_caller_cancels_is_cancelled_on_both_sides(autojum
             await settle()
             assert journal.of_client == [f"client enters {interaction}", "client cancelled by Cancelled"]
             assert journal.of_server == [f"server enters {interaction}", "server cancelled by Cancelled"]
-            assert {call.error for call in journal.calls if call.outcome == "cancelled"} >= set()
+            assert [call.error for call in journal.calls] == [None, None]
             journal.seen.clear()
+            journal.calls.clear()
+
+
+async def test_a_handler_with_tasks_of_its_own_is_cancelled_as_any_other(autojump_clock: MockClock) -> None:
+    journal = Journal()
+    responder = Responder()
+
+    @responder.around
+    async def busy(call: Call) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            yield
+
+    responder.around(journal.around)
+
+    @responder.request_response
+    async def never(request: Payload) -> bytes:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
+
+    async with connected_pair(responder, around=[journal.around]) as pair:
+        with trio.move_on_after(1):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(pair.client.request_response)
+                nursery.start_soon(pair.client.request_response)
+        await settle()
+        assert pair.server.faults.handler_errors == 0
+
+    assert {(call.outcome, call.error) for call in journal.calls} == {("cancelled", None)}
 
 
 async def test_a_stream_that_is_left_early_is_cancelled() -> None:
@@ -1250,6 +1281,6 @@ async def test_every_interceptor_that_is_entered_is_left_once_whatever_happens(
         assert pair.server.faults.handler_errors == 0
 
     assert entered == left
-    assert entered["client"] > 100 < entered["server"]
+    assert min(entered.values()) > 20
     assert {call.outcome for call in calls} == {"completed", "failed", "cancelled"}
     assert caplog.records == [] or seed % 2
