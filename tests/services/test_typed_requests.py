@@ -1,0 +1,320 @@
+"""Typed requests: objects out and back, over a connection and a client that reconnects; what works without the extra."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from textwrap import dedent
+from typing import Any, NamedTuple
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from rsocket_trio import (
+    ApplicationError,
+    Connection,
+    Payload,
+    ReconnectingClient,
+    Responder,
+    connect_forever,
+    serve,
+)
+from rsocket_trio.services import DecodeError, Receiving
+from tests.connection.pairs import connected_pair, settle
+
+URI = "memory://typed-requests"
+
+
+@attrs.frozen
+class Order:
+    symbol: str
+    amount: int
+
+
+class Point(NamedTuple):
+    x: int
+    y: int
+
+
+ORDER = Order("ACME", 3)
+
+
+def typed_responder() -> Responder:
+    responder = Responder()
+    notes: list[Order] = []
+
+    @responder.request_response("echo")
+    async def echo(request: Payload) -> Payload:
+        return Payload(request.data)
+
+    @responder.request_response("double")
+    async def double(order: Order) -> Order:
+        return Order(order.symbol, 2 * order.amount)
+
+    @responder.request_response("fail")
+    async def fail(order: Order) -> Order:
+        raise ApplicationError("no such order")
+
+    @responder.request_stream("count")
+    async def count(order: Order) -> AsyncIterator[Order]:
+        for amount in range(order.amount):
+            yield Order(order.symbol, amount)
+
+    @responder.request_subscription("prices")
+    async def prices(order: Order) -> AsyncIterator[int]:
+        while True:
+            yield order.amount
+
+    @responder.request_channel("totals")
+    async def totals(orders: Receiving[Order]) -> AsyncIterator[int]:
+        total = 0
+        async for order in orders:
+            total += order.amount
+            yield total
+
+    @responder.fire_and_forget("note")
+    async def note(order: Order) -> None:
+        notes.append(order)
+
+    @responder.request_response("notes")
+    async def read_notes(order: Order | None) -> list[Order]:
+        return notes
+
+    return responder
+
+
+async def use(requester: Connection | ReconnectingClient) -> None:
+    """Make every kind of request with objects."""
+    assert await requester.request_response(ORDER, route="double", reply=Order) == Order("ACME", 6)
+    assert (await requester.request_response(ORDER, route="double")).data == b'{"amount":6,"symbol":"ACME"}'
+    async with requester.request_stream(ORDER, route="count", items=Order) as stream:
+        assert [item.amount async for item in stream] == [0, 1, 2]
+    async with requester.request_channel(ORDER, route="totals", items=int) as channel:
+        await channel.send(Order("ACME", 4))
+        await channel.send_many([Order("ACME", 5), Order("ACME", 6)])
+        await channel.send_eof()
+        assert [total async for total in channel] == [3, 7, 12, 18]
+    await requester.fire_and_forget(ORDER, route="note")
+    assert await requester.request_response(None, route="notes", reply=list[Order]) == [ORDER]
+    with pytest.raises(ApplicationError, match=r"^no such order$"):
+        await requester.request_response(ORDER, route="fail", reply=Order)
+
+
+@pytest.mark.parametrize("dialect", ["rsocket/1.0", "rsocket/2.0-draft"])
+async def test_every_interaction_takes_and_gives_objects(dialect: str) -> None:
+    async with connected_pair(typed_responder(), dialect=dialect) as pair:
+        await use(pair.client)
+
+
+async def test_a_client_that_reconnects_takes_and_gives_objects(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, typed_responder(), URI)
+        async with connect_forever(URI) as client:
+            await use(client)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_subscription_gives_objects() -> None:
+    options: dict[str, Any] = {"dialect": "reactivesocket/0.1", "metadata_mime": "message/x.rsocket.routing.v0"}
+    async with connected_pair(typed_responder(), **options) as pair:
+        async with pair.client.request_subscription(ORDER, route="prices", items=int) as prices:
+            assert await anext(aiter(prices)) == 3
+        await settle()
+        assert pair.server.faults.handler_errors == 0
+
+
+@pytest.mark.parametrize(
+    ("payload", "data"),
+    [
+        (None, b"null"),
+        (7, b"7"),
+        (True, b"true"),
+        ([1, "a"], b'[1,"a"]'),
+        (("a", 1), b'["a",1]'),
+        (Point(1, 2), b"[1,2]"),
+        ({"a": Order("b", 1)}, b'{"a":{"amount":1,"symbol":"b"}}'),
+        ("text as it is", b"text as it is"),
+        (b"bytes", b"bytes"),
+        (bytearray(b"bytes"), b"bytes"),
+        (memoryview(b"bytes"), b"bytes"),
+        (Payload(b"payload", b""), b"payload"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_what_is_no_payload_is_encoded_and_what_is_one_is_sent_as_it_is(payload: object, data: bytes) -> None:
+    async with connected_pair(typed_responder(), data_mime="application/json") as pair:
+        assert await pair.client.request_response(payload, route="echo", reply=bytes) == data
+        assert (await pair.client.request_response(payload, route="echo", reply=Payload)).data == data
+        assert (await pair.client.request_response(payload, route="echo")).data == data
+
+
+async def test_what_cannot_be_encoded_is_a_type_error_by_name_and_nothing_is_sent() -> None:
+    async with connected_pair(typed_responder()) as pair:
+        said = len(pair.client_said)
+        for wrong, text in (
+            (object(), "object can't be encoded as application/json"),
+            ([pair.client], "list can't be encoded as application/json: Connection can't be encoded"),
+            (float("nan"), "float can't be encoded as application/json: .*nan has no JSON"),
+        ):
+            with pytest.raises(TypeError, match=text):
+                await pair.client.request_response(wrong, route="double")
+            with pytest.raises(TypeError, match=text):
+                await pair.client.fire_and_forget(wrong, route="note")
+            with pytest.raises(TypeError, match=text):
+                pair.client.request_stream(wrong, route="count", items=Order)
+        assert len(pair.client_said) == said
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "text"),
+    [
+        ({"symbol": "a"}, Order, "$: missing required field `amount`"),
+        ({"symbol": "a", "amount": "1"}, Order, "$.amount: expected int, got str"),
+        ([{"symbol": "a", "amount": None}], list[Order], "$[0].amount: expected int, got null"),
+        (b"{", Order, "$: input data was truncated"),
+        (b"", Order, "$: input data was truncated"),
+        (7, str, "$: expected str, got int"),
+    ],
+)
+async def test_an_answer_that_does_not_fit_is_a_value_error_with_the_path(answer: object, kind: Any, text: str) -> None:
+    async with connected_pair(typed_responder()) as pair:
+        with pytest.raises(ValueError) as caught:  # noqa: PT011  # its text is compared below
+            await pair.client.request_response(answer, route="echo", reply=kind)
+    assert type(caught.value) is DecodeError
+    assert str(caught.value) == text
+
+
+async def test_metadata_of_the_application_travels_beside_the_entries_of_a_typed_request() -> None:
+    responder = Responder()
+    seen: list[bytes] = []
+
+    @responder.request_response("keep")
+    async def keep(order: Order, request: Payload) -> int:
+        seen.append(request.metadata or b"")
+        return order.amount
+
+    async with connected_pair(responder) as pair:
+        own = b"\x06x/mine1\x00\x00\x04mine"
+        request = Payload(b'{"symbol":"a","amount":2}', own)
+        assert await pair.client.request_response(request, route="keep", reply=int) == 2
+    assert own in seen[0]
+
+
+async def test_a_cancelled_typed_request_is_cancelled_at_the_server(autojump_clock: trio.testing.MockClock) -> None:
+    responder = Responder()
+    ended: list[str] = []
+
+    @responder.request_response("sleep")
+    async def sleep(order: Order) -> Order:
+        try:
+            await trio.sleep_forever()
+        finally:
+            ended.append(order.symbol)
+
+    async with connected_pair(responder) as pair:
+        with trio.move_on_after(1):
+            await pair.client.request_response(ORDER, route="sleep", reply=Order)
+        await settle()
+        assert ended == ["ACME"]
+
+
+# Without the extra
+
+
+WITHOUT = """
+import sys
+for name in ("msgspec", "cbor2", "pydantic"):
+    sys.modules[name] = None
+
+import trio
+import rsocket_trio.services
+from rsocket_trio import Payload, Responder, open_connection, serve
+from rsocket_trio.services import *
+
+responder = Responder()
+
+@responder.request_response("echo")
+async def echo(request: Payload) -> bytes:
+    return request.data
+
+@responder.request_response("of.{name}")
+async def of(name: str, data: bytes) -> bytes:
+    return name.encode() + data
+
+class Plain(Service, route="plain"):
+    @request_response("{name}")
+    async def find(self, name: str, data: bytes) -> bytes: ...
+
+class Finds:
+    async def find(self, name, data):
+        return data + name.encode()
+
+responder.serve_as(Plain, Finds())
+
+for function in ("async def place(order: dict) -> None: ...", "async def find(key: int) -> bytes: ..."):
+    names = {}
+    exec(function, names)
+    try:
+        responder.request_response("{key}" if "key" in function else "place")(names.popitem()[1])
+    except ImportError as error:
+        print(error)
+
+async def main():
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve, responder, "memory://without")
+        async with open_connection("memory://without") as connection:
+            print((await connection.request_response(b"a", route="echo")).data)
+            print((await connection.request_response(b"a", route="of.b", reply=bytes)))
+            print(await connection.remote(Plain).find("b", b"a"))
+            for request in ({"payload": {"a": 1}}, {"reply": int}):
+                try:
+                    print(await connection.request_response(route="echo", **request))
+                except ImportError as error:
+                    print(error)
+        nursery.cancel_scope.cancel()
+
+trio.run(main)
+"""
+NEEDED = "codecs need msgspec: pip install 'rsocket-trio[services]'"
+
+
+def run(program: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(program)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_without_the_extra_bytes_work_and_objects_say_what_to_install() -> None:
+    assert run(WITHOUT) == [NEEDED, NEEDED, "b'a'", "b'ba'", "b'ab'", NEEDED, NEEDED]
+
+
+def test_a_program_of_bytes_loads_no_codec() -> None:
+    program = """
+    import sys
+    import trio
+    import rsocket_trio.services
+    from rsocket_trio import Payload, Responder, open_connection, serve
+
+    responder = Responder()
+
+    @responder.request_response
+    async def echo(request: Payload) -> Payload:
+        return request
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, responder, "memory://bytes")
+            async with open_connection("memory://bytes") as connection:
+                print((await connection.request_response(b"a")).data)
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    print([name for name in ("msgspec", "cbor2", "pydantic") if name in sys.modules])
+    """
+
+    assert run(program) == ["b'a'", "[]"]
