@@ -15,9 +15,22 @@ import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import cache, lru_cache
+from importlib import import_module
 from io import BytesIO
 from types import UnionType
-from typing import Annotated, Any, Final, Protocol, Union, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NotRequired,
+    Protocol,
+    Required,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
 
 from rsocket_trio.errors import readable
 
@@ -105,6 +118,11 @@ def convert_text(text: str, kind: Any) -> Any:
     """Return ``text``, a parameter of a route, as ``kind``. Raise ``DecodeError`` if it does not fit."""
     if kind is str:
         return text
+    if holds_model(kind):
+        try:
+            return _adapter(kind).validate_strings(text)
+        except _pydantic().ValidationError as error:
+            raise decode_error(error) from None
     msgspec = _msgspec()
     try:
         return msgspec.convert(text, kind, strict=False)
@@ -733,14 +751,29 @@ def holds_model(kind: Any) -> bool:
     """Return whether ``kind`` is a model of pydantic or names one among its arguments, as ``list[Model]`` does."""
     if "pydantic" not in sys.modules:
         return False
-    if is_model(kind):
+    if is_model(kind) or has_constraint(kind):
+        return True
+    if is_typeddict(kind) and any(map(has_constraint, get_type_hints(kind, include_extras=True).values())):
         return True
     kind = getattr(kind, "__value__", kind)  # of a `type` statement
     return any(holds_model(one) for one in (get_origin(kind), *get_args(kind)) if one is not None and one is not kind)
 
 
+def has_constraint(kind: Any) -> bool:
+    """Return whether ``kind`` has a constraint of pydantic, which msgspec ignores: ``Annotated[int, Field(gt=0)]``."""
+    if get_origin(kind) in (Required, NotRequired):
+        return has_constraint(get_args(kind)[0])
+    if get_origin(kind) is not Annotated:
+        return False
+    return any(type(one).__module__.partition(".")[0] in ("pydantic", "annotated_types") for one in kind.__metadata__)
+
+
 @lru_cache(KINDS_KEPT)
 def _adapter(kind: Any) -> Any:
+    if is_typeddict(kind) and sys.version_info < (3, 12):
+        # There pydantic takes those of typing_extensions only, on which it depends.
+        made = import_module("typing_extensions").TypedDict
+        kind = made(kind.__name__, get_type_hints(kind, include_extras=True), total=kind.__total__)
     return _pydantic().TypeAdapter(kind)
 
 

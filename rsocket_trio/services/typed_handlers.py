@@ -439,6 +439,9 @@ def read(
         # Beside others that are members of an object it is one as well.
         hints = {name: kind if name in route_parameters else member_type(kind) for name, kind in hints.items()}
     name = function_name(function)
+    if len(parameters) > 1 and parameters[0].name == "self" and parameters[0].annotation is ABSENT:
+        raise TypeError(f"{decorator} handler {name} is a method of a class: register that of an object")
+    given = _unsaid(decorator, shape, parameters, hints, route_parameters)
     taken: list[Parameter] = []
     for each in parameters:
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
@@ -446,7 +449,7 @@ def read(
         is_set = each.annotation is ABSENT and each.default is not ABSENT and contract is None
         if is_set and len(parameters) > 1 and each.name not in route_parameters:
             continue  # ``name=name`` keeps what it had in a loop
-        taken.append(_parameter(decorator, name, each, hints[each.name], route_parameters))
+        taken.append(given.get(each.name) or _parameter(decorator, name, each, hints[each.name], route_parameters))
     unknown = [each for each in route_parameters if each not in hints]
     if unknown:
         raise TypeError(f"{decorator} handler {name}: no parameter {unknown[0]}, which the route names")
@@ -720,6 +723,30 @@ def _parameter(
     if source is Source.TYPED_CHANNEL:
         return taking(source, *typing.get_args(kind) or (Any, Any))
     return taking(source, kind)
+
+
+def _unsaid(
+    decorator: str,
+    shape: str,
+    parameters: Sequence[inspect.Parameter],
+    hints: Mapping[str, Any],
+    route_parameters: Sequence[str],
+) -> dict[str, Parameter]:
+    """Return the parameter without a type that takes the channel, or the sending side, as in a handler of bytes."""
+    source = Source.CHANNEL if decorator == "request_channel" else Source.OUTGOING
+    taken = {argument_source(kind) for name, kind in hints.items() if name not in route_parameters}
+    is_needed = source is Source.CHANNEL or (decorator in STREAMS and shape == "async function")
+    if not is_needed or taken & {source, Source.RECEIVING, Source.TYPED_CHANNEL}:
+        return {}
+    unsaid = [
+        each
+        for each in parameters
+        if hints[each.name] in (ABSENT, Any) and each.default is ABSENT and each.name not in route_parameters
+    ]
+    if not unsaid:
+        return {}
+    found = unsaid[0 if source is Source.CHANNEL else -1]
+    return {found.name: Parameter(found.name, source, positional=found.kind is found.POSITIONAL_ONLY)}
 
 
 def _body_of(name: str, bodies: Sequence[Parameter]) -> tuple[Any, tuple[str, ...]]:

@@ -151,6 +151,27 @@ async def test_a_member_that_does_not_fit_is_invalid_with_its_path_and_nothing_r
     assert ran == []
 
 
+async def test_constraints_of_pydantic_hold_alone_as_members_and_in_the_route() -> None:
+    async def place(amount: Annotated[int, pydantic.Field(gt=3)]) -> int:
+        return amount
+
+    async def members(amount: Annotated[int, pydantic.Field(gt=3)], model: Model, note: str = "") -> int:
+        return amount + model.amount
+
+    async def find(key: Annotated[int, pydantic.Field(gt=3)]) -> int:
+        return key
+
+    assert await answer(serving(place), b"4") == b"4"
+    assert await answer(serving(members), b'{"amount":4,"model":%b}' % ORDER) == b"7"
+    assert await answer(serving(find, "find.{key}"), b"", "find.4") == b"4"
+    with pytest.raises(Invalid, match=r"^\$: input should be greater than 3$"):
+        await answer(serving(place), b"3")
+    with pytest.raises(Invalid, match=r"^\$\.amount: input should be greater than 3$"):
+        await answer(serving(members), b'{"amount":3,"model":%b}' % ORDER)
+    with pytest.raises(Invalid, match=r"^route parameter key: input should be greater than 3$"):
+        await answer(serving(find, "find.{key}"), b"", "find.3")
+
+
 async def test_bytes_beside_another_parameter_are_a_member_and_alone_the_data() -> None:
     async def upload(name: str, data: bytes) -> str:
         return f"{name} {len(data)}"
@@ -582,6 +603,11 @@ def test_a_misfit_is_refused_by_name_when_it_is_decorated(interaction: str, func
         getattr(Responder(), interaction)(function)
 
 
+def test_a_method_of_a_class_without_its_object_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"Shop.place is a method of a class: register that of an object"):
+        serving(Shop.place)
+
+
 def test_a_route_whose_parameter_the_function_lacks_is_refused() -> None:
     with pytest.raises(TypeError, match="handler returns: no parameter key, which the route names"):
         serving(returns, "find.{key}")
@@ -707,6 +733,28 @@ async def test_an_item_that_does_not_fit_ends_a_channel_that_does_not_catch_it()
         with pytest.raises(Invalid, match=r"^\$: expected int, got str$"):
             await anext(aiter(channel))
         assert pair.server.faults.handler_errors == 0
+
+
+async def test_a_parameter_without_a_type_is_the_channel_or_the_sending_side_as_in_a_handler_of_bytes() -> None:
+    responder = Responder()
+
+    async def converse(unit: str, channel: Any) -> None:
+        async for item in channel:
+            await channel.send(f"{item.text} {unit}")
+
+    async def push(word: str, times: int, out: Any) -> None:
+        for _ in range(times):
+            await out.send(word)
+
+    responder.request_channel("in.{unit}")(unannotated(converse, "channel"))
+    responder.request_stream("times.{word}")(unannotated(push, "out"))
+
+    async with connected_pair(responder, data_mime=JSON) as pair:
+        async with pair.client.request_channel(route="in.km") as channel:
+            await channel.send("7")
+            assert (await anext(aiter(channel))).text == "7 km"
+        async with pair.client.request_stream(2, route="times.again") as stream:
+            assert [item.text async for item in stream] == ["again", "again"]
 
 
 # Untyped handlers are what they were

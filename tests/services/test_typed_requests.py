@@ -1,4 +1,4 @@
-"""Typed requests: objects out and back, over a connection and a client that reconnects; what works without the extra."""
+"""Typed requests: objects out and back, over one connection and over clients that reconnect; and without the extra."""
 
 from __future__ import annotations
 
