@@ -69,11 +69,19 @@ class FailureLog:
         self._deadlines: Deadlines | None = None
 
     def note(
-        self, handler: Hashable, name: str, error: BaseException, where: object, now: float, deadlines: Deadlines | None
+        self,
+        handler: Hashable,
+        name: str,
+        error: BaseException,
+        where: object,
+        now: float,
+        deadlines: Deadlines | None,
+        *,
+        is_secret: bool = False,
     ) -> None:
         """Log a handler's failure, or count it. ``handler`` is its identity, ``name`` its text, ``where`` a connection.
 
-        ``deadlines`` are to ring when repeats can be told.
+        ``deadlines`` are to ring when repeats can be told. Of an error that ``is_secret`` only type and line are told.
         """
         kind, line, place = kind_of(error)
         key = (handler, kind, line, place)
@@ -81,7 +89,11 @@ class FailureLog:
         if known is None and len(self._known) < DIFFERENT:
             self._known[key] = Repeated(f"{name}, {kind} at {place}", now)
             # The connection's name as text: a record that is kept must not keep the connection.
-            logger.error("%s: %s failed; repeats are counted", repr(where), name, exc_info=error)
+            if is_secret:
+                text = "%s: %s raised %s at %s: the credentials are refused; repeats are counted"
+                logger.warning(text, repr(where), name, kind, place)
+            else:
+                logger.error("%s: %s failed; repeats are counted", repr(where), name, exc_info=error)
             return
         if known is None and self._others is None:
             self._others = Repeated("others", now)
@@ -301,6 +313,12 @@ class FaultLog:
         self._note(id(handler.registered), described(handler), error)
         self._report(handler.interaction, handler.route, error, handler.call)
 
+    def credentials_refused(self, handler: Handler, error: Exception) -> None:
+        """Report to the log that the function that authenticates refused credentials by ``error``, without its text:
+        that may hold them.
+        """
+        self._note(id(handler.registered), described(handler), error, is_secret=True)
+
     def state_function_failed(self, function: Callable[[str], object], error: BaseException) -> None:
         """Report the failure of an ``on_state`` function of this connection."""
         self.handler_errors += 1
@@ -340,11 +358,12 @@ class FaultLog:
         if self.own is not None:
             self.own.log_repeats(trio.current_time())
 
-    def _note(self, identity: Hashable, name: str, error: BaseException) -> None:
+    def _note(self, identity: Hashable, name: str, error: BaseException, *, is_secret: bool = False) -> None:
         port, log = self._port, self._shared or self.own
         if log is None:
             log = self.own = FailureLog()
-        log.note(identity, name, error, port.connection, trio.current_time(), port.deadlines)
+        now = trio.current_time()
+        log.note(identity, name, error, port.connection, now, port.deadlines, is_secret=is_secret)
 
     def _report(self, interaction: str, route: str | None, error: BaseException, served: object | None = None) -> None:
         """Call every function of ``on_error``: a plain one here, an async one in a task."""

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 from rsocket_trio.errors import InvalidSetup, Rejected, RejectedSetup, RemoteProtocolError, SetupError, StreamError
-from rsocket_trio.forms import Handler, Kind, Requirement, function_name
+from rsocket_trio.forms import Handler, Kind, Requirement
 from rsocket_trio.metadata.authentication import Authentication, decode_authentication, encode_authentication
 from rsocket_trio.metadata.composite import Entry
 from rsocket_trio.metadata.mime import AUTHENTICATION, COMPOSITE_METADATA
 from rsocket_trio.metadata.routes import read_request
 from rsocket_trio.services.call_context import Call
 from rsocket_trio.terms import Setup
-
-logger = logging.getLogger("rsocket_trio")
 
 NOT_ALLOWED = "not allowed"
 """The text of every refusal: it tells nobody what was wrong."""
@@ -63,7 +60,7 @@ def credentials_in(entries: Iterable[Entry]) -> Authentication | None:
     return None
 
 
-async def user_of(authenticator: Handler, credentials: Authentication, where: Setup | Call) -> Any:
+async def user_of(authenticator: Handler, credentials: Authentication, where: Setup | Call, connection: Any) -> Any:
     """Return the user whom ``authenticator`` finds for ``credentials``. Raise what refuses them."""
     try:
         user = authenticator.function(credentials, where)
@@ -79,21 +76,10 @@ async def user_of(authenticator: Handler, credentials: Authentication, where: Se
     try:
         if isinstance(refusal, StreamError | SetupError):
             raise refusal from None
-        # By the name of its class, as its text may hold the credentials; and by its place.
-        name = function_name(authenticator.function)
-        logger.warning("authenticate: %s raised %s; the credentials are refused", name, _kind_and_place(refusal))
+        connection.faults.credentials_refused(authenticator, refusal)
         raise RejectedSetup(NOT_ALLOWED) if isinstance(where, Setup) else Rejected(NOT_ALLOWED)
     finally:
         del refusal  # its traceback refers to this frame
-
-
-def _kind_and_place(error: BaseException) -> str:
-    """Return the class of ``error``, and the file and line where it was raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = "" if trace is None else f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-    return f"{type(error).__name__}{where}"
 
 
 def admission(own: Handler | None, authenticator: Handler | None, *, required: bool) -> Handler:
@@ -107,7 +93,7 @@ def admission(own: Handler | None, authenticator: Handler | None, *, required: b
             raise InvalidSetup(f"metadata: {error}") from None
         if credentials is not None and authenticator is not None:
             try:
-                connection.user = await user_of(authenticator, credentials, setup)
+                connection.user = await user_of(authenticator, credentials, setup, connection)
             except StreamError as error:
                 raise RejectedSetup(error.data) from None
             if connection.user is None:
@@ -139,7 +125,7 @@ async def authenticate_call(call: Call, authenticator: Handler | None, entries: 
     if credentials is None:
         return
     try:
-        call.user = await user_of(authenticator, credentials, call)
+        call.user = await user_of(authenticator, credentials, call, call.connection)
     except SetupError as error:
         raise Rejected(error.data) from None
     if call.user is None:
