@@ -446,6 +446,7 @@ INNER = {
     "wait_for_answer",
     "failed_call",
     "resumable",
+    "request_form",
     "discard",
     "on_item",
     "on_items",
