@@ -580,6 +580,8 @@ def _json_reader(kind: Any) -> tuple[Callable[[bytes], Any], int, int]:
     validate = _adapter(kind).validate_json
 
     def read(data: bytes) -> Any:
+        if len(data) > MOST_CONTAINERS:
+            limit_containers(data, JSON_FORM)
         untyped(data)  # refuses NaN, numbers without a limit, and depth, which pydantic lets pass
         return validate(data)
 
@@ -600,7 +602,13 @@ def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
         return read
     untyped = decoder(ext_hook=_refuse_extension).decode
     validate = _adapter(kind).validate_python
-    return lambda data: validate(untyped(data))
+
+    def read_model(data: bytes) -> Any:
+        if len(data) > MOST_CONTAINERS:
+            limit_containers(data, MESSAGEPACK_FORM)
+        return validate(untyped(data))
+
+    return read_model
 
 
 def _refuse_extension(code: int, _data: memoryview) -> None:
@@ -626,22 +634,6 @@ CBOR_TAGS_REFUSED = {5, 25, 28, 29, 30, 35, 36, 52, 54, 256, 258, 260, 261, 4300
 
 As they are converted, shared references (28, 29) could outgrow all memory.
 """
-CBOR_CONTAINERS = 500_000
-"""Arrays and maps that CBOR may have: one of a byte or three takes up to 230 bytes of memory, and is collected."""
-CBOR_OPENINGS = bytes(range(0x80, 0xC0))
-"""The bytes with which arrays and maps begin."""
-_STRINGS = b"|".join(rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(24))
-_SHORT = (
-    rb"(?:[\x00-\x17\x20-\x37\x5f\x7f\xc0-\xd7\xe0-\xf7\xff]|[\x18\x38\xd8\xf8].|[\x19\x39\xd9\xf9]..|"
-    rb"[\x1a\x3a\xda\xfa].{4}|[\x1b\x3b\xdb\xfb].{8}|" + _STRINGS + rb")"
-)
-_OPENING = rb"(?:[\x80-\x97\x9f-\xb7\xbf]|[\x98\xb8].|[\x99\xb9]..|[\x9a\xba].{4}|[\x9b\xbb].{8})"
-CBOR_SHORT = re.compile(_SHORT + rb"*+", re.DOTALL)
-"""Numbers, short strings, tags and ends, one behind the other."""
-CBOR_OPENED = tuple(
-    (count, re.compile(rb"(?:%b%b{0,64}+){%d}+" % (_OPENING, _SHORT, count), re.DOTALL)) for count in (1000, 100, 10, 1)
-)
-"""So many beginnings of arrays and maps, with what is short behind them."""
 CBOR_SIMPLE = re.compile(rb"[\xe0-\xf3\xf7\xf8]")
 """The beginning of a simple value other than true, false and null, and perhaps other data."""
 
@@ -666,8 +658,8 @@ def _cbor_untyped() -> Callable[[bytes], Any]:
     }
 
     def read(data: bytes) -> Any:
-        if len(data) > CBOR_CONTAINERS:
-            _limit_containers(data)
+        if len(data) > MOST_CONTAINERS:
+            limit_containers(data, CBOR_FORM)
         try:
             decoder = cbor2.CBORDecoder(BytesIO(data.removeprefix(SELF_DESCRIBED)), **options)
             value = decoder.decode()
@@ -691,31 +683,6 @@ def _cbor_untyped() -> Callable[[bytes], Any]:
     return read
 
 
-def _limit_containers(data: bytes) -> None:
-    """Raise `DecodeError` for CBOR of too many arrays and maps, before they are made."""
-    size = len(data)
-    if size - len(data.translate(None, CBOR_OPENINGS)) <= CBOR_CONTAINERS:
-        return  # in text of ASCII there are no such bytes
-    at = found = 0
-    while found <= CBOR_CONTAINERS:
-        short = CBOR_SHORT.match(data, at)
-        at = at if short is None else short.end()
-        if at >= size:
-            return
-        for count, pattern in CBOR_OPENED if data[at] in CBOR_OPENINGS else ():
-            if opened := pattern.match(data, at):
-                found, at = found + count, opened.end()
-                break
-        else:
-            # A longer string, which is stepped over.
-            major, width = data[at] >> 5, 1 << max(0, (data[at] & 31) - 24)
-            if major not in (2, 3) or width > 8:
-                return  # malformed, as the decoder will say
-            at += 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big")
-            at = min(at, size)
-    raise DecodeError("$", f"more than {CBOR_CONTAINERS} arrays and maps")
-
-
 def _refuse_tag(tag: Any, _immutable: bool) -> None:
     raise DecodeError("$", f"CBOR tag {tag.tag}")
 
@@ -737,6 +704,80 @@ def _of_cbor(error: Exception) -> DecodeError:
     if ": Duplicate map key: " in text:
         return DecodeError("$", f"key {text.partition('key: ')[2]} occurs twice")
     return DecodeError("$", f"CBOR is malformed: {text}")
+
+
+# How many objects data would make
+
+MOST_CONTAINERS = 500_000
+"""Arrays and objects that are made without a type: one of a byte or three each, take up to 230 bytes of memory."""
+
+
+class Form:
+    """The heads of values in a format, as regular expressions over runs of them, since there may be millions.
+
+    ``short`` is a number, a short string or the like, ``opening`` the head of an array or a map, and ``openings`` are
+    the bytes that those begin with. ``long`` says how many bytes the length of a longer string has, by its first byte,
+    and how many bytes follow beside the string.
+    """
+
+    def __init__(self, short: bytes, opening: bytes, openings: bytes, long: dict[int, tuple[int, int]]) -> None:
+        self.short = re.compile(rb"(?:%b)*+" % short, re.DOTALL)
+        self.opened = tuple(
+            (count, re.compile(rb"(?:(?:%b)(?:%b){0,64}+){%d}+" % (opening, short, count), re.DOTALL))
+            for count in (1000, 100, 10, 1)
+        )
+        self.openings = openings
+        self.long = long
+
+
+JSON_FORM = Form(rb'[^"\[{]++|"(?:[^"\\]++|\\.)*+"', rb"[\[{]", b"[{", {})
+CBOR_FORM = Form(
+    rb"[\x00-\x17\x20-\x37\x5f\x7f\xc0-\xd7\xe0-\xf7\xff]|[\x18\x38\xd8\xf8].|[\x19\x39\xd9\xf9]..|"
+    rb"[\x1a\x3a\xda\xfa].{4}|[\x1b\x3b\xdb\xfb].{8}|"
+    + b"|".join(rb"[\x%02x\x%02x].{%d}" % (0x40 + size, 0x60 + size, size) for size in range(24)),
+    rb"[\x80-\x97\x9f-\xb7\xbf]|[\x98\xb8].|[\x99\xb9]..|[\x9a\xba].{4}|[\x9b\xbb].{8}",
+    bytes(range(0x80, 0xC0)),
+    {first + width: (1 << width, 0) for first in (0x58, 0x78) for width in range(4)},
+)
+MESSAGEPACK_FORM = Form(
+    rb"[\x00-\x7f\xc0\xc2\xc3\xe0-\xff]|[\xcc\xd0].|[\xcd\xd1]..|[\xca\xce\xd2].{4}|[\xcb\xcf\xd3].{8}|"
+    rb"\xd4.{2}|\xd5.{3}|\xd6.{5}|\xd7.{9}|\xd8.{17}|"
+    + b"|".join(rb"\x%02x.{%d}" % (0xA0 + size, size) for size in range(32)),
+    rb"[\x80-\x9f]|[\xdc\xde]..|[\xdd\xdf].{4}",
+    bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0))),
+    {
+        **{first + width: (1 << width, 0) for first in (0xC4, 0xD9) for width in range(3)},
+        **{0xC7 + width: (1 << width, 1) for width in range(3)},
+    },
+)
+
+
+def limit_containers(data: bytes, form: Form) -> None:
+    """Raise `DecodeError` for data of too many arrays and objects, before they are made."""
+    size = len(data)
+    if size - len(data.translate(None, form.openings)) <= MOST_CONTAINERS:
+        return  # in most data there are not so many of these bytes
+    at = found = 0
+    while found <= MOST_CONTAINERS:
+        short = form.short.match(data, at)
+        at = at if short is None else short.end()
+        if at >= size:
+            return
+        for count, pattern in form.opened if data[at] in form.openings else ():
+            if opened := pattern.match(data, at):
+                found, at = found + count, opened.end()
+                break
+        else:
+            # A longer string, which is stepped over.
+            width, more = form.long.get(data[at], (0, 0))
+            if not width:
+                return  # malformed, as the decoder will say
+            at = min(size, at + 1 + width + int.from_bytes(data[at + 1 : at + 1 + width], "big") + more)
+    raise _too_many()
+
+
+def _too_many() -> DecodeError:
+    return DecodeError("$", f"more than {MOST_CONTAINERS} arrays and objects")
 
 
 # pydantic's models, which msgspec hands over by its hooks
