@@ -33,12 +33,17 @@ from rsocket_trio import (
     serve,
     testing,
 )
+from rsocket_trio.connection.entries import current_request_entries
 from rsocket_trio.metadata import Entry
+from rsocket_trio.rsocket.frames import Entry as ExtensionEntry
 from rsocket_trio.services import Call, DecodeError, Receiving, current_call
 from tests.connection.pairs import connected_pair, settle
 
 OWN = "application/x.own"
 INTERACTIONS = ("request_response", "fire_and_forget", "request_stream", "request_channel", "request_subscription")
+
+
+every_four = pytest.mark.parametrize("interaction", INTERACTIONS[:4])
 
 
 @attrs.define
@@ -205,7 +210,7 @@ async def test_every_interaction_is_surrounded_on_both_sides(
     assert journal.only("client").connection is not journal.only("server").connection
 
 
-@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+@every_four
 @pytest.mark.parametrize("made", [of_bytes, inline], ids=["bytes", "inline and push"])
 async def test_both_sides_count_the_same_payloads(interaction: str, made: Callable[[Journal], Responder]) -> None:
     journal = Journal()
@@ -474,7 +479,7 @@ FAULTY = {
 
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda function: function.__name__)
-@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+@every_four
 async def test_a_faulty_interceptor_of_the_server_is_an_internal_error(
     faulty: Any, interaction: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -494,7 +499,7 @@ async def test_a_faulty_interceptor_of_the_server_is_an_internal_error(
 
 
 @pytest.mark.parametrize("faulty", FAULTY, ids=lambda function: function.__name__)
-@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+@every_four
 async def test_a_faulty_interceptor_of_the_client_raises_to_the_caller(faulty: Any, interaction: str) -> None:
     outer = Journal()
     async with connected_pair(of_bytes(), around=[outer.around, faulty]) as pair:
@@ -507,7 +512,7 @@ async def test_a_faulty_interceptor_of_the_client_raises_to_the_caller(faulty: A
     assert "failed" in outer.seen[1]
 
 
-@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+@every_four
 async def test_an_interceptor_that_refuses_keeps_the_handler_from_running(
     interaction: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -540,7 +545,7 @@ async def test_an_interceptor_that_refuses_keeps_the_handler_from_running(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+@every_four
 async def test_an_interceptor_of_the_client_that_refuses_sends_nothing(interaction: str) -> None:
     async with connected_pair(of_bytes(), around=[_refuses]) as pair:
         with pytest.raises(Rejected, match="not on Sundays"):
@@ -549,7 +554,7 @@ async def test_an_interceptor_of_the_client_that_refuses_sends_nothing(interacti
         assert pair.client_said.names == []
 
 
-@pytest.mark.parametrize("interaction", INTERACTIONS[:4])
+@every_four
 async def test_a_request_that_cannot_be_written_leaves_the_interceptors(interaction: str) -> None:
     outer = Journal()
 
@@ -1110,6 +1115,26 @@ async def test_the_metadata_type_of_old_peers_is_kept() -> None:
         await pair.client.request_response(Payload(b"", entry, metadata_type=7))
 
     assert got == [(7, entry)]
+
+
+@every_four
+async def test_extension_entries_reach_handlers_inside_of_interceptors(interaction: str) -> None:
+    journal = Journal()
+    seen: list[tuple[object, ...]] = []
+    responder = of_bytes(journal)
+
+    @responder.around
+    async def look(call: Call) -> AsyncIterator[None]:
+        seen.append(current_request_entries())
+        yield
+
+    entry = ExtensionEntry("x.app", ignore=True, payload=b"text")
+    async with connected_pair(responder, dialect="rsocket/2.0-draft", around=[journal.around]) as pair:
+        await ask(pair.client, interaction, entries=[entry])
+        await ask(pair.client, interaction)
+
+    assert seen == [(entry,), ()]
+    assert len(journal.seen) == 8
 
 
 async def test_metadata_of_the_caller_that_is_malformed_is_a_value_error() -> None:

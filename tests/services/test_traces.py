@@ -534,3 +534,25 @@ async def test_connections_without_composite_metadata_carry_no_trace(options: di
         nursery.cancel_scope.cancel()
 
     assert behind.got == [None]
+
+
+async def test_the_metadata_type_of_a_single_request_counts() -> None:
+    """In the extension draft a payload may have types of its own."""
+    seen: list[object] = []
+    responder = Responder()
+    responder.authenticate(lambda credentials, where: credentials.token)
+
+    @responder.around
+    async def look(call: Call) -> AsyncIterator[None]:
+        seen.append((call.trace, len(call.entries), call.user))
+        yield
+
+    responder.request_response(lambda request: b"")
+    async with connected_pair(responder, dialect="rsocket/2.0-draft", metadata_mime="text/plain") as pair:
+        await pair.client.request_response(Payload(b"", b"a text"))
+        request = Payload(b"", PARENT_ENTRY, metadata_mime=COMPOSITE_METADATA)
+        await pair.client.request_response(request)
+        await pair.client.request_response(request, auth=Bearer("ada"))
+
+    parent = Trace(traceparent=TRACEPARENT)
+    assert seen == [(None, 0, None), (parent, 1, None), (parent, 2, "ada")]
