@@ -390,11 +390,21 @@ def inside(directory: StrPath, name: str) -> Path:
         folder = Path(directory).resolve()
         try:
             path = folder.joinpath(*parts).resolve()
-        except (OSError, RuntimeError):  # links in a circle
+        except (OSError, RuntimeError):  # links in a circle, before Python 3.13
+            path = folder
+        if _is_circle(path):
             path = folder
         if path != folder and path.is_relative_to(folder):
             return path
     raise Invalid(f"{readable(name)!r} is no name of a file here")
+
+
+def _is_circle(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def _is_plain(part: str) -> bool:

@@ -485,6 +485,8 @@ def _check_types(typed: TypedHandler, bodies: Sequence[Parameter], channels: Seq
     if typed.result is Result.ENCODED:
         kinds.append(typed.reply)
     for kind in kinds:
+        if is_bytes(kind):
+            continue  # no codec is asked, and none may be installed
         if kind is Payload or (typing.get_origin(kind) is Annotated and typing.get_args(kind)[0] is Payload):
             continue
         try:

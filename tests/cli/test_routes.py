@@ -13,6 +13,7 @@ import trio
 
 from rsocket_trio import ApplicationError, Payload, Rejected, Responder, serve
 from rsocket_trio.cli import routes
+from rsocket_trio.services import Bearer
 from rsocket_trio.services.description import DESCRIPTION_ROUTE
 from tests.cli.commands import run, started
 
@@ -145,6 +146,19 @@ async def test_a_server_without_a_description_is_code_5() -> None:
 
     said = "Rejected: the server does not describe its routes, as a Responder(describe=True) does\n"
     assert (shown.code, shown.stdout, shown.stderr) == (5, "", said)
+
+
+async def test_a_server_that_requires_credentials_gets_them_with_the_setup() -> None:
+    responder = Responder(describe=True, auth_required=True)
+    responder.authenticate(lambda credentials, where: "ann" if credentials == Bearer("sesame") else None)
+    responder.request_response("greet")(lambda request: b"")
+    mime = ("--setup-metadata-mime", "message/x.rsocket.authentication.v0")
+    async with serving(responder) as uri:
+        shown = await run("routes", uri, "--setup-metadata", "bearer:sesame", *mime)
+        refused = await run("routes", uri, "--setup-metadata", "bearer:guess", *mime)
+
+    assert (shown.code, shown.stdout) == (0, "greet  request_response  bytes -> bytes\n")
+    assert (refused.code, refused.stderr) == (4, "RejectedSetup: not allowed\n")
 
 
 async def test_other_errors_keep_their_codes_and_texts() -> None:

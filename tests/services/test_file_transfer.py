@@ -515,7 +515,7 @@ def test_a_name_inside_of_a_directory_is_a_path(tmp_path: Path, name: str) -> No
     [
         *("", "/", ".", "..", "/etc/passwd", "../secret", "films/../../secret", "films/", "films//film", "./film"),
         *(".hidden", "films/.hidden", "a\0b", "a\nb", "a\\b", "\ud800", 256 * "x", 128 * "\u00fc"),
-        *("out", "out/secret", "circle", "self"),
+        *("out", "out/secret", "circle", "circle/film", "self"),
     ],
 )
 def test_a_name_that_leads_out_is_refused_without_the_directory(tmp_path: Path, name: str) -> None:

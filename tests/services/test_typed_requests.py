@@ -318,3 +318,46 @@ def test_a_program_of_bytes_loads_no_codec() -> None:
     """
 
     assert run(program) == ["b'a'", "[]"]
+
+
+def test_a_contract_of_bytes_needs_no_codec_on_either_end() -> None:
+    program = """
+    import sys
+    sys.modules["msgspec"] = sys.modules["cbor2"] = sys.modules["pydantic"] = None
+    import trio
+    from rsocket_trio import Responder, open_connection, serve
+    from rsocket_trio.services import Receiving, Service, Stream, TypedChannel, request_channel, request_stream
+
+    class Pipes(Service, route="pipes"):
+        @request_stream("read.{name}")
+        def read(self, name: str) -> Stream[bytes]: ...
+        @request_channel
+        def double(self) -> TypedChannel[bytes, bytes]: ...
+
+    class Both:
+        async def read(self, name: str):
+            yield name.encode()
+        async def double(self, items: Receiving[bytes]):
+            async for item in items:
+                yield 2 * item
+
+    responder = Responder()
+    responder.serve_as(Pipes, Both())
+
+    async def main():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve, responder, "memory://bytes")
+            async with open_connection("memory://bytes") as connection:
+                pipes = connection.remote(Pipes)
+                async with pipes.read("a") as items:
+                    print([item async for item in items])
+                async with pipes.double() as channel:
+                    await channel.send(b"b")
+                    await channel.send_eof()
+                    print([item async for item in channel])
+            nursery.cancel_scope.cancel()
+
+    trio.run(main)
+    """
+
+    assert run(program) == ["[b'a']", "[b'bb']"]
