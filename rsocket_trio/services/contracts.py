@@ -89,7 +89,7 @@ class ServiceMeta(_ProtocolMeta):
             _routes[made] = route
         for function in namespace.values():
             if hasattr(function, _DECLARED) and "<locals>" in function.__qualname__:
-                _note_local_types(function)
+                _note_local_types(function, namespace)
         return made
 
     def __init__(
@@ -98,10 +98,10 @@ class ServiceMeta(_ProtocolMeta):
         super().__init__(name, bases, namespace, **keywords)
 
 
-def _note_local_types(function: Any) -> None:
+def _note_local_types(function: Any, names: dict[str, Any]) -> None:
     """Look for the types of a method while the local names around its class are there."""
     try:
-        setattr(function, _TYPED, typed_signature(function))
+        setattr(function, _TYPED, typed_signature(function, names))
     except TypeError:
         pass  # types that come later are looked for with the first use
 
@@ -260,7 +260,8 @@ def methods_of(contract: object) -> tuple[Method, ...]:
 
 def _method(contract: type, name: str, function: Any, declared: Declared, prefix: str) -> Method:
     where = f"{contract.__qualname__}.{name}"
-    signature = getattr(function, _TYPED, None) or typed_signature(function)
+    names = {known: its for each in reversed(contract.__mro__) for known, its in vars(each).items()}
+    signature = getattr(function, _TYPED, None) or typed_signature(function, names)
     assert signature is not None
     parameters = list(signature.parameters.values())[1:]  # without self
     reply, sent = signature.return_annotation, ABSENT

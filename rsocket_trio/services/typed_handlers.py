@@ -495,21 +495,22 @@ def _check_types(typed: TypedHandler, bodies: Sequence[Parameter], channels: Seq
             raise TypeError(f"{typed.decorator} handler {function_name(typed.function)}: {error}") from None
 
 
-def typed_signature(function: Function) -> inspect.Signature | None:
+def typed_signature(function: Function, names: Mapping[str, Any] | None = None) -> inspect.Signature | None:
     """Return the signature of a function with types in place of their names, ``None`` if it has none to look at.
 
-    Raise ``TypeError`` for the type of a parameter that can't be found.
+    ``names`` are those of the contract around a method: then the type of its result must be known, too. Raise
+    ``TypeError`` for the type of a parameter that can't be found.
     """
     signature = _signature(function)
     if signature is None:
         return None
-    scope = _Scope(function)
+    scope = _Scope(function, names or {})
     return signature.replace(
         parameters=[
             each.replace(annotation=scope.resolved(each.annotation, f"parameter {each.name}"))
             for each in signature.parameters.values()
         ],
-        return_annotation=scope.resolved(signature.return_annotation, None),
+        return_annotation=scope.resolved(signature.return_annotation, None if names is None else "the result"),
     )
 
 
@@ -553,10 +554,11 @@ def _signature(function: Function) -> inspect.Signature | None:
 class _Scope:
     """The names that the annotations of a function may use: those of its module, and of the places around it."""
 
-    def __init__(self, function: Function) -> None:
+    def __init__(self, function: Function, names: Mapping[str, Any]) -> None:
         inner = bare(inspect.unwrap(bare(function)))
         self._globals = getattr(inner, "__globals__", {})
         self._name = function_name(function)
+        self._names = names
         self._locals: Mapping[str, Any] | None = None
 
     def resolved(self, annotation: Any, what: str | None) -> Any:
@@ -580,7 +582,7 @@ class _Scope:
         except NameError:
             if self._locals is None:
                 self._locals = _locals_around()
-            return eval(annotation, {**self._globals, **self._locals})
+            return eval(annotation, {**self._globals, **self._locals, **self._names})
 
 
 def _locals_around() -> dict[str, Any]:

@@ -318,6 +318,46 @@ async def test_types_that_are_local_names_where_the_contract_was_made_are_found_
             assert (await anext(aiter(sums))).number == 5
 
 
+class Nested(Service, Protocol, route="nested"):
+    @attrs.frozen
+    class Item:
+        number: int
+
+    @request_response
+    async def next(self, item: Item) -> Item: ...
+
+
+class Counts:
+    async def next(self, item: Nested.Item) -> Nested.Item:
+        return Nested.Item(item.number + 1)
+
+
+async def test_types_may_stand_inside_of_the_contract() -> None:
+    responder = Responder()
+    responder.serve_as(Nested, Counts())
+
+    async with connected_pair(responder) as pair:
+        assert await pair.client.remote(Nested).next(Nested.Item(1)) == Nested.Item(2)
+
+
+async def test_a_result_of_an_unknown_type_is_refused_by_name() -> None:
+    class Lost(Service, Protocol, route="lost"):
+        @request_response
+        async def find(self, key: int) -> Missing: ...  # type: ignore[name-defined]  # noqa: F821
+
+    class Finds:
+        async def find(self, key: int) -> Any:
+            return key
+
+    text = r"Lost.find: the annotation of the result, 'Missing', can't be read: name 'Missing' is not defined"
+    responder: Any = Responder()
+    with pytest.raises(TypeError, match=text):
+        responder.serve_as(Lost, Finds())
+    async with connected_pair() as pair:
+        with pytest.raises(TypeError, match=text):
+            pair.client.remote(Lost)
+
+
 # Arguments
 
 
