@@ -327,7 +327,7 @@ class Nested(Service, Protocol, route="nested"):
     async def next(self, item: Item) -> Item: ...
 
 
-class Counts:
+class Counts(Nested):
     async def next(self, item: Nested.Item) -> Nested.Item:
         return Nested.Item(item.number + 1)
 
