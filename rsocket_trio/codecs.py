@@ -105,6 +105,8 @@ def _bare(mime: str) -> str:
 
 def checked_codecs(codecs: Iterable[Codec]) -> tuple[Codec, ...]:
     """Return ``codecs`` as a tuple. Raise ``TypeError`` for what is no codec, ``ValueError`` for none at all."""
+    if hasattr(codecs, "mime"):
+        raise TypeError(f"codecs takes codecs in a list, not {type(codecs).__name__} alone")
     found = tuple(codecs)
     for each in found:
         if not all(hasattr(each, name) for name in ("mime", "encode", "decode")):

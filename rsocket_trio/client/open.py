@@ -25,6 +25,7 @@ from rsocket_trio.connection.recording import (
 )
 from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
+from rsocket_trio.forms import function_name
 from rsocket_trio.metadata.authentication import Authentication
 from rsocket_trio.payload import PayloadLike, as_payload
 from rsocket_trio.rsocket.handshake import ClientTerms
@@ -195,6 +196,8 @@ def _factory(options: StreamOptions[PayloadLike], credentials: Authentication | 
 
 def call_terms(options: StreamOptions[Any]) -> CallTerms:
     """Return what the options say of the connection's own requests. Raise ``TypeError`` and ``ValueError``."""
+    if callable(options["around"]):
+        raise TypeError(f"around takes interceptors in a list, not {function_name(options['around'])} alone")
     codecs, around = options["codecs"], tuple(options["around"])
     if codecs is None and not around and not options["deadlines"]:
         return PLAIN

@@ -14,6 +14,7 @@ import trio
 
 from rsocket_trio.client.open import call_terms, open_connection
 from rsocket_trio.client.options import ConnectionOptions
+from rsocket_trio.codecs import checked_codecs
 from rsocket_trio.connection.connection import Connection, Requester, new_stream
 from rsocket_trio.connection.engine import Engine
 from rsocket_trio.connection.event_loop_checks import need_trio
@@ -337,7 +338,7 @@ def checked(uri: str, terms: ReconnectOptions) -> ReconnectOptions:
     if given["auth"] is not None:
         check_auth_of_setup(given["auth"], given["dialect"], given["peer"], given["metadata_mime"])
     if given["codecs"] is not None:
-        given["codecs"] = tuple(given["codecs"])
+        given["codecs"] = checked_codecs(given["codecs"])
     fit_terms: ReconnectOptions = given  # type: ignore[assignment]  # a dictionary of just these
     call_terms(fit_terms)
     return fit_terms

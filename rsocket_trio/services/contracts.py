@@ -314,7 +314,7 @@ def implemented(contract: object, implementation: object, codecs: Sequence[Codec
     ``codecs`` are those of the responder. Raise ``TypeError``, which names them, for methods that are missing or do not
     fit.
     """
-    kind = type(implementation)
+    kind = implementation if isinstance(implementation, type) else type(implementation)
     missing, found = [], []
     for method in methods_of(contract):
         function = getattr(implementation, method.name, None)

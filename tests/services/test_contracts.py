@@ -639,6 +639,16 @@ def test_methods_that_are_inherited_from_the_contract_are_missing() -> None:
         Responder().serve_as(Orders, implementation())
 
 
+def test_a_class_in_the_place_of_its_object_is_named() -> None:
+    class Whole:
+        async def place(self, order: Order) -> Order:
+            return order
+
+    implementation: Any = Whole
+    with pytest.raises(TypeError, match=r"Whole\.place does not fit One: missing a required argument: 'self'$"):
+        Responder().serve_as(One, implementation)
+
+
 class One(Service, Protocol, route="one"):
     @request_response
     async def place(self, order: Order) -> Order: ...

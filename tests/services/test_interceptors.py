@@ -340,6 +340,16 @@ async def test_what_is_no_interceptor_is_refused_at_once(wrong: Any) -> None:
             Responder().around(wrong)
 
 
+@pytest.mark.parametrize("opened", [open_connection, connect_forever])
+async def test_one_interceptor_without_a_list_is_refused_by_name(opened: Any) -> None:
+    async def timing(call: Call) -> AsyncIterator[None]:
+        yield
+
+    with pytest.raises(TypeError, match=r"^around takes interceptors in a list, not .*timing alone$"):
+        async with opened("memory://nobody", around=timing):
+            pass
+
+
 def test_an_async_function_and_one_of_two_arguments_are_no_interceptors() -> None:
     async def waits(call: Call) -> None:
         pass
