@@ -710,7 +710,7 @@ def _of_cbor(error: Exception) -> DecodeError:
 
 # How many objects data would make
 
-MOST_CONTAINERS = 500_000
+MOST_CONTAINERS = 250_000
 """Arrays and objects that are made without a type: one of a byte or three each, take up to 230 bytes of memory."""
 
 

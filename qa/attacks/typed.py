@@ -164,7 +164,7 @@ ATTACKS = [
         name="container-bomb",
         run=container_bomb,
         quick=Size(count=4, growth=24, seconds=10),
-        full=Size(count=15, growth=96, seconds=20),
+        full=Size(count=8, growth=64, seconds=20),
     ),
     Attack(
         id="A12",
