@@ -13,6 +13,7 @@ from rsocket_trio.payload import Payload, PayloadLike
 T = TypeVar("T")
 Received = TypeVar("Received")
 Sent = TypeVar("Sent")
+Carrier = TypeVar("Carrier", bound="PayloadStream")
 Decode = Callable[[Payload], Any]
 Encode = Callable[[Any], PayloadLike]
 NOT_OPEN = "the stream is not open: use it under 'async with'"
@@ -41,77 +42,82 @@ class PayloadChannel(PayloadStream, Protocol):
     def _encoder(self) -> Encode: ...
 
 
-class Decoding:
-    """Turns payloads into objects. What a batch brought behind one that does not fit is left for the next read."""
+class Decoding(Generic[T, Carrier]):
+    """Reads the payloads of ``_carrier`` as objects. What a batch brought behind one that does not fit is left for the
+    next read."""
 
-    __slots__ = ("_decode", "_left")
+    __slots__ = ("_carrier", "_decode", "_left")
 
-    def __init__(self, decode: Decode, first: Payload | None = None) -> None:
+    def __init__(self, carrier: Carrier | None, decode: Decode, *, with_request: Payload | None = None) -> None:
+        self._carrier = carrier
         self._decode = decode
-        self._left: list[Payload] = [] if first is None or not first.data else [first]
+        self._left: list[Payload] = [] if with_request is None or not with_request.data else [with_request]
 
-    def _decoded(self, payloads: list[Payload]) -> list[Any]:
-        """Return the objects in ``payloads``. Those before one that does not fit come first, and it raises later."""
-        items: list[Any] = []
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        carrier = self._opened()
+        item: T = self._decode(self._left.pop(0) if self._left else await carrier.__anext__())
+        return item
+
+    async def receive_batch(self) -> list[T]:
+        """Return all items that came and were not read; wait for at least one. An empty list is the end."""
+        carrier = self._opened()
+        left, self._left = self._left, []
+        payloads = left or await carrier.receive_batch()
+        items: list[T] = []
         for number, payload in enumerate(payloads):
             try:
                 items.append(self._decode(payload))
             except Exception:
+                # Those before one that does not fit come first, and it raises later.
                 self._left = payloads[number if items else number + 1 :]
                 if items:
                     break
                 raise
         return items
 
-    def _take_left(self) -> list[Payload]:
-        left, self._left = self._left, []
-        return left
+    def request_n(self, request_n: int) -> None:
+        """Grant the peer credit for ``request_n`` more items, beyond the automatic refill.
+
+        Raise ``ValueError`` unless it is between 1 and 2^31-1.
+        """
+        self._opened().request_n(request_n)
+
+    def _opened(self) -> Carrier:
+        if self._carrier is None:
+            raise LocalProtocolError(NOT_OPEN)
+        return self._carrier
 
 
-class Receiving(Decoding, Generic[T]):
+class Receiving(Decoding[T, PayloadChannel]):
     """The items of a channel, as its handler reads them: ``async for``. One that does not fit raises ``Invalid``.
 
     The payload that opened the channel is the first item, if it has data.
     """
 
-    __slots__ = ("_channel",)
+    __slots__ = ()
 
     def __init__(self, channel: PayloadChannel, decode: Decode, *, with_request: bool = True) -> None:
-        super().__init__(decode, channel.request if with_request else None)
-        self._channel = channel
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        item: T = self._decode(self._left.pop(0) if self._left else await self._channel.__anext__())
-        return item
-
-    async def receive_batch(self) -> list[T]:
-        """Return all items that came and were not read; wait for at least one. An empty list is the end."""
-        return self._decoded(self._take_left() or await self._channel.receive_batch())
-
-    def request_n(self, request_n: int) -> None:
-        """Grant the requester credit for ``request_n`` more items, beyond the automatic refill."""
-        self._channel.request_n(request_n)
+        super().__init__(channel, decode, with_request=channel.request if with_request else None)
 
 
-class Stream(Decoding, Generic[T]):
+class Stream(Decoding[T, PayloadStream]):
     """The items of a stream that this side requested: ``async with`` opens it, ``async for`` reads it.
 
     Leaving the block cancels the stream, unless it has ended. An ERROR of the responder is raised to the reader after
     the items that came before it. An item that does not fit its type raises ``DecodeError``, a ``ValueError``.
     """
 
-    __slots__ = ("_inner", "_opening")
+    __slots__ = ("_opening",)
 
     def __init__(self, opening: AbstractAsyncContextManager[PayloadStream], items: Any) -> None:
-        super().__init__(items)
+        super().__init__(None, items)
         self._opening = opening
-        self._inner: PayloadStream | None = None
 
     async def __aenter__(self) -> Self:
-        self._inner = inner = await self._opening.__aenter__()
+        self._carrier = inner = await self._opening.__aenter__()
         self._decode = inner._decoder(self._decode)
         return self
 
@@ -120,33 +126,8 @@ class Stream(Decoding, Generic[T]):
     ) -> bool | None:
         return await self._opening.__aexit__(kind, error, trace)
 
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self
 
-    async def __anext__(self) -> T:
-        inner = self._opened()
-        item: T = self._decode(self._left.pop(0) if self._left else await inner.__anext__())
-        return item
-
-    async def receive_batch(self) -> list[T]:
-        """Return all items that came and were not read; wait for at least one. An empty list is the end."""
-        inner = self._opened()
-        return self._decoded(self._take_left() or await inner.receive_batch())
-
-    def request_n(self, request_n: int) -> None:
-        """Grant the responder credit for ``request_n`` more items, beyond the automatic refill.
-
-        Raise ``ValueError`` unless it is between 1 and 2^31-1.
-        """
-        self._opened().request_n(request_n)
-
-    def _opened(self) -> PayloadStream:
-        if self._inner is None:
-            raise LocalProtocolError(NOT_OPEN)
-        return self._inner
-
-
-class TypedChannel(Decoding, Generic[Received, Sent]):
+class TypedChannel(Decoding[Received, PayloadChannel], Generic[Received, Sent]):
     """Both directions of a channel of objects: ``async for`` receives, ``send`` sends; each half ends by itself.
 
     The responder's handler gets one that is open; on the requester's side ``async with`` opens it. The payload that
@@ -154,7 +135,7 @@ class TypedChannel(Decoding, Generic[Received, Sent]):
     ``Invalid`` in a handler, and ``DecodeError`` at the requester.
     """
 
-    __slots__ = ("_channel", "_encode", "_opening")
+    __slots__ = ("_encode", "_opening")
 
     def __init__(
         self,
@@ -165,15 +146,14 @@ class TypedChannel(Decoding, Generic[Received, Sent]):
         encode: Encode | None = None,
         with_request: bool = True,
     ) -> None:
-        super().__init__(items, channel.request if channel is not None and with_request else None)
+        super().__init__(channel, items, with_request=channel.request if channel is not None and with_request else None)
         self._opening = opening
-        self._channel = channel
         self._encode = encode
 
     async def __aenter__(self) -> Self:
         if self._opening is None:
             return self
-        self._channel = channel = await self._opening.__aenter__()
+        self._carrier = channel = await self._opening.__aenter__()
         self._decode, self._encode = channel._decoder(self._decode), channel._encoder()
         return self
 
@@ -181,23 +161,6 @@ class TypedChannel(Decoding, Generic[Received, Sent]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         return None if self._opening is None else await self._opening.__aexit__(kind, error, trace)
-
-    def __aiter__(self) -> AsyncIterator[Received]:
-        return self
-
-    async def __anext__(self) -> Received:
-        channel = self._opened()
-        item: Received = self._decode(self._left.pop(0) if self._left else await channel.__anext__())
-        return item
-
-    async def receive_batch(self) -> list[Received]:
-        """Return all items that came and were not read; wait for at least one. An empty list is the end."""
-        channel = self._opened()
-        return self._decoded(self._take_left() or await channel.receive_batch())
-
-    def request_n(self, request_n: int) -> None:
-        """Grant the peer credit for ``request_n`` more items, beyond the automatic refill."""
-        self._opened().request_n(request_n)
 
     @property
     def room(self) -> int:
@@ -223,8 +186,3 @@ class TypedChannel(Decoding, Generic[Received, Sent]):
     async def wait_send_closed(self) -> None:
         """Wait until nothing more can be sent: completed by this side, cancelled or ended by the peer."""
         await self._opened().wait_send_closed()
-
-    def _opened(self) -> PayloadChannel:
-        if self._channel is None:
-            raise LocalProtocolError(NOT_OPEN)
-        return self._channel
