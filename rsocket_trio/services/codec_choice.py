@@ -110,7 +110,8 @@ def codec_of_request(
 def codec_of_answer(codecs: Sequence[Codec], of_request: Codec, entries: Iterable[Entry]) -> Codec:
     """Return the codec of the answers: the first that the requester accepts, or that of the request if it says nothing.
 
-    Raise ``Invalid`` if it accepts only what no codec covers.
+    Octets say nothing: bytes are sent as they are whatever it accepts. Raise ``Invalid`` if it accepts only what no
+    codec covers.
     """
     accepted: list[str | int] = []
     try:
@@ -119,17 +120,19 @@ def codec_of_answer(codecs: Sequence[Codec], of_request: Codec, entries: Iterabl
                 accepted += decode_accepted_mimes(entry.content)
     except RemoteProtocolError as error:
         raise Invalid(f"accepted MIME types: {error}") from None
-    if not accepted:
-        return of_request
     problem = ""
     for mime in accepted:
         if mime == "*/*":
             return of_request
+        if mime in SAYS_NOTHING:
+            continue
         try:
             return find_codec(codecs, str(mime))
         except ValueError as error:
             problem = problem or str(error)
-    raise Invalid(problem)
+    if problem and not any(mime in SAYS_NOTHING for mime in accepted):
+        raise Invalid(problem)
+    return of_request
 
 
 def _named(entries: Iterable[Entry]) -> str | int | None:

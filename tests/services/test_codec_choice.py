@@ -159,6 +159,9 @@ async def test_an_entry_of_the_request_wins(mime: str, connection: str) -> None:
         (["application/cbor"], "application/cbor"),
         (["application/x", "application/msgpack", "application/json"], "application/msgpack"),
         (["*/*"], "application/json"),
+        ([OCTETS], "application/json"),
+        ([OCTETS, "application/cbor"], "application/cbor"),
+        (["application/x", OCTETS], "application/json"),
     ],
 )
 async def test_the_answer_is_of_the_first_type_accepted_that_is_here(accepted: list[str], mime: str) -> None:
