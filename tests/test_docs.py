@@ -10,7 +10,7 @@ import shutil
 import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -161,21 +161,26 @@ def as_here(words: list[str]) -> list[str]:
 # How to: each task in a namespace of its own, against a running server
 
 
-@pytest.mark.parametrize("task", TASKS)
-async def test_a_how_to_works(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    make_certificates(tmp_path)
+async def run_task(task: str, write: Callable[..., None]) -> None:
+    """Run the snippets of a task; ``write`` takes the place of ``print`` in them."""
     responder = stocked_responder()
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
             async with open_connection(uri) as connection:
                 names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
-                names |= {"trio": trio, "ssl": ssl, "print": lambda *words: None}
+                names |= {"trio": trio, "ssl": ssl, "print": write}
                 names |= {"uri": uri, "connection": connection, "responder": responder, "nursery": nursery}
                 for block in TASKS[task]:
                     await execute(block, names, task)
             nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("task", TASKS)
+async def test_a_how_to_works(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_certificates(tmp_path)
+    await run_task(task, lambda *words: None)
 
 
 PRINTED = {
@@ -216,17 +221,7 @@ async def test_a_how_to_prints_what_it_says(stem: str, caplog: pytest.LogCapture
     def note(*words: object) -> None:
         printed.append(" ".join(map(str, words)))
 
-    responder = stocked_responder()
-    with trio.fail_after(PATIENCE):
-        async with trio.open_nursery() as nursery:
-            [uri] = await nursery.start(serve, responder, ["tcp://127.0.0.1:0"])
-            async with open_connection(uri) as connection:
-                names: dict[str, Any] = {name: getattr(rsocket_trio, name) for name in rsocket_trio.__all__}
-                names |= {"trio": trio, "print": note, "uri": uri, "connection": connection}
-                names |= {"responder": responder, "nursery": nursery}
-                for block in TASKS[task]:
-                    await execute(block, names, task)
-            nursery.cancel_scope.cancel()
+    await run_task(task, note)
 
     for said, shown in zip(printed, PRINTED[stem], strict=True):
         assert re.fullmatch(shown, said), said

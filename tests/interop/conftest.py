@@ -15,7 +15,7 @@ import pytest
 
 from tests.interop.both_ways import Setting
 from tests.interop.defects import defect_in
-from tests.interop.peers import END_TIMEOUT, KINDS, ROOT, TRANSPORTS, command_for, require_peer
+from tests.interop.peers import KINDS, ROOT, TRANSPORTS, command_for, end, require_peer
 
 SETTINGS = list(product(KINDS, TRANSPORTS, (True, False)))
 
@@ -45,19 +45,13 @@ def session_setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
     process = subprocess.Popen(
         command_for(kind, "server", transport), cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdin is not None
     assert process.stdout is not None
     try:
         port = process.stdout.readline().split()[1]
         yield Setting(kind, transport, f"{transport}://127.0.0.1:{port}")
         assert process.poll() is None, f"the {kind} server ended"
     finally:
-        process.stdin.close()
-        try:
-            process.wait(END_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end(process)
         process.stdout.close()
 
 

@@ -18,7 +18,7 @@ from typing import IO, Final, Literal, TypeAlias
 import attrs
 import trio
 
-from tests.interop.peers import COMMAND_TIMEOUT, END_TIMEOUT, FOLDER, ROOT, STDERR_KEPT, PeerFailed, missing_for
+from tests.interop.peers import COMMAND_TIMEOUT, FOLDER, ROOT, STDERR_KEPT, PeerFailed, end, missing_for
 from tests.missing import require
 
 OrdersKind: TypeAlias = Literal["spring", "py", "js"]
@@ -135,7 +135,6 @@ def orders_peer(kind: OrdersKind, *options: str) -> Iterator[OrdersPeer]:
             text=True,
         ) as process,
     ):
-        assert process.stdin is not None
         assert process.stdout is not None
         try:
             if not (line := process.stdout.readline()):
@@ -143,11 +142,7 @@ def orders_peer(kind: OrdersKind, *options: str) -> Iterator[OrdersPeer]:
             _, tcp, ws, strict = (*line.split(), "", "")[:4]
             yield OrdersPeer(kind, tcp, ws, strict, process, errors)
         finally:
-            process.stdin.close()
-            try:
-                process.wait(END_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            end(process)
 
 
 def _last_words(errors: IO[bytes]) -> str:

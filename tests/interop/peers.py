@@ -43,6 +43,17 @@ class PeerFailed(Exception):
     """A peer did not do what its script says. Shows what it wrote to standard error."""
 
 
+def end(process: subprocess.Popen[str]) -> None:
+    """Close the peer's input, at which it ends; kill one that goes on."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(END_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def pattern(size: int) -> bytes:
     """The bytes that peers fill payloads with, and check: 0 to 250, again and again."""
     return (bytes(range(251)) * (size // 251 + 1))[:size]
