@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from textwrap import dedent
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import attrs
 import pytest
@@ -16,13 +16,14 @@ import trio.testing
 from rsocket_trio import (
     ApplicationError,
     Connection,
+    Invalid,
     Payload,
     ReconnectingClient,
     Responder,
     connect_forever,
     serve,
 )
-from rsocket_trio.services import DecodeError, Receiving
+from rsocket_trio.services import JSON, DecodeError, Receiving, Service, request_response
 from tests.connection.pairs import connected_pair, settle
 
 URI = "memory://typed-requests"
@@ -318,6 +319,24 @@ def test_a_program_of_bytes_loads_no_codec() -> None:
     """
 
     assert run(program) == ["b'a'", "[]"]
+
+
+async def test_text_goes_as_it_is_and_encoded_where_the_caller_or_a_contract_does_it() -> None:
+    class Words(Service, Protocol, route="words"):
+        @request_response
+        async def upper(self, text: str) -> str: ...
+
+    responder = Responder()
+
+    @responder.request_response("words.upper")
+    async def upper(text: str) -> str:
+        return text.upper()
+
+    async with connected_pair(responder) as pair:
+        assert await pair.client.request_response(JSON.encode("a"), route="words.upper", reply=str) == "A"
+        assert await pair.client.remote(Words).upper("a") == "A"
+        with pytest.raises(Invalid, match=r"^\$: JSON is malformed"):
+            await pair.client.request_response("a", route="words.upper", reply=str)
 
 
 def test_a_contract_of_bytes_needs_no_codec_on_either_end() -> None:
