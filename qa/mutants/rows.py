@@ -41,6 +41,11 @@ SEGMENTS = ("tests/replay/test_segments.py",)
 PARTS = ("tests/rsocket/test_fast_path_fragments.py",)
 FAILURES = ("tests/connection/test_failures.py", "tests/connection/test_fault_log.py")
 DECORATED = ("tests/connection/test_decorated.py",)
+ACCESS = ("tests/services/test_access.py",)
+DEADLINES = ("tests/services/test_deadlines.py",)
+INTERCEPTORS = ("tests/services/test_interceptors.py",)
+TYPED = ("tests/services/test_typed_handlers.py", "tests/services/test_codec_choice.py")
+CONTRACTS = ("tests/services/test_contracts.py", "tests/services/test_channel_contracts.py")
 MUTANTS = (
     # Credit
     Mutant(
@@ -457,5 +462,90 @@ MUTANTS = (
         "if now >= self.last_heard + self.max_lifetime:",
         "if now > self.last_heard + self.max_lifetime:",
         ("tests/rsocket/test_keepalive.py",),
+    ),
+    # Typed services
+    Mutant(
+        "nobody in particular may call",
+        "authorise",
+        "if call.user is None:",
+        "if False:",
+        ACCESS,
+    ),
+    Mutant(
+        "what is required need not hold",
+        "authorise",
+        "if not allowed:",
+        "if allowed is None:",
+        ACCESS,
+    ),
+    Mutant(
+        "a SETUP without credentials is let in",
+        "admission.admit",
+        "if required and connection.user is None:",
+        "if False:",
+        ACCESS,
+    ),
+    Mutant(
+        "credentials of a request are not looked at",
+        "served",
+        "has_credentials = responder.authenticator is not None",
+        "pass",
+        ACCESS,
+    ),
+    Mutant(
+        "a late answer is sent",
+        "ServedCall._run",
+        "if trio.current_time() < deadline:\n",
+        "if True:\n",
+        DEADLINES,
+    ),
+    Mutant(
+        "a handler goes on behind the deadline of its call",
+        "ServedCall._run",
+        "with trio.CancelScope(deadline=deadline):",
+        "with trio.CancelScope():",
+        DEADLINES,
+    ),
+    Mutant(
+        "the last interceptor is the outermost",
+        "Interception.enter",
+        "for interceptor in interceptors:",
+        "for interceptor in reversed(interceptors):",
+        INTERCEPTORS,
+    ),
+    Mutant(
+        "an interceptor can't replace an error",
+        "Interception.leave",
+        "raised = another",
+        "pass",
+        INTERCEPTORS,
+    ),
+    Mutant(
+        "the first codec writes every answer",
+        "codec_of_answer",
+        "return find_codec(codecs, str(mime))",
+        "return of_request",
+        TYPED,
+    ),
+    Mutant(
+        "what no codec covers is read by the first",
+        "codec_of_request",
+        "raise Invalid(str(error)) from None",
+        "return codecs[0]",
+        TYPED,
+    ),
+    Mutant(
+        "a contract is served although a method is missing",
+        "implemented",
+        "if missing:",
+        "if False:",
+        CONTRACTS,
+    ),
+    Mutant(
+        "a subscriber that is too slow stays",
+        "Broadcast._deliver",
+        "subscription._disconnect()",
+        "pass",
+        ("tests/services/test_broadcast.py",),
     ),
 )
