@@ -541,11 +541,4 @@ MUTANTS = (
         "if False:",
         CONTRACTS,
     ),
-    Mutant(
-        "a subscriber that is too slow stays",
-        "Broadcast._deliver",
-        "subscription._disconnect()",
-        "pass",
-        ("tests/services/test_broadcast.py",),
-    ),
 )
