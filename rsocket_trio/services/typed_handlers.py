@@ -66,6 +66,8 @@ ITERATORS = (AsyncIterator, AsyncGenerator, AsyncIterable)
 AWAITABLES = (Awaitable, Coroutine)
 CHOICES_KEPT = 64
 """Ways to name the codecs of a request for which a handler keeps them: a peer could think of any number."""
+LONGEST_KEPT = 256
+"""Bytes of the entries for which they are kept: a list of accepted types may be as long as a payload."""
 NEVER = (typing.NoReturn, typing.Never)
 UNARY = ("request_response", "fire_and_forget")
 STREAMS = ("request_stream", "request_subscription")
@@ -160,9 +162,10 @@ class TypedHandler:
         choice = self._choices.get(key)
         if choice is None:
             choice = self._choose(request, mimes, setup.data_mime, setup.metadata_mime)
-            if len(self._choices) >= CHOICES_KEPT:
-                self._choices.clear()  # all, as other threads may be in here too and the oldest may be gone
-            self._choices[key] = choice
+            if sum(len(each.content) for each in mimes) <= LONGEST_KEPT:
+                if len(self._choices) >= CHOICES_KEPT:
+                    self._choices.clear()  # all, as other threads may be in here too and the oldest may be gone
+                self._choices[key] = choice
         served = TypedCall(self, call, *choice)
         if self.decorator == "request_channel":
             return served.converse

@@ -495,3 +495,15 @@ async def test_the_ways_to_name_a_codec_that_a_handler_keeps_are_few() -> None:
 
     typed: Any = responder.find(REQUEST_RESPONSE, None).typed
     assert len(typed._choices) <= CHOICES_KEPT
+
+
+async def test_a_long_list_of_accepted_types_is_not_kept() -> None:
+    responder = responder_of_orders()
+    async with connected_pair(responder) as pair:
+        accepted = entries(None, *[f"application/x-{number}" for number in range(500)], "application/cbor")
+        answer = await pair.client.request_response(Payload(JSON.encode(ORDER), accepted))
+
+        assert CBOR.decode(answer.data, Order) == Order("ACME", 6)
+
+    typed: Any = responder.find(REQUEST_RESPONSE, None).typed
+    assert typed._choices == {}
