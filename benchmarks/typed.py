@@ -1,4 +1,4 @@
-"""What do objects cost? The same order by typed calls, by bytes and msgspec, by rsocket-py and by gRPC, in one run."""
+"""The cost of objects: the same order by typed calls, by bytes and msgspec, by rsocket-py and by gRPC, in one run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OURS, RSOCKET_PY, GRPCIO = (library.name for library in OBJECTS)
 BY_HAND, CONTRACT = "by hand", "contract"
 """This library with bytes, and msgspec called by hand; and with a class as the contract for both ends."""
 TOLD: dict[str, tuple[str, ...]] = {OURS: (), CONTRACT: ("contract",), BY_HAND: ("bytes",)}
-"""What the server and the client are told."""
+"""The arguments of the server and of the client."""
 WAYS = {
     OURS: "typed calls",
     CONTRACT: "methods of a contract",
@@ -27,7 +27,7 @@ BOUNDS: tuple[tuple[str, str, float, float | None], ...] = (
     (RSOCKET_PY, OURS, 3, None),
     (GRPCIO, OURS, 1, None),
 )
-"""How many times the CPU seconds of the second way the first one takes, at least or at most."""
+"""The bars: times the CPU seconds of the second way that the first one takes, at least or at most."""
 
 
 def main(repeat: int) -> dict[str, Any]:

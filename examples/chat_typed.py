@@ -74,7 +74,7 @@ class Room:
 
 
 class Chat(Service, Protocol, route="chat"):
-    """What the server does. In a room is who has its channel open: what it sends is said, what comes was said."""
+    """The server. A member is in a room while its channel is open: items that it sends are said there."""
 
     @request_channel("enter.{room}")
     def enter(self, room: str) -> Lines: ...
@@ -91,7 +91,7 @@ class Chat(Service, Protocol, route="chat"):
 
 
 class Clock(Service, Protocol, route="clock"):
-    """What a member does for the server."""
+    """The client of a member, as the server calls it."""
 
     @request_response
     async def time(self) -> str: ...
@@ -204,7 +204,7 @@ async def send_lines(lines: Subscription[str], channel: Lines) -> None:
 
 
 async def clock_of(connection: Connection) -> str:
-    """What a member's clock says: the server asks its client, over the connection that the client opened."""
+    """Return a member's clock: the server asks its client, over the connection that the client opened."""
     with trio.move_on_after(PATIENCE):
         try:
             return printable(await connection.remote(Clock).time())[:40]
@@ -218,7 +218,7 @@ def missed(lines: int) -> str:
 
 
 def printable(text: str) -> str:
-    """What somebody sent, safe to show on a terminal."""
+    """Return text of a peer, safe to show on a terminal."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text.strip())
 
 
@@ -318,7 +318,7 @@ async def cancel_on_signal(everything: trio.CancelScope) -> None:
 
 
 async def typed_lines() -> AsyncIterator[str]:
-    """What is typed, to the end of the input. The thread that waits for a key is left behind when nobody cares."""
+    """Yield the lines that are typed, to the end of the input. The thread that waits for a key is left behind."""
     rest = b""
     while data := await trio.to_thread.run_sync(os.read, sys.stdin.fileno(), 65536, abandon_on_cancel=True):
         *lines, rest = (rest + data).split(b"\n")

@@ -66,7 +66,7 @@ async def first_line(channel: Channel) -> tuple[str, str, bytes]:
 
 
 async def content(rest: bytes, channel: Channel) -> AsyncIterator[bytes]:
-    """What came behind the first line, and all that follows."""
+    """Yield the bytes that came behind the first line, and all that follow."""
     yield rest
     async for chunk in channel:
         yield chunk.data

@@ -158,7 +158,7 @@ TEXT_KINDS = (
     "AnyType", "BoolType", "BytesType", "DateTimeType", "DateType", "DecimalType", "EnumType", "FloatType", "IntType",
     "LiteralType", "StrType", "TimeDeltaType", "TimeType", "UUIDType",
 )  # fmt: skip
-"""What msgspec calls the types that one text can be converted to."""
+"""The names that msgspec has for the types that one text can be converted to."""
 
 
 def check_text_type(kind: Any) -> None:
@@ -223,7 +223,10 @@ class JSONCodec:
         return data
 
     def decode(self, data: bytes, kind: Any, /) -> Any:
-        """Return the object of type ``kind`` that ``data`` holds. Raise `DecodeError` if it does not fit."""
+        """Return the object of type ``kind`` that ``data`` holds.
+
+        Raise `DecodeError` if it does not fit, and ``TypeError`` for a type that `check_type` refuses.
+        """
         read, keys, keys_each = _json_reader(kind)
         try:
             value = read(data)
@@ -263,7 +266,10 @@ class MessagePackCodec:
             raise ValueError("an integer of more than 64 bits has no MessagePack") from error
 
     def decode(self, data: bytes, kind: Any, /) -> Any:
-        """Return the object of type ``kind`` that ``data`` holds. Raise `DecodeError` if it does not fit."""
+        """Return the object of type ``kind`` that ``data`` holds.
+
+        Raise `DecodeError` if it does not fit, and ``TypeError`` for a type that `check_type` refuses.
+        """
         read = _msgpack_reader(kind)
         try:
             return read(data)
@@ -293,7 +299,10 @@ class CBORCodec:
             raise ValueError("nested too deeply") from error
 
     def decode(self, data: bytes, kind: Any, /) -> Any:
-        """Return the object of type ``kind`` that ``data`` holds. Raise `DecodeError` if it does not fit."""
+        """Return the object of type ``kind`` that ``data`` holds.
+
+        Raise `DecodeError` if it does not fit, and ``TypeError`` for a type that `check_type` refuses.
+        """
         read = _cbor_reader(kind)
         try:
             return read(data)
@@ -419,11 +428,11 @@ def _as_reason(text: str) -> str:
 
 
 NONE = re.compile(r"\bNone\b")
-"""What null is called by some codecs of msgspec."""
+"""The name of null in some codecs of msgspec."""
 PYDANTIC_TYPES = {"string": "str", "dict": "object", "model": "object", "dataclass": "object", "list": "array"}
-"""What pydantic's types of errors are called in messages, where it isn't their own name."""
+"""The names of pydantic's types of errors in messages, where they are not their own."""
 JSON_TYPES = {"dict": "object", "list": "array", "tuple": "array", "NoneType": "null", "None": "null"}
-"""What Python's types are called in messages, as msgspec calls them, where it isn't their own name."""
+"""The names of Python's types in messages, as msgspec has them, where they are not their own."""
 MOST_FAULTS = 1000
 """Faults that pydantic finds in one value of which the first is looked at; to look at one makes objects for all."""
 
@@ -464,7 +473,7 @@ UNTYPED = (Any, object, dict, list)
 MOST_LOOKED_AT = 256 * 1024
 """Bytes of JSON in which keys that occur twice are looked for: 25 times as much memory may be needed for it."""
 ESCAPED_COLON = b"\\u003"
-"""How a colon begins that a JSON text has as an escape, among other characters."""
+"""The beginning of a colon that is written as an escape, and of other characters."""
 NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """NaN and the infinities in MessagePack, and perhaps other data that looks like them."""
 
@@ -575,7 +584,8 @@ def _json_untyped() -> Callable[[bytes], Any]:
 
 @lru_cache(KINDS_KEPT)
 def _json_reader(kind: Any) -> tuple[Callable[[bytes], Any], int, int]:
-    """Return what reads a JSON text as ``kind``, and how many keys are to be expected."""
+    """Return a function that reads a JSON text as ``kind``, and how many keys are to be expected."""
+    check_type(kind)
     if not holds_model(kind):
         return _msgspec().json.Decoder(kind, dec_hook=_decode_model).decode, *_keys_to_expect(kind)
     untyped = _json_untyped()
@@ -598,6 +608,7 @@ def _msgpack_encode() -> Callable[[object], bytes]:
 
 @lru_cache(KINDS_KEPT)
 def _msgpack_reader(kind: Any) -> Callable[[bytes], Any]:
+    check_type(kind)
     decoder = _msgspec().msgpack.Decoder
     if not holds_model(kind):
         read: Callable[[bytes], Any] = decoder(kind, dec_hook=_decode_model, ext_hook=_refuse_extension).decode
@@ -642,6 +653,7 @@ CBOR_SIMPLE = re.compile(rb"[\xe0-\xf3\xf7\xf8]")
 
 @lru_cache(KINDS_KEPT)
 def _cbor_reader(kind: Any) -> Callable[[bytes], Any]:
+    check_type(kind)
     read = _cbor_untyped()
     if holds_model(kind):
         validate = _adapter(kind).validate_python
@@ -831,9 +843,7 @@ def _check_model(kind: Any) -> None:
 def _decode_model(kind: Any, value: object) -> object:
     """Make an object of a type that msgspec does not know: inside of one that it knows."""
     if not is_model(kind):
-        if isinstance(value, kind):
-            return value
-        raise NotImplementedError(f"{type_name(kind)} can't be decoded")
+        return value  # of ``object``: other types were refused when their reader was made
     try:
         return _adapter(kind).validate_python(value)
     except _pydantic().ValidationError as error:

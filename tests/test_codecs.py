@@ -7,6 +7,7 @@ import json
 import pickle
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -810,3 +811,10 @@ for use in (lambda: codecs.JSON.decode(b"1", int), lambda: codecs.check_type(int
         "msgspec",
         *["codecs need msgspec: pip install 'rsocket-trio[services]'"] * 2,
     ]
+
+
+@pytest.mark.parametrize("codec", [JSON, MESSAGEPACK, CBOR])
+@pytest.mark.parametrize("kind", [threading.Event, list[threading.Event]])
+def test_data_is_not_read_as_a_type_that_no_codec_knows(codec: Codec, kind: Any) -> None:
+    with pytest.raises(TypeError, match=r"Event can't be encoded or decoded"):
+        codec.decode(b"[]", kind)

@@ -482,7 +482,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
     user: Any = None
     """The user that ``Responder.authenticate`` found for the credentials of the SETUP, or ``None``."""
     request_form: RequestForm | None = None
-    """How requests carry objects, after the first that does."""
+    """The form of requests with objects, after the first of them."""
 
     def __init__(
         self,

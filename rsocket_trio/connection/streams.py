@@ -62,7 +62,7 @@ class StreamObserver:
 
 
 class StreamLife(Protocol):
-    """What goes on round a stream that needs more than its bytes: the call, its interceptors and its codec."""
+    """The surroundings of a stream that needs more than its bytes: the call, its interceptors and its codec."""
 
     async def begin(self) -> Payload:
         """Enter what is round the stream, and return its request."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rsocket_trio.cli import routes
 from rsocket_trio.services import Bearer
 from rsocket_trio.services.description import DESCRIPTION_ROUTE
 from tests.cli.commands import run, started
+from tests.missing import require
 
 APP = """
 from collections.abc import AsyncIterator
@@ -77,7 +79,7 @@ LINES = [
 @pytest.fixture
 def app(tmp_path: Path) -> Path:
     """A directory with the module ``app``."""
-    pytest.importorskip("msgspec")
+    require(None if find_spec("msgspec") else "msgspec is not installed")
     (tmp_path / "app.py").write_text(APP)
     return tmp_path
 

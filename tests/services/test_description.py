@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from typing import Any, NotRequired
 
 import attrs
@@ -21,8 +22,9 @@ from rsocket_trio.services import (
 )
 from rsocket_trio.services.description import DESCRIPTION_ROUTE, Route
 from rsocket_trio.testing import connected_pair
+from tests.missing import require
 
-pytest.importorskip("msgspec")
+require(None if find_spec("msgspec") else "msgspec is not installed")
 
 
 @attrs.frozen

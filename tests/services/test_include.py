@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncIterator, Callable
+from importlib.util import find_spec
 from typing import Any
 
 import attrs
@@ -13,6 +14,7 @@ import pytest
 from rsocket_trio import Channel, Payload, Rejected, Responder
 from rsocket_trio.services import Call
 from rsocket_trio.testing import connected_pair
+from tests.missing import require
 
 
 @attrs.frozen
@@ -156,7 +158,7 @@ async def test_interceptors_of_the_included_lie_inside_of_the_outer_ones(autojum
 
 
 async def test_handlers_keep_the_codecs_of_their_own_responder(autojump_clock: object) -> None:
-    pytest.importorskip("msgspec")
+    require(None if find_spec("msgspec") else "msgspec is not installed")
     from rsocket_trio.services import JSON, MESSAGEPACK
 
     inner, responder = Responder(codecs=[JSON]), Responder(codecs=[MESSAGEPACK])

@@ -6,6 +6,7 @@ import enum
 import re
 import uuid
 from collections.abc import AsyncIterator
+from importlib.util import find_spec
 from typing import Any, Literal
 
 import pytest
@@ -14,6 +15,7 @@ from rsocket_trio import Channel, Invalid, Outgoing, Payload, Rejected, Responde
 from rsocket_trio.metadata import ROUTING, Entry, encode_composite, encode_route
 from rsocket_trio.services import Receiving, current_call
 from rsocket_trio.testing import connected_pair
+from tests.missing import require
 
 
 def parameters(request: Payload) -> str:
@@ -60,7 +62,7 @@ async def test_handlers_of_payloads_find_the_parameters_in_their_call(autojump_c
 
 
 async def test_typed_handlers_of_every_interaction_take_parameters_by_name(autojump_clock: object) -> None:
-    pytest.importorskip("msgspec")
+    require(None if find_spec("msgspec") else "msgspec is not installed")
     responder = Responder()
     told: list[Any] = []
 
@@ -125,7 +127,7 @@ IDENTITY = uuid.UUID(int=5)
 async def test_an_annotation_converts_a_parameter_or_the_handler_never_runs(
     kind: Any, text: str, expected: Any, autojump_clock: object
 ) -> None:
-    pytest.importorskip("msgspec")
+    require(None if find_spec("msgspec") else "msgspec is not installed")
     responder = Responder()
     got: list[Any] = []
 
