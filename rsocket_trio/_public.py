@@ -31,6 +31,7 @@ from rsocket_trio.server.serve import run, serve, serve_stream
 from rsocket_trio.services.call_context import Call, current_call, current_user
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, Lease, ResumeOptions, Retry, Setup
+from rsocket_trio.transports.connect import open_shared
 
 __all__ = [
     "ApplicationError",
@@ -72,6 +73,7 @@ __all__ = [
     "current_user",
     "open_connection",
     "open_connection_over",
+    "open_shared",
     "run",
     "serve",
     "serve_stream",

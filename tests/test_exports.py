@@ -15,6 +15,7 @@ PUBLIC = {
         "ResumeOptions",
         "open_connection",
         "open_connection_over",
+        "open_shared",
         "run",
         "serve",
         "serve_stream",

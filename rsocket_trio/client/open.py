@@ -79,7 +79,8 @@ def open_connection(
     * ``streamux``: ``StreamuxOptions``, for ``streamux/1`` only.
     * ``capture``: a ``Capture``, or a directory for a capture of this connection.
     * ``ssl_context``: for ``tls`` and ``wss``; the certificates of the system are trusted by default.
-    * ``headers``: of the WebSocket handshake: a mapping, or pairs of text.
+    * ``headers``: of the request that opens a WebSocket or an HTTP/2 stream: a mapping, or pairs of text.
+    * ``over``: a connection that others use, too, from ``open_shared``; ``ssl_context`` is that one's then.
     * ``codecs``: of objects, the preferred one first; those of the responder by default.
     * ``around``: interceptors of all requests, the outermost first.
     * ``auth``: credentials in the SETUP, ``Simple`` or ``Bearer``, or a function that gives them, async or not.
@@ -101,7 +102,14 @@ def open_connection(
         factory = _factory(terms, credentials)
         parse_uri(uri)
         headers = as_headers(terms["headers"]) if terms["headers"] else ()
-        dial = partial(open_transport, uri, ssl_context=terms["ssl_context"], headers=headers, limits=terms["limits"])
+        dial = partial(
+            open_transport,
+            uri,
+            ssl_context=terms["ssl_context"],
+            headers=headers,
+            limits=terms["limits"],
+            over=terms["over"],
+        )
         return factory, dial
 
     return _run_client(prepare, terms)
@@ -114,9 +122,10 @@ def open_connection_over(
     """Use ``stream``, a connected Trio stream, for as long as the block; it is closed at the end.
 
     A transport or a ``trio_websocket.WebSocketConnection`` is accepted as well. The options are those of
-    ``open_connection`` except ``uri``, ``ssl_context`` and ``headers``: ``dialect``, ``responder``, ``setup``,
-    ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``, ``fragment_size``,
-    ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth`` and ``deadlines``.
+    ``open_connection`` except ``uri``, ``ssl_context``, ``headers`` and ``over``: ``dialect``, ``responder``,
+    ``setup``, ``data_mime``, ``metadata_mime``, ``keepalive``, ``lease``, ``strict``, ``resume``, ``limits``,
+    ``fragment_size``, ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``
+    and ``deadlines``.
 
     With ``resume`` more than one stream may be needed: then ``stream`` is an async function that opens one each time.
     An error that says that it cannot connect (see ``Connect``) is followed by another try, or is the cause of the first

@@ -16,6 +16,7 @@ from rsocket_trio.services.access import Auth
 from rsocket_trio.services.interceptors import Interceptor
 from rsocket_trio.streamux.options import StreamuxOptions
 from rsocket_trio.terms import Keepalive, ResumeOptions, UnsaidKeepalive
+from rsocket_trio.transports.schemes import SharedConnection
 from rsocket_trio.values import UnsaidNumber, UnsaidText
 
 DIALECT = UnsaidText("rsocket/1.0")
@@ -60,3 +61,4 @@ class ConnectionOptions(StreamOptions[SetupT], Generic[SetupT, HeadersT], total=
 
     ssl_context: Annotated[ssl.SSLContext | None, None]
     headers: Annotated[HeadersT, ()]
+    over: Annotated[SharedConnection | None, None]

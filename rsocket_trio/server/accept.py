@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -36,12 +36,14 @@ from rsocket_trio.rsocket.frames import ErrorFrame
 from rsocket_trio.server.session_registry import SessionRegistry
 from rsocket_trio.transports.base import Transport
 from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.listen import AcceptedTransport
 
 if TYPE_CHECKING:
     from rsocket_trio.mux.recording import Recording
     from rsocket_trio.responder import Responder
     from rsocket_trio.server.options import StreamServeOptions
     from rsocket_trio.transports.listen import Accepted, AcceptedStream
+    from rsocket_trio.transports.schemes import AcceptedConnection, Endpoint
 
 logger = logging.getLogger("rsocket_trio")
 
@@ -71,19 +73,20 @@ class Server:
         self.sessions = SessionRegistry(resume) if resume is not None else None
         self.limits = options["limits"]
         self.connections: set[Connection] = set()
+        self._carrying: set[AcceptedConnection] = set()
         self.draining = False
         self.deadlines: Deadlines | None = None
         self.failure_log = FailureLog()
         self._turned_away = 0
         self._recording = recording
 
-    async def accept(self, accepted: Accepted | AcceptedStream) -> None:
+    async def accept(self, accepted: Accepted | AcceptedStream | AcceptedTransport) -> None:
         """Serve one accepted connection. A failure here ends this connection only."""
         deadline = trio.current_time() + self.limits.setup_timeout
         try:
             transport = accepted.plain()
             if transport is None:
-                await self._accept_after_handshake(accepted, deadline)
+                await self._accept_after_handshake(cast("Accepted", accepted), deadline)
                 return
             cut = transport.cut
             transport = self._with_recorder(transport)
@@ -106,14 +109,31 @@ class Server:
             # A fault of ours: it may cost this connection, but not the others.
             logger.exception("%s: a connection failed", accepted.endpoint)
 
-    async def _accept_after_handshake(self, accepted: Accepted | AcceptedStream, deadline: float) -> None:
+    async def _accept_after_handshake(self, accepted: Accepted, deadline: float) -> None:
         with Timeout(self.deadlines, deadline) as timeout:
+            if accepted.is_shared:
+                async with accepted.open_shared(self.limits) as carrying:
+                    timeout.lift()
+                    await self._accept_each(carrying, accepted.endpoint)
+                return
             async with accepted.open(self.limits) as opened:
                 transport = self._with_recorder(opened)
                 client = await self._accept_client(transport)
                 timeout.lift()
                 if client is not None:
                     await self._serve(client, deadline)
+
+    async def _accept_each(self, carrying: AcceptedConnection, endpoint: Endpoint) -> None:
+        """Serve the transports of a connection that carries many, until its client opens no more and all are over."""
+        self._carrying.add(carrying)
+        try:
+            async with trio.open_nursery() as nursery:
+                if self.draining:
+                    carrying.stop_accepting()
+                while (transport := await carrying.accept()) is not None:
+                    nursery.start_soon(self.accept, AcceptedTransport(endpoint, transport))
+        finally:
+            self._carrying.discard(carrying)
 
     async def serve_one(self, transport: Transport, served: trio.Event) -> None:
         """Serve one transport that needs no handshake, and close it."""
@@ -156,6 +176,8 @@ class Server:
         finally:
             # Before the first await: a connection whose first frame arrives from now on is not begun (see `run`).
             self.draining = True
+            for carrying in self._carrying:
+                carrying.stop_accepting()
             if self.sessions is not None:
                 self.sessions.close()
             # Shielded, as mostly a cancellation brought us here. Each drain ends by itself after `grace` seconds. The

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
 import trio
@@ -12,14 +12,21 @@ import trio
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.limits import Limits
 from rsocket_trio.masking import shown_header
-from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.error_text import reason
-from rsocket_trio.transports.schemes import Endpoint, close_at_once, parse_uri
+from rsocket_trio.transports.schemes import (
+    REGISTRY,
+    ConnectOptions,
+    Endpoint,
+    SharedConnection,
+    close_at_once,
+    parse_uri,
+)
 from rsocket_trio.transports.sockets import secure
 
 HeadersLike: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
-"""Headers for a WebSocket handshake: a mapping, or pairs, where a name may stand more than once."""
+"""Headers for the request that opens a connection over HTTP: a mapping, or pairs, where a name may come again."""
 
 
 def as_headers(headers: HeadersLike) -> tuple[tuple[str, str], ...]:
@@ -39,23 +46,61 @@ def open_transport(
     ssl_context: ssl.SSLContext | None = None,
     headers: HeadersLike = (),
     limits: Limits | None = None,
+    over: SharedConnection | None = None,
 ) -> AbstractAsyncContextManager[Transport]:
-    """Connect, do the handshakes of TLS and WebSocket, and close when the block ends.
+    """Connect, do the handshakes of TLS and HTTP, and close when the block ends.
 
-    ``headers`` go into the WebSocket handshake; TLS without an ``ssl_context`` uses the system's trusted certificates.
+    ``headers`` go into the request that opens a connection over HTTP; TLS without an ``ssl_context`` uses the system's
+    trusted certificates. With ``over`` this is one of the transports of a shared connection.
     Raise ``ConnectionLost`` naming the URI and the reason, with the error of the socket, of TLS or of the handshake
     as its cause, and ``ValueError`` for an invalid URI. The caller bounds the time.
     """
     endpoint = parse_uri(uri)
-    headers = as_headers(headers) if headers else ()
-    for name, text in headers:
+    if not headers and over is None and not endpoint.row.needs_handshake:
+        return _Plain(uri, endpoint)
+    options = _checked(uri, endpoint, ssl_context, headers, limits)
+    if over is not None:
+        return _over(uri, endpoint, over, options)
+    return _after_handshake(uri, endpoint, options)
+
+
+@asynccontextmanager
+async def open_shared(
+    uri: str,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    limits: Limits | None = None,
+) -> AsyncIterator[SharedConnection]:
+    """Connect to a server for as long as the block, so that many connections share it.
+
+    ``uri`` names the server, and ``open_connection(uri, over=shared)`` is one of them. TLS without an ``ssl_context``
+    uses the system's trusted certificates; ``limits`` bound what is received. Raise ``ConnectionLost`` if the server
+    cannot be reached, and ``ValueError`` for an invalid URI or one whose scheme can't be shared.
+    """
+    endpoint = parse_uri(uri)
+    options = _checked(uri, endpoint, ssl_context, (), limits)
+    if endpoint.row.share is None:
+        raise ValueError(f"{uri!r}: {endpoint.scheme} carries one connection, and can't be shared")
+    async with AsyncExitStack() as stack:
+        with _told_as_lost(uri):
+            shared = await _share(uri, endpoint, options, stack)
+        yield shared
+
+
+def _checked(
+    uri: str, endpoint: Endpoint, ssl_context: ssl.SSLContext | None, headers: HeadersLike, limits: Limits | None
+) -> ConnectOptions:
+    """Return the options of connecting. Raise ``ValueError`` for headers that can't be sent."""
+    pairs = as_headers(headers) if headers else ()
+    for name, text in pairs:
         if not name or not (name + text).isprintable():
             raise ValueError(f"header {name!r}: {shown_header(name, text)} can't be said in HTTP")
-    if headers and not endpoint.is_websocket:
-        raise ValueError(f"{uri!r}: only ws and wss have a handshake that carries headers")
-    if endpoint.row.needs_handshake:
-        return _after_handshake(uri, endpoint, ssl_context, headers, limits or Limits())
-    return _Plain(uri, endpoint)
+    if pairs and not endpoint.row.has_path:
+        carrying = [row.name for row in REGISTRY.values() if row.has_path]
+        raise ValueError(
+            f"{uri!r}: only {', '.join(carrying[:-1])} and {carrying[-1]} have a handshake that carries headers"
+        )
+    return ConnectOptions(ssl_context, pairs, limits or Limits())
 
 
 class _Plain(AbstractAsyncContextManager[Transport, None]):
@@ -82,35 +127,66 @@ class _Plain(AbstractAsyncContextManager[Transport, None]):
             await close_at_once(transport)
 
 
-@asynccontextmanager
-async def _after_handshake(
-    uri: str,
-    endpoint: Endpoint,
-    ssl_context: ssl.SSLContext | None,
-    headers: tuple[tuple[str, str], ...],
-    limits: Limits,
-) -> AsyncIterator[Transport]:
-    """Open a transport that begins with a handshake of TLS, WebSocket or both."""
-    async with AsyncExitStack() as stack:
-        try:
-            carrier = await endpoint.row.dial(endpoint)
-            stack.push_async_callback(close_at_once, carrier)
-            if not isinstance(carrier, trio.abc.Stream):
-                raise TypeError(f"{uri!r}: TLS and WebSocket need a stream of bytes")
-            stream: trio.abc.Stream = carrier
-            handshake = endpoint.row.handshake(endpoint, carrier)
-            if endpoint.uses_tls:
-                context = ssl.create_default_context() if ssl_context is None else ssl_context
-                secured = trio.SSLStream(carrier, context, server_hostname=endpoint.host, https_compatible=True)
-                stream, handshake = secured, await secure(secured, handshake)
-            if endpoint.is_websocket:
-                # Imported only here: programs that use TCP start without it.
-                from rsocket_trio.transports.websocket.transport import open_websocket
+@contextmanager
+def _told_as_lost(uri: str) -> Iterator[None]:
+    """Raise what goes wrong as ``ConnectionLost`` with the URI and the reason."""
+    try:
+        yield
+    except (OSError, trio.BrokenResourceError) as exc:
+        raise ConnectionLost(f"{uri}: {reason(exc)}") from exc
 
-                opening = open_websocket(stream, endpoint, handshake, headers=headers, limits=limits)
-                transport: Transport = await stack.enter_async_context(opening)
+
+@asynccontextmanager
+async def _after_handshake(uri: str, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Transport]:
+    """Open a transport that begins with a handshake of TLS, HTTP or both."""
+    row = endpoint.row
+    async with AsyncExitStack() as stack:
+        with _told_as_lost(uri):
+            if row.share is not None:
+                shared = await _share(uri, endpoint, options, stack)
+                transport = await stack.enter_async_context(shared.open(endpoint, options))
             else:
-                transport = ByteStreamTransport(stream, handshake)
-        except (OSError, trio.BrokenResourceError) as exc:
-            raise ConnectionLost(f"{uri}: {reason(exc)}") from exc
+                stream, handshake = await _open_stream(uri, endpoint, options, stack)
+                if row.upgrade is not None:
+                    opening = row.upgrade(stream, endpoint, handshake, options)
+                    transport = await stack.enter_async_context(opening)
+                else:
+                    transport = ByteStreamTransport(stream, handshake)
         yield transport
+
+
+@asynccontextmanager
+async def _over(
+    uri: str, endpoint: Endpoint, shared: SharedConnection, options: ConnectOptions
+) -> AsyncIterator[Transport]:
+    """Open a transport of a shared connection."""
+    async with AsyncExitStack() as stack:
+        with _told_as_lost(uri):
+            transport = await stack.enter_async_context(shared.open(endpoint, options))
+        yield transport
+
+
+async def _share(uri: str, endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> SharedConnection:
+    """Connect for as long as the stack. Return what the transports share."""
+    assert endpoint.row.share is not None
+    stream, handshake = await _open_stream(uri, endpoint, options, stack)
+    return await stack.enter_async_context(endpoint.row.share(stream, endpoint, handshake, options))
+
+
+async def _open_stream(
+    uri: str, endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack
+) -> tuple[trio.abc.Stream, Handshake]:
+    """Connect for as long as the stack, with TLS where the scheme has it. Return the stream and its handshake."""
+    row = endpoint.row
+    carrier = await row.dial(endpoint)
+    stack.push_async_callback(close_at_once, carrier)
+    if not isinstance(carrier, trio.abc.Stream):
+        raise TypeError(f"{uri!r}: TLS and HTTP need a stream of bytes")
+    handshake = row.handshake(endpoint, carrier)
+    if not row.uses_tls:
+        return carrier, handshake
+    context = ssl.create_default_context() if options.ssl_context is None else options.ssl_context
+    if row.alpn:
+        context.set_alpn_protocols(list(row.alpn))
+    secured = trio.SSLStream(carrier, context, server_hostname=endpoint.host, https_compatible=True)
+    return secured, await secure(secured, handshake, row.alpn)

@@ -14,11 +14,13 @@ import attrs
 import trio
 
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.error_text import HandshakeFailed, OriginRefused, reason
 from rsocket_trio.transports.schemes import (
     DEFAULT_BACKLOG,
+    AcceptedConnection,
+    AcceptOptions,
     AnyListener,
     Carrier,
     Endpoint,
@@ -83,46 +85,86 @@ class Accepted:
         scheme = self.endpoint.row
         return None if scheme.needs_handshake else scheme.transport(self.endpoint, self._carrier)
 
+    @property
+    def is_shared(self) -> bool:
+        """Return whether it carries many transports: ``open_shared`` opens it then."""
+        return self.endpoint.row.accept_shared is not None
+
     @asynccontextmanager
     async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
         """Do the handshakes of TLS and WebSocket, if any, and close when the block ends.
 
         Raise ``HandshakeFailed``. The caller bounds the time: this waits for a peer that may never send anything.
         """
-        carrier, endpoint = self._carrier, self.endpoint
+        carrier, row = self._carrier, self.endpoint.row
         try:
             if not isinstance(carrier, trio.abc.Stream):
                 yield carrier
                 return
-            handshake = endpoint.row.handshake(endpoint, carrier)
-            ready: trio.abc.Stream = carrier
-            if endpoint.uses_tls:
-                assert self._ssl_context is not None
-                secured = server_tls(self._ssl_context, carrier)
-                ready, handshake = secured, await secure(secured, handshake)
-            if endpoint.is_websocket:
-                # Imported only here: programs that use TCP start without it.
-                from rsocket_trio.transports.websocket.transport import accept_websocket
-
-                accepting = accept_websocket(
-                    ready, endpoint, handshake, origins=self._origins, limits=limits or Limits()
-                )
-                async with accepting as transport:
+            stream, handshake = await self._secured(carrier)
+            if row.grant is not None:
+                async with row.grant(stream, self.endpoint, handshake, self._options(limits)) as transport:
                     yield transport
             else:
-                yield ByteStreamTransport(ready, handshake)
+                yield ByteStreamTransport(stream, handshake)
         finally:
             await close_at_once(carrier)
+
+    @asynccontextmanager
+    async def open_shared(self, limits: Limits | None = None) -> AsyncIterator[AcceptedConnection]:
+        """Do the handshakes of TLS and HTTP/2, and close when the block ends.
+
+        Raise ``HandshakeFailed``. The caller bounds the time of the handshakes.
+        """
+        carrier, row = self._carrier, self.endpoint.row
+        assert row.accept_shared is not None
+        assert isinstance(carrier, trio.abc.Stream)
+        try:
+            stream, handshake = await self._secured(carrier)
+            async with row.accept_shared(stream, self.endpoint, handshake, self._options(limits)) as shared:
+                yield shared
+        finally:
+            await close_at_once(carrier)
+
+    async def _secured(self, carrier: trio.abc.Stream) -> tuple[trio.abc.Stream, Handshake]:
+        """Return the stream, encrypted where the scheme has TLS, and what is known of the peer."""
+        row = self.endpoint.row
+        handshake = row.handshake(self.endpoint, carrier)
+        if not row.uses_tls:
+            return carrier, handshake
+        assert self._ssl_context is not None
+        if row.alpn:
+            self._ssl_context.set_alpn_protocols(list(row.alpn))
+        secured = server_tls(self._ssl_context, carrier)
+        return secured, await secure(secured, handshake, row.alpn)
+
+    def _options(self, limits: Limits | None) -> AcceptOptions:
+        return AcceptOptions(limits or Limits(), self._origins)
 
     async def aclose(self) -> None:
         """Close the connection at once."""
         await close_at_once(self._carrier)
 
 
+class AcceptedTransport:
+    """One of the transports of a client's connection that carries many. The task that runs those closes it."""
+
+    is_shared = False
+
+    def __init__(self, endpoint: Endpoint, transport: Transport) -> None:
+        self.endpoint = endpoint
+        self._transport = transport
+
+    def plain(self) -> Transport:
+        """Return the transport."""
+        return self._transport
+
+
 class AcceptedStream:
     """A connection accepted by a listener of the application: any Trio stream, which needs no handshake."""
 
     endpoint = "stream"
+    is_shared = False
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream

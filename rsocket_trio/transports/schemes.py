@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, cast
+from importlib import import_module
+from typing import Any, Final, Protocol, TypeAlias, cast
 
 import attrs
 import trio
 
+from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import ByteStreamTransport
 from rsocket_trio.transports.memory import connect_memory, listen_memory
 from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.sockets import bind_tcp, bind_unix, open_tcp, open_unix
+from rsocket_trio.transports.websocket.origins import OWN, Origins
 from rsocket_trio.values import value
 
 DEFAULT_BACKLOG = 1024
@@ -31,7 +36,7 @@ class Endpoint:
     """The transport and address of a URI. ``str()`` gives the URI back.
 
     ``host`` is without brackets, and the name for ``memory``; ``port`` is 0 if there is none; ``path`` is that of
-    the socket for ``unix``, and path and query as they were written for ``ws`` and ``wss``.
+    the socket for ``unix``, and path and query as they were written for the schemes over HTTP.
     """
 
     scheme: str
@@ -63,7 +68,8 @@ class Endpoint:
         return f"{host}:{self.port}"
 
     def __str__(self) -> str:
-        return f"{self.scheme}://{self.row.write(self)}"
+        row = self.row
+        return f"{self.scheme}{row.separator}{row.write(self)}"
 
 
 @attrs.frozen
@@ -75,16 +81,75 @@ class ListenOptions:
     backlog: int = DEFAULT_BACKLOG
 
 
+@attrs.frozen
+class ConnectOptions:
+    """The options of connecting. A scheme that has no use for one ignores it."""
+
+    ssl_context: ssl.SSLContext | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+    """Those of the request that opens a connection over HTTP."""
+    limits: Limits = attrs.field(factory=Limits)
+
+
+@attrs.frozen
+class AcceptOptions:
+    """The options of the handshake of an accepted connection. A scheme that has no use for one ignores it."""
+
+    limits: Limits = attrs.field(factory=Limits)
+    origins: Origins = OWN
+    """The origins of pages that may open a WebSocket."""
+
+
+class SharedConnection(Protocol):
+    """A connection to a server that carries many transports, each a connection of its own to those who use it."""
+
+    def open(self, endpoint: Endpoint, options: ConnectOptions) -> AbstractAsyncContextManager[Transport]:
+        """Open a transport for the block. Raise ``OSError`` and ``BrokenResourceError``."""
+        ...
+
+
+class AcceptedConnection(Protocol):
+    """A client's connection that carries many transports."""
+
+    async def accept(self) -> Transport | None:
+        """Return the next transport that the client opens; ``None`` once it can open no more."""
+        ...
+
+    def stop_accepting(self) -> None:
+        """Tell the client that it can open no more. Those that are open go on."""
+        ...
+
+
+@attrs.frozen
+class LoadedLate:
+    """A function that is imported when it is called: programs that use TCP start without what others need."""
+
+    module: str
+    name: str
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Import the function, call it, and return its result."""
+        return getattr(import_module(self.module), self.name)(*arguments)
+
+
 @attrs.frozen(kw_only=True)
 class Scheme:
-    """One transport: how its URIs are read and written, how it connects and listens, and what it can do."""
+    """One transport: how its URIs are read and written, how it connects and listens, and what it can do.
+
+    A stream that was dialled or accepted, and encrypted where the scheme ``uses_tls``, is a connection of
+    length-prefixed frames, unless ``upgrade`` and ``grant``, or ``share`` and ``accept_shared``, say what comes first.
+    """
 
     name: str
-    """The word before ``://``; other ``spellings`` mean the same."""
+    """The word before ``separator``; other ``spellings`` mean the same."""
+    separator: str = "://"
     parse: Callable[[str, str, str], Endpoint]
-    """Return the endpoint of a URI. Arguments: the URI, the name, the text behind ``://``. Raise ``ValueError``."""
+    """Return the endpoint of a URI. Arguments: the URI, the name, the text behind ``separator``.
+
+    Raise ``ValueError``.
+    """
     write: Callable[[Endpoint], str]
-    """Return the text behind ``://``."""
+    """Return the text behind ``separator``."""
     dial: Callable[[Endpoint], Awaitable[Carrier]]
     """Connect. Raise ``OSError``."""
     listen: Callable[[Endpoint, ListenOptions], Awaitable[tuple[Endpoint, Sequence[AnyListener]]]]
@@ -94,9 +159,27 @@ class Scheme:
     """
     peer: Callable[[Endpoint, Any], str] = lambda endpoint, stream: str(endpoint)
     """Return the text of the peer's address, for the handshake of a stream."""
+    upgrade: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
+    """Open a transport over a stream. Arguments: the stream, the endpoint, its ``Handshake``, ``ConnectOptions``.
+
+    Raise ``BrokenResourceError``.
+    """
+    grant: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
+    """Accept a transport over a stream. Arguments: the stream, the endpoint, its ``Handshake``, ``AcceptOptions``.
+
+    Raise ``HandshakeFailed``.
+    """
+    share: Callable[..., AbstractAsyncContextManager[SharedConnection]] | None = None
+    """Begin, as the client, to share a stream between transports, with the arguments of ``upgrade``."""
+    accept_shared: Callable[..., AbstractAsyncContextManager[AcceptedConnection]] | None = None
+    """Begin, as the server, to share a stream between transports, with the arguments of ``grant``."""
     spellings: tuple[str, ...] = ()
     default_port: int = 0
+    has_path: bool = False
+    """True if a URI has a path, and the request that opens a connection carries headers."""
     uses_tls: bool = False
+    alpn: tuple[str, ...] = ()
+    """The protocols that TLS has to agree on, where it has to agree on one."""
     is_websocket: bool = False
     cuts: bool = False
     """True if ``Transport.cut`` closes its connections, so that the task that accepted one need not wait for that."""
@@ -106,7 +189,7 @@ class Scheme:
     @property
     def needs_handshake(self) -> bool:
         """Return whether TLS or HTTP comes before the first frame."""
-        return self.uses_tls or self.is_websocket
+        return self.uses_tls or self.upgrade is not None or self.share is not None
 
     def handshake(self, endpoint: Endpoint, stream: trio.abc.Stream) -> Handshake:
         """Return what is known of a peer before its first byte."""
@@ -144,14 +227,17 @@ def parse_uri(uri: str) -> Endpoint:
     ::
 
         tcp://host:port     tls://host:port (also tcp+tls)     unix:///path
-        ws://host:port/path     wss://host:port/path     memory://name
+        ws://host:port/path     wss://host:port/path
+        memory://name
 
     Raise ``ValueError`` with the URI and its fault.
     """
-    written, separator, rest = uri.partition("://")
+    written, _, rest = uri.partition(":")
     name = SPELLINGS.get(written.lower())
-    if not separator:
+    separator = "://" if name is None else REGISTRY[name].separator
+    if not uri.startswith(separator, len(written)):
         raise ValueError(f"{uri!r}: not a URI like tcp://host:port")
+    rest = uri[len(written) + len(separator) :]
     if name is None:
         raise ValueError(f"{uri!r}: unknown scheme {written!r}, known are {', '.join(SPELLINGS)}")
     if " " in rest or not rest.isprintable():
@@ -174,13 +260,13 @@ def parse_path(uri: str, scheme: str, rest: str) -> Endpoint:
 
 
 def parse_address(uri: str, scheme: str, rest: str) -> Endpoint:
-    """Return the endpoint of a URI whose rest is a host, a port, and for WebSocket a path."""
+    """Return the endpoint of a URI whose rest is a host, a port, and where the scheme has one a path."""
     cut = min((rest.index(mark) for mark in "/?#" if mark in rest), default=len(rest))
     authority, path = rest[:cut], rest[cut:]
     if "#" in path:
         raise ValueError(f"{uri!r}: a fragment (#) names nothing here")
     row = REGISTRY[scheme]
-    if not row.is_websocket:
+    if not row.has_path:
         if path.strip("/"):
             raise ValueError(f"{uri!r}: {scheme} has no path")
         path = ""
@@ -261,7 +347,15 @@ UNIX = Scheme(
     peer=lambda endpoint, stream: endpoint.path,
     cuts=True,
 )
-WS = attrs.evolve(TCP, name="ws", default_port=80, is_websocket=True)
+WS = attrs.evolve(
+    TCP,
+    name="ws",
+    default_port=80,
+    has_path=True,
+    is_websocket=True,
+    upgrade=LoadedLate("rsocket_trio.transports.websocket.transport", "open_websocket"),
+    grant=LoadedLate("rsocket_trio.transports.websocket.transport", "accept_websocket"),
+)
 WSS = attrs.evolve(WS, name="wss", default_port=443, uses_tls=True)
 MEMORY = Scheme(
     name="memory",

@@ -87,16 +87,18 @@ def _family(host: str) -> socket.AddressFamily | None:
     return None
 
 
-async def secure(stream: trio.SSLStream[trio.abc.Stream], handshake: Handshake) -> Handshake:
+async def secure(stream: trio.SSLStream[trio.abc.Stream], handshake: Handshake, alpn: Sequence[str] = ()) -> Handshake:
     """Do the TLS handshake at once, not at the first read. Return the handshake with the peer's certificate.
 
-    Raise ``HandshakeFailed``.
+    Raise ``HandshakeFailed``, also if ``alpn`` names protocols and the peer agreed on none of them.
     """
     try:
         await stream.do_handshake()
     except trio.BrokenResourceError as exc:
         cause = exc if exc.__cause__ is None else exc.__cause__
         raise HandshakeFailed(reason(cause)) from cause
+    if alpn and stream.selected_alpn_protocol() not in alpn:
+        raise HandshakeFailed(f"the peer did not agree on {' or '.join(alpn)} by ALPN")
     return attrs.evolve(handshake, certificate=stream.getpeercert() or None)
 
 

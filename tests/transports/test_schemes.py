@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from rsocket_trio import ConnectionLost, Payload, Responder, current_connection, open_connection, serve
+from rsocket_trio import ConnectionLost, Payload, Responder, current_connection, open_connection, open_shared, serve
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.schemes import (
     REGISTRY,
@@ -179,8 +179,11 @@ async def test_a_new_transport_is_one_row(pipes: dict[str, PipeListener]) -> Non
         with pytest.raises(ConnectionLost, match=r"^pipe://b: connection refused$"):
             async with open_connection("pipe://b"):
                 pass
-        with pytest.raises(ValueError, match="only ws and wss"):
+        with pytest.raises(ValueError, match="only ws and wss have a handshake"):
             async with open_connection("pipe://a", headers={"A": "b"}):
+                pass
+        with pytest.raises(ValueError, match="'pipe://a': pipe carries one connection, and can't be shared"):
+            async with open_shared("pipe://a"):
                 pass
         nursery.cancel_scope.cancel()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -25,10 +25,9 @@ from rsocket_trio.transports.byte_stream import (
     next_read_size,
     say_the_end,
 )
-from rsocket_trio.transports.schemes import Endpoint
+from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.websocket.framing import ENDINGS, KEY, UNSUPPORTED_DATA, MessageReader, join
-from rsocket_trio.transports.websocket.origins import Origins
 from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upgrade
 
 PONG = 0x8A
@@ -247,20 +246,15 @@ class WebSocketTransport:
 
 @asynccontextmanager
 async def open_websocket(
-    stream: trio.abc.Stream,
-    endpoint: Endpoint,
-    handshake: Handshake,
-    *,
-    headers: Iterable[tuple[str, str]] = (),
-    limits: Limits,
+    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: ConnectOptions
 ) -> AsyncIterator[WebSocketTransport]:
     """Do the client's handshake over a stream, and close it when the block ends. Raise ``HandshakeFailed``.
 
     A header ``Sec-WebSocket-Protocol`` offers sub-protocols; by default none is offered.
     """
     try:
-        handshake, rest = await request_upgrade(stream, endpoint, handshake, headers)
-        yield WebSocketTransport(stream, _reader(limits, client=True), handshake, rest)
+        handshake, rest = await request_upgrade(stream, endpoint, handshake, options.headers)
+        yield WebSocketTransport(stream, _reader(options.limits, client=True), handshake, rest)
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
@@ -268,15 +262,15 @@ async def open_websocket(
 
 @asynccontextmanager
 async def accept_websocket(
-    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, *, origins: Origins, limits: Limits
+    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: AcceptOptions
 ) -> AsyncIterator[WebSocketTransport]:
     """Do the server's handshake over a stream, and close it when the block ends. Raise ``HandshakeFailed``.
 
     A path other than the endpoint's gets 404, a page whose origin is not allowed 403. Compression is never agreed on.
     """
     try:
-        handshake, rest = await grant_upgrade(stream, endpoint, handshake, origins)
-        yield WebSocketTransport(stream, _reader(limits, client=False), handshake, rest)
+        handshake, rest = await grant_upgrade(stream, endpoint, handshake, options.origins)
+        yield WebSocketTransport(stream, _reader(options.limits, client=False), handshake, rest)
     finally:
         with trio.CancelScope(shield=True):
             await trio.aclose_forcefully(stream)
