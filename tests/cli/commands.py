@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import ssl
-import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -16,10 +15,13 @@ import trio
 
 from rsocket_trio import Channel, Lease, Payload, Responder, Setup, current_connection, serve
 from rsocket_trio.metadata import COMPOSITE_METADATA, decode_composite
+from tests.cli.prepared import ForkedProcess, Forker
 
 COMMAND = [sys.executable, "-c", "from rsocket_trio.cli.entry import main; main()"]
 PATIENCE = 30
 """Seconds after which a process hangs."""
+FORKER = Forker()
+"""Made as tests are collected: one of them must not find a process that it did not start."""
 
 
 @attrs.frozen
@@ -33,17 +35,26 @@ class Result:
 
 async def run(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> Result:
     """Run a command to its end."""
-    with trio.fail_after(PATIENCE):
-        done = await trio.run_process(
-            [*COMMAND, *arguments], stdin=stdin, capture_stdout=True, capture_stderr=True, check=False, cwd=cwd
-        )
-    return Result(done.returncode, done.stdout.decode("utf-8", "surrogateescape"), done.stderr.decode())
+    said = {"stdout": b"", "stderr": b""}
+
+    async def keep(name: str) -> None:
+        async for chunk in getattr(command.process, name):
+            said[name] += chunk
+
+    async with started(*arguments, cwd=cwd) as command, trio.open_nursery() as nursery:
+        nursery.start_soon(keep, "stdout")
+        nursery.start_soon(keep, "stderr")
+        with suppress(trio.BrokenResourceError):  # one that reads nothing may end before all of it is written
+            await command.write(stdin)
+        await command.close("stdin")
+        code = await command.process.wait()
+    return Result(code, said["stdout"].decode("utf-8", "surrogateescape"), said["stderr"].decode())
 
 
 class Running:
     """A process that has not ended: lines come out, lines and signals go in."""
 
-    def __init__(self, process: trio.Process) -> None:
+    def __init__(self, process: trio.Process | ForkedProcess) -> None:
         self.process = process
         self._rests: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
@@ -76,20 +87,15 @@ class Running:
 @asynccontextmanager
 async def started(*arguments: str, cwd: Path | None = None) -> AsyncIterator[Running]:
     """A command that runs for as long as the block, its three streams ours."""
-    process = await trio.lowlevel.open_process(
-        [*COMMAND, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd
-    )
+    process = await FORKER.start(arguments, cwd)
     try:
         with trio.fail_after(PATIENCE):
             yield Running(process)
     finally:
         with trio.CancelScope(shield=True):
-            if process.returncode is None:
-                process.kill()
+            process.kill()
             await process.wait()
-            for stream in (process.stdin, process.stdout, process.stderr):
-                if stream is not None:
-                    await stream.aclose()
+            await process.aclose()
 
 
 @attrs.define(eq=False)
