@@ -19,7 +19,7 @@ import attrs
 
 from benchmarks import libraries
 from benchmarks.libraries import BY_LIBRARY, NODE_MODULES, Library
-from benchmarks.workloads import BY_NAME
+from benchmarks.workloads import BY_NAME, OPERATIONS
 
 ROOT = libraries.ROOT
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -32,17 +32,22 @@ Process: TypeAlias = "subprocess.Popen[str]"
 
 @attrs.frozen
 class Cost:
-    """What one run took: seconds on the wall, CPU seconds of both processes, and waits by percentile in ms."""
+    """What one run took: how many operations, seconds on the wall, CPU seconds of both processes, waits by percentile
+    in ms, and the bytes of resident memory that both grew by.
+    """
 
+    count: int
     wall: float
     client_cpu: float
     server_cpu: float
     waits: dict[str, float]
+    client_memory: int
+    server_memory: int
 
     @property
     def cpu(self) -> float:
-        """CPU seconds of client and server together."""
-        return self.client_cpu + self.server_cpu
+        """CPU seconds of client and server together, for 100,000 operations."""
+        return (self.client_cpu + self.server_cpu) / self.count * OPERATIONS
 
 
 def middle(figures: Iterable[float]) -> float:
@@ -54,6 +59,11 @@ def cpu_of(process: int) -> float:
     """CPU seconds that a process has used, in user and kernel mode, all threads, those that ended included."""
     # The clock that clock_getcpuclockid(3) names: Linux makes it of the process's number, and of 2 for "scheduled".
     return time.clock_gettime((~process << 3) | 2)
+
+
+def resident(process: int) -> int:
+    """Bytes of resident memory of a process."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * PAGE
 
 
 @attrs.define
@@ -69,7 +79,7 @@ class Server:
 
     def resident(self) -> int:
         """Bytes of resident memory."""
-        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE
+        return resident(self.process.pid)
 
 
 @contextmanager
@@ -133,20 +143,38 @@ def run(
     to_server: tuple[str, ...] = (),
     to_client: tuple[str, ...] = (),
     python: str = sys.executable,
+    share: float = 1,
 ) -> Cost:
-    """One run of one workload, with a fresh server; both may be told more, and run on this Python.
+    """One run of one workload, or of a share of it, with a fresh server; both may be told more, and run on this Python.
 
-    What is counted begins when the client has connected and had one answer, and ends with its last answer.
+    What is counted begins when the client has connected and done the first operations, and ends with its last answer.
     """
     of = BY_LIBRARY[library]
+    asked = BY_NAME[workload].scaled(share)
     with server(library, scheme, *to_server, python=python) as peer:
-        command = of.command("client", scheme, str(peer.port), workload, dialect, *to_client, python=python)
+        words = [scheme, str(peer.port), json.dumps(attrs.asdict(asked)), dialect, *to_client]
         if of.is_node:
-            command.append(json.dumps(attrs.asdict(BY_NAME[workload])))  # it can't import the table
-        with started(command) as (client, errors):
-            assert line_of(client, errors) == "ready\n"
-            before = cpu_of(client.pid), peer.cpu()
-            tell(client)
+            words.append(json.dumps(attrs.asdict(asked.first)))  # it can't import the table
+        with started(of.command("client", *words, python=python)) as (client, errors):
+            before = at_border("ready", client, errors, peer)
+            after = at_border("done", client, errors, peer)
             said = json.loads(line_of(client, errors))
-            client_cpu, server_cpu = cpu_of(client.pid) - before[0], peer.cpu() - before[1]
-    return Cost(said["wall"], client_cpu, server_cpu, said["waits"])
+    spent = [end - begin for begin, end in zip(before, after, strict=True)]
+    return Cost(
+        count=said["count"],
+        wall=said["wall"],
+        client_cpu=spent[0],
+        server_cpu=spent[1],
+        waits=said["waits"],
+        client_memory=int(spent[2]),
+        server_memory=int(spent[3]),
+    )
+
+
+def at_border(word: str, client: Process, errors: Path, peer: Server) -> tuple[float, float, int, int]:
+    """CPU seconds and memory of client and server once the client has said a word; it goes on then."""
+    said = line_of(client, errors)
+    found = cpu_of(client.pid), peer.cpu(), resident(client.pid), peer.resident()
+    assert said == f"{word}\n", said
+    tell(client)
+    return found

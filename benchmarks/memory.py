@@ -1,46 +1,25 @@
-"""What do an idle connection and an open stream cost the server, and what does a reader that stopped?"""
+"""Measures the memory of an idle connection and an open stream at both ends, and of a reader that stopped."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from typing import Any
 
 import trio
 
 from benchmarks import harness
-from benchmarks.workloads import CREDIT
+from benchmarks.comparing import interleaved
+from benchmarks.harness import middle
+from benchmarks.libraries import FLOOR, JS, OURS, THEIRS
+from benchmarks.markdown import command, met, table
+from benchmarks.workloads import BY_NAME, CREDIT, IDLE
 from rsocket_trio import open_connection
 
-CONNECTIONS = 500
-STREAMS = 5_000
+LIBRARIES = (OURS, THEIRS, JS, FLOOR)
 PAUSE = 10
 """Seconds that the reader stops for, while 1 GiB waits to be sent."""
 ITEM = 16_384
-
-
-async def connections(server: harness.Server) -> float:
-    """Bytes an idle connection costs the server."""
-    async with AsyncExitStack() as stack:
-        uri = f"tcp://127.0.0.1:{server.port}"
-        first = await stack.enter_async_context(open_connection(uri))
-        await first.request_response(b"")
-        before = server.resident()
-        for _ in range(CONNECTIONS):
-            await (await stack.enter_async_context(open_connection(uri))).ping()
-        return (server.resident() - before) / CONNECTIONS
-
-
-async def streams(server: harness.Server) -> float:
-    """Bytes an open stream costs the server, with one item sent and no credit for another."""
-    async with AsyncExitStack() as stack:
-        uri = f"tcp://127.0.0.1:{server.port}"
-        connection = await stack.enter_async_context(open_connection(uri))
-        await connection.request_response(b"")
-        before = server.resident()
-        for _ in range(STREAMS):
-            items = connection.request_stream(b"1000 64", initial_request_n=1, refill=False)
-            await anext(await stack.enter_async_context(items))
-        return (server.resident() - before) / STREAMS
+BOUNDS = {"connection": (18, 12), "open": (5, 4)}
+"""KiB that one must and should cost the server at most."""
 
 
 async def pause(server: harness.Server) -> float:
@@ -55,24 +34,48 @@ async def pause(server: harness.Server) -> float:
             return server.resident() - before
 
 
-def main(libraries: Sequence[str] = ("trio",)) -> dict[str, dict[str, float]]:
-    """Print and return the figures of each library's server, in bytes; the clients are always ours."""
-    figures: dict[str, dict[str, float]] = {}
-    for library in libraries:
-        figures[library] = {}
-        for name, measure in (("connection", connections), ("stream", streams), ("pause", pause)):
-            with harness.server(library) as server:
-                figures[library][name] = trio.run(measure, server)
-    ours = figures["trio"]
-    for name, what in (("connection", "an idle connection"), ("stream", "an open stream")):
-        line = f"server memory of {what}: {ours[name] / 1024:.1f} KiB"
-        if "asyncio" in figures:
-            theirs = figures["asyncio"][name]
-            line += f", rsocket-py {theirs / 1024:.1f} KiB: {theirs / ours[name]:.1f}x"
-        print(line)
-    print(f"server growth beside a reader that stopped for {PAUSE} s: {ours['pause'] / 2**20:.1f} MiB")
-    return figures
+def main(repeat: int) -> dict[str, Any]:
+    """Print and return what each library's processes grew by, and how far our server did beside a stopped reader."""
+    there = [library.name for library in LIBRARIES if library.missing() is None]
+    columns = {workload.name: there for workload in IDLE}
+    runs = interleaved(columns, repeat, lambda workload, library: harness.run(library, workload))
+    with harness.server(OURS.name) as server:
+        grown = trio.run(pause, server)
+    print(f"server growth beside a reader that stopped for {PAUSE} s: {grown / 2**20:.1f} MiB")
+    return {"runs": runs, "pause": grown}
+
+
+def sizes(runs: dict[str, list[dict[str, Any]]], library: str, role: str) -> list[float]:
+    """KiB that one connection or stream takes in a library's client or server."""
+    return [run[f"{role}_memory"] / run["count"] / 1024 for run in runs.get(library, [])]
+
+
+def written(figures: dict[str, Any]) -> list[str]:
+    """The section of the report."""
+    runs = figures["memory"]["runs"]
+    grown = figures["memory"]["pause"] / 2**20
+    rows = []
+    for name, (must, aim) in BOUNDS.items():
+        workload = BY_NAME[name]
+        for role in ("server", "client"):
+            cells = []
+            for library in LIBRARIES:
+                found = sizes(runs[name], library.name, role)
+                cells.append(f"{middle(found):.1f}" if found else "-")
+            size = middle(sizes(runs[name], OURS.name, role))
+            bars = [f"{must}", f"{aim}", met(-size, -must, -aim)] if role == "server" else [""] * 3
+            rows.append([f"{workload.label} {workload.what}, {role} ({workload.count:,} of them)", *cells, *bars])
+    return [
+        "## Memory",
+        (
+            "KiB of resident memory that one more takes. A stream that is open waits in its handler: an async generator "
+            "in ours and with rsocket-py, a callback with rsocket-js."
+        ),
+        table(["", *(library.title for library in LIBRARIES), "must", "aim", "met"], rows),
+        f"A reader that stops for {PAUSE} s while 1 GiB waits for it makes the server grow by {grown:.1f} MiB.",
+        command("memory"),
+    ]
 
 
 if __name__ == "__main__":
-    main()
+    main(3)

@@ -8,15 +8,12 @@ from benchmarks.harness import middle
 from benchmarks.markdown import command, spread, table
 
 
-def pipeline(figures: dict[str, Any]) -> list[str]:
-    """What there is of it. ``pipeline.json`` says its own tables:
+def pipeline(figures: dict[str, Any], parts: list[str]) -> list[str]:
+    """The heading, the parts that were measured, and the tables of ``pipeline.json``, which it says itself:
 
     ``{"pipeline": [{"title", "text", "columns": [...], "rows": [[...], ...], "command"}, ...]}``
     """
-    written = ["## The data pipeline"]
-    for name, section in {"analytics": analytics, "spark": spark}.items():
-        if name in figures:
-            written += section(figures[name])
+    written = ["## The data pipeline", *parts]
     for part in figures.get("pipeline", ()):
         cells = [[str(cell) for cell in row] for row in part["rows"]]
         shown = table(part["columns"], cells)
@@ -26,8 +23,9 @@ def pipeline(figures: dict[str, Any]) -> list[str]:
     return written
 
 
-def analytics(of: dict[str, Any]) -> list[str]:
+def analytics(figures: dict[str, Any]) -> list[str]:
     """The questions of a capture."""
+    of = figures["analytics"]
     rows = [
         [name, *(f"{of[engine][key] / unit:,.1f}" for engine in ("spark", "duckdb"))]
         for name, key, unit in (
@@ -44,8 +42,9 @@ def analytics(of: dict[str, Any]) -> list[str]:
     ]
 
 
-def spark(of: dict[str, Any]) -> list[str]:
+def spark(figures: dict[str, Any]) -> list[str]:
     """Rows into and out of Spark, beside sources and sinks of Spark's own."""
+    of = figures["spark"]
     rows = [
         [
             f"{job['job']}, {job['of']}",

@@ -36,8 +36,9 @@ def draw(figures: dict[str, Any], folder: Path) -> list[str]:
     return drawn
 
 
-def ratios(figure: Figure, workloads: dict[str, Any]) -> None:
+def ratios(figure: Figure, of: dict[str, Any]) -> None:
     """CPU seconds of each library as multiples of ours, on a logarithmic axis."""
+    workloads = of["runs"]
     axes = figure.subplots()
     names = [name for name in BY_NAME if name in workloads]
     others = [library for library in LIBRARIES if library is not OURS]
@@ -60,8 +61,9 @@ def ratios(figure: Figure, workloads: dict[str, Any]) -> None:
     axes.legend(ncols=3, fontsize=8)
 
 
-def waits(figure: Figure, workloads: dict[str, Any]) -> None:
+def waits(figure: Figure, of: dict[str, Any]) -> None:
     """Milliseconds by percentile."""
+    workloads = of["runs"]
     names = [name for name in WAITED if name in workloads]
     for axes, name in zip(figure.subplots(1, max(1, len(names)), squeeze=False)[0], names, strict=True):
         for library, runs in workloads[name].items():

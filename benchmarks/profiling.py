@@ -9,12 +9,15 @@ from __future__ import annotations
 import argparse
 import cProfile
 import importlib
+import json
 import pstats
 import runpy
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+import attrs
 
 from benchmarks.harness import line_of, started, tell
 from benchmarks.libraries import BY_LIBRARY, Library
@@ -32,9 +35,10 @@ def profile(library: Library, workload: str, folder: Path) -> dict[str, pstats.S
         python, _, *module = library.command(role, *arguments)
         return [python, "-m", "benchmarks.profiling", UNDER, files[role], *module]
 
+    asked = json.dumps(attrs.asdict(BY_NAME[workload]))
     with started(under("server", "tcp")) as (server, said):
         port = line_of(server, said).split("/")[0].strip()
-        with started(under("client", "tcp", port, workload, "rsocket/1.0")) as (client, errors):
+        with started(under("client", "tcp", port, asked, "rsocket/1.0")) as (client, errors):
             line_of(client, errors)
             tell(client)
             line_of(client, errors)

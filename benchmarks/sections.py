@@ -1,50 +1,24 @@
-"""The other sections of the report, and the order of all: each turns its part of the results into Markdown."""
+"""The other sections of the report: each turns its part of the results into Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from benchmarks import latency, oob
-from benchmarks.compared import objects, other_dialects, resumption, websocket, workloads
 from benchmarks.harness import middle
-from benchmarks.libraries import OURS, THEIRS
-from benchmarks.markdown import NO, YES, command, cpu, described, met, spread, table, versions
+from benchmarks.markdown import NO, YES, command, cpu, described, spread, table
 from benchmarks.scaling import CONNECTIONS
 from benchmarks.workloads import BY_NAME
 
-MEMORY = {"connection": ("idle connection", 500, 18, 14), "stream": ("open stream", 5_000, 5, 4)}
-"""What is counted, how many of it, and KiB that one must and should stay within."""
 SCALED = 0.8
 """The part of the throughput of one connection that many at once have to reach."""
 FLAT = 1.25
 """How many times the CPU of a request beside one open stream it may take beside more."""
-PLOTTED = {"workloads": ("ratios", "latency"), "scaling": ("scaling",)}
-"""Which plots stand below which section."""
 
 
 def machine(figures: dict[str, Any]) -> list[str]:
-    """The machine and the versions."""
-    return ["## The machine", described(figures), *versions(figures.get("libraries", {}))]
-
-
-def memory(figures: dict[str, Any]) -> list[str]:
-    """What the server keeps."""
-    ours, theirs = figures["memory"][OURS.name], figures["memory"].get(THEIRS.name)
-    grown = ours["pause"] / 2**20
-    rows = []
-    for name, (what, count, must, aim) in MEMORY.items():
-        size = ours[name] / 1024
-        others = f"{theirs[name] / 1024:.1f}" if theirs else "-"
-        bars = f"{must}", f"{aim}", met(-size, -must, -aim)
-        rows.append([f"W8 {what} ({count:,} of them)", f"{size:.1f}", others, *bars])
-    return [
-        "## Memory",
-        "KiB of resident memory of the server for one more.",
-        table(["", "ours", "rsocket-py", "must", "aim", "met"], rows),
-        f"A reader that stops for 10 s while 1 GiB waits for it makes the server grow by {grown:.1f} MiB.",
-        command("memory"),
-    ]
+    """The machine."""
+    return ["## The machine", described(figures)]
 
 
 def beside_bulk(figures: dict[str, Any]) -> list[str]:
@@ -160,7 +134,7 @@ def interpreters(figures: dict[str, Any]) -> list[str]:
     channel = BY_NAME["channel"]
     ours = middle(cpu(runs, first))
     row = [
-        f"{channel.label} {channel.what}, {spread(cpu(runs, first))} CPU s on {first}",
+        f"{channel.label} {channel.what}, {spread(cpu(runs, first))} CPU s of 100,000 on {first}",
         *(f"{middle(cpu(runs, version)) / ours:.2f}" for version in others),
     ]
     rows = [row]
@@ -178,19 +152,3 @@ def interpreters(figures: dict[str, Any]) -> list[str]:
         table(["", *others], rows),
         command("interpreters"),
     ]
-
-
-SECTIONS: dict[str, Callable[[dict[str, Any]], list[str]]] = {
-    "workloads": workloads,
-    "typed": objects,
-    "websocket": websocket,
-    "memory": memory,
-    "latency": beside_bulk,
-    "scaling": scaling,
-    "dialects": other_dialects,
-    "resume": resumption,
-    "oob": streamux,
-    "workers": processes,
-    "micro": pieces,
-    "interpreters": interpreters,
-}

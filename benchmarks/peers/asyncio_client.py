@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from time import perf_counter
 from typing import Any
 
+import attrs
 from reactivestreams.subscriber import DefaultSubscriber
 from rsocket.helpers import single_transport_provider
 from rsocket.payload import Payload
@@ -15,8 +15,8 @@ from rsocket.rsocket_client import RSocketClient
 from rsocket.streams.stream_from_generator import StreamFromGenerator
 from rsocket.transports.tcp import TransportTCP
 
-from benchmarks.peers.meter import Meter
-from benchmarks.workloads import BY_NAME, CREDIT, REFILL, WRITE, Workload
+from benchmarks.peers.meter import SETTLE, Meter, asked
+from benchmarks.workloads import CREDIT, REFILL, WRITE, Workload
 
 
 class Counter(DefaultSubscriber):
@@ -55,64 +55,90 @@ async def connect(scheme: str, port: int) -> Any:
         yield client
 
 
-async def once(scheme: str, port: int) -> None:
-    async with connect(scheme, port) as client:
-        await client.request_response(Payload(bytes(64)))
+@attrs.frozen
+class Caller:
+    """What the workloads need."""
+
+    scheme: str
+    port: int
+    client: Any
+    kept: AsyncExitStack
+    waits: list[float]
 
 
-async def run(scheme: str, port: int, workload: Workload) -> None:
-    if workload.kind == "connect":
-        await once(scheme, port)
-        with Meter() as meter:
-            for _ in range(workload.count):
-                begun = perf_counter()
-                await once(scheme, port)
-                meter.waits.append(perf_counter() - begun)
-        return
-    async with connect(scheme, port) as client:
-        await client.request_response(Payload(b"first"))
-        with Meter() as meter:
-            await KINDS[workload.kind](client, workload, meter)
+async def once(caller: Caller, workload: Workload) -> None:
+    end = perf_counter() + workload.seconds
+    while (begun := perf_counter()) < end:
+        async with connect(caller.scheme, caller.port) as client:
+            await client.request_response(Payload(bytes(workload.size)))
+        caller.waits.append(perf_counter() - begun)
 
 
-async def request(client: Any, workload: Workload, meter: Meter) -> None:
-    waits = meter.waits
+async def request(caller: Caller, workload: Workload) -> None:
+    size, waits, client = workload.size, caller.waits, caller.client
+    end = perf_counter() + workload.seconds
 
     async def worker() -> None:
-        payload = bytes(workload.size)
-        for _ in range(workload.count // workload.concurrency):
-            begun = perf_counter()
-            await client.request_response(Payload(payload))
+        payload = bytes(size)
+        while (begun := perf_counter()) < end:
+            answer = await client.request_response(Payload(payload))
             waits.append(perf_counter() - begun)
+            assert len(answer.data) == size
 
     await asyncio.gather(*(worker() for _ in range(workload.concurrency)))
 
 
-async def stream(client: Any, workload: Workload, meter: Meter) -> None:
+async def stream(caller: Caller, workload: Workload) -> None:
     counter = Counter()
     asked = Payload(b"%d %d" % (workload.count, workload.size))
-    client.request_stream(asked).initial_request_n(CREDIT).subscribe(counter)
+    caller.client.request_stream(asked).initial_request_n(CREDIT).subscribe(counter)
     await counter.done.wait()
     assert counter.seen == workload.count, counter.seen
 
 
-async def channel(client: Any, workload: Workload, meter: Meter) -> None:
+async def channel(caller: Caller, workload: Workload) -> None:
     counter = Counter()
     item = bytes(workload.size)
     items = ((Payload(item), number == workload.count - 1) for number in range(workload.count))
     publisher = StreamFromGenerator(lambda: items)
-    client.request_channel(Payload(b""), publisher).initial_request_n(CREDIT).subscribe(counter)
+    caller.client.request_channel(Payload(b""), publisher).initial_request_n(CREDIT).subscribe(counter)
     await counter.done.wait()
     assert counter.seen == workload.count, counter.seen
 
 
-KINDS = {"request": request, "stream": stream, "channel": channel}
+async def connections(caller: Caller, workload: Workload) -> None:
+    for _ in range(workload.count):
+        client = await caller.kept.enter_async_context(connect(caller.scheme, caller.port))
+        await client.request_response(Payload(bytes(workload.size)))
+    await asyncio.sleep(SETTLE)
 
 
-def main() -> None:
-    scheme, port, name, _dialect = sys.argv[1:]
-    asyncio.run(run(scheme, int(port), BY_NAME[name]))
+async def streams(caller: Caller, workload: Workload) -> None:
+    for _ in range(workload.count):
+        caller.client.request_stream(Payload(b"0 0")).initial_request_n(CREDIT).subscribe(Counter())
+        await asyncio.sleep(0)
+    await caller.client.request_response(Payload(bytes(workload.size)))
+    await asyncio.sleep(SETTLE)
+
+
+KINDS = {
+    "request": request,
+    "stream": stream,
+    "channel": channel,
+    "connect": once,
+    "connections": connections,
+    "streams": streams,
+}
+
+
+async def main() -> None:
+    scheme, port, workload, _, _ = asked()
+    meter = Meter(workload)
+    async with connect(scheme, port) as client, AsyncExitStack() as kept:
+        caller = Caller(scheme, port, client, kept, meter.waits)
+        for part in meter.rounds():
+            await KINDS[workload.kind](caller, part)
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

@@ -67,6 +67,8 @@ class Handler(BaseRequestHandler):
         count, size = map(int, payload.data.split())
 
         async def items() -> AsyncIterator[tuple[Any, bool]]:
+            if not count:
+                await asyncio.Event().wait()
             item = bytes(size)
             for number in range(count):
                 yield Payload(item), number == count - 1

@@ -12,13 +12,14 @@ let listener;
 
 const responder = {
   requestResponse(payload, stream) {
-    setImmediate(() => stream.onNext({ data: payload.data }, true));
+    stream.onNext({ data: payload.data }, true);
     return NOTHING;
   },
 
   requestStream(payload, initialRequestN, stream) {
     const [count, size] = payload.data.toString().split(" ").map(Number);
     const item = { data: Buffer.alloc(size) };
+    if (count === 0) return { request() {}, ...NOTHING };
     let [sent, credit] = [0, 0];
     const request = (n) => {
       credit += n;

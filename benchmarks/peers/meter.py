@@ -1,36 +1,53 @@
-"""What every client does at the borders of what is measured: says that it is ready, waits, and says how it went."""
+"""What every client does at the borders of what is measured: says that it is there, waits, and says how it went."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
+from collections.abc import Iterator
+
+from benchmarks.workloads import Workload
 
 PERCENTILES = (50, 90, 99, 99.9)
+SETTLE = 1.0
+"""Seconds that what was opened is left alone for, before memory is read."""
+
+
+def asked() -> tuple[str, int, Workload, str, list[str]]:
+    """Return what the command line of a client says: scheme, port, workload, dialect, and what more it is told."""
+    scheme, port, workload, dialect, *more = sys.argv[1:]
+    return scheme, int(port), Workload(**json.loads(workload)), dialect, more
 
 
 class Meter:
     """Measures the wall, and the waits of single operations where a workload has some.
 
-    Used as a context manager around the work; ``waits`` are seconds.
+    ``waits`` are seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
         self.waits: list[float] = []
-        self._begun = 0.0
 
-    def __enter__(self) -> Meter:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        self._begun = time.perf_counter()
-        return self
+    def rounds(self) -> Iterator[Workload]:
+        """Yield the first operations, and then, when told to, those that count."""
+        yield self.workload.first
+        self.waits.clear()
+        say("ready")
+        begun = time.perf_counter()
+        yield self.workload
+        wall = time.perf_counter() - begun
+        # The processor's clock is read from outside: nothing more may happen until then.
+        say("done")
+        count = len(self.waits) or self.workload.count
+        print(json.dumps({"wall": wall, "count": count, "waits": percentiles(self.waits)}), flush=True)
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            wall = time.perf_counter() - self._begun
-            print(json.dumps({"wall": wall, "waits": percentiles(self.waits)}), flush=True)
-            # The processor's clock is read from outside: nothing more may happen until then.
-            sys.stdin.readline()
+
+def say(word: str) -> None:
+    """Print a word, and wait for a line."""
+    print(word, flush=True)
+    sys.stdin.readline()
 
 
 def percentiles(waits: list[float]) -> dict[str, float]:

@@ -1,15 +1,14 @@
-"""The workloads for a client whose calls are async functions and async iterators: what the gRPC clients share."""
+"""The workloads for a client whose calls are async functions and async iterators: what clients share."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from time import perf_counter
 from typing import Protocol
 
-from benchmarks.peers.meter import Meter
-from benchmarks.workloads import BY_NAME, Workload
+from benchmarks.peers.meter import Meter, asked
+from benchmarks.workloads import Workload
 
 
 class Caller(Protocol):
@@ -48,38 +47,43 @@ class Worker(Protocol):
 
 async def run(connect: Opens, together: Together) -> None:
     """Run the workload that the command line names."""
-    port, workload = int(sys.argv[2]), BY_NAME[sys.argv[3]]
-    if workload.kind == "connect":
-        await once(connect, port)
-        with Meter() as meter:
-            for _ in range(workload.count):
-                begun = perf_counter()
-                await once(connect, port)
-                meter.waits.append(perf_counter() - begun)
-        return
+    _, port, workload, _, _ = asked()
+    meter = Meter(workload)
     async with connect(port) as caller:
-        await caller.echo(b"first")
-        with Meter() as meter:
-            if workload.kind == "request":
-                await request(caller, workload, meter, together)
+        for part in meter.rounds():
+            if workload.kind == "connect":
+                await again(connect, port, part, meter)
+            elif workload.kind == "request":
+                await request(caller, part, meter, together)
             else:
-                await items(caller, workload)
+                await items(caller, part)
 
 
-async def once(connect: Opens, port: int) -> None:
-    async with connect(port) as caller:
-        await caller.echo(bytes(64))
+async def again(connect: Opens, port: int, workload: Workload, meter: Meter) -> None:
+    end = perf_counter() + workload.seconds
+    while (begun := perf_counter()) < end:
+        async with connect(port) as caller:
+            await caller.echo(bytes(workload.size))
+        meter.waits.append(perf_counter() - begun)
 
 
 async def request(caller: Caller, workload: Workload, meter: Meter, together: Together) -> None:
     payload = bytes(workload.size)
+    await calls(lambda: caller.echo(payload), payload, workload, meter, together)
+
+
+async def calls(
+    call: Callable[[], Awaitable[object]], answer: object, workload: Workload, meter: Meter, together: Together
+) -> None:
+    """Make the same call again and again, as often at once as the workload says; each has to give this answer."""
     waits = meter.waits
+    end = perf_counter() + workload.seconds
 
     async def worker() -> None:
-        for _ in range(workload.count // workload.concurrency):
-            begun = perf_counter()
-            await caller.echo(payload)
+        while (begun := perf_counter()) < end:
+            found = await call()
             waits.append(perf_counter() - begun)
+            assert found == answer
 
     await together(worker, workload.concurrency)
 

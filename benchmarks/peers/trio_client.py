@@ -2,64 +2,68 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from time import perf_counter
 
+import attrs
 import trio
 
-from benchmarks.peers.meter import Meter
-from benchmarks.workloads import BY_NAME, CREDIT, Workload
+from benchmarks.peers.meter import SETTLE, Meter, asked
+from benchmarks.workloads import CREDIT, Workload
 from rsocket_trio import Connection, ResumeOptions, open_connection
 
 
-async def run(uri: str, workload: Workload, dialect: str, resume: ResumeOptions | None) -> None:
-    if workload.kind == "connect":
-        await connect(uri, dialect)
-        with Meter() as meter:
-            for _ in range(workload.count):
-                begun = perf_counter()
-                await connect(uri, dialect)
-                meter.waits.append(perf_counter() - begun)
-        return
-    async with open_connection(uri, dialect=dialect, resume=resume) as connection:
-        await connection.request_response(b"first")
-        with Meter() as meter:
-            await KINDS[workload.kind](connection, workload, meter)
+@attrs.frozen
+class Client:
+    """What the workloads need."""
+
+    connect: Callable[[], AbstractAsyncContextManager[Connection]]
+    connection: Connection
+    kept: AsyncExitStack
+    waits: list[float]
 
 
-async def connect(uri: str, dialect: str) -> None:
-    async with open_connection(uri, dialect=dialect) as connection:
-        await connection.request_response(bytes(64))
-
-
-async def request(connection: Connection, workload: Workload, meter: Meter) -> None:
+async def connect(client: Client, workload: Workload) -> None:
+    waits = client.waits
     payload = bytes(workload.size)
-    waits = meter.waits
+    end = perf_counter() + workload.seconds
+    while (begun := perf_counter()) < end:
+        async with client.connect() as connection:
+            await connection.request_response(payload)
+        waits.append(perf_counter() - begun)
+
+
+async def request(client: Client, workload: Workload) -> None:
+    size, waits, connection = workload.size, client.waits, client.connection
+    payload = bytes(size)
+    end = perf_counter() + workload.seconds
 
     async def worker() -> None:
-        for _ in range(workload.count // workload.concurrency):
-            begun = perf_counter()
-            await connection.request_response(payload)
+        while (begun := perf_counter()) < end:
+            answer = await connection.request_response(payload)
             waits.append(perf_counter() - begun)
+            assert len(answer.data) == size
 
     async with trio.open_nursery() as nursery:
         for _ in range(workload.concurrency):
             nursery.start_soon(worker)
 
 
-async def stream(connection: Connection, workload: Workload, meter: Meter) -> None:
+async def stream(client: Client, workload: Workload) -> None:
     asked = b"%d %d" % (workload.count, workload.size)
     seen = 0
-    async with connection.request_stream(asked, initial_request_n=CREDIT) as items:
+    async with client.connection.request_stream(asked, initial_request_n=CREDIT) as items:
         async for _ in items:
             seen += 1
     assert seen == workload.count, seen
 
 
-async def channel(connection: Connection, workload: Workload, meter: Meter) -> None:
+async def channel(client: Client, workload: Workload) -> None:
     item = bytes(workload.size)
     seen = 0
-    async with connection.request_channel() as both, trio.open_nursery() as nursery:
+    async with client.connection.request_channel(initial_request_n=CREDIT) as both, trio.open_nursery() as nursery:
 
         async def send() -> None:
             for _ in range(workload.count):
@@ -72,14 +76,40 @@ async def channel(connection: Connection, workload: Workload, meter: Meter) -> N
     assert seen == workload.count, seen
 
 
-KINDS = {"request": request, "stream": stream, "channel": channel}
+async def connections(client: Client, workload: Workload) -> None:
+    for _ in range(workload.count):
+        connection = await client.kept.enter_async_context(client.connect())
+        await connection.request_response(bytes(workload.size))
+    await trio.sleep(SETTLE)
 
 
-def main() -> None:
-    scheme, port, name, dialect, *more = sys.argv[1:]
+async def streams(client: Client, workload: Workload) -> None:
+    for _ in range(workload.count):
+        await client.kept.enter_async_context(client.connection.request_stream(b"0 0", initial_request_n=CREDIT))
+    await client.connection.request_response(bytes(workload.size))
+    await trio.sleep(SETTLE)
+
+
+KINDS = {
+    "request": request,
+    "stream": stream,
+    "channel": channel,
+    "connect": connect,
+    "connections": connections,
+    "streams": streams,
+}
+
+
+async def main() -> None:
+    scheme, port, workload, dialect, more = asked()
     resume = ResumeOptions() if "resume" in more else None
-    trio.run(run, f"{scheme}://127.0.0.1:{port}", BY_NAME[name], dialect, resume)
+    connect = partial(open_connection, f"{scheme}://127.0.0.1:{port}", dialect=dialect, resume=resume)
+    meter = Meter(workload)
+    async with connect() as connection, AsyncExitStack() as kept:
+        client = Client(connect, connection, kept, meter.waits)
+        for part in meter.rounds():
+            await KINDS[workload.kind](client, part)
 
 
 if __name__ == "__main__":
-    main()
+    trio.run(main)

@@ -1,6 +1,7 @@
 """The server of the workloads, with this library. Prints its port, serves until its standard input ends.
 
-With a second argument ``resume`` its clients may come back, with ``rarely`` the collector looks less often.
+With a second argument ``resume`` its clients may come back, with ``rarely`` the collector looks less often, and with
+``plain`` the handler of requests is a plain function.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from rsocket_trio import Channel, Payload, Responder, ResumeOptions, serve
 responder = Responder()
 
 
-@responder.request_response
+def echo_plainly(request: Payload) -> Payload:
+    return request
+
+
 async def echo(request: Payload) -> Payload:
     return request
 
@@ -25,6 +29,8 @@ async def echo(request: Payload) -> Payload:
 @responder.request_stream
 async def items(request: Payload) -> AsyncIterator[bytes]:
     count, size = map(int, request.data.split())
+    if not count:
+        await trio.sleep_forever()
     item = bytes(size)
     for _ in range(count):
         yield item
@@ -40,6 +46,7 @@ async def main() -> None:
     if "rarely" in sys.argv[2:]:
         gc.freeze()
         gc.set_threshold(10_000, 10, 10)
+    responder.request_response(echo_plainly if "plain" in sys.argv[2:] else echo)
     async with trio.open_nursery() as nursery:
         resume = ResumeOptions() if "resume" in sys.argv[2:] else None
         uris = await nursery.start(partial(serve, resume=resume), responder, [f"{sys.argv[1]}://127.0.0.1:0"])

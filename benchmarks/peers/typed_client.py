@@ -4,17 +4,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Awaitable, Callable
-from time import perf_counter
 
 import msgspec
 import trio
 
-from benchmarks.peers.meter import Meter
+from benchmarks.peers.meter import Meter, asked
 from benchmarks.peers.orders import ORDER, RECEIPT, ROUTE, Order, Receipt
 from benchmarks.peers.orders_contract import Orders
-from benchmarks.workloads import BY_NAME, Workload
+from benchmarks.peers.python_client import Worker, calls
 from rsocket_trio import Connection, open_connection
 
 
@@ -42,24 +40,21 @@ def by_hand(connection: Connection) -> Callable[[Order], Awaitable[Receipt]]:
 WAYS = {"contract": contract, "bytes": by_hand}
 
 
-async def run(uri: str, workload: Workload, way: Callable[[Connection], Callable[[Order], Awaitable[Receipt]]]) -> None:
-    async with open_connection(uri) as connection:
+async def together(worker: Worker, concurrency: int) -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(concurrency):
+            nursery.start_soon(worker)
+
+
+async def main() -> None:
+    scheme, port, workload, _, more = asked()
+    way = WAYS[more[0]] if more else typed
+    meter = Meter(workload)
+    async with open_connection(f"{scheme}://127.0.0.1:{port}") as connection:
         place = way(connection)
-        assert await place(ORDER) == RECEIPT
-        with Meter() as meter:
-            waits = meter.waits
-
-            async def worker() -> None:
-                for _ in range(workload.count // workload.concurrency):
-                    begun = perf_counter()
-                    await place(ORDER)
-                    waits.append(perf_counter() - begun)
-
-            async with trio.open_nursery() as nursery:
-                for _ in range(workload.concurrency):
-                    nursery.start_soon(worker)
+        for part in meter.rounds():
+            await calls(lambda: place(ORDER), RECEIPT, part, meter, together)
 
 
 if __name__ == "__main__":
-    scheme, port, name, _dialect, *more = sys.argv[1:]
-    trio.run(run, f"{scheme}://127.0.0.1:{port}", BY_NAME[name], WAYS[more[0]] if more else typed)
+    trio.run(main)

@@ -3,39 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from time import perf_counter
 
 import attrs
 import grpc.aio
 
-from benchmarks.peers.meter import Meter
+from benchmarks.peers.meter import Meter, asked
 from benchmarks.peers.orders import ORDER, RECEIPT, protobuf
-from benchmarks.workloads import BY_NAME, Workload
+from benchmarks.peers.python_client import Worker, calls
 
 Order, Receipt = protobuf()
 
 
-async def run(port: int, workload: Workload) -> None:
+async def together(worker: Worker, concurrency: int) -> None:
+    await asyncio.gather(*(worker() for _ in range(concurrency)))
+
+
+async def main() -> None:
+    _, port, workload, _, _ = asked()
+    meter = Meter(workload)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         place = channel.unary_unary(
             "/bench.Orders/place",
             request_serializer=Order.SerializeToString,
             response_deserializer=Receipt.FromString,
         )
-        order = Order(**attrs.asdict(ORDER))
-        assert await place(order) == Receipt(**attrs.asdict(RECEIPT))
-        with Meter() as meter:
-            waits = meter.waits
-
-            async def worker() -> None:
-                for _ in range(workload.count // workload.concurrency):
-                    begun = perf_counter()
-                    await place(order)
-                    waits.append(perf_counter() - begun)
-
-            await asyncio.gather(*(worker() for _ in range(workload.concurrency)))
+        order, receipt = Order(**attrs.asdict(ORDER)), Receipt(**attrs.asdict(RECEIPT))
+        for part in meter.rounds():
+            await calls(lambda: place(order), receipt, part, meter, together)
 
 
 if __name__ == "__main__":
-    asyncio.run(run(int(sys.argv[2]), BY_NAME[sys.argv[3]]))
+    asyncio.run(main())

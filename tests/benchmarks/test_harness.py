@@ -10,28 +10,39 @@ import pytest
 
 from benchmarks import harness, typed
 from benchmarks.libraries import BY_LIBRARY
-from benchmarks.workloads import TYPED
+from benchmarks.workloads import BY_NAME, TYPED, WORKLOADS
 from tests.missing import require
 
-WORK = "large"
-"""The workload that ends soonest."""
+TINY = 0.01
+"""The share of a workload that a test runs."""
 
 
-@pytest.mark.parametrize("library", ["trio", "asyncio", "floor"])
-def test_a_run_counts_what_both_processes_used(library: str) -> None:
+EVERY = [workload.name for workload in WORKLOADS]
+PLAYED = {
+    "trio": [*EVERY, "connection"],
+    "floor": [*EVERY, "open"],
+    "js": ["rr1", "channel", "connect"],
+    "asyncio": ["bulk"],
+}
+
+
+@pytest.mark.parametrize(("library", "name"), [(library, name) for library, names in PLAYED.items() for name in names])
+def test_a_run_counts_what_both_processes_used(library: str, name: str) -> None:
     require(BY_LIBRARY[library].missing())
+    workload = BY_NAME[name]
 
-    cost = harness.run(library, WORK)
+    cost = harness.run(library, name, share=TINY)
 
     assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
-    assert cost.cpu == cost.client_cpu + cost.server_cpu
-    assert list(cost.waits) == ["50", "90", "99", "99.9"]
-    assert 0 < cost.waits["50"] <= cost.waits["99.9"]
+    assert cost.count == workload.count * TINY or workload.seconds
+    assert cost.cpu == pytest.approx((cost.client_cpu + cost.server_cpu) / cost.count * 100_000)
+    assert list(cost.waits) == (["50", "90", "99", "99.9"] if workload.seconds else [])
+    assert all(wait > 0 for wait in cost.waits.values())
 
 
 @pytest.mark.parametrize("told", typed.TOLD.values(), ids=typed.TOLD)
 def test_objects_are_exchanged_in_each_way_of_ours(told: tuple[str, ...]) -> None:
-    cost = harness.run(typed.OURS, TYPED.name, to_server=told, to_client=told)
+    cost = harness.run(typed.OURS, TYPED.name, to_server=told, to_client=told, share=TINY)
 
     assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import report
+from benchmarks import aims, report
 from benchmarks.libraries import BY_LIBRARY, LIBRARIES, OURS, ROOT, THEIRS
 from benchmarks.workloads import BY_NAME, WORKLOADS, Workload
 
@@ -26,7 +26,7 @@ def results(ratio: float, workload: Workload = WORKLOADS[1]) -> dict[str, Any]:
     cost = {"wall": 1.0, "client_cpu": 0.5, "server_cpu": 0.5, "waits": {"50": 1.5, "99": 2.5}}
     runs = {OURS.name: [{**cost, "cpu": 1.0}], THEIRS.name: [{**cost, "cpu": ratio}]}
     libraries = {one.name: {"title": one.title, "version": "1", "missing": None} for one in LIBRARIES}
-    return {"machine": MACHINE, "repeat": 1, "libraries": libraries, "workloads": {workload.name: runs}}
+    return {"machine": MACHINE, "repeat": 1, "workloads": {"libraries": libraries, "runs": {workload.name: runs}}}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
@@ -50,7 +50,9 @@ def test_a_ratio_below_what_it_must_be_is_named(workload: Workload) -> None:
 
 def test_the_median_is_said_with_the_least_and_the_most() -> None:
     figures = results(4)
-    figures["workloads"]["rr64"][THEIRS.name] = [{"cpu": cost, "waits": {}, "wall": 1.0} for cost in (3.0, 9.0, 4.0)]
+    figures["workloads"]["runs"]["rr64"][THEIRS.name] = [
+        {"cpu": cost, "waits": {}, "wall": 1.0} for cost in (3.0, 9.0, 4.0)
+    ]
 
     row = row_of(report.page(figures), BY_NAME["rr64"])
 
@@ -59,7 +61,7 @@ def test_the_median_is_said_with_the_least_and_the_most() -> None:
 
 def test_a_library_that_is_missing_is_named_with_its_reason() -> None:
     figures = results(4)
-    figures["libraries"]["purerpc"] |= {"version": None, "missing": "it is not installed"}
+    figures["workloads"]["libraries"]["purerpc"] |= {"version": None, "missing": "it is not installed"}
 
     text = report.page(figures)
 
@@ -110,6 +112,51 @@ def test_what_workers_bring_is_said_as_a_ratio_with_what_a_restart_did() -> None
     assert "1,200 new connections asked one request each: 2 failed, and the longest took 12 ms" in page
 
 
+def aimed(**cpu: float) -> dict[str, Any]:
+    """Results of the aims, of W2 alone."""
+    runs = {way: [{"cpu": cost}, {"cpu": 2 * cost}] for way, cost in cpu.items()}
+    return {"machine": MACHINE, "repeat": 2, "aims": {"libraries": {}, "runs": {"rr64": runs}}}
+
+
+@pytest.mark.parametrize(
+    ("what", "figures", "row"),
+    [
+        ("W2 to the floor", aimed(ours=1.5, floor=1), "| at most 1.6 | **1.50** (1.50 to 1.50) | yes |"),
+        ("W2 to the floor", aimed(ours=1.7, floor=1), "| at most 1.6 | **1.70** (1.70 to 1.70) | **missed** |"),
+        ("W2 to rsocket-js", aimed(ours=1.7, js=2), "| at most 1 | **0.85** (0.85 to 0.85) | yes |"),
+        ("W3 to the floor", aimed(ours=1.7, floor=2), "| at most 1.8 | not measured |  |"),
+    ],
+    ids=["met", "missed", "another library", "not measured"],
+)
+def test_an_aim_is_met_or_missed_by_the_ratio_of_the_medians(what: str, figures: dict[str, Any], row: str) -> None:
+    assert f"| {what} {row}" in report.page(figures)
+
+
+def test_aims_of_other_sections_are_judged_by_their_figures() -> None:
+    kib = [{"count": 500, "server_memory": 500 * size * 1024, "client_memory": 0} for size in (11, 13, 14)]
+    rates = {count: [{"rate": rate, "cpu": 1.0}] for count, rate in {"1": 100.0, "100": 90.0, "1000": 79.0}.items()}
+    scaling = {"connections_64": rates, "connections_1": rates, "streams": rates, "collected": {}}
+    figures = aimed(ours=1) | {"memory": {"runs": {"connection": {"trio": kib}}}, "scaling": scaling}
+
+    rows = {row[0]: row[1:] for row in (aim.row(figures) for aim in aims.AIMS)}
+
+    assert rows["W8c idle connection, KiB of the server"] == ["at most 12", "**13.00** (11.00 to 14.00)", "**missed**"]
+    assert rows["1,000 connections, 64 in flight on each, to one"][1:] == ["**0.79** (0.79 to 0.79)", "**missed**"]
+
+
+def test_memory_is_shown_of_both_ends_and_held_against_the_servers_bounds() -> None:
+    def grown(server: float, client: float) -> list[dict[str, Any]]:
+        return [{"count": 10, "server_memory": 10 * server * 1024, "client_memory": 10 * client * 1024}]
+
+    runs = {name: {OURS.name: grown(4.5, 9), THEIRS.name: grown(7, 8)} for name in ("connection", "open")}
+
+    page = report.page({"machine": MACHINE, "repeat": 1, "memory": {"runs": runs, "pause": 2**20}})
+
+    assert "| W8s open stream, server (5,000 of them) | 4.5 | 7.0 | - | - | 5 | 4 | must |" in page
+    assert "| W8s open stream, client (5,000 of them) | 9.0 | 8.0 | - | - |  |  |  |" in page
+    assert "grow by 1.0 MiB" in page
+
+
 OBJECTS = {"typed": 1.0, "contract": 1.2, "by hand": 0.8, "typed_asyncio": 2.9, "typed_grpcio": 8.0}
 
 
@@ -141,5 +188,5 @@ def test_other_pythons_are_shown_as_ratios_to_the_first_beside_the_interpreter_a
     page = report.page(figures)
 
     assert "|  | 3.13.0 |" in page
-    assert "1.00 (1.00 to 1.00) CPU s on 3.11.7 | 1.20 |" in page
+    assert "1.00 (1.00 to 1.00) CPU s of 100,000 on 3.11.7 | 1.20 |" in page
     assert "| create an object with slots, 100 ns on 3.11.7 | 1.25 |" in page
