@@ -68,8 +68,8 @@ def written(figures: dict[str, Any]) -> list[str]:
     return [
         "## Memory",
         (
-            "KiB of resident memory that one more takes. An open stream waits in its handler: an async generator in ours "
-            "and with rsocket-py, a callback with rsocket-js."
+            "KiB of resident memory that one more takes. An open stream waits in its handler: an async generator in "
+            "ours and with rsocket-py, a callback with rsocket-js."
         ),
         table(["", *(library.title for library in LIBRARIES), "must", "aim", "met"], rows),
         f"A reader that stops for {PAUSE} s while 1 GiB waits for it makes the server grow by {grown:.1f} MiB.",
