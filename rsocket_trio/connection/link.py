@@ -122,9 +122,11 @@ class Link:
     """Moves the frames of one transport. ``run`` reads in the task of its caller and calls synchronous code only.
 
     There is one writer at a time. The first writes are made by the task that calls ``flush``, at most
-    ``DIRECT_WRITES`` of them. With more to send, or on ``wake``, a send task begins and is the only writer until it
-    goes, which it does when there was nothing for long: ``on_idle``. While it ``is_awake`` it finds by itself what is
-    put into the outbox. While the link ``is_paused`` it reads nothing, and ``resume`` makes it look again.
+    ``DIRECT_WRITES`` of them. With more to send, or on ``wake``, a send task begins. It goes when there was nothing for
+    long: ``on_idle``. While it ``is_awake`` it is the only writer, and finds by itself what is put into the outbox.
+    While it waits, ``flush`` still writes a small frame that follows a read of one frame: where both sides take turns
+    no other comes to leave with it. While the link ``is_paused`` it reads nothing, and ``resume`` makes it look
+    again.
     """
 
     __slots__ = (
@@ -134,6 +136,7 @@ class Link:
         "_drained",
         "_first",
         "_leaving",
+        "_lone_read",
         "_lost",
         "_nursery",
         "_outbox",
@@ -176,6 +179,7 @@ class Link:
         self._rests = False
         self._writes = 0
         self._at_once = DIRECT_WRITES
+        self._lone_read = False
         self._unfinished = False
         self._reads = self._progress_seen = 0
         self.is_paused = False
@@ -197,10 +201,12 @@ class Link:
 
     def flush(self) -> None:
         """Write the frames here and now, or ``wake``. To be called where no session call is in progress."""
+        lone = self._lone_read and not self._outbox.bulk_size  # the send task copies no large frame
         if (
-            not self._at_once
+            not (lone or (self._at_once and not self._sending))
+            or self.is_awake
             or self._nursery is None
-            or (self._sending or self._leaving or self._lost or self._broken is not None)
+            or (self._leaving or self._lost or self._broken is not None)
         ):
             self.wake()
             return
@@ -209,13 +215,15 @@ class Link:
         if send_at_once is None:
             self.wake()
             return
-        # No send task runs, so this task is the only writer for as long as it does not await.
-        self._at_once -= 1
+        # The send task waits, or there is none: this task is the only writer for as long as it does not await.
+        if lone:
+            self._lone_read = False
+        else:
+            self._at_once -= 1
         frames = self._outbox.take()
         if not frames:
             self._drained.wake_all()  # the store may have turned out to be full
             return
-        self._writes += 1
         try:
             self._unfinished = not send_at_once(frames)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -314,6 +322,7 @@ class Link:
                         # again.
                         break
                     self._reads += 1
+                    self._lone_read = len(frames) == 1
                     looks = owner.after_read(frames)
                     del frames  # nothing of them is to live until the next ones come
                     if looks:
@@ -370,7 +379,7 @@ class Link:
                     continue
                 self._writes += 1
                 self._writing = True
-                self._unfinished = False
+                self._unfinished = self._lone_read = False
                 await transport.send(frames)
                 self._writing = False
                 if session.attention:

@@ -38,6 +38,10 @@ class Wakeable(Protocol):
         """Wake the send task."""
         ...
 
+    def flush(self) -> None:
+        """Write here and now what was queued, or wake the send task."""
+        ...
+
 
 class QueuePort(Protocol):
     """The side of a connection that the queue of requests sees."""
@@ -104,7 +108,7 @@ class RequestQueue:
         stream: StreamState = self._commands.open(interaction, payload, initial_n, entries=entries)
         link = port.link
         if not link.is_awake:
-            link.wake()
+            link.flush()
         return stream
 
     async def in_turn(

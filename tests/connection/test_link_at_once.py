@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -82,13 +83,52 @@ async def test_the_first_answers_of_a_connection_need_no_send_task() -> None:
             peer = raw.RawPeer(stream)
             await peer.send(raw.setup())
             tasks = []
-            for number in range(DIRECT_WRITES + 1):
-                await peer.send(raw.ask(2 * number + 1, b"x"))
-                await peer.expect(raw.payload(2 * number + 1, b"x", raw.N | raw.C))
+            for first in range(1, 4 * DIRECT_WRITES, 4):
+                asked = (first, first + 2)
+                await peer.send(*(raw.ask(stream_id, b"x") for stream_id in asked))
+                await peer.expect_in_any_order(*(raw.payload(each, b"x", raw.N | raw.C) for each in asked))
                 await wait_all_tasks_blocked()
                 tasks.append(trio.lowlevel.current_statistics().tasks_living)
-            assert tasks == [tasks[0]] * DIRECT_WRITES + [tasks[0] + 1]
+            assert tasks == [tasks[0]] * (DIRECT_WRITES // 2) + [tasks[0] + 1] * (DIRECT_WRITES // 2)
         nursery.cancel_scope.cancel()
+
+
+async def test_where_both_sides_take_turns_no_send_task_is_needed() -> None:
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, echoing(), "tcp://127.0.0.1:0"))
+        async with open_connection(uri) as connection:
+            await connection.request_response(b"?")
+            await wait_all_tasks_blocked()
+            tasks = trio.lowlevel.current_statistics().tasks_living
+            for _ in range(3 * DIRECT_WRITES):
+                await connection.request_response(b"?")
+            await wait_all_tasks_blocked()
+            assert trio.lowlevel.current_statistics().tasks_living == tasks
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_frame_in_turn_is_written_without_the_send_task_that_waits() -> None:
+    steps = Counter[str]()
+
+    class Steps(trio.abc.Instrument):
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            steps[task.name.rpartition(".")[2]] += 1
+
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, echoing(), "tcp://127.0.0.1:0"))
+        async with open_connection(uri) as connection:
+            async with trio.open_nursery() as asking:
+                for _ in range(4 * DIRECT_WRITES):
+                    asking.start_soon(connection.request_response, b"together")
+            await connection.request_response(b"the first in turn may find the send task at work")
+            await wait_all_tasks_blocked()
+            counted = Steps()
+            trio.lowlevel.add_instrument(counted)
+            for _ in range(DIRECT_WRITES):
+                await connection.request_response(b"?")
+            trio.lowlevel.remove_instrument(counted)
+        nursery.cancel_scope.cancel()
+    assert steps["_send"] == 0
 
 
 async def test_an_answer_that_the_socket_does_not_take_at_once_arrives_whole() -> None:
