@@ -358,6 +358,10 @@ class FaultLog:
         if self.own is not None:
             self.own.log_repeats(trio.current_time())
 
+    def release(self) -> None:
+        """Forget the connection, which is over: the counts remain, and nothing is reported any more."""
+        del self._port
+
     def _note(self, identity: Hashable, name: str, error: BaseException, *, is_secret: bool = False) -> None:
         port, log = self._port, self._shared or self.own
         if log is None:

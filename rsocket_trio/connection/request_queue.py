@@ -57,6 +57,17 @@ class QueuePort(Protocol):
         ...
 
 
+class EndedPort:
+    """The side of a connection that is over: it refers to nothing of it."""
+
+    __slots__ = ("ended", "link", "peer_draining")
+
+    def __init__(self, port: QueuePort) -> None:
+        self.ended = port.ended
+        self.link = port.link
+        self.peer_draining = port.peer_draining
+
+
 class RequestQueue:
     """Opens streams, in the order of their requests.
 
@@ -67,7 +78,7 @@ class RequestQueue:
     __slots__ = ("_commands", "_handed", "_line", "_outbox", "_port", "_room", "_session")
 
     def __init__(self, port: QueuePort, session: Session) -> None:
-        self._port = port
+        self._port: QueuePort = port
         self._session = session
         self._commands = session.commands
         self._outbox = session.outbox
@@ -195,6 +206,10 @@ class RequestQueue:
         """Wake all waiting tasks, because the connection drains or is over."""
         self._line.wake_all()
         self._room.wake_all()
+
+    def release(self) -> None:
+        """Forget the connection, which is over and has no link any more, except for why it ended."""
+        self._port = EndedPort(self._port)
 
     async def _in_turn(self, size: int, cost: int, act: Callable[[], T]) -> T:
         """Call ``act`` once room and permit are there, then grant the next task in the line."""

@@ -32,8 +32,11 @@ class CallPort(Protocol):
     """The side of a connection that its served calls see."""
 
     responder: HandlerTable
-    connection: Any
-    """The user's view of the connection."""
+
+    @property
+    def connection(self) -> Any:
+        """The user's view of the connection."""
+        ...
 
     @property
     def metadata_mime(self) -> str | int:

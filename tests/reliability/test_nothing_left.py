@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from rsocket_trio import Channel, Connection, Payload, Rejected, Responder
+from rsocket_trio import Channel, Connection, Payload, Rejected, Responder, open_connection, serve
 from tests.connection.pairs import connected_pair, settle
 
 ROOT = Path(__file__).parents[2]
@@ -178,6 +178,30 @@ async def test_a_stream_that_ended_keeps_no_payload_alive(call: object, autojump
             assert alive == []
         finally:
             gc.enable()
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+async def test_a_connection_that_is_over_leaves_no_cycles(call: object) -> None:
+    assert callable(call)
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(serve, busy(), "tcp://127.0.0.1:0")
+
+        async def connect() -> None:
+            async with open_connection(uri) as connection:
+                await call(connection, b"data")
+            await trio.testing.wait_all_tasks_blocked()
+
+        await connect()
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(10):
+                await connect()
+            found = gc.collect()
+        finally:
+            gc.enable()
+        assert found < 10
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
