@@ -70,6 +70,13 @@ MUTANTS = (
         STREAMS,
     ),
     Mutant(
+        "sending an item like the one before takes no credit",
+        "StreamSender.offer_item",
+        "stream.room -= 1",
+        "stream.room -= 0",
+        STREAMS,
+    ),
+    Mutant(
         "receiving takes no credit",
         "StreamReceiver.take_item",
         "stream.granted -= 1\n        elif",

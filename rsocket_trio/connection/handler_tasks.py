@@ -23,7 +23,7 @@ from rsocket_trio.errors import (
     RSocketError,
     StreamError,
 )
-from rsocket_trio.forms import Handler, Kind, drive
+from rsocket_trio.forms import Handler, Kind
 from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import Payload, as_payload
 
@@ -223,7 +223,7 @@ async def _stream(call: HandlerCall) -> None:
         sender = CountingSender(call.port, call.stream, call.handler.call)
     call.sender = sender
     if call.handler.kind is Kind.GENERATOR:
-        await drive(call.handler.function(call.payload), sender.send)
+        await sender.send_each(call.handler.function(call.payload))
     else:
         await call.handler.function(call.payload, Outgoing(sender))
     if call.stream.interaction is Interaction.REQUEST_SUBSCRIPTION:

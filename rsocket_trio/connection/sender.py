@@ -9,6 +9,7 @@ import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
 from rsocket_trio.errors import Canceled, LocalProtocolError, RSocketError, fresh_copy
+from rsocket_trio.forms import Items, drive
 from rsocket_trio.mux.stream_state import SENDING
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from rsocket_trio.mux.stream_state import StreamState
     from rsocket_trio.services.call_context import Call
 
+
+checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
 
 ITEMS_PER_TURN = 128
 """Items after which a sender that never had to wait lets others run: half of the default credit."""
@@ -45,26 +48,55 @@ class Sender:
 
     async def send(self, payload: PayloadLike) -> None:
         """Send one item, waiting for credit and room. A send that is cancelled has sent nothing."""
-        item = payload if type(payload) is Payload else as_payload(payload)
-        stream, port = self._stream, self._port
         self._sent += 1
         if self._sent % ITEMS_PER_TURN:
-            await trio.lowlevel.checkpoint_if_cancelled()
+            await checkpoint_if_cancelled()
         else:
             await trio.lowlevel.checkpoint()
-        while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(item):
-            # A handler that was woken for room and cancelled before it ran is cancelled here.
-            await trio.lowlevel.checkpoint_if_cancelled()
-            self._check()
-            if stream.room <= 0:
-                # From here, and not from a coroutine of its own: one is kept for every stream that waits for credit.
-                await self._waiters().park()
-            else:
-                await self._wait_for_room(item.size)
-        self._commands.send_item(stream, item)
+        stream, port = self._stream, self._port
+        if not self._commands.offer_item(stream, payload):
+            item = payload if type(payload) is Payload else as_payload(payload)
+            while stream.room <= 0 or not stream.open & SENDING or not self._outbox.has_room(item):
+                # A handler that was woken for room and cancelled before it ran is cancelled here.
+                await checkpoint_if_cancelled()
+                self._check()
+                if stream.room <= 0:
+                    # From here, and not from a coroutine of its own: one is kept for every stream that waits for
+                    # credit.
+                    await self._waiters().park()
+                else:
+                    await self._wait_for_room(item.size)
+            self._commands.send_item(stream, item)
         link = port.link
         if not link.is_awake:
             link.wake()
+
+    async def send_each(self, items: Items) -> None:
+        """Send the items that a handler yields, as ``drive`` does with ``send``, without a coroutine for each."""
+        stream, port, offer = self._stream, self._port, self._commands.offer_item
+        turn = ITEMS_PER_TURN
+        try:
+            item = await items.__anext__()
+            while True:
+                try:
+                    turn -= 1
+                    if turn:
+                        await checkpoint_if_cancelled()
+                    else:
+                        turn = ITEMS_PER_TURN
+                        await trio.lowlevel.checkpoint()
+                    if offer(stream, item):
+                        link = port.link
+                        if not link.is_awake:
+                            link.wake()
+                    else:
+                        await self.send(item)
+                except BaseException as error:
+                    item = await items.athrow(error)
+                else:
+                    item = await items.__anext__()
+        except StopAsyncIteration:
+            return
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order. Items stay sent if a later one is cancelled or cannot be sent."""
@@ -182,6 +214,10 @@ class CountingSender(Sender):
         await super().send(item)
         if call is not None:
             call.count_sent(item)
+
+    async def send_each(self, items: Items) -> None:
+        """Send the items that a handler yields, and count each."""
+        await drive(items, self.send)
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order, and count each."""

@@ -265,6 +265,21 @@ class Outbox:
         else:
             self.bulk_size += entry.size  # type: ignore[union-attr]
 
+    def offer(self, queue: StreamQueue, frame: bytes) -> bool:
+        """Put a small frame at the end of its queue, unless the outbox is full. Return whether it was put."""
+        waiting = self.small_size + self.entries * ENTRY_OVERHEAD + self.bulk_size
+        size = len(frame)
+        if (waiting >= self._limit or size > SMALL or self._shared is not None) and not self.has_room(size):
+            return False
+        tail = queue.tail
+        if tail is None or size > SMALL:
+            self.put(queue, frame)
+        else:
+            tail.append(frame)
+            self.entries += 1
+            self.small_size += size
+        return True
+
     def put_behind_fragments(self, queue: StreamQueue, entry: FrameSource) -> bool:
         """Put an entry right behind the payload whose fragments are leaving the queue; not if there is none."""
         head = queue.head
@@ -399,6 +414,17 @@ class Outbox:
         """Take small entries of the only queue that waits, all but the last one. Return the bytes taken in all."""
         tail, entry, before, taken = queue.tail, queue.head, total, len(frames)
         assert tail is not None
+        if not self.bulk_size and total + self.small_size <= limit and type(entry) is bytes:
+            # All that waits is small frames, and there is room for them.
+            queue.head = last = tail.pop()
+            assert type(last) is bytes
+            frames.append(entry)
+            frames += tail  # type: ignore[arg-type]
+            tail.clear()
+            queue.left = True
+            self.entries = 1
+            size, self.small_size = self.small_size, len(last)
+            return total + size - len(last)
         while tail and type(entry) is bytes and (size := len(entry)) <= SMALL and total + size <= limit:
             frames.append(entry)
             total += size

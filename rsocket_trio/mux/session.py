@@ -84,6 +84,10 @@ class StreamCommands(Protocol):
         """Send an item, for which there is credit; with ``complete`` it is the last."""
         ...
 
+    def offer_item(self, stream: Any, item: object) -> bool:
+        """Send an item of a plain kind if it may be sent now. Return whether it was sent; else nothing has changed."""
+        ...
+
     def send_complete(self, stream: Any) -> None:
         """Complete this side's half of the stream."""
         ...

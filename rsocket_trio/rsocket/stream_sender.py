@@ -341,6 +341,31 @@ class StreamSender:
         if complete:
             self._complete(stream)
 
+    def offer_item(self, stream: Stream, item: object) -> bool:
+        """Send an item of nothing but data, like one before it, if there are credit and room for it.
+
+        Return whether it was sent. All others are sent by ``send_item``.
+        """
+        head = stream.item_head
+        if type(item) is bytes:
+            data = item
+        elif (
+            type(item) is Payload
+            and item.metadata is None
+            and not item.metadata_type
+            and item.data_mime is None
+            and item.metadata_mime is None
+        ):
+            data = item.data
+        else:
+            return False
+        if head is None or stream.room <= 0 or not stream.open & SENDING or not 0 < len(data) <= self._short_size:
+            return False
+        if not self._outbox.offer(stream, head + data):
+            return False
+        stream.room -= 1
+        return True
+
     def send_complete(self, stream: Stream) -> None:
         """Complete this side's half of the stream."""
         applied(SEND_COMPLETE, stream.open)

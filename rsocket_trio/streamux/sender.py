@@ -116,6 +116,10 @@ class ChunkSender:
         else:
             raise ValueError(f"an empty chunk can't be said in {NAME}: it would be a cancel")  # SMX-MSG-05
 
+    def offer_item(self, stream: Exchange, item: object) -> bool:
+        """Return ``False``: every chunk is sent by ``send_item``."""
+        return False
+
     def send_complete(self, stream: Exchange) -> None:
         """End this side's message with an empty termination (SMX-MSG-01).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from itertools import pairwise
 
 import pytest
 import trio
@@ -22,6 +23,8 @@ from rsocket_trio import (
     Setup,
     current_connection,
 )
+from rsocket_trio.connection.sender import ITEMS_PER_TURN
+from rsocket_trio.payload import PayloadLike, as_payload
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
 
@@ -158,6 +161,86 @@ async def test_a_send_that_failed_is_caught_at_its_yield(autojump_clock: MockClo
 
 
 # Forms
+
+
+async def test_items_of_every_kind_arrive_in_the_order_of_their_yields(autojump_clock: MockClock) -> None:
+    kinds: list[PayloadLike] = [
+        *(b"a", b"b", Payload(b"c"), Payload(b"d", b"metadata"), "text", b"", bytearray(b"e"), memoryview(b"f")),
+        *(b"large" * 2000, b"g", b"larger" * 20_000, b"h", Payload(b"", b""), b"i"),
+    ]
+    responder = Responder()
+
+    @responder.request_stream
+    async def stream(request: Payload) -> AsyncIterator[PayloadLike]:
+        for _ in range(30):
+            for kind in kinds:
+                yield kind
+
+    async with connected_pair(responder) as pair, pair.client.request_stream(b"") as items:
+        assert [item async for item in items] == [as_payload(kind) for kind in kinds] * 30
+
+
+async def test_a_yield_of_something_else_raises_there_and_the_stream_goes_on(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_stream
+    async def stream(request: Payload) -> AsyncIterator[object]:
+        yield b"a"
+        yield b"b"
+        try:
+            yield 7
+        except TypeError as error:
+            yield str(error)
+
+    async with connected_pair(responder) as pair, pair.client.request_stream(b"") as items:
+        got = [item.text async for item in items]
+
+    assert got[:2] == ["a", "b"]
+    assert "not int" in got[2]
+
+
+async def test_a_scope_that_a_handler_cancels_ends_its_block_at_the_next_yield(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_stream
+    async def stream(request: Payload) -> AsyncIterator[bytes]:
+        with trio.CancelScope() as scope:
+            for number in range(10):
+                if number == 5:
+                    scope.cancel()
+                yield b"%d" % number
+        yield b"end"
+
+    async with connected_pair(responder) as pair, pair.client.request_stream(b"") as items:
+        assert [item.data async for item in items] == [b"0", b"1", b"2", b"3", b"4", b"end"]
+
+
+async def test_a_handler_that_never_waits_lets_others_run(autojump_clock: MockClock) -> None:
+    made = 0
+    seen: list[int] = []
+    responder = Responder()
+
+    @responder.request_stream
+    async def stream(request: Payload) -> AsyncIterator[bytes]:
+        nonlocal made
+        for _ in range(2000):
+            made += 1
+            yield b"item"
+
+    async def look() -> None:
+        while made < 2000:
+            seen.append(made)
+            await trio.lowlevel.checkpoint()
+
+    async with (
+        connected_pair(responder) as pair,
+        pair.client.request_stream(b"", initial_request_n=10_000) as items,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(look)
+        assert len([item async for item in items]) == 2000
+
+    assert max(later - earlier for earlier, later in pairwise(seen)) <= 2 * ITEMS_PER_TURN
 
 
 async def test_a_push_handler_sends_through_its_outgoing_side(autojump_clock: MockClock) -> None:
