@@ -27,6 +27,9 @@ CROWD = 256
 """Frames after which a portion ends: all that are handed out together are acted on while other tasks wait. After a read
 of more, the next reads bring less."""
 
+ALIKE = 8
+"""Frames in one write from which it is worth to look whether all have the same size."""
+
 
 class Framing(Protocol):
     """Cuts a byte stream into frames, however the stream was cut on its way."""
@@ -161,16 +164,23 @@ class _LengthPrefixed:
             self._rest = b""
         prefix, counted, smallest, largest, size = self.prefix, self.counted, self._smallest, self._max, len(chunk)
         end = min(size, PORTION) if in_portions else size
+        last, alike = -1 - counted, 0  # no length yet, and no frames of the same length behind each other
         while (start := offset + prefix) <= end or (
             end < size and len(frames) < CROWD and start <= (end := min(size, offset + PORTION))
         ):
             length = int.from_bytes(chunk[offset:start], "big") - counted
-            if not smallest <= length <= largest:
-                self.error = self._refusal(length)
-                return frames
-            if self._first:
-                self._first = False
-                self._max = largest = self._later_max
+            if length != last:
+                if not smallest <= length <= largest:
+                    self.error = self._refusal(length)
+                    return frames
+                if self._first:
+                    self._first = False
+                    self._max = largest = self._later_max
+                last, alike = length, 0
+            elif (alike := alike + 1) == ALIKE and (run := _run_of(chunk, offset, start, length, end)):
+                frames += run
+                offset += len(run) * (prefix + length)
+                continue
             offset = start + length
             if offset > size:
                 self.missing = length
@@ -183,7 +193,16 @@ class _LengthPrefixed:
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """Return the bytes of all frames with their prefixes. Raise ``LocalProtocolError`` if one is too large."""
+        if len(frames) >= ALIKE and len({*map(len, frames)}) == 1 and {*map(type, frames)} == {bytes}:
+            prefix = self._prefix_of(len(frames[0]))
+            return prefix + prefix.join(frames)  # type: ignore[arg-type]
         return b"".join(self.parts(frames))
+
+    def _prefix_of(self, length: int) -> bytes:
+        """Return the prefix of a frame. Raise ``LocalProtocolError`` if it is too large."""
+        if length > self.largest:
+            raise LocalProtocolError(f"frame of {length} bytes, limit {self.largest}")
+        return (length + self.counted).to_bytes(self.prefix, "big")
 
     def parts(self, frames: Sequence[EncodedFrame]) -> list[bytes | memoryview]:
         """Return the same, not joined."""
@@ -220,6 +239,20 @@ class _LengthPrefixed:
         if length < 0:
             return RemoteProtocolError(f"frame length {length + self.counted}, which must count its own {self.counted}")
         return RemoteProtocolError(f"frame of {length} bytes, the smallest has {self._smallest}")
+
+
+def _run_of(chunk: bytes, offset: int, start: int, length: int, end: int) -> list[bytes]:
+    """Return the frames from ``offset`` to ``end`` if all have this length, else none.
+
+    ``start`` is where the first one begins, behind its prefix.
+    """
+    stride = start - offset + length
+    count = (end - offset) // stride
+    stop = offset + count * stride
+    for place in range(offset, start):
+        if chunk[place:stop:stride] != chunk[place : place + 1] * count:
+            return []
+    return [chunk[begin : begin + length] for begin in range(start, stop, stride)]
 
 
 class Framing24(_LengthPrefixed):

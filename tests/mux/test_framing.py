@@ -46,6 +46,41 @@ def feed_all(framing: Framing, chunks: Sequence[bytes]) -> list[bytes]:
     return [frame for chunk in chunks for frame in framing.feed(chunk)]
 
 
+@both
+@given(data=st.data())
+def test_runs_of_frames_of_one_size_come_out_as_they_went_in(make: Callable[[], Framing], data: st.DataObject) -> None:
+    sizes = st.integers(6, 9) | st.sampled_from([6, 64, 255, 256, 2000])
+    runs = data.draw(st.lists(st.tuples(sizes, st.integers(1, 40), st.booleans()), max_size=8))
+    frames = [
+        (b"\0\0\0\6" * size)[number % 4 * varies :][:size] for size, many, varies in runs for number in range(many)
+    ]
+    sent = b"".join(map(bytes, make().parts(frames)))
+    borders = data.draw(st.lists(st.integers(0, len(sent)), max_size=4))
+    joined = [make().join(frames[start:end]) for start, end in itertools.pairwise([0, len(frames) // 2, len(frames)])]
+
+    framing = make()
+    come = feed_all(framing, cut(sent, borders))
+    while framing.pending:
+        come += framing.feed(b"")
+
+    assert b"".join(joined) == sent
+    assert come == frames
+
+
+@both
+def test_a_wrong_length_behind_many_that_are_alike_is_found(make: Callable[[], Framing]) -> None:
+    framing = make()
+    good = make().join([b"a" * 60] * 40)
+
+    assert framing.feed(good + b"\0" * 8) == [b"a" * 60] * 40
+    assert framing.error is not None
+
+
+def test_many_frames_too_large_for_their_length_are_refused() -> None:
+    with pytest.raises(LocalProtocolError, match="frame of 16777216 bytes, limit 16777215"):
+        Framing24().join([bytes(2**24)] * 20)
+
+
 def test_a_24_bit_length_does_not_count_itself() -> None:
     """RS10-FRM-01, RS10-FRM-03."""
     framing = Framing24()
