@@ -32,6 +32,8 @@ UNCOUNTED = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 LARGE = 4096
 """Bytes of a frame from which its data is not copied before it is joined."""
 
+new = object.__new__
+
 
 class Form(enum.Enum):
     """The kind of a frame of the fast path."""
@@ -199,10 +201,15 @@ def take_short(receiver: PayloadReceiver, patterns: BytePatterns, frames: Sequen
     end = min(len(frames), index + stream.granted)
     index += 1
     while index < end and (data := frames[index]).startswith(head):
-        payloads.append(Payload(data[size:]))
+        # As ``Payload(data[size:])``, without the call of a function for each item.
+        payload = new(Payload)
+        payload.data = data[size:]
+        payload.metadata = payload.data_mime = payload.metadata_mime = None
+        payload.metadata_type = 0
+        payloads.append(payload)
         index += 1
     if len(payloads) == 1:
-        receiver.take_item(stream, payload, False)
+        receiver.take_item(stream, payloads[0], False)
         return 1
     receiver.take_items(stream, payloads)
     return len(payloads)
