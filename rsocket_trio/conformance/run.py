@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
@@ -62,13 +63,12 @@ def dial_to(uri: str, ssl_context: ssl.SSLContext | None = None, headers: Header
 @asynccontextmanager
 async def _connected(target: Target) -> AsyncIterator[Transport]:
     """Open a transport for the block. Raise ``ConnectionLost``, also where the handshakes take too long."""
-    async with AsyncExitStack() as stack:
-        try:
-            with trio.fail_after(target.patience):
-                transport = await stack.enter_async_context(target.dial())
-        except trio.TooSlowError:
-            raise ConnectionLost(f"the connection was not there after {target.patience:g} s") from None
-        yield transport
+    with trio.move_on_after(target.patience) as scope:
+        async with target.dial() as transport:
+            scope.deadline = math.inf
+            yield transport
+    if scope.cancelled_caught:
+        raise ConnectionLost(f"the connection was not there after {target.patience:g} s")
 
 
 def _end(target: Target, transport: Transport, dialect: str) -> WireEnd:

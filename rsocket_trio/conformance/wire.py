@@ -12,7 +12,6 @@ from rsocket_trio.conformance.notation import Notation, Pattern
 from rsocket_trio.errors import RemoteProtocolError
 from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.transports.base import Transport
-from rsocket_trio.transports.byte_stream import ByteStreamTransport
 
 LONGEST = 64 * 1024 * 1024
 """Bytes of what came and is no whole frame yet that are kept: a server that talks nonsense ends its case."""
@@ -133,7 +132,8 @@ class WireEnd:
 
     async def half_close(self) -> None:
         """Say that nothing more is sent."""
-        say = self._transport.send_eof if isinstance(self._transport, ByteStreamTransport) else self._transport.finish
+        # Messages have no half.
+        say = getattr(self._transport, "send_eof", self._transport.finish)
         with trio.move_on_after(1):
             try:
                 await say()

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 class Handshake:
     """The facts about the peer that are known before its first frame.
 
-    ``transport`` is the scheme of the URI (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``memory``, or ``stream``),
+    ``transport`` is the scheme of the URI (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``h2``, ``h2s``, ``memory``,
+    or ``stream``),
     ``peer`` its address as ``host:port`` or a path, ``certificate`` the result of ``ssl.SSLSocket.getpeercert()``,
-    ``path`` and ``headers`` those of the WebSocket handshake (header names in lower case).
+    ``path`` and ``headers`` those of the request that opened a WebSocket or a stream of HTTP/2 (header names in lower
+    case).
     """
 
     transport: str = "stream"

@@ -90,7 +90,11 @@ async def open_shared(
 def _checked(
     uri: str, endpoint: Endpoint, ssl_context: ssl.SSLContext | None, headers: HeadersLike, limits: Limits | None
 ) -> ConnectOptions:
-    """Return the options of connecting. Raise ``ValueError`` for headers that can't be sent."""
+    """Return the options of connecting. Raise ``ValueError`` for headers that can't be sent.
+
+    Raise ``ModuleNotFoundError`` if the scheme needs what is not installed.
+    """
+    endpoint.row.check_extra()
     pairs = as_headers(headers) if headers else ()
     for name, text in pairs:
         if not name or not (name + text).isprintable():

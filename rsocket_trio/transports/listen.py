@@ -92,9 +92,10 @@ class Accepted:
 
     @asynccontextmanager
     async def open(self, limits: Limits | None = None) -> AsyncIterator[Transport]:
-        """Do the handshakes of TLS and WebSocket, if any, and close when the block ends.
+        """Do the handshakes of TLS and HTTP, if any, and close when the block ends.
 
-        Raise ``HandshakeFailed``. The caller bounds the time: this waits for a peer that may never send anything.
+        Of a connection that carries many transports this is the first. Raise ``HandshakeFailed``. The caller bounds the
+        time: this waits for a peer that may never send anything.
         """
         carrier, row = self._carrier, self.endpoint.row
         try:
@@ -105,6 +106,12 @@ class Accepted:
             if row.grant is not None:
                 async with row.grant(stream, self.endpoint, handshake, self._options(limits)) as transport:
                     yield transport
+            elif row.accept_shared is not None:
+                async with row.accept_shared(stream, self.endpoint, handshake, self._options(limits)) as shared:
+                    first = await shared.accept()
+                    if first is None:
+                        raise HandshakeFailed("the client opened no stream")
+                    yield first
             else:
                 yield ByteStreamTransport(stream, handshake)
         finally:
@@ -347,10 +354,12 @@ async def open_listeners(
     A host name with several addresses is bound on all of them, on one port. ``unix_mode`` are the permissions of the
     path of a Unix socket, by default those that the umask leaves; ``origins`` are those of pages that may open a
     WebSocket. Raise ``OSError`` naming the URI, and ``ValueError`` for an invalid URI, or for one that needs an
-    ``ssl_context`` if there is none. The caller serves or closes each.
+    ``ssl_context`` if there is none, ``ModuleNotFoundError`` if a scheme needs what is not installed. The caller serves
+    or closes each.
     """
     endpoints = [parse_uri(uri) for uri in uris]
     for endpoint in endpoints:
+        endpoint.row.check_extra()
         if endpoint.uses_tls and ssl_context is None:
             raise ValueError(f"{endpoint}: serving TLS needs an ssl_context with a certificate")
     bound: list[BoundListener] = []

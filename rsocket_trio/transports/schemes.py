@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import lru_cache
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, Final, Protocol, TypeAlias, cast
 
 import attrs
@@ -183,6 +184,8 @@ class Scheme:
     is_websocket: bool = False
     cuts: bool = False
     """True if ``Transport.cut`` closes its connections, so that the task that accepted one need not wait for that."""
+    extra: tuple[str, str] | None = None
+    """A module that it needs, and the extra of this package that brings it."""
     is_local: bool = False
     """True if it ends at the border of the process, so that worker processes can't share its listeners."""
 
@@ -190,6 +193,12 @@ class Scheme:
     def needs_handshake(self) -> bool:
         """Return whether TLS or HTTP comes before the first frame."""
         return self.uses_tls or self.upgrade is not None or self.share is not None
+
+    def check_extra(self) -> None:
+        """Raise ``ModuleNotFoundError`` with the command that installs what is missing."""
+        if self.extra is not None and find_spec(self.extra[0]) is None:
+            module, extra = self.extra
+            raise ModuleNotFoundError(f"{self.name} needs {module}: pip install 'rsocket-trio[{extra}]'", name=module)
 
     def handshake(self, endpoint: Endpoint, stream: trio.abc.Stream) -> Handshake:
         """Return what is known of a peer before its first byte."""
@@ -228,6 +237,7 @@ def parse_uri(uri: str) -> Endpoint:
 
         tcp://host:port     tls://host:port (also tcp+tls)     unix:///path
         ws://host:port/path     wss://host:port/path
+        h2://host:port/path     h2s://host:port/path
         memory://name
 
     Raise ``ValueError`` with the URI and its fault.
@@ -366,5 +376,15 @@ MEMORY = Scheme(
     cuts=True,
     is_local=True,
 )
-for _each in (TCP, TLS, UNIX, WS, WSS, MEMORY):
+H2 = attrs.evolve(
+    TCP,
+    name="h2",
+    default_port=80,
+    has_path=True,
+    extra=("h2", "http2"),
+    share=LoadedLate("rsocket_trio.transports.http2.http2_client", "share_http2"),
+    accept_shared=LoadedLate("rsocket_trio.transports.http2.http2_server", "accept_http2"),
+)
+H2S = attrs.evolve(H2, name="h2s", default_port=443, uses_tls=True, alpn=("h2",))
+for _each in (TCP, TLS, UNIX, WS, WSS, MEMORY, H2, H2S):
     register(_each)

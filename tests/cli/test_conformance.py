@@ -420,7 +420,7 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
         (["tcp://h:1", "--clause", FIELDS, "--clause", ","], "a name or a pattern is missing"),
         (["tls://h:1", "--trust-cert", "nonsense.json"], "cannot use certificates of nonsense.json"),
         (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--allow-untrusted"], "are for --role server"),
-        (["tcp://127.0.0.1:1", "-H", "X: 1"], "only ws and wss have a handshake that carries headers"),
+        (["tcp://127.0.0.1:1", "-H", "X: 1"], "only ws, wss, h2 and h2s have a handshake that carries headers"),
         (
             ["tcp://127.0.0.1:1", "--route", "echo"],
             "'echo': a route is written NAME=PATH, with one of echo, count, talk",

@@ -288,7 +288,7 @@ WRONG = {
     "route of 256 bytes, limit 255": ["URI", "--route", "r" * 256],
     "MIME type 'jsn'": ["tcp://127.0.0.1:1", "--metadata-mime", "jsn"],
     "a header is written": ["ws://127.0.0.1:1", "-H", "nonsense"],
-    "only ws and wss have a handshake": ["tcp://127.0.0.1:1", "-H", "X-One: 1"],
+    "only ws, wss, h2 and h2s have a handshake": ["tcp://127.0.0.1:1", "-H", "X-One: 1"],
     "credentials are written user:password": ["tcp://127.0.0.1:1", "-u", "secret"],
     "not both": ["tcp://127.0.0.1:1", "-u", "a:b", "--auth-bearer", "c"],
     "No such option": ["tcp://127.0.0.1:1", "--trace"],

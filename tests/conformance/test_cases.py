@@ -29,7 +29,7 @@ CLIENTS = 8
 """Clients at a time."""
 AT_ONCE = 64
 """Connections at a time: most cases wait for silence."""
-SAMPLED = ("tls", "unix", "wss")
+SAMPLED = ("tls", "unix", "wss", "h2", "h2s")
 """Transports that carry the bytes of ``tcp`` or ``ws``: some of the cases are played there, and others per dialect."""
 PART = 1 if os.environ.get("RSOCKET_TRIO_ALL_CASES") else 4
 """One case of so many is played over a transport of ``SAMPLED``; ``make gate`` has all of them played."""

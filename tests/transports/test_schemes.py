@@ -179,7 +179,7 @@ async def test_a_new_transport_is_one_row(pipes: dict[str, PipeListener]) -> Non
         with pytest.raises(ConnectionLost, match=r"^pipe://b: connection refused$"):
             async with open_connection("pipe://b"):
                 pass
-        with pytest.raises(ValueError, match="only ws and wss have a handshake"):
+        with pytest.raises(ValueError, match="only ws, wss, h2 and h2s have a handshake"):
             async with open_connection("pipe://a", headers={"A": "b"}):
                 pass
         with pytest.raises(ValueError, match="'pipe://a': pipe carries one connection, and can't be shared"):

@@ -1,0 +1,107 @@
+"""The client's side of HTTP/2: each connection is a POST whose body, and whose answer's, are frames."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+from h2.exceptions import H2Error
+
+from rsocket_trio.errors import readable
+from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
+from rsocket_trio.transports.http2.multiplexed import Headers, Multiplexed, running
+from rsocket_trio.transports.schemes import ConnectOptions, Endpoint
+
+
+class SharedHttp2:
+    """An HTTP/2 connection to a server. Made by ``share_http2``."""
+
+    def __init__(
+        self, stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: ConnectOptions
+    ) -> None:
+        self._scheme = endpoint.scheme
+        self._handshake = handshake
+        self._answers: dict[int, Headers] = {}
+        self.connection = Multiplexed(stream, options.limits, self._on_answer, client=True)
+
+    @asynccontextmanager
+    async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Http2Stream]:
+        """Open a stream for the block: a POST to the path of ``endpoint``, with the headers of ``options``.
+
+        Raise ``HandshakeFailed`` if the server is going away, allows no more streams, or refuses this one, and
+        ``ValueError`` for an endpoint of another scheme.
+        """
+        if endpoint.scheme != self._scheme:
+            raise ValueError(f"{endpoint}: a connection of {self._scheme} is shared here")
+        connection = self.connection
+        if connection.failure or connection.leaving:
+            raise HandshakeFailed(connection.failure or connection.leaving)
+        path = endpoint.path or "/"
+        stream_id = self._request(endpoint, path, options)
+        stream = Http2Stream(connection, stream_id, self._handshake)
+        connection.add(stream)
+        try:
+            answer = await self._answer(stream)
+            known = tuple(pair for pair in answer if pair[0] != "content-type" and not pair[0].startswith(":"))
+            stream.handshake = attrs.evolve(self._handshake, path=path, headers=known)
+            yield stream
+        finally:
+            stream.cut()
+            self._answers.pop(stream_id, None)
+
+    def _request(self, endpoint: Endpoint, path: str, options: ConnectOptions) -> int:
+        """Send the request. Return its stream."""
+        connection = self.connection
+        headers = [
+            (":method", "POST"),
+            (":scheme", "https" if endpoint.uses_tls else "http"),
+            (":authority", endpoint.authority),
+            (":path", path),
+            ("content-type", CONTENT_TYPE),
+        ]
+        for name, text in options.headers:
+            if name.lower() == "content-type":
+                raise HandshakeFailed(f"HTTP/2: the content type is {CONTENT_TYPE}, and no other can be sent")
+            headers.append((name.lower(), text))
+        try:
+            stream_id = connection.h2.get_next_available_stream_id()
+            connection.send_headers(stream_id, headers)
+        except (H2Error, UnicodeError) as error:
+            # A path or a header is not valid in HTTP/2, or the server allows no more streams.
+            raise HandshakeFailed(f"HTTP/2: {readable(str(error))}") from error
+        return stream_id
+
+    async def _answer(self, stream: Http2Stream) -> Headers:
+        """Wait for the server's answer, which grants the stream. Return its headers."""
+        answer: Headers | None = None
+        while (answer := self._answers.get(stream.stream_id)) is None:
+            if stream.failure:
+                raise HandshakeFailed(stream.failure)
+            await stream.reader.wait()
+        said = dict(answer)
+        if said[":status"] != "200":
+            raise HandshakeFailed(f"the server answered HTTP {readable(said[':status'])} to the request")
+        kind = said.get("content-type", "")
+        if kind.partition(";")[0].strip().lower() != CONTENT_TYPE:
+            raise HandshakeFailed(f"the server answered with content type {readable(kind)!r}, not {CONTENT_TYPE}")
+        return answer
+
+    def _on_answer(self, stream_id: int, headers: Headers) -> None:
+        lane = self.connection.lanes.get(stream_id)
+        if lane is not None:
+            self._answers[stream_id] = headers
+            lane.reader.wake()
+
+
+@asynccontextmanager
+async def share_http2(
+    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: ConnectOptions
+) -> AsyncIterator[SharedHttp2]:
+    """Carry streams to a server for as long as the block. Raise ``HandshakeFailed`` if it does not speak HTTP/2."""
+    shared = SharedHttp2(stream, endpoint, handshake, options)
+    async with running(shared.connection):
+        yield shared

@@ -1,0 +1,107 @@
+"""The server's side of HTTP/2: requests that begin a connection are granted, and all others refused."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+from h2.errors import ErrorCodes
+
+from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
+from rsocket_trio.transports.http2.multiplexed import Headers, Multiplexed, running
+from rsocket_trio.transports.schemes import AcceptOptions, Endpoint
+
+STREAMS = 1_000
+"""Streams that a client may have open on one connection. Beyond: the next is refused with REFUSED_STREAM."""
+OF_THE_HANDSHAKE = frozenset({"content-type", "content-length", "host", "te"})
+"""Headers of a request that the handshake leaves out."""
+
+
+class AcceptedHttp2:
+    """The HTTP/2 connection of a client. Made by ``accept_http2``."""
+
+    def __init__(
+        self, stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: AcceptOptions
+    ) -> None:
+        self._endpoint = endpoint
+        self._handshake = handshake
+        self._idle_time = options.limits.silence
+        self._queue: deque[Http2Stream] = deque()
+        self._stopped = False
+        self.connection = Multiplexed(stream, options.limits, self._on_request, client=False, streams=STREAMS)
+
+    async def accept(self) -> Http2Stream | None:
+        """Return the next stream that the client opens; ``None`` once it can open no more.
+
+        It can open no more after ``stop_accepting``, once the connection is lost, and when no stream was open for
+        as long as ``limits.silence``.
+        """
+        connection = self.connection
+        while not self._queue:
+            if connection.failure or self._stopped or (connection.leaving and not connection.carried):
+                return None
+            with trio.CancelScope() as scope:
+                if not connection.carried:
+                    scope.deadline = trio.current_time() + self._idle_time
+                # Woken by ``_on_request``, by ``stop_accepting``, when a stream closes, and when the client goes.
+                await connection.watcher.wait()
+            if scope.cancelled_caught:
+                self.stop_accepting()
+        return self._queue.popleft()
+
+    def stop_accepting(self) -> None:
+        """Tell the client that it can open no more. Those that are open go on."""
+        if not self._stopped:
+            self._stopped = True
+            self.connection.say_goaway()
+            self.connection.watcher.wake()
+
+    def _on_request(self, stream_id: int, headers: Headers) -> None:
+        connection = self.connection
+        if self._stopped or connection.carried >= STREAMS:
+            connection.reset(stream_id, ErrorCodes.REFUSED_STREAM)
+            connection.count_short()
+            return
+        said = dict(headers)
+        refusal = self._refusal(said)
+        if refusal:
+            connection.refuse(stream_id, refusal)
+            return
+        connection.send_headers(stream_id, [(":status", "200"), ("content-type", CONTENT_TYPE)])
+        known = tuple(pair for pair in headers if pair[0] not in OF_THE_HANDSHAKE and not pair[0].startswith(":"))
+        handshake = attrs.evolve(self._handshake, path=said[":path"], headers=known)
+        stream = Http2Stream(connection, stream_id, handshake, has_length="content-length" in said)
+        connection.add(stream)
+        self._queue.append(stream)
+        connection.watcher.wake()
+
+    def _refusal(self, said: dict[str, str]) -> list[tuple[str, str]]:
+        """Return the headers of the answer that refuses a request; none if it is granted."""
+        if _path(said.get(":path", "")) != _path(self._endpoint.path):
+            return [(":status", "404")]
+        if said[":method"] != "POST":
+            return [(":status", "405"), ("allow", "POST")]
+        if said.get("content-type", "").partition(";")[0].strip().lower() != CONTENT_TYPE:
+            return [(":status", "415"), ("accept", CONTENT_TYPE)]
+        return []
+
+
+@asynccontextmanager
+async def accept_http2(
+    stream: trio.abc.Stream, endpoint: Endpoint, handshake: Handshake, options: AcceptOptions
+) -> AsyncIterator[AcceptedHttp2]:
+    """Carry a client's streams for as long as the block. Raise ``HandshakeFailed`` if it does not speak HTTP/2.
+
+    A request for another path than the endpoint's gets 404, another method 405, another content type 415.
+    """
+    accepted = AcceptedHttp2(stream, endpoint, handshake, options)
+    async with running(accepted.connection):
+        yield accepted
+
+
+def _path(target: str) -> str:
+    return target.partition("?")[0] or "/"

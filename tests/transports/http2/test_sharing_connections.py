@@ -1,0 +1,181 @@
+"""Connections over HTTP/2: one stream each, alone on their HTTP/2 connection or many of them sharing it."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trustme
+from trio.testing import MockClock
+
+from rsocket_trio import (
+    ConnectionLost,
+    Limits,
+    Payload,
+    Responder,
+    current_connection,
+    open_connection,
+    open_shared,
+    serve,
+)
+
+URI = "h2://127.0.0.1:0/rsocket"
+BIG = bytes(range(256)) * 12_000
+
+
+def responder() -> Responder:
+    """Echoes, counts without end, and says what it knows of its client."""
+    made = Responder()
+
+    @made.request_response("echo")
+    async def echo(payload: Payload) -> Payload:
+        return Payload(payload.data)
+
+    @made.request_stream("count")
+    async def count(payload: Payload) -> AsyncIterator[bytes]:
+        for number in range(1_000_000):
+            yield b"%d" % number
+
+    @made.request_response("known")
+    async def known(payload: Payload) -> str:
+        facts = current_connection().handshake
+        return f"{facts.transport} {facts.path} {dict(facts.headers).get('x-who')} {facts.certificate}"
+
+    return made
+
+
+@asynccontextmanager
+async def served(uri: str = URI, **options: Any) -> AsyncIterator[str]:
+    """A server, which drains at the end."""
+    async with trio.open_nursery() as nursery:
+
+        async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
+            await serve(responder(), [uri], task_status=task_status, **options)
+
+        [bound] = await nursery.start(run)
+        yield bound
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(scope="module")
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """The TLS contexts of a server and of those who trust it."""
+    authority = trustme.CA()
+    server, client = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    authority.configure_trust(client)
+    return server, client
+
+
+async def test_a_connection_alone_moves_requests_of_every_size() -> None:
+    async with served() as uri, open_connection(uri) as connection:
+        assert (await connection.request_response(b"small", route="echo")).data == b"small"
+        assert (await connection.request_response(BIG, route="echo")).data == BIG
+        async with connection.request_stream(b"", route="count") as stream:
+            assert [(await anext(stream)).data for _ in range(1_000)] == [b"%d" % number for number in range(1_000)]
+
+
+async def test_the_same_over_tls_which_agrees_on_h2(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    server, client = contexts
+    async with (
+        served("h2s://127.0.0.1:0/x", ssl_context=server) as uri,
+        open_connection(uri, ssl_context=client) as connection,
+    ):
+        assert (await connection.request_response(BIG, route="echo")).data == BIG
+        assert (await connection.request_response(route="known")).text == "h2s /x None None"
+
+
+async def test_path_and_headers_reach_the_server() -> None:
+    async with served() as uri, open_connection(f"{uri}?a=1", headers={"X-Who": "me"}) as connection:
+        assert (await connection.request_response(route="known")).text == "h2 /rsocket?a=1 me None"
+        assert connection.handshake.path == "/rsocket?a=1"
+
+
+async def test_connections_share_one_and_each_goes_its_own_way() -> None:
+    async with served() as uri, open_shared(uri) as shared:
+        async with (
+            open_connection(uri, over=shared) as one,
+            open_connection(uri, over=shared) as other,
+            one.request_stream(b"", route="count") as stream,
+        ):
+            assert (await anext(stream)).data == b"0"
+            assert (await other.request_response(BIG, route="echo")).data == BIG
+        async with open_connection(uri, over=shared) as third:
+            assert (await third.request_response(b"3", route="echo")).data == b"3"
+
+
+REFUSED = [
+    ("/elsewhere", {}, "the server answered HTTP 404 to the request"),
+    ("/rsocket", {"Content-Type": "text/plain"}, "the content type is application/rsocket, and no other can be sent"),
+    ("/rsocket", {":odd": "x"}, "HTTP/2: "),
+]
+
+
+@pytest.mark.parametrize(("path", "headers", "text"), REFUSED)
+async def test_what_is_refused_is_lost_with_the_reason(path: str, headers: dict[str, str], text: str) -> None:
+    async with served() as uri:
+        where = uri.replace("/rsocket", path)
+        with pytest.raises(ConnectionLost, match=f"^{re.escape(where)}: .*{re.escape(text)}"):
+            async with open_connection(where, headers=headers):
+                pass
+
+
+async def test_another_scheme_is_not_carried() -> None:
+    async with served() as uri, open_shared(uri) as shared:
+        with pytest.raises(ValueError, match="a connection of h2 is shared here"):
+            async with open_connection(uri.replace("h2:", "h2s:"), over=shared):
+                pass
+
+
+async def test_a_server_that_drains_takes_no_more_connections_and_lets_open_ones_finish() -> None:
+    async with trio.open_nursery() as nursery:
+        scope = trio.CancelScope()
+
+        async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
+            with scope:
+                await serve(responder(), [URI], task_status=task_status)
+
+        [uri] = await nursery.start(run)
+        async with (
+            open_shared(uri) as shared,
+            open_connection(uri, over=shared) as connection,
+            connection.request_stream(b"", route="count", initial_request_n=1) as stream,
+        ):
+            assert (await anext(stream)).data == b"0"
+            scope.cancel()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            with pytest.raises(ConnectionLost, match=r"the peer is going away \(NO_ERROR\)"):
+                async with open_connection(uri, over=shared):
+                    pass
+            assert (await anext(stream)).data == b"1"
+
+
+async def test_a_client_that_begins_nothing_is_closed_in_time(autojump_clock: MockClock) -> None:
+    async with served("h2://127.0.0.1:0", limits=Limits(setup_timeout=3)) as uri:
+        host, port = uri.removeprefix("h2://").split(":")
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            begun = trio.current_time()
+            while await stream.receive_some():
+                pass
+            assert trio.current_time() - begun == pytest.approx(3, abs=1.1)
+
+
+async def test_a_peer_of_http_1_is_told_apart() -> None:
+    async def answer(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await stream.send_eof()
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await nursery.start(trio.serve_listeners, answer, listeners)
+        port = listeners[0].socket.getsockname()[1]
+        with pytest.raises(ConnectionLost, match=r"the peer speaks HTTP/1: 'HTTP/1\.1 400 Bad Request"):
+            async with open_connection(f"h2://127.0.0.1:{port}"):
+                pass
+        nursery.cancel_scope.cancel()
