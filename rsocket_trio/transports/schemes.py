@@ -386,5 +386,5 @@ H2 = attrs.evolve(
     accept_shared=LoadedLate("rsocket_trio.transports.http2.http2_server", "accept_http2"),
 )
 H2S = attrs.evolve(H2, name="h2s", default_port=443, uses_tls=True, alpn=("h2",))
-for _each in (TCP, TLS, UNIX, WS, WSS, MEMORY, H2, H2S):
+for _each in (TCP, TLS, UNIX, WS, WSS, H2, H2S, MEMORY):
     register(_each)
