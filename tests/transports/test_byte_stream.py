@@ -301,7 +301,7 @@ async def test_a_name_that_does_not_resolve_is_a_lost_connection() -> None:
             pass
 
 
-async def test_headers_are_for_websockets_only() -> None:
-    with pytest.raises(ValueError, match="only ws and wss"):
+async def test_headers_are_for_transports_over_http_only() -> None:
+    with pytest.raises(ValueError, match="only ws, wss, h2 and h2s"):
         async with open_transport("tcp://127.0.0.1:1", headers=[("a", "b")]):
             pass
