@@ -193,8 +193,8 @@ class Bound:
 # fmt: off
 BOUNDS = (
     #     work           writes  reads  steps   calls
-    Bound(one_at_a_time, 2_000,  2_000, 14_100, 105_100),
-    Bound(many_at_once,  145,    110,   1_850,  47_500),
+    Bound(one_at_a_time, 2_000,  2_000, 14_100, 104_000),
+    Bound(many_at_once,  145,    110,   1_850,  42_500),
     Bound(stream,        19,     18,    140,    10_100),
     Bound(channel,       35,     33,    260,    20_100),
     Bound(large,         540,    383,   2_290,  18_300),

@@ -33,7 +33,7 @@ from rsocket_trio.limits import DRAIN_TIMEOUT
 from rsocket_trio.mux.flow_control import checked_request_n
 from rsocket_trio.mux.session import Session
 from rsocket_trio.mux.stream_state import FIRE_AND_FORGET, REQUEST_CHANNEL, REQUEST_RESPONSE, Interaction
-from rsocket_trio.payload import EMPTY, BytesLike, Payload, as_bytes, as_payload
+from rsocket_trio.payload import EMPTY, BytesLike, Payload, as_bytes
 from rsocket_trio.responder import Responder
 from rsocket_trio.services.access import Auth
 from rsocket_trio.services.call_context import (
@@ -157,7 +157,10 @@ class Requester(ABC, Generic[StreamT, PushesT, ChannelT]):
             request = object_request(engine, payload, route, reply)
         else:
             plain: Any = payload
-            request = as_payload(plain) if route is None else routed(engine, plain, route)
+            if route is not None:
+                request = routed(engine, plain, route)
+            else:
+                request = plain if type(plain) is Payload else Payload(plain)
         extensions = checked_entries(entries) if entries else ()
         # The same as RequestQueue.open, without a coroutine of its own for each request.
         try:

@@ -105,14 +105,14 @@ class Dispatcher:
     def act(self, events: Iterable[Event]) -> None:
         """Act on the events of a session, in order."""
         for event in events:
-            ACTIONS[type(event)](self, event)
+            if type(event) is ItemReceived:
+                owner = event.stream.owner
+                if owner is not None:
+                    owner.on_item(event.payload, event.complete)
+            else:
+                ACTIONS[type(event)](self, event)
 
     # Streams
-
-    def _on_item(self, event: ItemReceived) -> None:
-        owner = event.stream.owner
-        if owner is not None:
-            owner.on_item(event.payload, event.complete)
 
     def _on_items(self, event: ItemsReceived) -> None:
         owner = event.stream.owner
@@ -332,7 +332,6 @@ class Dispatcher:
 
 
 ACTIONS: dict[type, Callable[[Dispatcher, Any], None]] = {
-    ItemReceived: Dispatcher._on_item,
     ItemsReceived: Dispatcher._on_items,
     RequestReceived: Dispatcher._on_request,
     CreditGranted: Dispatcher._on_credit,

@@ -301,13 +301,13 @@ class Workers:
         "_detached",
         "_done",
         "_ending",
-        "_identities",
         "_idle",
         "_idle_limit",
         "_in_a_row",
         "_line",
         "_nursery",
         "_port",
+        "_variables",
         "_waking",
         "context",
         "finished",
@@ -315,7 +315,7 @@ class Workers:
 
     def __init__(self, port: HandlerPort, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
         self.context = context
-        self._identities = [*map(id, context.values())]  # values may compare in any way, or not at all
+        self._variables = tuple(context.items())
         self._port = port
         self._nursery = nursery
         self._idle_limit = idle_limit
@@ -446,7 +446,8 @@ class Workers:
                             # No local of this frame refers to the context: its iterators keep cycles uncollected.
                             if (
                                 self._in_a_row < CALLS_IN_A_ROW
-                                and [*map(id, worker.task.context.values())] == self._identities
+                                and len(worker.task.context) == len(self._variables)
+                                and self._is_fresh(worker.task.context)
                             ):
                                 # The handler left its context as it was: the next one can't tell it from a fresh copy.
                                 self._in_a_row += 1
@@ -501,6 +502,14 @@ class Workers:
             self._begin()
         return worker.call
 
+    def _is_fresh(self, context: contextvars.Context) -> bool:
+        """Return whether a context of as many variables holds what ``context`` does."""
+        # Values may compare in any way, or not at all.
+        for variable, content in self._variables:  # noqa: SIM110 - a generator costs more than all the rest
+            if context.get(variable) is not content:
+                return False
+        return True
+
     def _release_call(self, worker: Worker) -> None:
         """Forget the call that a task has served, with its request: in the handler, and in the context."""
         worker.handler = IDLE
@@ -528,9 +537,9 @@ class Workers:
             call.stream.owner = None
         if call.detached:
             self._port.session.detached -= 1
-        if call in self._detached:
-            del self._detached[call]
-            self._done.wake_all()
+            if call in self._detached:
+                del self._detached[call]
+                self._done.wake_all()
         if self._port.link.is_paused:
             # The answer may stay in the outbox until something is read, and its request counts no more.
             self._port.reconsider_pause()

@@ -231,7 +231,8 @@ class Link:
             return
         if self._session.attention:
             self._owner.after_write()
-        self._drained.wake_all()  # reading may pause for what has left now
+        if self._drained.first is not None:
+            self._drained.wake_all()  # reading may pause for what has left now
         if self._unfinished or self._outbox:
             self.wake()
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import outcome
 import trio
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rsocket_trio.mux.stream_state import StreamState
     from rsocket_trio.rsocket.frames import Entry
     from rsocket_trio.services.call_context import Call
+
+
+ResultT = TypeVar("ResultT")
 
 
 class StreamObserver:
@@ -453,10 +456,15 @@ class AcceptedChannel(Channel):
             self.on_complete()
 
 
-class PendingResponse(StreamObserver):
-    """The parked task of a request/response, without a scope, event or task of its own."""
+class PendingResponse(StreamObserver, outcome.Outcome[Payload]):
+    """The parked task of a request/response, without a scope, event or task of its own.
 
-    __slots__ = ("_port", "_stream", "_task")
+    The task is woken with this object as the outcome: an ``outcome.Value`` costs more to make than all of this.
+    """
+
+    __slots__ = ("_payload", "_port", "_stream", "_task")
+
+    _payload: Payload
 
     def __init__(self, task: trio.lowlevel.Task, port: StreamPort, stream: StreamState) -> None:
         self._task: trio.lowlevel.Task | None = task
@@ -476,7 +484,20 @@ class PendingResponse(StreamObserver):
         self._port.session.outbox.on_answer(stream)
         task, self._task = self._task, None
         if task is not None:
-            trio.lowlevel.reschedule(task, outcome.Value(payload))
+            self._payload = payload
+            trio.lowlevel.reschedule(task, self)
+
+    def unwrap(self) -> Payload:
+        """Return the answer, in the task that waited for it."""
+        return self._payload
+
+    def send(self, gen: Generator[ResultT, Payload, object]) -> ResultT:
+        """Send the answer into a generator."""
+        return gen.send(self._payload)
+
+    async def asend(self, agen: AsyncGenerator[ResultT, Payload]) -> ResultT:
+        """Send the answer into an async generator."""
+        return await agen.asend(self._payload)
 
     def on_complete(self) -> None:
         self.on_item(Payload(), True)

@@ -193,6 +193,8 @@ class _LengthPrefixed:
 
     def join(self, frames: Sequence[EncodedFrame]) -> bytes:
         """Return the bytes of all frames with their prefixes. Raise ``LocalProtocolError`` if one is too large."""
+        if len(frames) == 1 and type(frames[0]) is bytes:
+            return self._prefix_of(len(frames[0])) + frames[0]
         if len(frames) >= ALIKE and len({*map(len, frames)}) == 1 and {*map(type, frames)} == {bytes}:
             prefix = self._prefix_of(len(frames[0]))
             return prefix + prefix.join(frames)  # type: ignore[arg-type]

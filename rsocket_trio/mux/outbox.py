@@ -350,6 +350,20 @@ class Outbox:
                 if (after > limit and total) or (room is not None and after > room):
                     break
                 tail = queue.tail
+                if not tail and size <= SMALL:
+                    # The only frame of its stream, as most requests and answers are.
+                    frames.append(entry)
+                    self.entries -= 1
+                    self.small_size -= size
+                    total = after
+                    self._sole_queue = 0 if queue.left else id(queue)
+                    queue.head = queue.tail = None
+                    queue.left = True
+                    turns.popleft()
+                    queue.in_turn = False
+                    if queue.ended:
+                        self._drained(queue)
+                    continue
                 if tail and room is None and len(turns) == 1 and size <= SMALL and after <= limit:
                     self._sole_queue = 0
                     total = self._take_run(queue, frames, total, limit)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -28,6 +29,8 @@ METADATA_FIELD = b"\0\0\x0222"
 """The metadata of that sample as the fast path writes it: behind its length of 24 bits."""
 LENGTH = 3
 """Bytes of that length."""
+FORMATS = {2: "H", 4: "I", 8: "Q"}
+"""The formats of numbers by their bytes, for ``struct``."""
 UNCOUNTED = (Interaction.REQUEST_RESPONSE, Interaction.FIRE_AND_FORGET)
 LARGE = 4096
 """Bytes of a frame from which its data is not copied before it is joined."""
@@ -75,15 +78,16 @@ class BytePatterns:
     """The constant bytes of a layout's frames with a stream id and a payload, and the places of both in the header.
 
     ``size`` are the bytes of the header, ``width`` those of the stream id, and ``last_id`` is the largest of those.
-    ``kinds`` are the meanings of the bytes at ``kind``; ``item``, ``last`` and ``requests`` are written.
+    ``split`` reads a header as two numbers: stream id, type and flags, or the other way round if ``id_is_last``.
+    ``kinds`` are the meanings of type and flags; ``item``, ``last`` and ``requests`` are written.
     """
 
     size: int
-    kind: slice
-    stream_id: slice
+    split: Callable[[bytes], tuple[int, int]]
+    id_is_last: bool
     width: int
     last_id: int
-    kinds: Mapping[bytes, Kind]
+    kinds: Mapping[int, Kind]
     item: Head
     last: Head
     requests: Mapping[Interaction, Head]
@@ -95,18 +99,18 @@ def patterns_of(codec: Codec) -> BytePatterns | None:
     header = codec.layout
     place = header.stream_id
     kind = slice(0, place.start) if place.start else slice(place.stop, header.size)
-    kinds: dict[bytes, Kind] = {}
+    kinds: dict[int, Kind] = {}
 
     def head(form: Form, frame: Callable[[Payload], Frame], interaction: Interaction | None = None) -> Head:
         """Return the head of these frames, and note the meaning of its bytes when they are received."""
         written = codec.encode_parts(frame(SAMPLE))[0][kind]
-        kinds[written] = Kind(form, False, interaction)
+        kinds[int.from_bytes(written, "big")] = Kind(form, False, interaction)
         if place.start:
             return Head(written, b"", None)
         with_metadata = codec.encode_parts(frame(SAMPLE_WITH_METADATA))[0]
         if form is PART or with_metadata[header.size :] != METADATA_FIELD:
             return Head(b"", written, None)
-        kinds[with_metadata[kind]] = Kind(form, True, interaction)
+        kinds[int.from_bytes(with_metadata[kind], "big")] = Kind(form, True, interaction)
         return Head(b"", written, with_metadata[kind])
 
     try:
@@ -118,7 +122,9 @@ def patterns_of(codec: Codec) -> BytePatterns | None:
     with suppress(LocalProtocolError):  # a layout without fragments
         head(PART, lambda payload: PayloadFrame(1, payload, True, False, True))
     width = place.stop - place.start
-    return BytePatterns(header.size, kind, place, width, header.last_id, kinds, item, last, requests)
+    fields = [header.size - width, width] if place.start else [width, header.size - width]
+    split = struct.Struct(">" + "".join(FORMATS[field] for field in fields)).unpack_from
+    return BytePatterns(header.size, split, place.start > 0, width, header.last_id, kinds, item, last, requests)
 
 
 class PayloadReceiver(Protocol):
@@ -159,11 +165,15 @@ def take_short(receiver: PayloadReceiver, patterns: BytePatterns, frames: Sequen
     then it has to be decoded like every other frame.
     """
     data = frames[index]
-    kind = patterns.kinds.get(data[patterns.kind])
     size = patterns.size
-    if kind is None or len(data) < size:
+    if len(data) < size:
         return 0
-    stream_id = int.from_bytes(data[patterns.stream_id], "big")
+    stream_id, word = patterns.split(data)
+    if patterns.id_is_last:
+        stream_id, word = word, stream_id
+    kind = patterns.kinds.get(word)
+    if kind is None:
+        return 0
     form, has_metadata, interaction = kind
     if form is PART:
         return _take_parts(receiver, frames, index, size, stream_id)

@@ -132,7 +132,7 @@ class StreamReceiver:
         if refusal is not None:
             self._refuse_request(stream_id, interaction, frame, refusal)
             return
-        stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], requester=False)
+        stream = Stream(stream_id, interaction, RESPONDERS_HALVES[interaction], False)
         if interaction is REQUEST_RESPONSE:
             stream.room = 1
         elif frame is not None:
@@ -432,6 +432,12 @@ class StreamReceiver:
 
     def _close_receiving(self, stream: Stream) -> None:
         """Close the peer's half, which it has completed."""
+        if stream.open == RECEIVING and stream.head is None and stream.assembly is None:
+            # Nothing else is left of it. It is in its table: only what is open there receives.
+            stream.open = NEITHER
+            table = self.table
+            del (table.mine if stream.requester else table.theirs)[stream.id]
+            return
         if stream.requester and not self.dialect.half_close:
             # RS02-SEQ-04: the responder's COMPLETE ends a channel on both sides.
             self._outbox.discard(stream)

@@ -238,7 +238,8 @@ class StreamSender:
         entries: tuple[Entry, ...] = (),
     ) -> Stream:
         """Open a stream. Raise ``Unsupported`` if the dialect lacks the interaction or extension entries."""
-        self.check_request(interaction, payload)
+        if interaction not in self._dialect.interactions:
+            self.check_request(interaction, payload)
         fixed = 0 if initial_n is None else self._dialect.request_n_field
         if self.positions is not None and self._dialect.entries:
             entries = self._dialect.extensions.with_mark(entries)
@@ -328,7 +329,11 @@ class StreamSender:
             short = self._short_frame(pattern, patterns.width, stream.id, payload)
             if short is not None:
                 self._outbox.put(stream, short)
-                if complete:
+                if complete and stream.open == SENDING:
+                    # Nothing else is left of it than this frame, which is on its way.
+                    stream.open = NEITHER
+                    stream.ended = True
+                elif complete:
                     self._complete(stream)
                 elif payload.metadata is None:
                     stream.item_head = short[: self._header]

@@ -68,8 +68,8 @@ class Stream(StreamQueue):
         "room",
     )
 
-    def __init__(self, stream_id: int, interaction: Interaction, halves: int, *, requester: bool) -> None:
-        # StreamQueue.__init__ is spelled out: one stream is made for every request.
+    def __init__(self, stream_id: int, interaction: Interaction, halves: int, requester: bool) -> None:
+        # StreamQueue.__init__ is spelled out, and arguments have no names: one stream is made for every request.
         self.head = None
         self.tail = None
         self.in_turn = False
@@ -179,7 +179,7 @@ class StreamTable:
         stream_id = self._ids.take(self.mine)
         if self.learns:
             self._keep_parity()  # ALL-RCT-12: the first to ask uses the document's parity, the other side the other
-        stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], requester=True)
+        stream = Stream(stream_id, interaction, REQUESTERS_HALVES[interaction], True)
         if interaction is not FIRE_AND_FORGET:
             self.mine[stream_id] = stream
         return stream

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from typing import Any
 
 import pytest
 import trio
@@ -22,6 +23,7 @@ from rsocket_trio import (
     RemoteProtocolError,
     Responder,
 )
+from rsocket_trio.connection.streams import PendingResponse
 from tests.conformance import raw
 from tests.connection.pairs import connected_pair, settle
 
@@ -541,3 +543,25 @@ async def test_small_requests_are_answered_beside_a_large_payload(autojump_clock
 
     # Fragments of 64 KiB take turns with it: one answer never waits for the 768 of the payload.
     assert max(frames_between) < 30
+
+
+async def test_the_outcome_that_wakes_a_requester_can_be_sent_on_as_any_other() -> None:
+    neither: Any = None
+    woken = PendingResponse(trio.lowlevel.current_task(), neither, neither)
+    woken._payload = Payload(b"answer")
+
+    def generator() -> Generator[str, Payload, None]:
+        yield (yield "first").text
+
+    async def async_generator() -> AsyncGenerator[str, Payload]:
+        yield (yield "first").text
+
+    plain, waiting = generator(), async_generator()
+    next(plain)
+    await anext(waiting)
+
+    assert woken.unwrap() == Payload(b"answer")
+    assert woken.send(plain) == "answer"
+    assert await woken.asend(waiting) == "answer"
+    plain.close()
+    await waiting.aclose()

@@ -120,6 +120,30 @@ async def test_handlers_of_a_burst_share_no_context(autojump_clock: MockClock) -
     assert seen == [0] * 100
 
 
+async def test_a_value_that_only_equals_the_former_and_one_more_variable_stay_in_their_request(
+    autojump_clock: MockClock,
+) -> None:
+    responder = Responder()
+    ours: list[int] = []
+    seen: list[tuple[bool, int]] = []
+
+    @responder.request_response
+    async def one(request: Payload) -> bytes:
+        seen.append((anything.get() is ours, number.get()))
+        if request.data == b"equal":
+            anything.set([])
+        elif request.data == b"more":
+            number.set(1)
+        return b""
+
+    anything.set(ours)
+    async with connected_pair(responder) as pair, trio.open_nursery() as nursery:
+        for what in (b"equal", b"more", b"nothing") * 30:
+            nursery.start_soon(pair.client.request_response, what)
+
+    assert seen == [(True, 0)] * 90
+
+
 async def test_streams_at_their_limit_refuse_the_next_and_take_one_more_each_time_one_ends(
     autojump_clock: MockClock,
 ) -> None:
