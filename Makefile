@@ -25,7 +25,10 @@ export PYTHONDONTWRITEBYTECODE :=
 JS := tests/interop
 SPRING := build/spring
 # What tests need from Debian, each behind the command that it brings.
-SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm javac:default-jdk-headless mvn:maven
+SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm javac:default-jdk-headless mvn:maven \
+  nginx:nginx haproxy:haproxy nghttpx:nghttp2-proxy curl:curl
+# Has Debian's packages start no service when they are installed: nginx and others would take ports.
+POLICY := /usr/sbin/policy-rc.d
 # What make quick leaves to make test: Spark, foreign peers, load.
 SLOW := tests/spark tests/analytics tests/loadgen tests/interop tests/benchmarks tests/qa tests/reliability tests/test_docs.py
 # Processes that share the tests: three for each of two cores, for many tests wait for other processes. No test judges times.
@@ -61,6 +64,9 @@ system-packages:
 	  command -v $${one%%:*} >/dev/null || missing="$$missing $${one#*:}"; \
 	done; \
 	if [ -n "$$missing" ] && command -v apt-get >/dev/null; then \
+	  if [ ! -e $(POLICY) ]; then \
+	    trap 'rm -f $(POLICY)' EXIT; trap 'exit 1' INT TERM; printf '#!/bin/sh\nexit 101\n' >$(POLICY) && chmod +x $(POLICY) || exit; \
+	  fi; \
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing; \
 	fi
 

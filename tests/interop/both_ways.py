@@ -1,4 +1,4 @@
-"""One test, played eight times: either kind of peer, over either transport, and either side asks the other."""
+"""One test, played ten times: either kind of peer, over each of its transports, and either side asks the other."""
 
 from __future__ import annotations
 

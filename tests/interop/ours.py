@@ -53,6 +53,7 @@ class Seen:
     fnf: list[str] = attrs.field(factory=list)
     push: list[str] = attrs.field(factory=list)
     credits: list[int] = attrs.field(factory=list)
+    setups: list[Setup] = attrs.field(factory=list)
 
     @contextmanager
     def cancel(self) -> Iterator[None]:
@@ -98,6 +99,7 @@ def our_responder(seen: Seen | None = None) -> Responder:
 
     @responder.setup
     def let_in(setup: Setup, connection: Connection) -> None:
+        seen.setups.append(setup)
         if setup.payload.data == b"refuse":
             raise RejectedSetup("refused as asked")
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import attrs
+import pytest
 import trio
 
 from tests.missing import require
@@ -32,11 +33,18 @@ STDERR_KEPT = 16_384
 """Bytes: what a failing test shows of a peer's last words."""
 
 Kind: TypeAlias = Literal["py", "js"]
-TransportName: TypeAlias = Literal["tcp", "ws"]
+TransportName: TypeAlias = Literal["tcp", "ws", "h2"]
 Result: TypeAlias = dict[str, Any]
 
 KINDS: tuple[Kind, ...] = ("py", "js")
-TRANSPORTS: tuple[TransportName, ...] = ("tcp", "ws")
+TRANSPORTS: dict[Kind, tuple[TransportName, ...]] = {"py": ("tcp", "ws"), "js": ("tcp", "ws", "h2")}
+"""What each kind travels over. Over HTTP/2 it is rsocket-js on a stream of node's."""
+
+
+def each_peer(*kinds: Kind) -> pytest.MarkDecorator:
+    """Play a test with ``kind`` and ``transport``: each of these kinds, or all, over what it travels over."""
+    pairs = [(kind, transport) for kind in kinds or KINDS for transport in TRANSPORTS[kind]]
+    return pytest.mark.parametrize(("kind", "transport"), pairs)
 
 
 class PeerFailed(Exception):
@@ -101,7 +109,8 @@ async def client_peer(kind: Kind, uri: str, **options: object) -> AsyncIterator[
     """Run a client of this kind that is connected to ``uri``, such as ``tcp://127.0.0.1:7878``.
 
     Options become ``--name value``: ``fragment=1000``, ``lease=256``, ``setup="refuse"``, ``keepalive=500``,
-    ``lifetime=2000``, ``metadata_mime="message/x.rsocket.routing.v0"``.
+    ``lifetime=2000``, ``metadata_mime="message/x.rsocket.routing.v0"``. Of several ``connections`` over one of HTTP/2
+    a command names its own: ``connection=2``.
     """
     transport, _, rest = uri.partition("://")
     address, slash, path = rest.partition("/")

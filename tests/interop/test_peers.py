@@ -7,11 +7,10 @@ import json
 import pytest
 
 from tests.interop import peers
-from tests.interop.peers import KINDS, TRANSPORTS, Kind, PeerFailed, TransportName, client_peer, pattern, server_peer
+from tests.interop.peers import KINDS, Kind, PeerFailed, TransportName, client_peer, each_peer, pattern, server_peer
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_a_peer_talks_to_its_own_kind(kind: Kind, transport: TransportName) -> None:
     async with server_peer(kind, transport) as uri, client_peer(kind, uri) as client:
         echo = await client.do("request_response", route="echo", data=b"hi")

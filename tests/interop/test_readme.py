@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from rsocket_trio import Responder
 from tests.interop.both_ways import serving
-from tests.interop.peers import KINDS, ROOT, TRANSPORTS, Kind, TransportName, client_peer
+from tests.interop.peers import ROOT, Kind, TransportName, client_peer, each_peer
 
 
 def readme_service() -> Responder:
@@ -23,8 +21,7 @@ def readme_service() -> Responder:
     return responder
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_the_service_of_the_readme_answers_a_peer_by_route(kind: Kind, transport: TransportName) -> None:
     async with serving(transport, readme_service()) as uri, client_peer(kind, uri) as client:
         greeting = await client.do("request_response", route="greet", data=b"Ada")

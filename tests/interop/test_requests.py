@@ -23,7 +23,7 @@ from rsocket_trio import (
 from rsocket_trio.metadata import COMPOSITE_METADATA, ROUTING, TEXT_PLAIN, Entry, encode_composite, with_route
 from tests.interop.both_ways import Asker, Setting, asking, eventually, one_handler_stops, serving, told
 from tests.interop.ours import our_responder
-from tests.interop.peers import KINDS, TRANSPORTS, Kind, TransportName, client_peer, pattern, server_peer
+from tests.interop.peers import Kind, TransportName, client_peer, each_peer, pattern, server_peer
 
 LARGE = 300_000
 ENTRY = encode_composite([Entry(TEXT_PLAIN, b"a word beside the route")])
@@ -126,8 +126,7 @@ async def test_the_side_that_answers_can_ask_back(setting: Setting) -> None:
 # ---- the terms of a connection, from either side
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_a_server_reads_our_setup(kind: Kind, transport: TransportName) -> None:
     connect = partial(
         open_connection,
@@ -144,8 +143,7 @@ async def test_a_server_reads_our_setup(kind: Kind, transport: TransportName) ->
     assert (said.get("keepalive", 12_345), said.get("lifetime", 67_890)) == (12_345, 67_890)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_our_server_reads_a_setup(kind: Kind, transport: TransportName) -> None:
     connect = partial(client_peer, kind, setup="a token", keepalive=12_000, lifetime=67_000, metadata_mime=ROUTING)
 
@@ -157,8 +155,7 @@ async def test_our_server_reads_a_setup(kind: Kind, transport: TransportName) ->
     assert (said["keepalive"], said["lifetime"]) == (12_000, 67_000)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_a_server_that_refuses_us_says_why(kind: Kind, transport: TransportName) -> None:
     async with server_peer(kind, transport) as uri, open_connection(uri, setup="refuse") as connection:
         with pytest.raises(RejectedSetup, match="refused as asked"):
@@ -167,8 +164,7 @@ async def test_a_server_that_refuses_us_says_why(kind: Kind, transport: Transpor
             await connection.request_response("still not?")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_a_client_that_we_refuse_hears_why(kind: Kind, transport: TransportName) -> None:
     async with serving(transport) as uri, client_peer(kind, uri, setup="refuse") as client:
         closed = await client.do("wait_closed")
@@ -176,8 +172,7 @@ async def test_a_client_that_we_refuse_hears_why(kind: Kind, transport: Transpor
     assert (closed["code"], closed["error"]) == (RejectedSetup.default_code, "refused as asked")
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_routes_travel_in_plain_routing_metadata_too(kind: Kind, transport: TransportName) -> None:
     async with server_peer(kind, transport) as uri, open_connection(uri, metadata_mime=ROUTING) as connection:
         assert (await connection.request_response(b"5", route="size")).data == pattern(5)
@@ -186,8 +181,7 @@ async def test_routes_travel_in_plain_routing_metadata_too(kind: Kind, transport
         assert (await client.do("request_response", route="size", data=b"5"))["data"] == pattern(5)
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_keepalives_keep_an_idle_connection_to_a_server(kind: Kind, transport: TransportName) -> None:
     keepalive = Keepalive(interval=0.1, max_lifetime=0.6)
 
@@ -197,8 +191,7 @@ async def test_keepalives_keep_an_idle_connection_to_a_server(kind: Kind, transp
         assert 0 <= await connection.ping() < keepalive.max_lifetime
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_keepalives_keep_an_idle_connection_from_a_client(kind: Kind, transport: TransportName) -> None:
     async with serving(transport) as uri, client_peer(kind, uri, keepalive=100, lifetime=600) as client:
         await trio.sleep(0.9)
@@ -208,8 +201,7 @@ async def test_keepalives_keep_an_idle_connection_from_a_client(kind: Kind, tran
 # ---- leases
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", ["py"])
+@each_peer("py")
 async def test_we_ask_no_more_often_than_a_lease_allows(kind: Kind, transport: TransportName) -> None:
     async with server_peer(kind, transport, lease=3) as uri, open_connection(uri, lease=True) as connection:
         for _ in range(3):
@@ -222,8 +214,7 @@ async def test_we_ask_no_more_often_than_a_lease_allows(kind: Kind, transport: T
         assert connection.lease.number_of_requests == 0
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_a_client_asks_no_more_often_than_our_lease_allows(kind: Kind, transport: TransportName) -> None:
     responder = Responder()
     more, asked = trio.Event(), []
@@ -262,8 +253,7 @@ async def test_a_client_asks_no_more_often_than_our_lease_allows(kind: Kind, tra
 # ---- everyone on one port
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", KINDS)
+@each_peer()
 async def test_a_peer_of_today_shares_a_port_with_the_old_dialect(kind: Kind, transport: TransportName) -> None:
     responder = our_responder()
 

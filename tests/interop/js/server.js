@@ -1,11 +1,12 @@
 "use strict";
-// node server.js tcp|ws [--fragment N] [--metadata-mime M]: prints "PORT n", serves until standard input ends.
+// node server.js tcp|ws|h2 [--fragment N] [--metadata-mime M]: prints "PORT n", serves until standard input ends.
 
 const net = require("net");
 const { RSocketServer } = require("rsocket-core");
 const { TcpServerTransport } = require("rsocket-tcp-server");
 const { WebsocketServerTransport } = require("rsocket-websocket-server");
 const WebSocket = require("ws");
+const { Http2ServerTransport } = require("./http2");
 const { options, responder, seen } = require("./peer");
 
 const HOST = "127.0.0.1";
@@ -13,6 +14,11 @@ const asked = options(process.argv.slice(2));
 let listener;
 
 function transport() {
+  if (asked.transport === "h2") {
+    const http2 = new Http2ServerTransport({ listenOptions: { host: HOST, port: 0 } });
+    listener = http2.server;
+    return http2;
+  }
   if (asked.transport === "ws") {
     return new WebsocketServerTransport({
       wsCreator: () => (listener = new WebSocket.Server({ host: HOST, port: 0 })),
