@@ -23,7 +23,7 @@ from rsocket_trio.transports.schemes import (
     close_at_once,
     parse_uri,
 )
-from rsocket_trio.transports.sockets import secure
+from rsocket_trio.transports.sockets import client_tls, secure
 
 HeadersLike: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
 """Headers for the request that opens a connection over HTTP: a mapping, or pairs, where a name may come again."""
@@ -190,7 +190,5 @@ async def _open_stream(
     if not row.uses_tls:
         return carrier, handshake
     context = ssl.create_default_context() if options.ssl_context is None else options.ssl_context
-    if row.alpn:
-        context.set_alpn_protocols(list(row.alpn))
-    secured = trio.SSLStream(carrier, context, server_hostname=endpoint.host, https_compatible=True)
+    secured = client_tls(context, carrier, endpoint.host, row.alpn)
     return secured, await secure(secured, handshake, row.alpn)

@@ -9,6 +9,8 @@ import ssl
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Final
+from weakref import WeakSet
 
 import attrs
 import trio
@@ -34,6 +36,8 @@ ONE_LOST = frozenset(
     if hasattr(errno, name)
 )
 """Errors of accept that concern one connection only, according to Linux's accept(2)."""
+_OFFERING: Final = WeakSet[ssl.SSLContext]()
+"""Contexts that offer the protocols of a scheme."""
 
 
 async def open_tcp(host: str, port: int) -> SocketStream:
@@ -300,3 +304,20 @@ def _remove_stale(path: str) -> None:
 def server_tls(context: ssl.SSLContext, stream: trio.abc.Stream) -> trio.SSLStream[trio.abc.Stream]:
     """Return the server's side of TLS over an accepted stream, its handshake still to be done."""
     return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+
+
+def client_tls(
+    context: ssl.SSLContext, stream: trio.abc.Stream, host: str, alpn: Sequence[str]
+) -> trio.SSLStream[trio.abc.Stream]:
+    """Return the client's side of TLS over a stream, its handshake still to be done. ``alpn`` is offered to the server.
+
+    A context may be used for several schemes: what it offers is taken from it here.
+    """
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+        _OFFERING.add(context)
+    elif context in _OFFERING:
+        # A WebSocket server that speaks HTTP/2 as well would choose that.
+        context.set_alpn_protocols([])
+        _OFFERING.discard(context)
+    return trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)

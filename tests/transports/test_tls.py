@@ -16,6 +16,7 @@ from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.listen import Accepted, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.sockets import client_tls, server_tls
 from tests.transports.pairs import receive_frames, transport_pair
 
 AUTHORITY = trustme.CA()
@@ -245,3 +246,17 @@ async def test_a_stream_of_the_users_own_ends_ordinarily_without_close_notify_to
 async def test_serving_tls_needs_a_context() -> None:
     with pytest.raises(ValueError, match=r"tls://127\.0\.0\.1:0: serving TLS needs an ssl_context"):
         await open_listeners(["tcp+tls://127.0.0.1:0"])
+
+
+async def test_a_client_s_context_offers_what_the_scheme_asks_for_and_no_more(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> None:
+    server_context.set_alpn_protocols(["h2", "http/1.1"])
+    for alpn, chosen in ((("h2",), "h2"), ((), None), (("h2",), "h2")):
+        ours, theirs = trio.testing.memory_stream_pair()
+        client = client_tls(client_context, ours, "127.0.0.1", alpn)
+        server = server_tls(server_context, theirs)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.do_handshake)
+            nursery.start_soon(server.do_handshake)
+        assert client.selected_alpn_protocol() == chosen

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import attrs
 import trio
+from h2.errors import ErrorCodes
 from h2.exceptions import H2Error
 
 from rsocket_trio.errors import readable
@@ -15,6 +16,9 @@ from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
 from rsocket_trio.transports.http2.multiplexed import Headers, Multiplexed, running
 from rsocket_trio.transports.schemes import ConnectOptions, Endpoint
+
+ANSWER_TIMES = (0.02, 0.04, 0.08, 0.16, 0.32)
+"""Seconds to wait for the answer to a request before each PING; together those until it is waited for no longer."""
 
 
 class SharedHttp2:
@@ -32,8 +36,9 @@ class SharedHttp2:
     async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Http2Stream]:
         """Open a stream for the block: a POST to the path of ``endpoint``, with the headers of ``options``.
 
-        Raise ``HandshakeFailed`` if the server is going away, allows no more streams, or refuses this one, and
-        ``ValueError`` for an endpoint of another scheme.
+        The block begins with the server's answer, or without one after ``ANSWER_TIMES``: a refusal that comes later
+        breaks the stream. Raise ``HandshakeFailed`` if the server is going away, allows no more streams, or refuses
+        this one, and ``ValueError`` for an endpoint of another scheme.
         """
         if endpoint.scheme != self._scheme:
             raise ValueError(f"{endpoint}: a connection of {self._scheme} is shared here")
@@ -42,12 +47,13 @@ class SharedHttp2:
             raise HandshakeFailed(connection.failure or connection.leaving)
         path = endpoint.path or "/"
         stream_id = self._request(endpoint, path, options)
-        stream = Http2Stream(connection, stream_id, self._handshake)
+        # Until the answer came h2 judges DATA, which has no place before it.
+        stream = Http2Stream(connection, stream_id, attrs.evolve(self._handshake, path=path), has_length=True)
         connection.add(stream)
         try:
             answer = await self._answer(stream)
             known = tuple(pair for pair in answer if pair[0] != "content-type" and not pair[0].startswith(":"))
-            stream.handshake = attrs.evolve(self._handshake, path=path, headers=known)
+            stream.handshake = attrs.evolve(stream.handshake, headers=known)
             yield stream
         finally:
             stream.cut()
@@ -76,25 +82,43 @@ class SharedHttp2:
         return stream_id
 
     async def _answer(self, stream: Http2Stream) -> Headers:
-        """Wait for the server's answer, which grants the stream. Return its headers."""
-        answer: Headers | None = None
-        while (answer := self._answers.get(stream.stream_id)) is None:
-            if stream.failure:
+        """Wait for the server's answer, which grants the stream. Return its headers, none if it does not come.
+
+        A proxy may hold the answer back until there is more to send, as nginx does under TLS: its answer to a PING
+        carries it along. Behind one that waits for the request's first bytes, no answer comes before those are sent.
+        """
+        for seconds in ANSWER_TIMES:
+            with trio.move_on_after(seconds):
+                while not stream.failure:
+                    if (answer := self._answers.get(stream.stream_id)) is not None:
+                        return answer
+                    # Woken by ``_on_answer``, and by whatever ends the stream.
+                    await stream.reader.wait()
                 raise HandshakeFailed(stream.failure)
-            await stream.reader.wait()
-        said = dict(answer)
-        if said[":status"] != "200":
-            raise HandshakeFailed(f"the server answered HTTP {readable(said[':status'])} to the request")
-        kind = said.get("content-type", "")
-        if kind.partition(";")[0].strip().lower() != CONTENT_TYPE:
-            raise HandshakeFailed(f"the server answered with content type {readable(kind)!r}, not {CONTENT_TYPE}")
-        return answer
+            self.connection.ping()
+        return []
 
     def _on_answer(self, stream_id: int, headers: Headers) -> None:
         lane = self.connection.lanes.get(stream_id)
-        if lane is not None:
-            self._answers[stream_id] = headers
-            lane.reader.wake()
+        if lane is None:
+            return
+        said = dict(headers)
+        lane.has_length = "content-length" in said
+        self._answers[stream_id] = headers
+        if refusal := _refusal(said):
+            # An error page that follows is nobody's: without the lane h2 takes it.
+            self.connection.drop(lane, refusal, ErrorCodes.CANCEL)
+        lane.reader.wake()
+
+
+def _refusal(said: dict[str, str]) -> str:
+    """Return why an answer does not grant the stream; nothing if it does."""
+    if said[":status"] != "200":
+        return f"the server answered HTTP {readable(said[':status'])} to the request"
+    kind = said.get("content-type", "")
+    if kind.partition(";")[0].strip().lower() != CONTENT_TYPE:
+        return f"the server answered with content type {readable(kind)!r}, not {CONTENT_TYPE}"
+    return ""
 
 
 @asynccontextmanager

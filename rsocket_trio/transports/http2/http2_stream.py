@@ -159,10 +159,13 @@ class Http2Stream(Lane):
 
     def cut(self) -> bool:
         """Close at once. Return True."""
+        # A stream that its peer has ended is ended, not reset: proxies log each reset as an error.
+        if self.has_ended and not self._unsent:
+            self.connection.end(self)
         self.connection.close(self)
         return True
 
     async def aclose(self) -> None:
         """Close at once; never raises for a transport that is broken already."""
-        self.connection.close(self)
+        self.cut()
         await checkpoint()

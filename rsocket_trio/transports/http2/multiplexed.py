@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final, TypeAlias
@@ -50,6 +51,10 @@ CLOSED_STREAMS: Final = 1024
 """Streams that h2 remembers after they closed, for frames that cross."""
 FAREWELL: Final = 1.0
 """Seconds that the end of a connection may take."""
+
+if logging.getLogger("hpack").level == logging.NOTSET:
+    # It logs every header at DEBUG, credentials as well.
+    logging.getLogger("hpack").setLevel(logging.INFO)
 
 Headers: TypeAlias = list[tuple[str, str]]
 """Names in lower case, and values; the pseudo-header fields first."""
@@ -257,6 +262,12 @@ class Multiplexed:
         if not self.failure:
             self.outlet.put(self._goaway(ErrorCodes.NO_ERROR))
 
+    def ping(self) -> None:
+        """Ask the peer for a frame."""
+        if not self.failure:
+            self.h2.ping(bytes(8))
+            self.flush()
+
     # Streams
 
     def add(self, lane: Lane) -> None:
@@ -299,6 +310,18 @@ class Multiplexed:
             self.h2.reset_stream(stream_id, code)
             self.flush()
 
+    def drop(self, lane: Lane, text: str, code: ErrorCodes) -> None:
+        """Reset a stream unless it is over, and have what uses it fail with ``text``."""
+        self.lanes.pop(lane.stream_id, None)
+        if not self._is_closed(lane.stream_id):
+            self.reset(lane.stream_id, code)
+        lane.fail(text)
+
+    def _is_closed(self, stream_id: int) -> bool:
+        """Return whether a stream is over in both directions, or was reset."""
+        stream = self.h2.streams.get(stream_id)
+        return stream is None or stream.closed
+
     def open_windows(self, lane: Lane, size: int) -> None:
         """Have the peer send on, by so many bytes: in few frames, each for half of a window."""
         if self.failure:
@@ -321,7 +344,7 @@ class Multiplexed:
     def refuse(self, stream_id: int, headers: Iterable[tuple[str, str]]) -> None:
         """Answer a request with these headers and nothing else."""
         self.send_headers(stream_id, headers, end_stream=True)
-        if not self.h2.streams[stream_id].closed:
+        if not self._is_closed(stream_id):
             # RFC 9113, 8.1: the rest of the request is not needed.
             self.reset(stream_id, ErrorCodes.NO_ERROR)
         self.count_short()
@@ -420,9 +443,7 @@ class Multiplexed:
     def _abort(self, lane: Lane, text: str, code: ErrorCodes) -> None:
         """Reset a stream for a fault of the peer's."""
         self._short.spend(trio.current_time())
-        self.lanes.pop(lane.stream_id, None)
-        self.reset(lane.stream_id, code)
-        lane.fail(f"this side reset the HTTP/2 stream: {text}")
+        self.drop(lane, f"this side reset the HTTP/2 stream: {text}", code)
 
     def _take_counted(self, event: DataReceived) -> None:
         """Take data that h2 counts."""
