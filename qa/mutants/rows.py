@@ -50,9 +50,16 @@ MUTANTS = (
     # Credit
     Mutant(
         "top up one item late",
-        "Inbox.get",
-        "if window.used >= window.half:",
-        "if window.used > window.half:",
+        "Window.use",
+        "return self.used >= self.half",
+        "return self.used > self.half",
+        CREDIT,
+    ),
+    Mutant(
+        "items that are read one by one use no credit",
+        "Inbox._is_half_used",
+        "read = self._turn - self._left + more",
+        "read = more",
         CREDIT,
     ),
     Mutant(

@@ -355,8 +355,8 @@ class Engine:
 
     @property
     def progress(self) -> int:
-        """A counter that grows while readers take received items, and handlers finish."""
-        return self.receive_budget.readings + self.workers.finished
+        """A number that grows while readers take received items, and handlers finish, unless something is read."""
+        return self.workers.finished - self.receive_budget.size
 
     def pause_reading(self) -> None:
         """Have the link resumed once readers have made room for more."""

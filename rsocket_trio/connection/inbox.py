@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol, Self
 
 import trio
 
@@ -39,8 +40,8 @@ class ReceiveBudget:
 
     Above the limit no new credit is granted; inboxes without credit are kept until readers caught up. In protocols
     without credit each item counts ``overhead`` bytes more, and reading pauses above ``pause_above`` bytes until
-    readers have made room for half of the limit, unless messages have a budget each. ``readings`` counts the reads,
-    ``is_awaited`` says that an inbox or the link waits for a smaller sum.
+    readers have made room for half of the limit, unless messages have a budget each. ``is_awaited`` says that an inbox
+    or the link waits for a smaller sum.
     """
 
     __slots__ = (
@@ -50,7 +51,6 @@ class ReceiveBudget:
         "is_awaited",
         "overhead",
         "pause_above",
-        "readings",
         "size",
     )
 
@@ -61,7 +61,6 @@ class ReceiveBudget:
         self._deferred: dict[Inbox, None] = {}
         self._resume: Callable[[], None] | None = None
         self.overhead = ENTRY_OVERHEAD if counts_items else 0
-        self.readings = 0
         self.size = 0
 
     @property
@@ -100,7 +99,6 @@ class ReceiveBudget:
     def taken(self, size: int) -> None:
         """Subtract bytes that were read or dropped, and grant withheld credit if there is room again."""
         self.size -= size
-        self.readings += 1
         if self.is_awaited:
             self.notify()
 
@@ -122,6 +120,7 @@ class ReceiveBudget:
 
 checkpoint_if_cancelled = trio.lowlevel.checkpoint_if_cancelled
 
+DATA = attrgetter("data")
 ITEMS_PER_TURN = 128
 """Items after which a reader that never had to wait lets others run: half of the default credit."""
 
@@ -131,6 +130,9 @@ class Inbox:
 
     A reader that keeps up never waits for credit: it is topped up when half of it was used. Items that wait count
     against the connection's inbox limit; above it no new credit is granted.
+
+    A turn ends when half of the credit was used, or others have to run. Items are counted towards the credit at its
+    end, or when credit is granted earlier: ``_turn`` less ``_left`` are those that were read since.
     """
 
     __slots__ = (
@@ -138,10 +140,11 @@ class Inbox:
         "_ended",
         "_error",
         "_items",
+        "_left",
         "_port",
         "_reader",
         "_stream",
-        "_until_checkpoint",
+        "_turn",
         "_window",
         "_woken",
     )
@@ -157,7 +160,7 @@ class Inbox:
         self._error: RSocketError | None = None
         self._reader: trio.lowlevel.Task | None = None
         self._window = Window(credit) if refill else None
-        self._until_checkpoint = ITEMS_PER_TURN
+        self._begin_turn()
         self._woken = False
 
     @property
@@ -183,7 +186,7 @@ class Inbox:
         """Add items that came together, none of them with metadata."""
         self._items.extend(payloads)
         budget = self._budget
-        budget.size += sum([len(payload.data) for payload in payloads]) + len(payloads) * budget.overhead
+        budget.size += sum(map(len, map(DATA, payloads))) + len(payloads) * budget.overhead
         self._wake()
 
     def end(self, error: RSocketError | None) -> None:
@@ -204,34 +207,52 @@ class Inbox:
         self._items.clear()
         self._budget.taken(size)
 
-    async def get(self) -> Payload:
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Payload:
         """Return the next item. Raise ``StopAsyncIteration`` at the end, or the error that ended the stream."""
         if self._reader is not None:
             raise trio.BusyResourceError("another task reads from this stream already")
         items = self._items
         if items:
-            if self._until_checkpoint > 0:
+            if self._left:
                 await checkpoint_if_cancelled()
             else:
                 # A reader that never finds the inbox empty lets others run at every half of its credit.
                 await trio.lowlevel.checkpoint()
-                self._until_checkpoint = ITEMS_PER_TURN
+                self._begin_turn()
         while not items:
             await self._wait()
         payload = items.popleft()
-        self._until_checkpoint -= 1
-        metadata, budget, window = payload.metadata, self._budget, self._window
-        # What follows is ReceiveBudget.taken and Window.use: calls count, here.
+        metadata, budget = payload.metadata, self._budget
+        # As ``ReceiveBudget.taken``: calls count, here.
         budget.size -= budget.overhead + len(payload.data) + (len(metadata) if metadata is not None else 0)
-        budget.readings += 1
         if budget.is_awaited:
             budget.notify()
-        if window is not None:
-            window.used += 1
-            if window.used >= window.half:
-                self._until_checkpoint = 0
-                self.top_up()
+        self._left -= 1
+        if not self._left:
+            self._end_turn()
         return payload
+
+    def _begin_turn(self) -> None:
+        """Set the number of items after which others run, or half of the credit was used."""
+        window = self._window
+        if window is None:
+            self._turn = self._left = ITEMS_PER_TURN
+        else:
+            self._turn = self._left = min(ITEMS_PER_TURN, max(1, window.half - window.used))
+
+    def _end_turn(self) -> None:
+        """Count what was read, and grant credit if half of it was used."""
+        if self._is_half_used(0):
+            self.top_up()
+
+    def _is_half_used(self, more: int) -> bool:
+        """Count the items of this turn that were read, and ``more``. Return whether it is time to top up."""
+        read = self._turn - self._left + more
+        self._turn = self._left
+        return self._window is not None and self._window.use(read)
 
     async def get_all(self) -> list[Payload]:
         """Return all items that wait, at least one; none at the end. Raise the error that ended the stream."""
@@ -246,10 +267,10 @@ class Inbox:
             return []
         batch = list(self._items)
         self._items.clear()
-        self._until_checkpoint = ITEMS_PER_TURN
-        window, budget = self._window, self._budget
         # Before the budget is reduced, which may grant deferred credit.
-        due = window is not None and window.use(self._credit_of(batch))
+        due = self._is_half_used(self._credit_of(batch))
+        self._begin_turn()
+        budget = self._budget
         budget.taken(sum([payload.size for payload in batch]) + len(batch) * budget.overhead)
         if due:
             self.top_up()
@@ -262,6 +283,7 @@ class Inbox:
         if self._budget.is_full:
             self._budget.defer_credit(self)
             return
+        self._is_half_used(0)
         amount = self._window.refill()
         if amount:
             self._port.request_n(self._stream, amount)
@@ -287,6 +309,8 @@ class Inbox:
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         finally:
             self._reader = None
+        if not self._left:
+            self._begin_turn()
         if not self._items and self._ended:
             self._raise_end()
 
@@ -340,9 +364,9 @@ class BudgetedInbox(Inbox):
         for payload in payloads:
             self.put(payload, False)
 
-    async def get(self) -> Payload:
+    async def __anext__(self) -> Payload:
         """Return the next item."""
-        payload = await super().get()
+        payload = await super().__anext__()
         self._waiting -= payload.size
         return payload
 
@@ -377,14 +401,14 @@ class PushInbox(Inbox):
         self._wake()
         return True
 
-    async def get(self) -> Payload | MetadataPush:  # type: ignore[override]
+    async def __anext__(self) -> Payload | MetadataPush:  # type: ignore[override]
         """Return the next item or push."""
         if self._reader is not None:
             raise trio.BusyResourceError("another task reads from this stream already")
         if not self._items:
             await self._wait()
         if not self._items or not isinstance(self._items[0], MetadataPush):
-            return await super().get()
+            return await super().__anext__()
         await trio.lowlevel.checkpoint()
         push = self._items.popleft()
         assert isinstance(push, MetadataPush)

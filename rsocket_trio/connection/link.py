@@ -60,7 +60,7 @@ class LinkOwner(Protocol):
 
     @property
     def progress(self) -> int:
-        """A counter that grows while readers take received items, and handlers finish."""
+        """A number that grows while readers take received items, and handlers finish, unless something is read."""
         ...
 
     def after_read(self, frames: Sequence[bytes]) -> bool:
@@ -181,7 +181,8 @@ class Link:
         self._at_once = DIRECT_WRITES
         self._lone_read = False
         self._unfinished = False
-        self._reads = self._progress_seen = 0
+        self._reads = 0
+        self._progress_seen = (0, 0)
         self.is_paused = False
         self._stall_since: float | None = None
 
@@ -259,7 +260,7 @@ class Link:
         """Count a stall from ``now`` on, unless one lasts since an earlier call."""
         if self._stall_since is None or self._has_moved:
             self._stall_since = now
-            self._progress_seen = self._reads + self._owner.progress
+            self._progress_seen = self._reads, self._owner.progress
 
     @property
     def _has_moved(self) -> bool:
@@ -267,7 +268,7 @@ class Link:
         owner = self._owner
         if not (self.is_paused or self._transport.mid_frame or owner.is_mid_frame):
             return True
-        return self._reads + owner.progress != self._progress_seen
+        return (self._reads, owner.progress) != self._progress_seen
 
     @property
     def has_unread(self) -> bool:

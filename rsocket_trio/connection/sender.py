@@ -28,7 +28,7 @@ ITEMS_PER_TURN = 128
 class Sender:
     """Sends items on one stream. Several tasks may send; each waits its turn."""
 
-    __slots__ = ("_commands", "_outbox", "_parking", "_port", "_sent", "_stream", "_wants_room", "completed", "error")
+    __slots__ = ("_commands", "_left", "_outbox", "_parking", "_port", "_stream", "_wants_room", "completed", "error")
 
     def __init__(self, port: StreamPort, stream: StreamState) -> None:
         self._port = port
@@ -37,7 +37,7 @@ class Sender:
         self._outbox = port.session.outbox
         self._parking: ParkingLot | None = None
         self._wants_room: set[trio.lowlevel.Task] | None = None
-        self._sent = 0
+        self._left = ITEMS_PER_TURN
         self.completed = False
         self.error: RSocketError | None = None
 
@@ -48,10 +48,11 @@ class Sender:
 
     async def send(self, payload: PayloadLike) -> None:
         """Send one item, waiting for credit and room. A send that is cancelled has sent nothing."""
-        self._sent += 1
-        if self._sent % ITEMS_PER_TURN:
+        self._left -= 1
+        if self._left:
             await checkpoint_if_cancelled()
         else:
+            self._left = ITEMS_PER_TURN
             await trio.lowlevel.checkpoint()
         stream, port = self._stream, self._port
         if not self._commands.offer_item(stream, payload):
@@ -74,16 +75,16 @@ class Sender:
     async def send_each(self, items: Items) -> None:
         """Send the items that a handler yields, as ``drive`` does with ``send``, without a coroutine for each."""
         stream, port, offer = self._stream, self._port, self._commands.offer_item
-        turn = ITEMS_PER_TURN
+        left = ITEMS_PER_TURN
         try:
             item = await items.__anext__()
             while True:
                 try:
-                    turn -= 1
-                    if turn:
+                    left -= 1
+                    if left:
                         await checkpoint_if_cancelled()
                     else:
-                        turn = ITEMS_PER_TURN
+                        left = ITEMS_PER_TURN
                         await trio.lowlevel.checkpoint()
                     if offer(stream, item):
                         link = port.link

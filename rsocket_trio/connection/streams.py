@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -225,14 +225,16 @@ class Incoming(StreamObserver):
         """Number of received items that were not taken."""
         return self._inbox.unread if self._inbox is not None else 0
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[Payload]:
+        # ``async for`` asks the inbox itself for each item.
+        inbox = self._inbox
+        return self if inbox is None else inbox
 
     def __anext__(self) -> Coroutine[Any, Any, Payload]:
         # No coroutine of its own: there is one for every item. Nothing may be raised here: the interpreter's
         # ``anext(items, default)`` crashes then.
         inbox = self._inbox
-        return self._not_opened() if inbox is None else inbox.get()
+        return self._not_opened() if inbox is None else inbox.__anext__()
 
     async def receive_batch(self) -> list[Payload]:
         """Return all items that came and were not read; wait for at least one. An empty list is the end.
@@ -292,7 +294,7 @@ class Incoming(StreamObserver):
         self._port.cancel_stream(stream)
 
     async def _not_opened(self) -> Payload:
-        return await self._opened()[1].get()
+        return await self._opened()[1].__anext__()
 
     def _opened(self) -> tuple[StreamState, Inbox]:
         if self._stream is None or self._inbox is None:

@@ -195,9 +195,14 @@ class _LengthPrefixed:
         """Return the bytes of all frames with their prefixes. Raise ``LocalProtocolError`` if one is too large."""
         if len(frames) == 1 and type(frames[0]) is bytes:
             return self._prefix_of(len(frames[0])) + frames[0]
-        if len(frames) >= ALIKE and len({*map(len, frames)}) == 1 and {*map(type, frames)} == {bytes}:
-            prefix = self._prefix_of(len(frames[0]))
-            return prefix + prefix.join(frames)  # type: ignore[arg-type]
+        if len(frames) >= ALIKE:
+            # The items of a stream have one size, and what overtakes them stands before them.
+            sizes = [*map(len, frames)]
+            last = sizes[-1]
+            first = sizes.index(last)
+            if sizes.count(last) == len(sizes) - first >= ALIKE and {*map(type, run := frames[first:])} == {bytes}:
+                prefix = self._prefix_of(last)
+                return b"".join((*self.parts(frames[:first]), prefix, prefix.join(run)))  # type: ignore[arg-type]
         return b"".join(self.parts(frames))
 
     def _prefix_of(self, length: int) -> bytes:

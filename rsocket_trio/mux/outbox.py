@@ -267,17 +267,15 @@ class Outbox:
 
     def offer(self, queue: StreamQueue, frame: bytes) -> bool:
         """Put a small frame at the end of its queue, unless the outbox is full. Return whether it was put."""
-        waiting = self.small_size + self.entries * ENTRY_OVERHEAD + self.bulk_size
-        size = len(frame)
-        if (waiting >= self._limit or size > SMALL or self._shared is not None) and not self.has_room(size):
+        if self.small_size + self.entries * ENTRY_OVERHEAD + self.bulk_size >= self._limit or self._shared is not None:
             return False
         tail = queue.tail
-        if tail is None or size > SMALL:
+        if tail is None:
             self.put(queue, frame)
         else:
             tail.append(frame)
             self.entries += 1
-            self.small_size += size
+            self.small_size += len(frame)
         return True
 
     def put_behind_fragments(self, queue: StreamQueue, entry: FrameSource) -> bool:

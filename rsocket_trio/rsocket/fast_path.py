@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import attrs
@@ -208,16 +209,15 @@ def take_short(receiver: PayloadReceiver, patterns: BytePatterns, frames: Sequen
         return 1
     head = data[:size]
     payloads = [payload]
-    end = min(len(frames), index + stream.granted)
-    index += 1
-    while index < end and (data := frames[index]).startswith(head):
+    for data in islice(frames, index + 1, index + stream.granted):
+        if not data.startswith(head):
+            break
         # As ``Payload(data[size:])``, without the call of a function for each item.
         payload = new(Payload)
         payload.data = data[size:]
         payload.metadata = payload.data_mime = payload.metadata_mime = None
         payload.metadata_type = 0
         payloads.append(payload)
-        index += 1
     if len(payloads) == 1:
         receiver.take_item(stream, payloads[0], False)
         return 1

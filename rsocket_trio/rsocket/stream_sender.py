@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from rsocket_trio.errors import LocalProtocolError, StreamError, Unsupported
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N, UNBOUNDED
 from rsocket_trio.mux.framing import EncodedFrame
-from rsocket_trio.mux.outbox import FragmentSource, Outbox
+from rsocket_trio.mux.outbox import SMALL, FragmentSource, Outbox
 from rsocket_trio.mux.reassembly import pieces
 from rsocket_trio.mux.stream_state import (
     BOTH,
@@ -177,6 +177,7 @@ class StreamSender:
         "_fragment_size",
         "_header",
         "_lone_size",
+        "_offer_size",
         "_outbox",
         "_patterns",
         "_short_size",
@@ -212,6 +213,7 @@ class StreamSender:
         self._fragment_size = fragment_size
         self._lone_size = lone_size(dialect, fragment_size)
         self._short_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
+        self._offer_size = min(self._short_size, SMALL - self._header)
 
     def agree_positions(self, positions: ResumePositions | None) -> None:
         """Report streams to these positions from now on; ``None`` for a session that can't be resumed."""
@@ -222,6 +224,7 @@ class StreamSender:
         self._fragment_size = fragment_size
         self._lone_size = lone_size(self._dialect, fragment_size)
         self._short_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
+        self._offer_size = min(self._short_size, SMALL - self._header)
 
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
         """Raise ``Unsupported`` where the dialect lacks the interaction."""
@@ -364,7 +367,7 @@ class StreamSender:
             data = item.data
         else:
             return False
-        if head is None or stream.room <= 0 or not stream.open & SENDING or not 0 < len(data) <= self._short_size:
+        if not data or head is None or stream.room <= 0 or not stream.open & SENDING or len(data) > self._offer_size:
             return False
         if not self._outbox.offer(stream, head + data):
             return False
