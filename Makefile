@@ -158,7 +158,7 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.quick: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,test,capture,services]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[cli,test,capture,services,http2]'
 	@touch $@
 
 $(VENV)/.fuzz: pyproject.toml $(VENV)/.dev

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeAlias
 
+import attrs
 import trio
 
 from rsocket_trio.errors import ConnectionLost
@@ -73,18 +74,111 @@ async def open_shared(
 ) -> AsyncIterator[SharedConnection]:
     """Connect to a server for as long as the block, so that many connections share it.
 
-    ``uri`` names the server, and ``open_connection(uri, over=shared)`` is one of them. TLS without an ``ssl_context``
-    uses the system's trusted certificates; ``limits`` bound what is received. Raise ``ConnectionLost`` if the server
-    cannot be reached, and ``ValueError`` for an invalid URI or one whose scheme can't be shared.
+    ``uri`` names the server, and ``open_connection(uri, over=shared)`` is one of them. Once the connection is lost, or
+    its server goes away, the next of them connects again. TLS without an ``ssl_context`` uses the system's trusted
+    certificates; ``limits`` bound what is received. Raise ``ConnectionLost`` if the server cannot be reached, and
+    ``ValueError`` for an invalid URI or one whose scheme can't be shared.
     """
     endpoint = parse_uri(uri)
     options = _checked(uri, endpoint, ssl_context, (), limits)
     if endpoint.row.share is None:
         raise ValueError(f"{uri!r}: {endpoint.scheme} carries one connection, and can't be shared")
-    async with AsyncExitStack() as stack:
-        with _told_as_lost(uri):
-            shared = await _share(uri, endpoint, options, stack)
-        yield shared
+    error: BaseException | None = None
+    async with trio.open_nursery() as nursery:
+        shared = _Shared(uri, endpoint, options, nursery)
+        try:
+            with _told_as_lost(uri):
+                await shared.connect()
+            yield shared
+        except BaseException as exc:
+            # Kept until the nursery has ended: raised inside it would leave in a group.
+            error = exc
+        shared.leave()
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+
+
+@attrs.define(eq=False)
+class _Member:
+    """One connection of a ``_Shared``, and the number of transports over it."""
+
+    shared: SharedConnection
+    users: int = 0
+    is_old: bool = False
+    done: trio.Event = attrs.field(factory=trio.Event)
+
+    def retire(self) -> None:
+        """End the connection with the last of its transports."""
+        self.is_old = True
+        if not self.users:
+            self.done.set()
+
+
+class _Shared:
+    """A connection to a server that is opened again when it takes no more transports: it was lost, or is drained."""
+
+    def __init__(self, uri: str, endpoint: Endpoint, options: ConnectOptions, nursery: trio.Nursery) -> None:
+        self._uri = uri
+        self._endpoint = endpoint
+        self._options = options
+        self._nursery = nursery
+        self._connecting = trio.Lock()
+        self._member: _Member | None = None
+        self._members: set[_Member] = set()  # with those that only finish
+        self._is_over = False
+
+    @property
+    def takes_more(self) -> bool:
+        """Return whether another transport can be opened: always, for as long as the block."""
+        return not self._is_over
+
+    @asynccontextmanager
+    async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Transport]:
+        """Open a transport for the block. Raise ``OSError`` and ``BrokenResourceError``."""
+        member = await self.connect()
+        member.users += 1
+        try:
+            async with member.shared.open(endpoint, options) as transport:
+                yield transport
+        finally:
+            member.users -= 1
+            if member.is_old:
+                member.retire()
+
+    async def connect(self) -> _Member:
+        """Return the connection, a new one if the last takes no more transports. Raise ``OSError``."""
+        # Of several that find the last one lost, the first connects, and the others wait for that.
+        async with self._connecting:
+            if self._is_over:
+                raise trio.BrokenResourceError("the block of open_shared has ended")
+            member = self._member
+            if member is None or not member.shared.takes_more:
+                self._member = await self._nursery.start(self._carry)
+                if member is not None:
+                    member.retire()
+                member = self._member
+            assert member is not None
+            return member
+
+    def leave(self) -> None:
+        """End all connections, also for transports that are still open."""
+        self._is_over = True
+        for member in self._members:
+            member.done.set()
+
+    async def _carry(self, task_status: trio.TaskStatus[_Member]) -> None:
+        """Keep one connection open until it is done."""
+        async with AsyncExitStack() as stack:
+            member = _Member(await _share(self._uri, self._endpoint, self._options, stack))
+            self._members.add(member)
+            try:
+                task_status.started(member)
+                await member.done.wait()
+            finally:
+                self._members.discard(member)
 
 
 def _checked(

@@ -104,6 +104,11 @@ class AcceptOptions:
 class SharedConnection(Protocol):
     """A connection to a server that carries many transports, each a connection of its own to those who use it."""
 
+    @property
+    def takes_more(self) -> bool:
+        """Return whether another transport can be opened: it was not lost, and the server is not going away."""
+        ...
+
     def open(self, endpoint: Endpoint, options: ConnectOptions) -> AbstractAsyncContextManager[Transport]:
         """Open a transport for the block. Raise ``OSError`` and ``BrokenResourceError``."""
         ...

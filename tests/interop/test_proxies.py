@@ -130,6 +130,7 @@ async def test_the_setup_handler_sees_headers_and_path(program: Program, tmp_pat
 
 
 CONNECTIONS = 64
+SESSIONS = 3
 
 
 @each_program
@@ -175,19 +176,35 @@ async def test_what_runs_ends_well_while_the_server_behind_a_proxy_drains(progra
 
 
 @each_program
-async def test_a_session_goes_on_after_a_proxy_was_killed(program: Program, tmp_path: Path) -> None:
-    async with (
-        behind(program, tmp_path) as served,
-        open_connection(served.proxy.uri, resume=RESUME, keepalive=KEEPALIVE) as connection,
-        connection.request_stream(b"400", route="count", initial_request_n=10) as items,
-    ):
-        numbers = [int((await anext(items)).data) for _ in range(100)]
-        await served.proxy.kill()
-        await served.proxy.start()
-        numbers += [int(item.data) async for item in items]
+async def test_sessions_that_share_a_connection_go_on_after_a_proxy_was_killed(
+    program: Program, tmp_path: Path
+) -> None:
+    async with behind(program, tmp_path) as served, open_shared(served.proxy.uri) as shared:
+        begun, killed = trio.Semaphore(0), trio.Event()
 
-    assert numbers == list(range(400))
-    assert len(served.seen.setups) == 1
+        async def take() -> None:
+            async with (
+                open_connection(served.proxy.uri, over=shared, resume=RESUME, keepalive=KEEPALIVE) as connection,
+                connection.request_stream(b"400", route="count", initial_request_n=10) as items,
+            ):
+                numbers = []
+                async for item in items:
+                    numbers.append(int(item.data))
+                    if len(numbers) == 100:
+                        begun.release()
+                        await killed.wait()
+            assert numbers == list(range(400))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(SESSIONS):
+                nursery.start_soon(take)
+            for _ in range(SESSIONS):
+                await begun.acquire()
+            await served.proxy.kill()
+            killed.set()
+            await served.proxy.start()
+
+    assert len(served.seen.setups) == SESSIONS
 
 
 @pytest.mark.parametrize("programs", [PROGRAMS], ids=["all"])

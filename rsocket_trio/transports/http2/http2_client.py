@@ -32,6 +32,11 @@ class SharedHttp2:
         self._answers: dict[int, Headers] = {}
         self.connection = Multiplexed(stream, options.limits, self._on_answer, client=True)
 
+    @property
+    def takes_more(self) -> bool:
+        """Return whether another stream can be opened: the connection is not over, and the server not going away."""
+        return not (self.connection.failure or self.connection.leaving)
+
     @asynccontextmanager
     async def open(self, endpoint: Endpoint, options: ConnectOptions) -> AsyncIterator[Http2Stream]:
         """Open a stream for the block: a POST to the path of ``endpoint``, with the headers of ``options``.

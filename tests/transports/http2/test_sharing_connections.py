@@ -6,6 +6,7 @@ import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -18,11 +19,13 @@ from rsocket_trio import (
     Limits,
     Payload,
     Responder,
+    ResumeOptions,
     current_connection,
     open_connection,
     open_shared,
     serve,
 )
+from rsocket_trio.transports.schemes import SharedConnection
 
 URI = "h2://127.0.0.1:0/rsocket"
 BIG = bytes(range(256)) * 12_000
@@ -55,7 +58,7 @@ async def served(uri: str = URI, **options: Any) -> AsyncIterator[str]:
     async with trio.open_nursery() as nursery:
 
         async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
-            await serve(responder(), [uri], task_status=task_status, **options)
+            await serve(responder(), [uri], resume=ResumeOptions(), task_status=task_status, **options)
 
         [bound] = await nursery.start(run)
         yield bound
@@ -149,10 +152,67 @@ async def test_a_server_that_drains_takes_no_more_connections_and_lets_open_ones
             assert (await anext(stream)).data == b"0"
             scope.cancel()
             await trio.testing.wait_all_tasks_blocked(0.05)
-            with pytest.raises(ConnectionLost, match=r"the peer is going away \(NO_ERROR\)"):
+            # It connects again, and nobody listens.
+            with pytest.raises(ConnectionLost, match=f"^{uri}: connection refused"):
                 async with open_connection(uri, over=shared):
                     pass
             assert (await anext(stream)).data == b"1"
+
+
+async def test_the_next_connection_over_one_that_was_lost_or_drained_connects_again() -> None:
+    async with served() as uri, trio.open_nursery() as nursery:
+        proxies: list[trio.CancelScope] = []
+        port = int(uri.split(":")[2].partition("/")[0])
+
+        async def pass_on(client: trio.SocketStream) -> None:
+            async with client, await trio.open_tcp_stream("127.0.0.1", port) as server, trio.open_nursery() as both:
+                proxies.append(both.cancel_scope)
+                both.start_soon(pump, client, server)
+                both.start_soon(pump, server, client)
+
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await nursery.start(trio.serve_listeners, pass_on, listeners)
+        through = uri.replace(str(port), str(listeners[0].socket.getsockname()[1]))
+        options = ResumeOptions(first_delay=0.01)
+        async with (
+            open_shared(through) as shared,
+            open_connection(through, over=shared, resume=options) as one,
+            open_connection(through, over=shared, resume=options) as other,
+        ):
+            for connection in (one, other):
+                await connection.request_response(b"", route="echo")
+            proxies[0].cancel()
+            for connection in (one, other):
+                assert (await connection.request_response(b"again", route="echo")).data == b"again"
+        nursery.cancel_scope.cancel()
+
+    # Both sessions share what the first of them opened.
+    assert len(proxies) == 2
+
+
+async def pump(source: trio.abc.Stream, sink: trio.abc.Stream) -> None:
+    async for chunk in source:
+        await sink.send_all(chunk)
+
+
+async def test_what_is_open_as_the_shared_block_ends_is_lost() -> None:
+    ended = trio.Event()
+
+    async def stay(uri: str, shared: SharedConnection, *, task_status: trio.TaskStatus[None]) -> None:
+        async with open_connection(uri, over=shared) as connection:
+            await connection.request_response(b"", route="echo")
+            task_status.started()
+            await ended.wait()
+            with pytest.raises(ConnectionLost):
+                await connection.request_response(b"", route="echo")
+        with pytest.raises(ConnectionLost, match="the block of open_shared has ended"):
+            async with open_connection(uri, over=shared):
+                pass
+
+    async with served() as uri, trio.open_nursery() as nursery:
+        async with open_shared(uri) as shared:
+            await nursery.start(partial(stay, uri, shared))
+        ended.set()
 
 
 async def test_a_client_that_begins_nothing_is_closed_in_time(autojump_clock: MockClock) -> None:
