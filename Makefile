@@ -24,8 +24,11 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 JS := tests/interop
 SPRING := build/spring
+RSOCKET_JAVA := build/rsocket-java
+RSOCKET_GO := build/rsocket-go
+PEERS := benchmarks/peers
 # What tests need from Debian, each behind the command that it brings.
-SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm javac:default-jdk-headless mvn:maven \
+SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm javac:default-jdk-headless mvn:maven go:golang-go \
   nginx:nginx haproxy:haproxy nghttpx:nghttp2-proxy curl:curl
 # Has Debian's packages start no service when they are installed: nginx and others would take ports.
 POLICY := /usr/sbin/policy-rc.d
@@ -41,7 +44,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
 
 # The types are checked beside the tests: mypy uses one core, and many tests wait.
-test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built
+test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory -j2 types tests
@@ -49,7 +52,7 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built
+tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built
 	$(BIN)/pytest $(SHARED)
 
 quick: $(VENV)/.quick
@@ -70,7 +73,7 @@ system-packages:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends $$missing; \
 	fi
 
-bench: $(VENV)/.bench $(JS)/node_modules/.installed
+bench: $(VENV)/.bench $(JS)/node_modules/.installed $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built
 	$(BIN)/python -m benchmarks --json benchmarks/result.json
 	$(BIN)/python -m benchmarks.report
 
@@ -188,4 +191,22 @@ $(SPRING)/.built: $(JS)/spring/pom.xml $(wildcard $(JS)/spring/src/*.java)
 	  mvn -q -B -Dstyle.color=never -f $(JS)/spring compile && touch $@; \
 	else \
 	  echo "mvn or javac not found: no Spring peer"; \
+	fi
+
+# What can't be built is left out of the benchmarks, which name it; its test is skipped, or fails where CI is set.
+$(RSOCKET_JAVA)/.built: $(PEERS)/java/pom.xml $(wildcard $(PEERS)/java/src/*.java)
+	@if command -v mvn >/dev/null && command -v javac >/dev/null; then \
+	  mvn -q -B -Dstyle.color=never -f $(PEERS)/java compile && touch $@ || echo "no rsocket-java in the benchmarks"; \
+	else \
+	  echo "mvn or javac not found: no rsocket-java in the benchmarks"; \
+	fi
+
+# go.mod is copied, because go completes it and writes go.sum beside it.
+$(RSOCKET_GO)/.built: $(wildcard $(PEERS)/go/*)
+	@if command -v go >/dev/null; then \
+	  mkdir -p $(@D) && cp $(PEERS)/go/go.mod $(@D) && cd $(PEERS)/go && \
+	  go build -mod=mod -modfile=$(abspath $(@D))/go.mod -o $(abspath $(@D))/server . && touch $(abspath $@) || \
+	  echo "no rsocket-go in the benchmarks"; \
+	else \
+	  echo "go not found: no rsocket-go in the benchmarks"; \
 	fi

@@ -27,6 +27,7 @@ from benchmarks import (
     sections,
     spark,
     typed,
+    under_java,
     workers,
 )
 
@@ -59,6 +60,7 @@ WAITS = ("ratios", "latency")
 SECTIONS = (
     Section("aims",         lambda asked: aims.main(asked.repeat),                  aims.written),
     Section("workloads",    lambda asked: comparing.compare(asked.repeat),          compared.workloads, WAITS),
+    Section("java",         lambda asked: under_java.main(asked.repeat),            under_java.written),
     Section("typed",        lambda asked: typed.main(asked.repeat),                 compared.objects),
     Section("websocket",    lambda asked: comparing.over_websocket(asked.repeat),   compared.websocket),
     Section("memory",       lambda asked: memory.main(min(asked.repeat, 3)),        memory.written),

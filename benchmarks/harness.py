@@ -119,10 +119,10 @@ def line_of(process: Process, errors: Path) -> str:
     return line
 
 
-def tell(process: Process) -> None:
-    """Let a client that waits go on."""
+def tell(process: Process, line: str = "") -> None:
+    """Let a client that waits go on, told a line."""
     assert process.stdin is not None
-    process.stdin.write("\n")
+    process.stdin.write(f"{line}\n")
     process.stdin.flush()
 
 
@@ -153,7 +153,7 @@ def run(
     asked = BY_NAME[workload].scaled(share)
     with server(library, scheme, *to_server, python=python) as peer:
         words = [scheme, str(peer.port), json.dumps(attrs.asdict(asked)), dialect, *to_client]
-        if of.is_node:
+        if of.runtime == "node":
             words.append(json.dumps(attrs.asdict(asked.first)))  # it can't import the table
         with started(of.command("client", *words, python=python)) as (client, errors):
             before = at_border("ready", client, errors, peer)

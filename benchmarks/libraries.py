@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,10 @@ import attrs
 from benchmarks.workloads import TYPED, WORKLOADS
 
 ROOT = Path(__file__).resolve().parent.parent
+PEERS = ROOT / "benchmarks" / "peers"
 NODE_MODULES = ROOT / "tests" / "interop" / "node_modules"
+BUILT = {"java": ROOT / "build" / "rsocket-java", "go": ROOT / "build" / "rsocket-go"}
+"""Where make builds the peers of these runtimes."""
 EVERY = frozenset(workload.name for workload in WORKLOADS)
 
 
@@ -24,6 +28,7 @@ EVERY = frozenset(workload.name for workload in WORKLOADS)
 class Library:
     """A library with a server and a client in ``peers/``; ``module`` has to be importable, or is npm's.
 
+    ``runtime`` is what runs it: python, node, java or go.
     ``beside`` is a package that it is measured with, and ``share`` is the part of streams and channels that it does.
     """
 
@@ -32,13 +37,17 @@ class Library:
     module: str
     package: str
     workloads: frozenset[str] = EVERY
-    is_node: bool = False
+    runtime: str = "python"
     beside: str = ""
     share: float = 1
 
     def missing(self) -> str | None:
         """Why it can't be measured here, or ``None``."""
-        if not self.is_node:
+        if self.runtime in BUILT:
+            if (BUILT[self.runtime] / ".built").exists() and shutil.which(self.runtime) is not None:
+                return None
+            return f"it is not built (make {BUILT[self.runtime].relative_to(ROOT)}/.built)"
+        if self.runtime == "python":
             if importlib.util.find_spec(self.module) is None:
                 return f"{self.package} is not installed (pip install '.[bench]')"
             if self.beside and not is_installed(self.beside):
@@ -51,7 +60,14 @@ class Library:
 
     def version(self) -> str:
         """The version that is measured."""
-        if self.is_node:
+        if self.runtime == "java":
+            [jar] = (BUILT["java"] / "dependency").glob(f"{self.package}-*.jar")
+            return f"{jar.stem.removeprefix(f'{self.package}-')} on Java {java_version()}"
+        if self.runtime == "go":
+            told = said("go", "version", "-m", str(BUILT["go"] / "server"))
+            [version] = re.findall(rf"\sdep\s+{re.escape(self.module)}\s+v(\S+)", told)
+            return f"{version} on {told.split()[1].replace('go', 'Go ')}"
+        if self.runtime == "node":
             of_package = json.loads((NODE_MODULES / self.module / "package.json").read_text())["version"]
             return f"{of_package} on Node {node_version()}"
         version = importlib.metadata.version(self.package)
@@ -59,15 +75,20 @@ class Library:
 
     def command(self, role: str, *arguments: str, python: str = sys.executable) -> list[str]:
         """Return the command that starts its server or client, with this Python where it is written in Python."""
-        if self.is_node:
-            return ["node", str(ROOT / "benchmarks" / "peers" / f"{self.name}_{role}.js"), *arguments]
+        if self.runtime == "java":
+            classes = f"{BUILT['java']}/classes:{BUILT['java']}/dependency/*"
+            return ["java", "-cp", classes, role.capitalize(), *arguments]
+        if self.runtime == "go":
+            return [str(BUILT["go"] / role), *arguments]
+        if self.runtime == "node":
+            return ["node", str(PEERS / f"{self.name}_{role}.js"), *arguments]
         return [python, "-m", f"benchmarks.peers.{self.name}_{role}", *arguments]
 
 
 # fmt: off
 OURS    = Library("trio",    "rsocket_trio",     "rsocket_trio", "rsocket-trio")
 THEIRS  = Library("asyncio", "rsocket-py",       "rsocket",      "rsocket", share=0.25)
-JS      = Library("js",      "rsocket-js",       "rsocket-core", "rsocket-core", is_node=True)
+JS      = Library("js",      "rsocket-js",       "rsocket-core", "rsocket-core", runtime="node")
 FLOOR   = Library("floor",   "floor (Trio)",     "trio",         "trio")
 LIBRARIES = (
     OURS,
@@ -78,6 +99,10 @@ LIBRARIES = (
     JS,
     FLOOR,
 )
+JAVA    = Library("java",    "rsocket-java",     "io.rsocket",   "rsocket-core", runtime="java")
+GO      = Library("go",      "rsocket-go",       "github.com/rsocket/rsocket-go", "rsocket-go", runtime="go")
+UNDER_JAVA = (OURS, JAVA, GO)
+"""The servers that rsocket-java's client asks."""
 ALONE = frozenset({TYPED.name})
 OBJECTS = (
     Library("typed",         "rsocket_trio", "rsocket_trio", "rsocket-trio", ALONE, beside="msgspec"),
@@ -86,7 +111,7 @@ OBJECTS = (
 )
 """The peers of the typed workload."""
 # fmt: on
-BY_LIBRARY = {library.name: library for library in (*LIBRARIES, *OBJECTS)}
+BY_LIBRARY = {library.name: library for library in (*LIBRARIES, *OBJECTS, JAVA, GO)}
 
 
 def is_installed(package: str) -> bool:
@@ -101,4 +126,16 @@ def is_installed(package: str) -> bool:
 @cache
 def node_version() -> str:
     """What ``node --version`` says."""
-    return subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    return said("node", "--version").strip()
+
+
+@cache
+def java_version() -> str:
+    """The version that ``java -version`` has in quotes."""
+    found = re.search(r'"(.+?)"', said("java", "-version"))
+    return found[1] if found else "of no known version"
+
+
+def said(*command: str) -> str:
+    """What a command prints, on either stream."""
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True).stdout

@@ -65,7 +65,7 @@ def main() -> None:
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.profiling", description="where a workload's time goes")
     parser.add_argument("workload", choices=BY_NAME)
-    pythons = [name for name, library in BY_LIBRARY.items() if not library.is_node]
+    pythons = [name for name, library in BY_LIBRARY.items() if library.runtime == "python"]
     parser.add_argument("library", nargs="?", default="trio", choices=pythons)
     parser.add_argument("--lines", type=int, default=25)
     asked = parser.parse_args()
