@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
@@ -15,7 +15,12 @@ from rsocket_trio.codecs import checked_codecs
 from rsocket_trio.connection.connection import Connection, checked_entries
 from rsocket_trio.connection.event_loop_checks import no_trio
 from rsocket_trio.connection.fault_log import only_leaf
-from rsocket_trio.connection.protocols import ProtocolFactory, check_auth_of_setup, client_protocol
+from rsocket_trio.connection.protocols import (
+    ProtocolFactory,
+    bare_client_protocol,
+    check_auth_of_setup,
+    client_protocol,
+)
 from rsocket_trio.connection.recording import (
     dial_with_lengths,
     recorded_dial,
@@ -27,7 +32,7 @@ from rsocket_trio.connection.resumption import Dial, ResumeDialer, is_absence
 from rsocket_trio.errors import ConnectionLost
 from rsocket_trio.forms import function_name
 from rsocket_trio.metadata.authentication import Authentication
-from rsocket_trio.payload import PayloadLike, as_payload
+from rsocket_trio.payload import EMPTY, PayloadLike, as_payload
 from rsocket_trio.rsocket.handshake import ClientTerms
 from rsocket_trio.services.access import fresh_credentials
 from rsocket_trio.services.call_context import PLAIN, CallTerms
@@ -180,15 +185,17 @@ def _factory(options: StreamOptions[PayloadLike], credentials: Authentication | 
     payload, keepalive = as_payload(options["setup"]), options["keepalive"]
     if not isinstance(keepalive, Keepalive):
         raise TypeError(f"keepalive is a Keepalive, not {type(keepalive).__name__}")
-    terms = ClientTerms(
-        payload,
-        options["data_mime"],
-        options["metadata_mime"],
-        keepalive,
-        options["lease"],
-        options["strict"],
-        checked_entries(options["entries"]),
-    )
+    plain = (options["data_mime"], options["metadata_mime"], keepalive, options["lease"], options["strict"])
+    if (
+        (payload is EMPTY and credentials is None and options["responder"] is None)
+        and (options["streamux"] is None and options["resume"] is None)
+        and (options["quirks"] == () and options["entries"] == ())
+    ):
+        with suppress(TypeError):  # something that can't be looked up is said below
+            return bare_client_protocol(
+                options["dialect"], *plain, options["limits"], options["fragment_size"], options["peer"]
+            )
+    terms = ClientTerms(payload, *plain, checked_entries(options["entries"]))
     return client_protocol(
         options["dialect"],
         terms,

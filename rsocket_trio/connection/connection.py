@@ -71,6 +71,8 @@ def current_connection() -> Connection:
 
 served_call = current_call_variable.get
 
+NO_HANDLERS = Responder()
+"""Serves the connections of all clients that have no responder: it rejects every request."""
 INITIAL_REQUEST_N = UnsaidNumber(256)
 """Initial credit of a request in items, unless its caller or ``peer=`` sets another."""
 R = TypeVar("R")
@@ -502,9 +504,7 @@ class Connection(Requester[Incoming, IncomingWithPushes, Channel]):
         self.setup = setup
         self.handshake = handshake
         self.granted: tuple[Entry, ...] = ()
-        self._engine = Engine(
-            self, session, responder if responder is not None else Responder(), reconnector, failure_log
-        )
+        self._engine = Engine(self, session, NO_HANDLERS if responder is None else responder, reconnector, failure_log)
         self._engine.plain_requests = not calls.around and not calls.deadlines
 
     @property

@@ -453,6 +453,26 @@ def client_protocol(
     return RSocketClient(record, terms, limits, size, responder, resume, setup, record.length_on_messages)
 
 
+@lru_cache(maxsize=32, typed=True)
+def bare_client_protocol(
+    dialect: str,
+    data_mime: str | int,
+    metadata_mime: str | int,
+    keepalive: Keepalive,
+    lease: bool,
+    strict: bool,
+    limits: Limits,
+    fragment_size: int,
+    peer: str | None,
+) -> ProtocolFactory:
+    """Return a client end with nothing of the application's in it. Programs that connect often use the same one again.
+
+    Raise ``TypeError`` for what can't be a key, and the errors of ``client_protocol``.
+    """
+    terms = ClientTerms(EMPTY, data_mime, metadata_mime, keepalive, lease, strict)
+    return client_protocol(dialect, terms, limits, fragment_size, None, (), None, None, peer)
+
+
 def _as_needed(peer: Peer, terms: ClientTerms) -> ClientTerms:
     """Return the terms with the needs of the peer in place of terms that were not given."""
     return attrs.evolve(

@@ -23,6 +23,9 @@ COMMON_PORT_TRIES = 16
 """Tries to find a free port that several addresses share."""
 NO_SUCH_ADDRESS = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.EPROTONOSUPPORT})
 
+CONNECTED = (0, errno.EISCONN)
+"""Results of a second call to connect on a socket that is connected by then."""
+
 STEP_BACK = 0.005
 """Seconds that a process which shares a listener leaves to the others after it got a connection."""
 IN_A_ROW = 4
@@ -65,15 +68,20 @@ async def open_unix(path: str) -> SocketStream:
 
 
 async def _connect(connecting: socket.socket, address: tuple[str, int]) -> SocketStream:
+    await trio.lowlevel.checkpoint_if_cancelled()
     connecting.setblocking(False)
     try:
         connecting.connect(address)
     except BlockingIOError:
-        await trio.lowlevel.wait_writable(connecting)
-        error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error:
+        # Within one machine the other end has answered by now: a second call finds that, and nothing is waited for.
+        error = connecting.connect_ex(address)
+        if error == errno.EALREADY:
+            await trio.lowlevel.wait_writable(connecting)
+            error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error not in CONNECTED:
             raise OSError(error, os.strerror(error)) from None
-    return SocketStream(connecting)
+    # An address of IPv4 has one spelling, so that the system need not be asked for the peer's.
+    return SocketStream(connecting, address if connecting.family == socket.AF_INET else None)
 
 
 def _taken_over(stream: trio.SocketStream) -> SocketStream:
