@@ -26,7 +26,7 @@ ROUNDS = 2_000
 
 def main(repeat: int) -> dict[str, Any]:
     """Run the workloads over both, in turn; then move bytes through two connections of h2."""
-    columns = dict.fromkeys(NAMES, list(SCHEMES))
+    columns = {name: list(SCHEMES) for name in NAMES}
     runs: Runs = interleaved(columns, repeat, lambda name, scheme: harness.run(OURS.name, name, scheme))
     alone = {str(size): [h2_alone(size) for _ in range(repeat)] for size in ALONE}
     for size, costs in alone.items():
@@ -75,9 +75,7 @@ def written(figures: dict[str, Any]) -> list[str]:
         ratio = harness.middle(h2) / harness.middle(tcp)
         met = YES if ratio <= BAR else NO
         rows.append([f"{BY_NAME[name].label} {BY_NAME[name].what}", spread(tcp), spread(h2), f"**{ratio:.2f}**", met])
-    alone = [
-        [f"DATA frame of {int(size):,} B", f"{harness.middle(costs):.1f}"] for size, costs in of["alone"].items()
-    ]
+    alone = [[f"DATA frame of {int(size):,} B", f"{harness.middle(costs):.1f}"] for size, costs in of["alone"].items()]
     return [
         "## Over HTTP/2",
         (

@@ -28,7 +28,7 @@ class Limits:
     """
 
     setup_timeout: float = attrs.field(default=10.0, validator=between(0.001))
-    """Seconds from accept to the whole SETUP, TLS and WebSocket handshakes included. Beyond: closed."""
+    """Seconds from accept to the whole SETUP, with the handshakes of TLS, WebSocket and HTTP/2. Beyond: closed."""
     setup_size: int = attrs.field(default=64 * KIB, validator=between(1, whole=True))
     """Bytes of a SETUP frame, its resume token not counted. Beyond: INVALID_SETUP."""
     frame_size: int = attrs.field(default=LARGEST_FRAME, validator=between(1, 2**31 - 1, whole=True))
@@ -43,9 +43,12 @@ class Limits:
     streams: int = attrs.field(default=10_000, validator=between(1, whole=True))
     """Streams that the peer may have open. Beyond: REJECTED; a fire-and-forget is dropped and counted."""
     cancels: int = attrs.field(default=2_000, validator=between(1, whole=True))
-    """Cancels before any item went out that are taken in a burst. Beyond: CONNECTION_ERROR."""
+    """Cancels before any item went out that are taken in a burst. Beyond: CONNECTION_ERROR. Also HTTP/2 streams that
+    are reset, refused, or over without a byte. Beyond: GOAWAY with ENHANCE_YOUR_CALM."""
     cancel_rate: float = attrs.field(default=200.0, validator=between(0.001))
     """The number of those cancels that become free again in a second."""
+    shared_connections: int = attrs.field(default=1_000, validator=between(1, 2**31 - 1, whole=True))
+    """Connections that a client may have open over one HTTP/2 connection. Beyond: REFUSED_STREAM for the next."""
     reply_size: int = attrs.field(default=MIB, validator=between(1, whole=True))
     """Bytes of answers (to keepalives, refusals) that wait for a peer that does not read. Beyond: reading pauses."""
     reply_frames: int = attrs.field(default=4_096, validator=between(1, whole=True))
@@ -60,7 +63,8 @@ class Limits:
     held_size: int = attrs.field(default=MIB, validator=between(1, whole=True))
     """The same in bytes."""
     silence: float = attrs.field(default=90.0, validator=between(0.001))
-    """Seconds that a half-received frame or a paused read may last where no lifetime was agreed. Beyond: closed."""
+    """Seconds that a half-received frame or a paused read may last where no lifetime was agreed, and that the HTTP/2
+    connection of a client may be without a stream. Beyond: closed."""
     metadata_entries: int = attrs.field(default=1_024, validator=between(1, whole=True))
     """Entries of a composite metadata. Beyond: INVALID."""
     idle_workers: int = attrs.field(default=32, validator=between(0, whole=True))

@@ -31,12 +31,23 @@ MAX_FRAME: Final = 65536
 HEAD_LIMIT: Final = 65536
 """Bytes of a header block with its CONTINUATION frames; also of the fields that it expands to."""
 MOST_CONTINUATIONS: Final = 32
+SIZES: Final = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+"""Bytes of the frames that have a size of their own."""
 KNOWN_SETTINGS: Final = frozenset({1, 2, 3, 4, 5, 6, 8})
 """Settings that h2 is told of. It would keep all others, and a peer may name 65,536 (RFC 9113, 6.5.2)."""
+HEADER_TABLE_SIZE: Final = 1
+LARGEST_TABLE: Final = 4096
+"""Bytes of the table of headers that this side compresses with, whatever more the peer allows."""
 EMPTY_FRAMES: Final = 2_000
 """Frames without content that may come in a burst: PING, SETTINGS, PRIORITY, WINDOW_UPDATE, empty DATA, and others."""
 EMPTY_RATE: Final = 200.0
 """The number of those that become free again in a second; a DATA frame that is sent frees some, too."""
+
+
+SETTINGS_FRAMES: Final = 100
+"""SETTINGS frames that may come in a burst: h2 keeps a note of some until the next header block."""
+SETTINGS_RATE: Final = 1.0
+"""The number of those that become free again in a second."""
 
 
 class PeerFault(Exception):
@@ -75,11 +86,6 @@ class Allowance:
         self._left = min(self._burst, self._left + number)
 
 
-def empty_frames() -> Allowance:
-    """Return the allowance for frames without content."""
-    return Allowance("frames without content", EMPTY_FRAMES, EMPTY_RATE)
-
-
 def short_streams(limits: Limits) -> Allowance:
     """Return the allowance for streams that the peer resets, that are refused, and that end without a byte."""
     return Allowance("streams reset, refused or without content", limits.cancels, limits.cancel_rate)
@@ -112,6 +118,10 @@ class FrameOwner(Protocol):
         """Note that the peer takes more. Return False if the frame is to be judged."""
         ...
 
+    def check_begun(self, stream_id: int) -> None:
+        """Raise ``PeerFault`` for a stream that was never opened."""
+        ...
+
     def goes_away(self, last_stream_id: int, code: int, text: str) -> None:
         """Note that the peer opens and accepts no more streams."""
         ...
@@ -129,11 +139,12 @@ class FrameIntake:
 
     __slots__ = (
         *("_begun", "_block", "_body", "_continuations", "_ends", "_gathering", "_missing", "_now", "_owner"),
-        *("_preface", "_rest", "_taker", "empty"),
+        *("_preface", "_rest", "_settings", "_taker", "empty"),
     )
 
     def __init__(self, owner: FrameOwner, now: Callable[[], float], *, server: bool) -> None:
-        self.empty = empty_frames()
+        self.empty = Allowance("frames without content", EMPTY_FRAMES, EMPTY_RATE)
+        self._settings = Allowance("SETTINGS frames", SETTINGS_FRAMES, SETTINGS_RATE)
         self._owner = owner
         self._now = now
         self._preface = PREFACE if server else b""
@@ -243,23 +254,27 @@ class FrameIntake:
     def _handle(self, frame: bytes, kind: int, flags: int, stream_id: int) -> None:
         """Handle a whole frame that is not passed on in parts."""
         owner, length = self._owner, len(frame) - HEADER_SIZE
+        size = SIZES.get(kind, length)
+        if length != size or (kind == SETTINGS and (length % 6 or (flags & ACK and length))):
+            raise PeerFault(f"frame of type {kind} of {length} bytes", ErrorCodes.FRAME_SIZE_ERROR)
         if self._block or kind in {HEADERS, PUSH_PROMISE, CONTINUATION}:
             self._count_block(length, kind, flags)
         elif kind == DATA:
             self._take_padded(frame, flags, stream_id)
             return
-        elif kind == RST_STREAM:
-            pass  # the connection counts it
         else:
             self.empty.spend(self._now())
-            if kind == WINDOW_UPDATE and length == 4:
+            if kind == RST_STREAM:
+                owner.check_begun(stream_id)
+            elif kind == WINDOW_UPDATE:
                 if owner.window_opens(stream_id, int.from_bytes(frame[HEADER_SIZE:], "big") & STREAM):
                     return
             elif kind == GOAWAY and length >= 8 and not stream_id:
                 last, code = (int.from_bytes(frame[at : at + 4], "big") for at in (HEADER_SIZE, HEADER_SIZE + 4))
                 owner.goes_away(last & STREAM, code, readable(frame[HEADER_SIZE + 8 :]))
                 return
-            elif kind == SETTINGS and length and not length % 6:
+            elif kind == SETTINGS:
+                self._settings.spend(self._now())
                 frame = _known_settings(frame)
         owner.judge(frame)
 
@@ -267,6 +282,8 @@ class FrameIntake:
         """Count a frame of a header block. Raise ``PeerFault`` if the block is too long, or in too many frames."""
         if kind != CONTINUATION:
             self._block = self._continuations = 0
+            # The stream's first byte gives it back.
+            self.empty.spend(self._now())
         self._block += length + 1  # an empty one counts as well
         self._continuations += kind == CONTINUATION
         if self._block > HEAD_LIMIT or self._continuations > MOST_CONTINUATIONS:
@@ -308,9 +325,12 @@ def frame_of(kind: int, flags: int, stream_id: int, body: bytes = b"") -> bytes:
 def _known_settings(frame: bytes) -> bytes:
     """Return a SETTINGS frame without the settings that h2 need not know."""
     body = frame[HEADER_SIZE:]
-    pairs = [body[at : at + 6] for at in range(0, len(body), 6)]
-    known = [pair for pair in pairs if int.from_bytes(pair[:2], "big") in KNOWN_SETTINGS]
-    if len(known) == len(pairs):
-        return frame
+    known = bytearray()
+    for at in range(0, len(body), 6):
+        setting, value = int.from_bytes(body[at : at + 2], "big"), int.from_bytes(body[at + 2 : at + 6], "big")
+        if setting == HEADER_TABLE_SIZE:
+            value = min(value, LARGEST_TABLE)
+        if setting in KNOWN_SETTINGS:
+            known += setting.to_bytes(2, "big") + value.to_bytes(4, "big")
     _, _, kind, flags, stream_id = HEADER.unpack_from(frame)
-    return frame_of(kind, flags, stream_id, b"".join(known))
+    return frame_of(kind, flags, stream_id, bytes(known))

@@ -8,15 +8,12 @@ from contextlib import asynccontextmanager
 
 import attrs
 import trio
-from h2.errors import ErrorCodes
 
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
 from rsocket_trio.transports.http2.multiplexed import Headers, Multiplexed, running
 from rsocket_trio.transports.schemes import AcceptOptions, Endpoint
 
-STREAMS = 1_000
-"""Streams that a client may have open on one connection. Beyond: the next is refused with REFUSED_STREAM."""
 OF_THE_HANDSHAKE = frozenset({"content-type", "content-length", "host", "te"})
 """Headers of a request that the handshake leaves out."""
 
@@ -32,7 +29,8 @@ class AcceptedHttp2:
         self._idle_time = options.limits.silence
         self._queue: deque[Http2Stream] = deque()
         self._stopped = False
-        self.connection = Multiplexed(stream, options.limits, self._on_request, client=False, streams=STREAMS)
+        self._most = options.limits.shared_connections
+        self.connection = Multiplexed(stream, options.limits, self._on_request, client=False, streams=self._most)
 
     async def accept(self) -> Http2Stream | None:
         """Return the next stream that the client opens; ``None`` once it can open no more.
@@ -62,9 +60,8 @@ class AcceptedHttp2:
 
     def _on_request(self, stream_id: int, headers: Headers) -> None:
         connection = self.connection
-        if self._stopped or connection.carried >= STREAMS:
-            connection.reset(stream_id, ErrorCodes.REFUSED_STREAM)
-            connection.count_short()
+        if self._stopped or connection.carried >= self._most:
+            connection.refuse_quietly(stream_id)
             return
         said = dict(headers)
         refusal = self._refusal(said)

@@ -102,7 +102,6 @@ class Lane:
         if self.is_closed:
             self.connection.open_windows(self, len(piece))
             return
-        self.has_data = True
         self.waiting += len(piece)
         if len(self._pieces) < PIECES:
             self._pieces.append(piece)
@@ -151,7 +150,8 @@ class Outlet:
         self._on_flood = on_flood
         self._blocked: dict[Lane, None] = {}  # in the order in which they wait
         self._frames: list[bytes] = []
-        self._size = 0  # bytes of those, and of what is being written
+        self.size = 0
+        """Bytes that wait to be written, or are being written."""
         self._is_writing = False
         self._due = Waiter()
         self._written = Waiter()
@@ -175,7 +175,7 @@ class Outlet:
                 self._break()
                 return
             self._is_writing = False
-            self._size -= len(data)
+            self.size -= len(data)
             self._written.wake()
             self.make_room()
 
@@ -193,10 +193,10 @@ class Outlet:
                 return
             data = data[sent:]
         self._frames.append(data)
-        self._size += len(data)
+        self.size += len(data)
         self._due.wake()
-        if self._size > UNWRITTEN:
-            self._on_flood(self._size)
+        if self.size > UNWRITTEN:
+            self._on_flood(self.size)
 
     def send(self, lane: Lane, data: bytes | memoryview, largest: int) -> int:
         """Write as much of a stream's data as both windows, and the bytes that wait already, allow.
@@ -211,7 +211,7 @@ class Outlet:
         if self.is_broken:
             raise trio.BrokenResourceError("the HTTP/2 connection broke")
         size = min(len(data), lane.send_window, self.window, TURN)
-        if size <= 0 or self._size >= TURN:
+        if size <= 0 or self.size >= TURN:
             return 0
         stream_id = lane.stream_id
         parts: list[bytes | memoryview] = []
@@ -234,7 +234,7 @@ class Outlet:
     async def wait_room(self, lane: Lane) -> None:
         """Wait until ``send`` may take something of this stream, once all that wait already had their turn."""
         if lane.send_window > 0:
-            if not self._blocked and self.window > 0 and self._size < TURN:
+            if not self._blocked and self.window > 0 and self.size < TURN:
                 await checkpoint()
                 return
             self._blocked[lane] = None
@@ -246,7 +246,7 @@ class Outlet:
 
     def make_room(self) -> None:
         """Wake the stream that waits longest, if it may write now. It does the same once it has written."""
-        if self._blocked and self.window > 0 and self._size < TURN:
+        if self._blocked and self.window > 0 and self.size < TURN:
             next(iter(self._blocked)).writer.wake()
 
     def on_window(self, lane: Lane) -> None:
@@ -267,7 +267,7 @@ class Outlet:
 
     def _break(self) -> None:
         """Note that writing failed. What the peer sent before is still read, and reading finds the end as well."""
-        self.is_broken, self._is_writing, self._size = True, False, 0
+        self.is_broken, self._is_writing, self.size = True, False, 0
         self._frames.clear()
         self._written.wake()
         self._due.wake()

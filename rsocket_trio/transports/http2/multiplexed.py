@@ -20,8 +20,9 @@ from h2.events import (
     StreamEnded,
     StreamReset,
 )
-from h2.exceptions import ProtocolError
+from h2.exceptions import DenialOfServiceError, ProtocolError
 from h2.settings import SettingCodes, Settings
+from hpack.exceptions import HPACKError
 from trio.lowlevel import checkpoint, wait_readable
 
 from rsocket_trio.errors import readable
@@ -186,7 +187,11 @@ class Multiplexed:
         try:
             return self._intake.feed(chunk)
         except ProtocolError as error:
-            raise PeerFault(readable(str(error)), error.error_code) from error
+            self.h2.clear_outbound_data_buffer()  # its GOAWAY, which names no reason
+            code = error.error_code
+            if isinstance(error.__cause__, HPACKError) and not isinstance(error, DenialOfServiceError):
+                code = ErrorCodes.COMPRESSION_ERROR
+            raise PeerFault(readable(str(error)), code) from error
         finally:
             if not self.failure:
                 self.flush()
@@ -299,7 +304,7 @@ class Multiplexed:
                 # RFC 9113, 8.1: an answer that is complete makes the rest of the request needless.
                 self.reset(lane.stream_id, ErrorCodes.NO_ERROR if lane.said_the_end else ErrorCodes.CANCEL)
             if not lane.has_data and not self._client:
-                self.count_short()
+                self._count_short()
         lane.wake()
         self.outlet.forget(lane)
         self.watcher.wake()
@@ -332,7 +337,7 @@ class Multiplexed:
             return
         lane.unopened += size
         self._unopened += size
-        if lane.unopened >= STREAM_WINDOW // 2 and not (lane.has_ended or lane.is_closed):
+        if lane.unopened >= STREAM_WINDOW // 2 and not (lane.has_ended or lane.is_closed or lane.failure):
             self.outlet.put(frame_of(WINDOW_UPDATE, 0, lane.stream_id, lane.unopened.to_bytes(4, "big")))
             lane.receive_window += lane.unopened
             lane.unopened = 0
@@ -347,14 +352,19 @@ class Multiplexed:
         if not self._is_closed(stream_id):
             # RFC 9113, 8.1: the rest of the request is not needed.
             self.reset(stream_id, ErrorCodes.NO_ERROR)
-        self.count_short()
+        self._short.spend(trio.current_time())
 
-    def count_short(self) -> None:
-        """Count a stream that was refused, or that carried nothing."""
+    def refuse_quietly(self, stream_id: int) -> None:
+        """Refuse a request, so that the client may try it elsewhere."""
+        self.reset(stream_id, ErrorCodes.REFUSED_STREAM)
+        self._short.spend(trio.current_time())
+
+    def _count_short(self) -> None:
+        """Count a stream that carried nothing."""
         try:
             self._short.spend(trio.current_time())
         except PeerFault as fault:
-            # Mostly not in the reading task.
+            # This is not the reading task, which raises it.
             self.stop(fault)
 
     # Frames of the peer
@@ -364,6 +374,9 @@ class Multiplexed:
         lane = self.lanes.get(stream_id)
         if lane is None or lane.has_ended or lane.has_length:
             return None
+        if size and not lane.has_data:
+            lane.has_data = True
+            self._intake.empty.refund(1)
         lane.receive_window -= size
         self._receive_window -= size
         if lane.receive_window < 0 or self._receive_window < 0:
@@ -399,6 +412,13 @@ class Multiplexed:
             self.outlet.on_window(lane)
         return True
 
+    def check_begun(self, stream_id: int) -> None:
+        """Raise ``PeerFault`` for a stream that was never opened, of which h2 would think nothing (RFC 9113, 6.4)."""
+        h2 = self.h2
+        is_ours = stream_id % 2 == self._client
+        if stream_id > (h2.highest_outbound_stream_id if is_ours else h2.highest_inbound_stream_id):
+            raise PeerFault(f"RST_STREAM for stream {stream_id}, which was never opened")
+
     def goes_away(self, last_stream_id: int, code: int, text: str) -> None:
         """Note that the peer opens and accepts no more streams. Those above ``last_stream_id`` it did not look at."""
         self.leaving = f"the peer is going away ({name_of(code)}{': ' if text else ''}{text})"
@@ -411,6 +431,8 @@ class Multiplexed:
 
     def judge(self, frame: bytes) -> None:
         """Have h2 judge a frame, and handle its events. Raise ``PeerFault`` and h2's ``ProtocolError``."""
+        if self.failure:
+            return  # it was given up while a chunk was handled
         for event in self.h2.receive_data(frame):
             if isinstance(event, RequestReceived | ResponseReceived):
                 assert event.headers is not None
@@ -450,6 +472,7 @@ class Multiplexed:
         lane = self.lanes.get(event.stream_id or 0)
         size = event.flow_controlled_length or 0
         if lane is not None and event.data:
+            lane.has_data = True
             lane.deliver(event.data)
             size -= len(event.data)
         if size:
@@ -458,8 +481,6 @@ class Multiplexed:
     def _adjust(self, event: RemoteSettingsChanged) -> None:
         """Apply the peer's settings to what is counted here."""
         self.has_begun = True
-        # Else a peer could have this side keep every header that it ever sends.
-        self.h2.encoder.header_table_size = min(4096, self.h2.remote_settings.header_table_size)
         changed = event.changed_settings.get(SettingCodes.INITIAL_WINDOW_SIZE)
         if changed is not None:
             more = changed.new_value - (changed.original_value or 0)
