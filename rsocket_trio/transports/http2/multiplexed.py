@@ -436,6 +436,8 @@ class Multiplexed:
         for event in self.h2.receive_data(frame):
             if isinstance(event, RequestReceived | ResponseReceived):
                 assert event.headers is not None
+                if isinstance(event, RequestReceived) and self._client:
+                    raise PeerFault("the server sent a request")
                 self._on_head(event.stream_id or 0, [(as_text(name), as_text(value)) for name, value in event.headers])
             elif isinstance(event, StreamEnded):
                 self._end(event.stream_id)

@@ -15,9 +15,10 @@ from rsocket_trio.limits import Limits
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import HandshakeFailed
 from rsocket_trio.transports.http2.frame_intake import PREFACE
+from rsocket_trio.transports.http2.http2_client import SharedHttp2, share_http2
 from rsocket_trio.transports.http2.http2_server import AcceptedHttp2, accept_http2
 from rsocket_trio.transports.http2.http2_stream import Http2Stream
-from rsocket_trio.transports.schemes import AcceptOptions, parse_uri
+from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, parse_uri
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 END_STREAM, ACK, END_HEADERS, PADDED, PRIORITY_FLAG = 1, 1, 4, 8, 32
@@ -31,6 +32,8 @@ REQUEST = (
     (":path", "/x"),
     ("content-type", "application/rsocket"),
 )
+PATIENCE = 100_000.0
+"""Seconds of a clock that jumps, after which nothing comes any more."""
 Stream = trio.StapledStream[MemorySendStream, MemoryReceiveStream]
 
 
@@ -113,7 +116,8 @@ class Peer:
         """The next frame; ``None`` once the server has closed."""
         while not self._frames:
             try:
-                chunk = await self.stream.receive_some(65536)
+                with trio.fail_after(PATIENCE):
+                    chunk = await self.stream.receive_some(65536)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return None
             if not chunk:
@@ -216,3 +220,31 @@ def bound_by(sender: Stream, receiver: Stream, size: int) -> None:
 
     sending.send_all = send_all  # type: ignore[method-assign,assignment]
     receiving.receive_some = receive_some  # type: ignore[method-assign,assignment]
+
+
+@attrs.define
+class RawServer(Peer):
+    """The server's end, and what our client shares."""
+
+    shared: SharedHttp2 | None = None
+
+    async def answer(self, stream_id: int = 1, status: str = "200", kind: str = "application/rsocket") -> None:
+        """Answer a request."""
+        await self.send(frame(HEADERS, END_HEADERS, stream_id, block([(":status", status), ("content-type", kind)])))
+
+
+@asynccontextmanager
+async def raw_server(*pairs: tuple[int, int], begin: bool = True) -> AsyncIterator[RawServer]:
+    """A server of our client, with these settings."""
+    ours, theirs = memory_stream_pair()
+    server = RawServer(ours)
+    if begin:
+        await server.send(settings(*pairs))
+    async with share_http2(theirs, ENDPOINT, Handshake(), ConnectOptions()) as shared:
+        preface = b""
+        while len(preface) < len(PREFACE):
+            preface += bytes(await ours.receive_some(len(PREFACE) - len(preface)))
+        assert preface == PREFACE
+        server.shared = shared
+        yield server
+        await trio.aclose_forcefully(ours)

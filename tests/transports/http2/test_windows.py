@@ -1,0 +1,345 @@
+"""Both windows of each direction, turns among streams, and what a cancelled call leaves."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from rsocket_trio.mux.framing import Framing24
+from rsocket_trio.transports.http2.http2_stream import Http2Stream
+from rsocket_trio.transports.http2.lanes import DEFAULT_WINDOW, STREAM_WINDOW, TURN
+from rsocket_trio.transports.http2.multiplexed import CONNECTION_WINDOW
+from tests.transports.http2.raw_http2 import (
+    CANCEL,
+    DATA,
+    END_STREAM,
+    GOAWAY,
+    NO_ERROR,
+    PING,
+    RST_STREAM,
+    WINDOW_UPDATE,
+    Frame,
+    Peer,
+    data,
+    frame,
+    raw_client,
+    request,
+    reset,
+    settings,
+    window,
+)
+
+WIDE = settings((4, 0x7FFFFFFF)) + window(0, 0x7FFFFFFF - 65535)
+
+
+async def open_streams(peer: Peer, number: int = 1) -> list[Http2Stream]:
+    """Have the client open streams, and return the server's ends."""
+    await peer.send(*(request(stream_id) for stream_id in range(1, 2 * number, 2)))
+    await peer.rest()
+    assert len(peer.streams) == number
+    return peer.streams
+
+
+def sizes(frames: list[Frame], stream_id: int = 1) -> list[int]:
+    """The bytes of the DATA frames of a stream."""
+    return [len(each.body) for each in frames if each.kind == DATA and each.stream_id == stream_id]
+
+
+async def test_data_stays_within_the_windows_of_stream_and_connection(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        [stream] = await open_streams(peer)
+        nursery.start_soon(stream.send, [bytes(200_000)])
+        assert sum(sizes(await peer.rest())) == DEFAULT_WINDOW
+        await peer.send(window(1, 100))
+        assert sizes(await peer.rest()) == []
+        await peer.send(window(0, 60))
+        assert sizes(await peer.rest()) == [60]
+        await peer.send(window(0, 60))
+        assert sizes(await peer.rest()) == [40]
+        await peer.send(window(0, 1_000_000), window(1, 1_000_000))
+        assert sum(sizes(await peer.rest())) == 200_000 - DEFAULT_WINDOW - 100
+
+
+async def test_frames_are_no_larger_than_the_client_takes(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        [stream] = await open_streams(peer)
+        nursery.start_soon(stream.send, [bytes(40_000)])
+        assert sizes(await peer.rest()) == [16_384, 16_384, 40_000 - 2 * 16_384]
+        await peer.send(settings((5, 20_000)), window(0, 100_000), window(1, 100_000))
+        await peer.rest()
+        await stream.send([bytes(30_000)])
+        assert sizes(await peer.rest()) == [20_000, 10_000]
+
+
+async def test_a_smaller_initial_window_makes_windows_negative(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        [stream] = await open_streams(peer)
+        await stream.send([bytes(1000)])
+        await peer.send(settings((4, 400)))
+        await peer.rest()
+        nursery.start_soon(stream.send, [bytes(500)])
+        assert sizes(await peer.rest()) == []
+        await peer.send(window(1, 600))
+        assert sizes(await peer.rest()) == []
+        await peer.send(window(1, 1))
+        assert sizes(await peer.rest()) == [1]
+        await peer.send(settings((4, 1000)))
+        assert sizes(await peer.rest()) == [499]
+
+
+async def test_windows_are_opened_by_what_was_read(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer:
+        [stream] = await open_streams(peer)
+        await peer.send(data(body=bytes(65536)) * 16)
+        assert WINDOW_UPDATE not in [each.kind for each in await peer.rest()]
+        assert len(b"".join(await stream.receive())) == STREAM_WINDOW
+        updates = [each for each in await peer.rest() if each.kind == WINDOW_UPDATE]
+        assert [(each.stream_id, int.from_bytes(each.body, "big")) for each in updates] == [(1, STREAM_WINDOW)]
+
+
+async def test_the_window_of_the_connection_is_opened_by_streams_that_ended_too(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer:
+        opened = 0
+        for stream_id in range(1, 2 * 40, 2):
+            await peer.send(request(stream_id), data(stream_id, bytes(65536)) * 16)
+            opened += sum(
+                int.from_bytes(each.body, "big")
+                for each in await peer.rest()
+                if each.kind == WINDOW_UPDATE and not each.stream_id
+            )
+            peer.streams[-1].cut()
+        assert 40 * STREAM_WINDOW - opened <= CONNECTION_WINDOW // 4 + STREAM_WINDOW
+
+
+async def test_a_stream_that_nobody_reads_does_not_stop_the_others(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer:
+        slow, quick = await open_streams(peer, 2)
+        await peer.send(data(1, bytes(65536)) * 16)
+        for _ in range(40):
+            await peer.send(data(3, bytes(65536)) * 8)
+            await peer.rest()
+            assert len(b"".join(await quick.receive())) == 8 * 65536
+        assert slow.waiting == STREAM_WINDOW
+
+
+async def test_streams_write_in_turn(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        streams = await open_streams(peer, 3)
+        await peer.send(WIDE)
+        await peer.rest()
+        for stream in streams:
+            nursery.start_soon(stream.send, [bytes(4 * TURN)])
+        came = [each.stream_id for each in await peer.rest() if each.kind == DATA]
+        turns = [stream_id for at, stream_id in enumerate(came) if not at or came[at - 1] != stream_id]
+        assert sorted(turns[:3]) == [1, 3, 5]
+        # The first had two turns before the others were there.
+        assert turns == [*turns[:3] * 3, *turns[1:3]]
+
+
+async def test_room_of_the_connection_goes_to_the_stream_that_waits_longest(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        streams = await open_streams(peer, 3)
+        await peer.send(settings((4, 1 << 20)))
+        await peer.rest()
+        for stream in streams:
+            nursery.start_soon(stream.send, [bytes(TURN)])
+            await wait_all_tasks_blocked()
+        order: list[int] = []
+        for _ in range(2 * TURN // 1000 + 1):
+            order += [each.stream_id for each in await peer.rest() if each.kind == DATA]
+            await peer.send(window(0, 1000))
+        assert order[:4] == [1] * 4
+        assert order[-5:] == [3, 5, 3, 5, 3] or order[-5:] == [5, 3, 5, 3, 5]
+
+
+async def test_a_write_that_is_cancelled_gives_its_turn_away(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        one, other = await open_streams(peer, 2)
+        await peer.send(settings((4, 1 << 20)))
+        await peer.rest()
+        scope = trio.CancelScope()
+        nursery.start_soon(cancelled_send, one, scope)
+        await wait_all_tasks_blocked()
+        nursery.start_soon(other.send, [b"for the other"])
+        assert sum(sizes(await peer.rest())) == DEFAULT_WINDOW
+        scope.cancel()
+        await peer.send(window(0, 100))
+        assert [(each.stream_id, each.body) for each in await peer.rest() if each.kind == DATA] == [
+            (3, b"for the other")
+        ]
+        one.cut()
+        with pytest.raises(trio.ClosedResourceError):
+            await one.send([b"x"])
+        assert [(each.stream_id, each.code) for each in await peer.rest() if each.kind == RST_STREAM] == [(1, CANCEL)]
+
+
+async def cancelled_send(stream: Http2Stream, scope: trio.CancelScope) -> None:
+    """Send more than windows take, in a scope."""
+    with scope:
+        await stream.send([bytes(100_000)])
+
+
+async def test_a_receive_that_is_cancelled_loses_nothing(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer:
+        [stream] = await open_streams(peer)
+        with trio.move_on_after(1):
+            await stream.receive()
+        await peer.send(data(body=b"here"))
+        await peer.rest()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await stream.receive()
+        assert await stream.receive() == [b"here"]
+
+
+async def test_a_stream_takes_one_reader_at_a_time(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        [stream] = await open_streams(peer)
+        nursery.start_soon(stream.receive)
+        await wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await stream.receive()
+        nursery.cancel_scope.cancel()
+
+
+async def test_frames_are_cut_wherever_data_frames_end(autojump_clock: MockClock) -> None:
+    frames = [b"first.", b"second", b"a third one"]
+    wire = Framing24().join(frames)
+    async with raw_client(echoes=False) as peer:
+        [stream] = await open_streams(peer)
+        stream.use_framing(Framing24())
+        for byte in wire:
+            await peer.send(data(body=bytes((byte,))))
+        got: list[bytes] = []
+        while len(got) < len(frames):
+            got += await stream.receive()
+        assert got == frames
+        assert not stream.mid_frame
+        await peer.send(data(body=wire[:2]))
+        with trio.move_on_after(1):
+            await stream.receive()
+        assert stream.mid_frame
+
+
+async def test_a_peek_shows_ever_more_and_takes_nothing(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer:
+        [stream] = await open_streams(peer)
+        await peer.send(data(body=b"ab"))
+        assert await stream.peek() == (b"ab", False)
+        await peer.send(data(body=b"c", flags=END_STREAM))
+        assert await stream.peek() == (b"abc", False)
+        assert await stream.peek() == (b"abc", True)
+        assert await stream.receive() == [b"abc"]
+        assert await stream.receive() == ()
+
+
+async def test_an_end_waits_for_the_end_of_the_other_side(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        [stream] = await open_streams(peer)
+        await stream.send([b"last"])
+        nursery.start_soon(stream.finish)
+        came = await peer.rest()
+        assert [(each.kind, each.flags, each.body) for each in came] == [(DATA, 0, b"last"), (DATA, END_STREAM, b"")]
+        await peer.send(data(body=b"crossing"), data(body=b"", flags=END_STREAM))
+        await peer.rest()
+        assert not nursery.child_tasks
+        stream.cut()
+        assert RST_STREAM not in [each.kind for each in await peer.rest()]
+
+
+async def test_a_stream_that_is_cut_behind_its_end_needs_no_more_of_the_request(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer:
+        [stream] = await open_streams(peer)
+        await stream.send_eof()
+        assert stream.cut()
+        await stream.aclose()
+        assert [each.code for each in await peer.rest() if each.kind == RST_STREAM] == [NO_ERROR]
+
+
+async def test_a_stream_that_was_reset_is_broken_once_its_bytes_were_read(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer:
+        one, other = await open_streams(peer, 2)
+        await peer.send(data(body=b"before"), reset())
+        await peer.rest()
+        assert await one.receive() == [b"before"]
+        for call in (one.receive(), one.send([b"x"])):
+            with pytest.raises(trio.BrokenResourceError, match="the peer reset the HTTP/2 stream: CANCEL"):
+                await call
+        await other.send([b"goes on"])
+        assert sizes(await peer.rest(), 3) == [7]
+
+
+async def test_the_loss_of_the_connection_breaks_every_stream(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer:
+        streams = await open_streams(peer, 3)
+        await peer.stream.aclose()
+        for stream in streams:
+            with pytest.raises(trio.BrokenResourceError, match="the peer closed the HTTP/2 connection"):
+                await stream.receive()
+
+
+async def test_a_write_waits_no_longer_than_its_stream_lives(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        [stream] = await open_streams(peer)
+
+        async def send() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await stream.send([bytes(100_000)])
+
+        nursery.start_soon(send)
+        await wait_all_tasks_blocked()
+        stream.cut()
+
+
+async def test_what_cannot_be_written_at_once_goes_first_with_the_next_write(autojump_clock: MockClock) -> None:
+    async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
+        [stream] = await open_streams(peer)
+        write = stream.send_at_once
+        assert write is not None
+        assert write([b"small"])
+        assert not write([bytes(70_000)])
+        nursery.start_soon(stream.send, [b"behind"])
+        await peer.rest()
+        await peer.send(window(0, 100_000), window(1, 100_000))
+        came = b"".join(each.body for each in await peer.rest() if each.kind == DATA)
+        assert came.endswith(bytes(100) + b"behind")
+
+
+async def test_a_connection_without_streams_is_let_go_in_time(autojump_clock: MockClock) -> None:
+    async with raw_client() as peer:
+        begun = trio.current_time()
+        while (came := await peer.receive()) is not None and came.kind != GOAWAY:
+            pass
+        assert came is not None
+        assert came.code == NO_ERROR
+        assert trio.current_time() - begun == 90
+
+
+async def test_a_connection_with_a_stream_stays(autojump_clock: MockClock) -> None:
+    async with raw_client() as peer:
+        await peer.send(request())
+        await trio.sleep(1000)
+        await peer.send(frame(PING, body=bytes(8)))
+        assert GOAWAY not in [each.kind for each in await peer.rest()]
+        peer.streams[0].cut()
+        begun = trio.current_time()
+        await peer.wait_for(GOAWAY)
+        assert trio.current_time() - begun == 90
+
+
+async def test_a_server_that_stops_refuses_new_streams_and_goes_on_with_the_others(autojump_clock: MockClock) -> None:
+    async with raw_client() as peer:
+        await open_streams(peer)
+        assert peer.accepted is not None
+        peer.accepted.stop_accepting()
+        goodbye = await peer.wait_for(GOAWAY)
+        assert int.from_bytes(goodbye.body[:4], "big") == 1
+        await peer.send(request(3), data(1, b"still"))
+        came = await peer.rest()
+        assert [(each.stream_id, each.code) for each in came if each.kind == RST_STREAM] == [(3, 7)]
+        assert [each.body for each in came if each.kind == DATA] == [b"still"]
+        await peer.send(data(1, b"", END_STREAM))
+        await peer.wait_for(DATA, flags=END_STREAM)
+        assert await peer.wait_for(GOAWAY)
+        assert await peer.receive() is None
