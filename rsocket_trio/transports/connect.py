@@ -176,7 +176,9 @@ class _Shared:
             self._members.add(member)
             try:
                 task_status.started(member)
-                await member.done.wait()
+                # Shielded until ``leave``: what its transports say last goes out while everything is cancelled.
+                with trio.CancelScope(shield=True):
+                    await member.done.wait()
             finally:
                 self._members.discard(member)
 

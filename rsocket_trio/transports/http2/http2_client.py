@@ -13,8 +13,9 @@ from h2.exceptions import H2Error
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.http2.h2_setup import Headers
 from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
-from rsocket_trio.transports.http2.multiplexed import Headers, Multiplexed, running
+from rsocket_trio.transports.http2.multiplexed import Multiplexed, running
 from rsocket_trio.transports.schemes import ConnectOptions, Endpoint
 
 ANSWER_TIMES = (0.02, 0.04, 0.08, 0.16, 0.32)

@@ -10,8 +10,9 @@ import attrs
 import trio
 
 from rsocket_trio.transports.base import Handshake
+from rsocket_trio.transports.http2.h2_setup import Headers
 from rsocket_trio.transports.http2.http2_stream import CONTENT_TYPE, Http2Stream
-from rsocket_trio.transports.http2.multiplexed import Headers, Multiplexed, running
+from rsocket_trio.transports.http2.multiplexed import Multiplexed, running
 from rsocket_trio.transports.schemes import AcceptOptions, Endpoint
 
 OF_THE_HANDSHAKE = frozenset({"content-type", "content-length", "host", "te"})

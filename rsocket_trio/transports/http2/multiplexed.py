@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import trio
-from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     DataReceived,
@@ -21,7 +18,7 @@ from h2.events import (
     StreamReset,
 )
 from h2.exceptions import DenialOfServiceError, ProtocolError
-from h2.settings import SettingCodes, Settings
+from h2.settings import SettingCodes
 from hpack.exceptions import HPACKError
 from trio.lowlevel import checkpoint, wait_readable
 
@@ -33,38 +30,19 @@ from rsocket_trio.transports.http2.frame_intake import (
     DATA,
     END_STREAM,
     GOAWAY,
-    HEAD_LIMIT,
-    MAX_FRAME,
-    PREFACE,
     WINDOW_UPDATE,
     FrameIntake,
     PeerFault,
     frame_of,
     short_streams,
 )
-from rsocket_trio.transports.http2.lanes import DEFAULT_WINDOW, STREAM_WINDOW, UNWRITTEN, Lane, Outlet, Waiter
+from rsocket_trio.transports.http2.h2_setup import CONNECTION_WINDOW, Headers, as_text, begun_h2, name_of
+from rsocket_trio.transports.http2.lanes import STREAM_WINDOW, UNWRITTEN, Lane, Outlet, Waiter
 from rsocket_trio.transports.socket_stream import SocketStream
 
-CONNECTION_WINDOW: Final = 16 * STREAM_WINDOW
-"""Bytes that a peer may send ahead of all readers together: 15 streams that nobody reads leave room for the others."""
 LARGEST_WINDOW: Final = 2**31 - 1
-CLOSED_STREAMS: Final = 1024
-"""Streams that h2 remembers after they closed, for frames that cross."""
 FAREWELL: Final = 1.0
 """Seconds that the end of a connection may take."""
-
-if logging.getLogger("hpack").level == logging.NOTSET:
-    # It logs every header at DEBUG, credentials as well.
-    logging.getLogger("hpack").setLevel(logging.INFO)
-
-Headers: TypeAlias = list[tuple[str, str]]
-"""Names in lower case, and values; the pseudo-header fields first."""
-
-
-class SmallH2(H2Connection):
-    """h2 with a shorter memory of closed streams."""
-
-    MAX_CLOSED_STREAMS = CLOSED_STREAMS
 
 
 class Multiplexed:
@@ -108,27 +86,7 @@ class Multiplexed:
         self._reading = trio.CancelScope()
         self._fault: PeerFault | None = None
         self._is_over = trio.Event()
-        self.h2 = self._begin_h2(client, streams)
-
-    def _begin_h2(self, client: bool, streams: int) -> H2Connection:
-        h2 = SmallH2(H2Configuration(client_side=client))
-        values = {
-            SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW,
-            SettingCodes.MAX_FRAME_SIZE: MAX_FRAME,
-            SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_LIMIT,
-        }
-        if client:
-            values[SettingCodes.ENABLE_PUSH] = 0
-        said = values if client else {**values, SettingCodes.MAX_CONCURRENT_STREAMS: streams}
-        h2.local_settings = Settings(client=client, initial_values=said)
-        h2.max_inbound_frame_size = MAX_FRAME
-        h2.initiate_connection()
-        if not client:
-            h2.receive_data(PREFACE)  # ``FrameIntake`` takes that of the client
-        h2.increment_flow_control_window(CONNECTION_WINDOW - DEFAULT_WINDOW)
-        # A stream too many would end the connection. It is refused by itself: the peer may not know of the limit yet.
-        h2.local_settings = Settings(client=client, initial_values=values)
-        return h2
+        self.h2 = begun_h2(client=client, streams=streams)
 
     @property
     def initial_window(self) -> int:
@@ -512,16 +470,3 @@ async def running(connection: Multiplexed) -> AsyncIterator[None]:
             raise error
         finally:
             del error  # its traceback refers to this frame
-
-
-def as_text(field: bytes | str) -> str:
-    """Return a part of a header. Latin-1 keeps every byte."""
-    return field if isinstance(field, str) else field.decode("latin-1")
-
-
-def name_of(code: ErrorCodes | int) -> str:
-    """Return the name of an error code (RFC 9113, 7), or its number."""
-    try:
-        return ErrorCodes(code).name
-    except ValueError:
-        return f"0x{code:X}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -31,9 +31,13 @@ URI = "h2://127.0.0.1:0/rsocket"
 BIG = bytes(range(256)) * 12_000
 
 
-def responder() -> Responder:
-    """Echoes, counts without end, and says what it knows of its client."""
+def responder(log: Callable[[bytes], object] = len) -> Responder:
+    """Echoes, counts without end, says what it knows of its client, and passes on what is to be logged."""
     made = Responder()
+
+    @made.fire_and_forget("log")
+    async def note(payload: Payload) -> None:
+        log(payload.data)
 
     @made.request_response("echo")
     async def echo(payload: Payload) -> Payload:
@@ -53,12 +57,12 @@ def responder() -> Responder:
 
 
 @asynccontextmanager
-async def served(uri: str = URI, **options: Any) -> AsyncIterator[str]:
+async def served(uri: str = URI, log: Callable[[bytes], object] = len, **options: Any) -> AsyncIterator[str]:
     """A server, which drains at the end."""
     async with trio.open_nursery() as nursery:
 
         async def run(*, task_status: trio.TaskStatus[list[str]]) -> None:
-            await serve(responder(), [uri], resume=ResumeOptions(), task_status=task_status, **options)
+            await serve(responder(log), [uri], resume=ResumeOptions(), task_status=task_status, **options)
 
         [bound] = await nursery.start(run)
         yield bound
@@ -110,6 +114,28 @@ async def test_connections_share_one_and_each_goes_its_own_way() -> None:
             assert (await other.request_response(BIG, route="echo")).data == BIG
         async with open_connection(uri, over=shared) as third:
             assert (await third.request_response(b"3", route="echo")).data == b"3"
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_what_is_said_before_a_cancellation_still_goes_out(is_shared: bool) -> None:
+    logged: list[bytes] = []
+    came = trio.Event()
+
+    def log(data: bytes) -> None:
+        logged.append(data)
+        came.set()
+
+    async with served(log=log) as uri:
+        with trio.CancelScope() as scope:
+            async with AsyncExitStack() as stack:
+                shared = await stack.enter_async_context(open_shared(uri)) if is_shared else None
+                connection = await stack.enter_async_context(open_connection(uri, over=shared))
+                await connection.fire_and_forget(BIG, route="log")
+                scope.cancel()
+        with trio.fail_after(10):
+            await came.wait()
+
+    assert logged == [BIG]
 
 
 REFUSED = [

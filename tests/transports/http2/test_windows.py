@@ -7,9 +7,9 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from rsocket_trio.mux.framing import Framing24
+from rsocket_trio.transports.http2.h2_setup import CONNECTION_WINDOW
 from rsocket_trio.transports.http2.http2_stream import Http2Stream
 from rsocket_trio.transports.http2.lanes import DEFAULT_WINDOW, STREAM_WINDOW, TURN
-from rsocket_trio.transports.http2.multiplexed import CONNECTION_WINDOW
 from tests.transports.http2.raw_http2 import (
     CANCEL,
     DATA,
