@@ -95,7 +95,7 @@ def add_up(frames: list[Named], connections: list[Named]) -> bool:
     return len(frames) == sum(int(row["frames_in"] + row["frames_out"]) for row in connections)
 
 
-@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0", "unix"])
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0", "unix", "h2://127.0.0.1:0"])
 async def test_both_sides_of_every_transport(uri: str, directory: Path, tmp_path: Path) -> None:
     where = f"unix://{tmp_path}/socket" if uri == "unix" else uri
     async with (

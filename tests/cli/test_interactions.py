@@ -90,7 +90,9 @@ async def test_bytes_that_are_no_text_pass_through() -> None:
 
 
 @pytest.mark.parametrize("dialect", ["rsocket/1.0", "reactivesocket/0.2"])
-@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "tcp://[::1]:0", "ws://127.0.0.1:0/rsocket", "unix"])
+@pytest.mark.parametrize(
+    "uri", ["tcp://127.0.0.1:0", "tcp://[::1]:0", "ws://127.0.0.1:0/rsocket", "unix", "h2://127.0.0.1:0/"]
+)
 async def test_every_transport_is_spoken_in_every_dialect(uri: str, dialect: str, tmp_path: Path) -> None:
     uri = f"unix://{tmp_path}/socket" if uri == "unix" else uri
     async with serving(uri) as served:
@@ -110,7 +112,7 @@ def certificates(tmp_path: Path) -> tuple[ssl.SSLContext, str]:
     return context, str(tmp_path / "ca.pem")
 
 
-@pytest.mark.parametrize("uri", ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket"])
+@pytest.mark.parametrize("uri", ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket", "h2s://127.0.0.1:0/"])
 async def test_tls_needs_a_certificate_that_is_trusted(uri: str, certificates: tuple[ssl.SSLContext, str]) -> None:
     context, authority = certificates
     async with serving(uri, ssl_context=context) as served:
@@ -331,12 +333,21 @@ async def test_a_file_that_is_no_certificate_is_one_line(flags: list[str], said:
 # Leaving early
 
 
-async def test_ctrl_c_ends_a_client_quietly_and_cancels_its_stream() -> None:
-    async with serving() as served, started("stream", served.uri, "-r", "first") as command:
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
+async def test_ctrl_c_ends_a_client_quietly_and_cancels_its_stream(uri: str) -> None:
+    async with serving(uri) as served, started("stream", served.uri, "-r", "first") as command:
         assert await command.line() == "first"
         command.process.send_signal(signal.SIGINT)
 
         assert await command.end() == (130, "")
+        await served.cancelled.wait()
+
+
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
+async def test_a_client_that_is_killed_cancels_its_stream(uri: str) -> None:
+    async with serving(uri) as served, started("stream", served.uri, "-r", "first") as command:
+        assert await command.line() == "first"
+        command.process.kill()
         await served.cancelled.wait()
 
 

@@ -100,7 +100,7 @@ async def test_a_failing_call_shows_no_credentials() -> None:
 
 
 @pytest.mark.parametrize("fragment_size", [64, 16_000])
-@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/"])
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/", "h2://127.0.0.1:0/"])
 @pytest.mark.parametrize("form", ["number", "text"])
 async def test_what_both_sides_send_is_masked_whole_and_in_fragments(
     form: str, uri: str, fragment_size: int, capfd: pytest.CaptureFixture[str]

@@ -71,9 +71,12 @@ async def until_it_drains(connection: Connection) -> None:
         return
 
 
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-async def test_a_signal_lets_an_open_stream_finish_and_ends_it_with_0(number: signal.Signals, app: Path) -> None:
-    async with serve(app, "--listen", "tcp://127.0.0.1:0") as (server, (uri,)):
+async def test_a_signal_lets_an_open_stream_finish_and_ends_it_with_0(
+    number: signal.Signals, listen: str, app: Path
+) -> None:
+    async with serve(app, "--listen", listen) as (server, (uri,)):
         async with open_connection(uri) as connection, connection.request_channel() as channel:
             await channel.send(b"before")
             assert (await anext(channel)).data == b"before"
@@ -139,10 +142,25 @@ async def test_pages_are_let_in_by_their_origin(workers: list[str], app: Path) -
             assert ("answered HTTP 403" in result.stderr) is not allowed_here
 
 
+@pytest.mark.parametrize("listen", ["tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
+async def test_a_server_that_is_killed_is_a_lost_connection(listen: str, app: Path) -> None:
+    async with (
+        serve(app, "--listen", listen) as (server, (uri,)),
+        open_connection(uri) as connection,
+        connection.request_channel() as channel,
+    ):
+        await channel.send(b"before")
+        await anext(channel)
+        server.process.kill()
+        with pytest.raises(ConnectionLost):
+            await anext(channel)
+
+
 async def test_every_uri_is_printed_in_order_and_serves_every_dialect(app: Path) -> None:
     wanted = ["--listen", "tcp://127.0.0.1:0", "--listen", "ws://127.0.0.1:0/rsocket", f"unix://{app}/socket"]
+    wanted += ["--listen", "h2://127.0.0.1:0/rsocket"]
     async with serve(app, *wanted) as (_, uris):
-        assert [uri.partition(":")[0] for uri in uris] == ["tcp", "ws", "unix"]
+        assert [uri.partition(":")[0] for uri in uris] == ["tcp", "ws", "h2", "unix"]
         for uri in uris:
             assert not uri.endswith(":0")
             for dialect in ("rsocket/1.0", "reactivesocket/0.2"):
@@ -170,7 +188,7 @@ async def test_another_websocket_path_gets_404(app: Path) -> None:
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 404")
 
 
-@pytest.mark.parametrize("uri", ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket"])
+@pytest.mark.parametrize("uri", ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket", "h2s://127.0.0.1:0/rsocket"])
 @pytest.mark.parametrize("split", [True, False], ids=["two files", "one file"])
 async def test_tls_is_served_with_a_certificate(uri: str, split: bool, app: Path) -> None:
     authority = trustme.CA()
@@ -193,7 +211,7 @@ async def test_tls_is_served_with_a_certificate(uri: str, split: bool, app: Path
 
 
 @pytest.mark.parametrize("workers", [(), ("--workers", "1")], ids=["", "workers"])
-@pytest.mark.parametrize("uri", ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket"])
+@pytest.mark.parametrize("uri", ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket", "h2s://127.0.0.1:0/rsocket"])
 async def test_with_client_ca_a_client_must_show_a_certificate_of_that_authority(
     uri: str, workers: tuple[str, ...], app: Path
 ) -> None:

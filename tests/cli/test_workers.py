@@ -338,11 +338,11 @@ async def test_every_transport_is_served_and_printed_in_order(app: Path) -> None
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(app / "both.pem")
     context = ssl.create_default_context(cafile=app / "ca.pem")
     wanted = ["tcp://127.0.0.1:0", "tls://127.0.0.1:0", f"unix://{app}/socket", "ws://127.0.0.1:0/a"]
-    wanted += ["wss://127.0.0.1:0/b"]
+    wanted += ["wss://127.0.0.1:0/b", "h2://127.0.0.1:0/c", "h2s://127.0.0.1:0/d"]
     options = [word for uri in wanted for word in ("--listen", uri)]
 
     async with serve(app, *options, "--workers", "2", "--cert", "both.pem") as (_, uris):
-        assert [uri.partition(":")[0] for uri in uris] == ["tcp", "tls", "unix", "ws", "wss"]
+        assert [uri.partition(":")[0] for uri in uris] == ["tcp", "tls", "unix", "ws", "wss", "h2", "h2s"]
         for uri in uris:
             assert not uri.endswith(":0")
             async with open_connection(uri, ssl_context=context if "s:" in uri else None) as connection:

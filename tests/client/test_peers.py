@@ -226,7 +226,7 @@ async def test_a_server_needs_no_name() -> None:
     assert "peer" not in inspect.signature(serve).parameters
 
 
-@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0", "memory://peers"])
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0", "memory://peers", "h2://127.0.0.1:0"])
 async def test_one_port_with_all_defaults_serves_clients_of_every_kind(uri: str) -> None:
     responder = Responder()
 

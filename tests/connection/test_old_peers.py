@@ -702,7 +702,7 @@ async def test_a_client_keeps_the_length_by_name(autojump_clock: object) -> None
             await connection.request_response(b"?")
 
 
-@pytest.mark.parametrize("uri", ["ws://127.0.0.1:0", "memory://lengths", "tcp://127.0.0.1:0"])
+@pytest.mark.parametrize("uri", ["ws://127.0.0.1:0", "memory://lengths", "tcp://127.0.0.1:0", "h2://127.0.0.1:0"])
 async def test_both_ends_of_ours_agree_on_lengths_over_every_transport(uri: str) -> None:
     large = Payload(bytes(300_000))
     async with trio.open_nursery() as nursery:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Protocol
 
+import hpack
 import pytest
 import trio
 import trustme
@@ -190,10 +191,34 @@ class Client:
         if self._tls is None:
             return said
         self._coming.write(said)
-        return self._tls.read(65536)
+        data = b""
+        with suppress(ssl.SSLWantReadError):
+            while chunk := self._tls.read(65536):
+                data += chunk
+        return data
 
 
-@pytest.mark.parametrize("scheme", ["tls", "ws", "wss"])
+REQUEST = [
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":authority", "here"),
+    (":path", "/"),
+    ("content-type", "application/rsocket"),
+]
+
+
+def http2_frame(kind: int, flags: int, stream_id: int, body: bytes) -> bytes:
+    """RFC 9113, 4.1."""
+    return len(body).to_bytes(3, "big") + bytes((kind, flags)) + stream_id.to_bytes(4, "big") + body
+
+
+def http2_beginning() -> bytes:
+    """The preface, SETTINGS and the request of stream 1, whose header block is whole."""
+    head = hpack.Encoder().encode(REQUEST)
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(4, 0, 0, b"") + http2_frame(1, 4, 1, head)
+
+
+@pytest.mark.parametrize("scheme", ["tls", "ws", "wss", "h2", "h2s"])
 @pytest.mark.parametrize("seed", range(5))
 async def test_under_other_layers_a_keepalive_counts_as_well(scheme: str, seed: int, autojump_clock: MockClock) -> None:
     responder = Stalling(autojump_clock)
@@ -201,9 +226,13 @@ async def test_under_other_layers_a_keepalive_counts_as_well(scheme: str, seed: 
     context, trusting = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context()
     ca.issue_cert("127.0.0.1").configure_cert(context)
     ca.configure_trust(trusting)
-    secure, framed = scheme in ("tls", "wss"), scheme in ("ws", "wss")
+    secure, framed, carried = scheme in ("tls", "wss", "h2s"), scheme in ("ws", "wss"), scheme in ("h2", "h2s")
+    if carried:
+        trusting.set_alpn_protocols(["h2"])
 
     def message(frame: bytes) -> bytes:
+        if carried:
+            return http2_frame(0, 0, 1, raw.prefixed(frame))
         # RFC 6455, 5.2: a whole binary message under a mask of nought.
         return bytes((0x82, 0x80 | len(frame), 0, 0, 0, 0)) + frame if framed else raw.prefixed(frame)
 
@@ -216,6 +245,8 @@ async def test_under_other_layers_a_keepalive_counts_as_well(scheme: str, seed: 
                 if framed:
                     client.sendall(upgrade("/"))
                     assert b" 101 " in await client.hear()
+                if carried:
+                    client.sendall(http2_beginning())
                 client.sendall(message(raw.setup(keepalive=500, lifetime=1500)))
             await settle()
             responder.others = lambda: say(clients, message(raw.keepalive(b"alive")))

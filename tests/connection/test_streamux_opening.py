@@ -368,13 +368,14 @@ def test_no_option_goes_unchecked() -> None:
 
 @clause("SMX-GEN-01")
 @pytest.mark.parametrize("options", [None, QUICK], ids=["normal", "quick"])
-@pytest.mark.parametrize("scheme", ["memory", "tcp", "unix", "ws"])
+@pytest.mark.parametrize("scheme", ["memory", "tcp", "unix", "ws", "h2"])
 async def test_the_same_over_every_transport(scheme: str, options: StreamuxOptions | None, tmp_path: Path) -> None:
     address = {
         "memory": "memory://streamux",
         "tcp": "tcp://127.0.0.1:0",
         "unix": f"unix://{tmp_path}/s",
         "ws": "ws://127.0.0.1:0/streamux",
+        "h2": "h2://127.0.0.1:0/streamux",
     }[scheme]
     data = b"abc" * 50_000
     with trio.fail_after(15):

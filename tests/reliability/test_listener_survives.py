@@ -12,6 +12,7 @@ from tests.reliability.timed import (
     SETUP_TIMEOUT,
     attack_a_listener,
     half_a_handshake,
+    half_a_preface,
     half_a_request,
 )
 
@@ -20,7 +21,7 @@ def descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-@pytest.mark.parametrize("scheme", ["tcp", "tls", "ws", "wss"])
+@pytest.mark.parametrize("scheme", ["tcp", "tls", "ws", "wss", "h2", "h2s"])
 async def test_a_listener_survives_any_client(scheme: str) -> None:
     lasted, asked, left = await attack_a_listener(scheme, ATTACKS, 5, descriptors)
 
@@ -29,9 +30,9 @@ async def test_a_listener_survives_any_client(scheme: str) -> None:
     assert left <= 0
 
 
-@pytest.mark.parametrize("scheme", ["tls", "ws"])
+@pytest.mark.parametrize("scheme", ["tls", "ws", "h2"])
 async def test_two_hundred_handshakes_that_never_end_block_nobody(scheme: str) -> None:
-    attack = half_a_handshake if scheme == "tls" else half_a_request
+    attack = {"tls": half_a_handshake, "ws": half_a_request, "h2": half_a_preface}[scheme]
     lasted, asked, left = await attack_a_listener(scheme, [attack], HANDSHAKES, descriptors)
 
     assert len(lasted) == HANDSHAKES

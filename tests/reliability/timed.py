@@ -127,6 +127,10 @@ async def half_a_request(stream: trio.SocketStream) -> None:
     await stream.send_all(b"GET /rsocket HTTP/1.1\r\nHost:")
 
 
+async def half_a_preface(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"PRI * HTTP/2.0\r\n\r\nSM")
+
+
 ATTACKS: list[Attack] = [
     garbage,
     a_frame_without_end,
@@ -137,6 +141,7 @@ ATTACKS: list[Attack] = [
     half_a_setup,
     http,
     half_a_handshake,
+    half_a_preface,
 ]
 
 
@@ -166,7 +171,7 @@ async def attack_a_listener(
     there, here = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(there)
     authority.configure_trust(here)
-    secure = scheme in ("tls", "wss")
+    secure = scheme in ("tls", "wss", "h2s")
     uri = f"{scheme}://127.0.0.1:0" + ("/rsocket" if scheme.startswith("ws") else "")
     responder = Responder()
     lasted: list[float] = []

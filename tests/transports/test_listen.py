@@ -55,13 +55,14 @@ def unix_uri(tmp_path: Path) -> str:
 
 async def test_port_nought_is_resolved_and_the_order_is_kept(unix_uri: str) -> None:
     uris = ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/rsocket", unix_uri, "memory://m", "tcp://localhost:0"]
+    uris += ["h2://127.0.0.1:0/rsocket"]
     listeners = await open_listeners(uris)
 
     bound = [parse_uri(listener.uri) for listener in listeners]
 
     await close_all(listeners)
     assert [(each.scheme, each.path) for each in bound] == [(each.scheme, each.path) for each in map(parse_uri, uris)]
-    assert all(each.port for each in bound if each.scheme in {"tcp", "ws"})
+    assert all(each.port for each in bound if each.scheme in {"tcp", "ws", "h2"})
     assert bound[4].host == "localhost"
 
 
@@ -385,7 +386,7 @@ async def test_what_a_handler_raises_is_the_callers() -> None:
                 await trio.sleep_forever()
 
 
-@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/", "memory://m"])
+@pytest.mark.parametrize("uri", ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/", "h2://127.0.0.1:0/", "memory://m"])
 async def test_what_the_block_of_an_accepted_connection_raises_leaves_it_alone(uri: str) -> None:
     caught = trio.Event()
 

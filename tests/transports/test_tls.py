@@ -22,7 +22,7 @@ from tests.transports.pairs import receive_frames, transport_pair
 AUTHORITY = trustme.CA()
 CERTIFICATE = AUTHORITY.issue_cert("127.0.0.1", "localhost")
 USER = AUTHORITY.issue_cert("user@example.org")
-URIS = ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket"]
+URIS = ["tls://127.0.0.1:0", "wss://127.0.0.1:0/rsocket", "h2s://127.0.0.1:0/rsocket"]
 
 
 @pytest.fixture

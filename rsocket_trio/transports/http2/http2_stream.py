@@ -136,8 +136,8 @@ class Http2Stream(Lane):
 
     @property
     def has_unread(self) -> bool:
-        """Return whether something came that was not received."""
-        return self._framing.pending or self.waiting > 0
+        """Return whether something came that was not received, as far as that can be told; for any stream, if unread."""
+        return self._framing.pending or self.waiting > 0 or self.connection.has_unread
 
     async def finish(self, code: int = 1000) -> None:
         """Send the end of the stream, then discard what comes until the peer does the same, at most 4 MiB.

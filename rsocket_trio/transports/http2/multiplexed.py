@@ -24,7 +24,7 @@ from trio.lowlevel import checkpoint, wait_readable
 
 from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
-from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, LARGEST_READ, say_the_end
+from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, FIRST_READ_SIZE, LARGEST_READ, has_unread, say_the_end
 from rsocket_trio.transports.error_text import HandshakeFailed, reason
 from rsocket_trio.transports.http2.frame_intake import (
     DATA,
@@ -92,6 +92,11 @@ class Multiplexed:
     def initial_window(self) -> int:
         """Bytes that may be sent on a new stream."""
         return self.h2.remote_settings.initial_window_size
+
+    @property
+    def has_unread(self) -> bool:
+        """Return whether something came that was not read, as far as that can be told."""
+        return has_unread(self._stream)
 
     @property
     def largest_frame(self) -> int:

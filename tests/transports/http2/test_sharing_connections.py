@@ -25,6 +25,7 @@ from rsocket_trio import (
     open_shared,
     serve,
 )
+from rsocket_trio.transports.http2 import http2_server
 from rsocket_trio.transports.schemes import SharedConnection
 
 URI = "h2://127.0.0.1:0/rsocket"
@@ -219,6 +220,18 @@ async def test_the_next_connection_over_one_that_was_lost_or_drained_connects_ag
 async def pump(source: trio.abc.Stream, sink: trio.abc.Stream) -> None:
     async for chunk in source:
         await sink.send_all(chunk)
+
+
+async def test_one_connection_more_than_the_server_allows_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http2_server, "STREAMS", 2)
+    async with served() as uri, open_shared(uri) as shared, open_connection(uri, over=shared) as one:
+        async with open_connection(uri, over=shared):
+            with pytest.raises(ConnectionLost, match=f"^{uri}: HTTP/2: Max outbound streams is 2, 2 open"):
+                async with open_connection(uri, over=shared):
+                    pass
+        async with open_connection(uri, over=shared) as next_one:
+            for connection in (one, next_one):
+                assert (await connection.request_response(b"1", route="echo")).data == b"1"
 
 
 async def test_what_is_open_as_the_shared_block_ends_is_lost() -> None:
