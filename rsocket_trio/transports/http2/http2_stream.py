@@ -136,7 +136,7 @@ class Http2Stream(Lane):
 
     @property
     def has_unread(self) -> bool:
-        """Return whether something came that was not received, as far as that can be told; for any stream, if unread."""
+        """Return whether something came that was not received, as far as that can be told."""
         return self._framing.pending or self.waiting > 0 or self.connection.has_unread
 
     async def finish(self, code: int = 1000) -> None:
