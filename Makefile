@@ -3,7 +3,8 @@
 # make quick   the tests without Spark, foreign peers and load, in an environment without those
 # make versions  make quick on every supported Python that is found on PATH or under pyenv
 # make system-packages  what tests need from Debian, by apt-get where there is one
-# make bench   the benchmarks, beside all peers, about an hour: writes docs/explanation/performance.md anew
+# make bench   the benchmarks, beside all peers, about an hour: writes docs/explanation/performance.md anew;
+#              PROFILE=1 keeps profiles of its runs in build/profiles, and says where the CPU goes
 # make fuzz    mutated bytes by the million, for about half an hour: RUNS=20000 makes it a minute or two
 # make gate    what is too long for make test: attacks and load in full, resumption and simulation in some minutes;
 #              make -k gate goes on after what fails
@@ -74,7 +75,7 @@ system-packages:
 	fi
 
 bench: $(VENV)/.bench $(JS)/node_modules/.installed $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built
-	$(BIN)/python -m benchmarks --json benchmarks/result.json
+	$(BIN)/python -m benchmarks --json benchmarks/result.json $(if $(PROFILE),--profile build/profiles)
 	$(BIN)/python -m benchmarks.report
 
 RUNS ?= 2000000

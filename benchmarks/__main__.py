@@ -22,12 +22,13 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=5, help="interleaved repetitions (5)")
     parser.add_argument("--frames", type=int, default=analytics.FRAMES, help="of the capture for analytics (10000000)")
     parser.add_argument("--json", type=Path, help="write every figure to this file; what it has of other runs stays")
+    parser.add_argument("--profile", type=Path, help="sample the runs of aims, and keep their stacks in this folder")
     words = parser.parse_args()
     if unknown := set(words.what) - set(NAMES) - set(contents.BY_NAME):
         parser.error(f"no workload or section {', '.join(sorted(unknown))}")
     chosen = words.what or list(contents.BY_NAME)
     some = [name for name in NAMES if name in chosen]
-    asked = contents.Asked(words.repeat, words.frames)
+    asked = contents.Asked(words.repeat, words.frames, words.profile)
     figures: dict[str, Any] = json.loads(words.json.read_text()) if words.json and words.json.exists() else {}
     of_run = {"machine": machine.describe(), "repeat": words.repeat}
     if not words.what or "machine" not in figures:
@@ -47,6 +48,8 @@ def main() -> int:
 
 def keep(figures: dict[str, Any], name: str, found: Any, of_run: dict[str, Any]) -> None:
     """Put the figures of a section in, and on which machine, and when, unless it was in the run of most of them."""
+    if found is None:
+        return
     figures[name] = found
     if figures["machine"] != of_run["machine"]:
         figures.setdefault("alone", {})[name] = of_run

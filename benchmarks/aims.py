@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import attrs
@@ -14,6 +16,7 @@ from benchmarks.harness import middle
 from benchmarks.libraries import FLOOR, JS, OURS, Library
 from benchmarks.markdown import NO, YES, command, cpu, spread, table, versions
 from benchmarks.memory import sizes
+from benchmarks.profiling import SUFFIX
 from benchmarks.scaling import CONNECTIONS
 from benchmarks.workloads import BY_NAME
 from rsocket_trio.transports.schemes import REGISTRY
@@ -151,8 +154,16 @@ AIMS = [
 # fmt: on
 
 
-def main(repeat: int, share: float = 1) -> dict[str, Any]:
-    """Print and return what each way cost, by workload; or a share of the operations."""
+def main(repeat: int, share: float = 1, profiles: Path | None = None) -> dict[str, Any]:
+    """Print and return what each way cost, by workload; or a share of the operations.
+
+    With ``profiles``, processes of Python are sampled, and write their stacks into that folder.
+    """
+    number = count()
+    if profiles is not None:
+        profiles.mkdir(parents=True, exist_ok=True)
+        for file in profiles.glob(f"*{SUFFIX}"):
+            file.unlink()
     missing = {name: why for name, way in WAYS.items() if (why := way.missing())}
     for name, why in missing.items():
         print(f"{WAYS[name].what} is missing: {why}")
@@ -160,7 +171,17 @@ def main(repeat: int, share: float = 1) -> dict[str, Any]:
 
     def run(workload: str, name: str) -> harness.Cost:
         way = WAYS[name]
-        return harness.run(way.library.name, workload, way.scheme, way.dialect, to_server=way.to_server, share=share)
+        return harness.run(
+            way.library.name,
+            workload,
+            way.scheme,
+            way.dialect,
+            to_server=way.to_server,
+            share=share,
+            profile=profiles / f"{workload}-{name}-{next(number)}"
+            if profiles and way.library.runtime == "python"
+            else None,
+        )
 
     return {"libraries": described([OURS, JS, FLOOR]), "runs": interleaved(columns, repeat, run)}
 

@@ -6,6 +6,7 @@ A further section is a module of its own and a row here.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -23,6 +24,7 @@ from benchmarks import (
     micro,
     oob,
     pipelined,
+    profiles,
     resume,
     scaling,
     sections,
@@ -35,18 +37,22 @@ from benchmarks import (
 
 @attrs.frozen
 class Asked:
-    """What the command line says of every section: repetitions, and frames of the capture that is analysed."""
+    """What the command line says of every section.
+
+    Repetitions, frames of the capture that is analysed, and the folder that profiles are kept in.
+    """
 
     repeat: int = 5
     frames: int = analytics.FRAMES
+    profiles: Path | None = None
 
 
 @attrs.frozen
 class Section:
     """One section. Its name is its word on the command line, and its key in the results.
 
-    ``measure`` prints and returns its figures, and ``write`` makes Markdown of all figures, where its own are among
-    them. ``plots`` are those that stand below it.
+    ``measure`` prints and returns its figures, ``None`` if there are none, and ``write`` makes Markdown of all figures,
+    where its own are among them. ``plots`` are those that stand below it.
     """
 
     name: str
@@ -59,7 +65,8 @@ WAITS = ("ratios", "latency")
 
 # fmt: off
 SECTIONS = (
-    Section("aims",         lambda asked: aims.main(asked.repeat),                  aims.written),
+    Section("aims",         lambda asked: aims.main(asked.repeat, profiles=asked.profiles), aims.written),
+    Section("profiles",     lambda asked: profiles.main(asked.profiles),            profiles.written),
     Section("workloads",    lambda asked: comparing.compare(asked.repeat),          compared.workloads, WAITS),
     Section("java",         lambda asked: under_java.main(asked.repeat),            under_java.written),
     Section("typed",        lambda asked: typed.main(asked.repeat),                 compared.objects),

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import attrs
 
-from benchmarks import libraries
+from benchmarks import libraries, profiling
 from benchmarks.libraries import BY_LIBRARY, NODE_MODULES, Library
 from benchmarks.workloads import BY_NAME, OPERATIONS
 
@@ -83,8 +83,15 @@ class Server:
 
 
 @contextmanager
-def started(command: list[str], longest: float = LONGEST) -> Iterator[tuple[Process, Path]]:
-    """A process for as long as the block, or ``longest`` seconds; with the file that its errors go to."""
+def started(
+    command: list[str], longest: float = LONGEST, profile: Path | None = None
+) -> Iterator[tuple[Process, Path]]:
+    """A process for as long as the block, or ``longest`` seconds; with the file that its errors go to.
+
+    With ``profile`` it is sampled, and ends by itself, to write that file.
+    """
+    if profile is not None:
+        command = profiling.sampled(command, profile)
     with tempfile.NamedTemporaryFile("w+", suffix=".log") as errors:
         process = subprocess.Popen(
             command,
@@ -100,6 +107,8 @@ def started(command: list[str], longest: float = LONGEST) -> Iterator[tuple[Proc
         limit.start()
         try:
             yield process, Path(errors.name)
+            if profile is not None:
+                process.communicate()
         finally:
             limit.cancel()
             process.kill()
@@ -127,10 +136,12 @@ def tell(process: Process, line: str = "") -> None:
 
 
 @contextmanager
-def server(library: str, scheme: str = "tcp", *more: str, python: str = sys.executable) -> Iterator[Server]:
+def server(
+    library: str, scheme: str = "tcp", *more: str, python: str = sys.executable, profile: Path | None = None
+) -> Iterator[Server]:
     """A server of this library for as long as the block, told ``more`` where it understands that."""
     of = BY_LIBRARY.get(library) or Library(library, library, "", "")
-    with started(of.command("server", scheme, *more, python=python)) as (process, errors):
+    with started(of.command("server", scheme, *more, python=python), profile=profile) as (process, errors):
         yield Server(process, int(line_of(process, errors).split("/")[0]))
 
 
@@ -144,18 +155,23 @@ def run(
     to_client: tuple[str, ...] = (),
     python: str = sys.executable,
     share: float = 1,
+    profile: Path | None = None,
 ) -> Cost:
     """One run of one workload, or of a share of it, with a fresh server; both may be told more, and run on this Python.
 
     What is counted begins when the client has connected and done the first operations, and ends with its last answer.
+    With ``profile`` both are sampled, and write their stacks to files beside it, of that name and their roles'.
     """
+    files = {
+        role: profile and profile.with_name(f"{profile.name}-{role}{profiling.SUFFIX}") for role in ("server", "client")
+    }
     of = BY_LIBRARY[library]
     asked = BY_NAME[workload].scaled(share)
-    with server(library, scheme, *to_server, python=python) as peer:
+    with server(library, scheme, *to_server, python=python, profile=files["server"]) as peer:
         words = [scheme, str(peer.port), json.dumps(attrs.asdict(asked)), dialect, *to_client]
         if of.runtime == "node":
             words.append(json.dumps(attrs.asdict(asked.first)))  # it can't import the table
-        with started(of.command("client", *words, python=python)) as (client, errors):
+        with started(of.command("client", *words, python=python), profile=files["client"]) as (client, errors):
             before = at_border("ready", client, errors, peer)
             after = at_border("done", client, errors, peer)
             said = json.loads(line_of(client, errors))
