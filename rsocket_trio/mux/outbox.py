@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from rsocket_trio.mux.framing import EncodedFrame
     from rsocket_trio.payload import Payload
 
-WRITE_SIZE = 65536
-"""Bytes that one write holds at most: an urgent frame never waits behind megabytes. A larger frame goes alone."""
+WRITE_SIZE = 66 * 1024
+"""Bytes that one write holds at most: an urgent frame never waits behind megabytes. A larger frame goes alone.
+
+A little more than 64 KiB, so that bodies of that size in all fit with their headers.
+"""
 URGENT_SIZE = 64
 """Bytes that an urgent frame has at most, where that matters: cancels and credit."""
 SMALL = 4096
@@ -76,7 +79,8 @@ class FragmentSource:
         return taken
 
 
-Entry: TypeAlias = bytes | FrameSource
+Entry: TypeAlias = bytes | tuple[bytes, bytes] | FrameSource
+"""A frame, a large frame as its header and its body, which is not copied, or the source of several."""
 Urgent: TypeAlias = bytes | Late
 
 
@@ -262,6 +266,8 @@ class Outbox:
                 self.small_size += size
             else:
                 self.bulk_size += size
+        elif type(entry) is tuple:
+            self.bulk_size += len(entry[0]) + len(entry[1])
         else:
             self.bulk_size += entry.size  # type: ignore[union-attr]
 
@@ -374,6 +380,15 @@ class Outbox:
                 else:
                     self.bulk_size -= size
                 queue.head = tail.popleft() if tail else None
+            elif type(entry) is tuple:
+                size = len(entry[0]) + len(entry[1])
+                if (total and total + size > limit) or (room is not None and total + size > room):
+                    break
+                frames.append(entry)
+                self.entries -= 1
+                self.bulk_size -= size
+                self._sole_queue = 0 if queue.left else id(queue)
+                queue.head = queue.tail.popleft() if queue.tail else None
             else:
                 size = entry.next_size  # type: ignore[union-attr]
                 if (total and total + size > limit) or (room is not None and total + size > room):
@@ -462,7 +477,9 @@ class Outbox:
 
     def _forget(self, entry: Entry) -> None:
         self.entries -= 1
-        if not isinstance(entry, bytes):
+        if isinstance(entry, tuple):
+            self.bulk_size -= sum(map(len, entry))
+        elif not isinstance(entry, bytes):
             self.bulk_size -= entry.size
         elif len(entry) <= SMALL:
             self.small_size -= len(entry)

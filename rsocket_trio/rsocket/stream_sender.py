@@ -40,8 +40,6 @@ from rsocket_trio.rsocket.frames import (
 from rsocket_trio.rsocket.resume_positions import ResumePositions
 from rsocket_trio.rsocket.stream_table import Stream, StreamTable
 
-WHOLE_BODY = 32768
-"""Bytes from which a body is not copied into its frame, but handed to the write as it is."""
 UNCUT = 2**24 - 1 + 16
 """Bytes of a frame for peers that join no fragments: a payload below 2^24 - 1, and what may stand before it in 0.1."""
 EMPTY = Payload()
@@ -177,7 +175,7 @@ class StreamSender:
         "_fragment_size",
         "_header",
         "_lone_size",
-        "_offer_size",
+        "_most_alone",
         "_outbox",
         "_patterns",
         "_short_size",
@@ -212,8 +210,8 @@ class StreamSender:
         # As cut_above has it, spelled out: a connection is made for many a single request.
         self._fragment_size = fragment_size
         self._lone_size = lone_size(dialect, fragment_size)
-        self._short_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
-        self._offer_size = min(self._short_size, SMALL - self._header)
+        self._most_alone = self._lone_size - self._header
+        self._short_size = min(self._most_alone, SMALL - self._header)
 
     def agree_positions(self, positions: ResumePositions | None) -> None:
         """Report streams to these positions from now on; ``None`` for a session that can't be resumed."""
@@ -223,8 +221,8 @@ class StreamSender:
         """Set the fragment size in bytes. Call it before anything is sent."""
         self._fragment_size = fragment_size
         self._lone_size = lone_size(self._dialect, fragment_size)
-        self._short_size = min(self._lone_size - self._header, WHOLE_BODY - 1)
-        self._offer_size = min(self._short_size, SMALL - self._header)
+        self._most_alone = self._lone_size - self._header
+        self._short_size = min(self._most_alone, SMALL - self._header)
 
     def check_request(self, interaction: Interaction, payload: Payload) -> None:
         """Raise ``Unsupported`` where the dialect lacks the interaction."""
@@ -276,8 +274,10 @@ class StreamSender:
             raise
         return stream
 
-    def _short_frame(self, pattern: Head, width: int, stream_id: int, payload: Payload) -> bytes | None:
-        """Encode a frame that says nothing but its payload; its id is ``width`` bytes wide.
+    def _short_frame(
+        self, pattern: Head, width: int, stream_id: int, payload: Payload
+    ) -> bytes | tuple[bytes, bytes] | None:
+        """Encode a frame that says nothing but its payload; its id is ``width`` bytes wide. A large body stays apart.
 
         Return ``None`` if the payload has to be cut or encoded otherwise.
         """
@@ -285,13 +285,16 @@ class StreamSender:
         id_field = stream_id.to_bytes(width, "big")
         if metadata is None:
             # An empty item is none in some dialects, where it completes.
-            if not 0 < len(data) <= self._short_size:
-                return None
-            return pattern.before + id_field + pattern.after + data
-        size = len(metadata)
-        if pattern.after_with_metadata is None or LENGTH + size + len(data) > self._short_size:
+            if 0 < len(data) <= self._short_size:
+                return pattern.before + id_field + pattern.after + data
+            if self._short_size < len(data) <= self._most_alone:
+                return pattern.before + id_field + pattern.after, data
             return None
-        return id_field + pattern.after_with_metadata + size.to_bytes(LENGTH, "big") + metadata + data
+        size = len(metadata)
+        if pattern.after_with_metadata is None or LENGTH + size + len(data) > self._most_alone:
+            return None
+        before = id_field + pattern.after_with_metadata + size.to_bytes(LENGTH, "big") + metadata
+        return before + data if len(data) <= self._short_size else (before, data)
 
     def _check_room(self, fixed: int, payload: Payload) -> None:
         """Raise ``LocalProtocolError`` if the first fragment can never fit into the resumption store."""
@@ -327,6 +330,9 @@ class StreamSender:
             if 0 < len(payload.data) <= self._short_size:
                 self._outbox.put(stream, head + payload.data)
                 return
+            if self._short_size < len(payload.data) <= self._most_alone:
+                self._outbox.put(stream, (head, payload.data))
+                return
         elif patterns is not None and not (stream.requester and self._dialect.channel_items_are_requests):
             pattern = patterns.last if complete else patterns.item
             short = self._short_frame(pattern, patterns.width, stream.id, payload)
@@ -339,7 +345,7 @@ class StreamSender:
                 elif complete:
                     self._complete(stream)
                 elif payload.metadata is None:
-                    stream.item_head = short[: self._header]
+                    stream.item_head = short[0] if isinstance(short, tuple) else short[: self._header]
                 return
         if complete and self._hides(stream, payload):
             self._put(stream, self._item_frame(stream, payload, next_=True, complete=False), payload, 0)
@@ -367,10 +373,15 @@ class StreamSender:
             data = item.data
         else:
             return False
-        if not data or head is None or stream.room <= 0 or not stream.open & SENDING or len(data) > self._offer_size:
+        if not data or head is None or stream.room <= 0 or not stream.open & SENDING:
             return False
-        if not self._outbox.offer(stream, head + data):
+        if len(data) <= self._short_size:
+            if not self._outbox.offer(stream, head + data):
+                return False
+        elif len(data) > self._most_alone or not self._outbox.has_room(len(data)):
             return False
+        else:
+            self._outbox.put(stream, (head, data))
         stream.room -= 1
         return True
 
@@ -503,9 +514,8 @@ class StreamSender:
                 self._outbox.put(stream, FragmentSource(frames, size))
                 return
             self._check_size(frame, size)
-        if len(data) >= WHOLE_BODY:
-            parts = head(self._dialect, frame, payload, payload.metadata), data
-            self._outbox.put(stream, FragmentSource(iter((parts,)), size))
+        if len(data) > self._short_size:
+            self._outbox.put(stream, (head(self._dialect, frame, payload, payload.metadata), data))
         else:
             # Its size is known to be allowed: the codec need not look again.
             before, body = self._encoders[frame.interaction if type(frame) is RequestFrame else PayloadFrame](frame)

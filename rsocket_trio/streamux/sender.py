@@ -234,6 +234,6 @@ class ChunkSender:
             if size < UNCOPIED_SIZE:
                 self._outbox.put(stream, header + data)
             else:
-                self._outbox.put(stream, FragmentSource(iter(((header, data),)), size + layout.size))
+                self._outbox.put(stream, (header, data))
         else:
             self._outbox.put(stream, FragmentSource(layout.cut(stream.id, data, bits, self._most), size))

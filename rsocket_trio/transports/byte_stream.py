@@ -23,7 +23,7 @@ FEW = 64
 """Frames in one read below which the next ones may bring more."""
 LARGE_FRAME = 32768
 """Bytes of a frame from which it counts as large there."""
-LARGE = 4
+LARGE = 10
 """Frames in one write up to which bodies that were not copied so far go to the system as they are."""
 TAKES_PARTS = hasattr(socket.socket, "sendmsg")
 DISCARD_LIMIT = 4 * 1024 * 1024

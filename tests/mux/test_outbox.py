@@ -82,7 +82,8 @@ def test_whatever_is_put_taken_and_discarded_it_behaves_like_plain_lists(seed: i
             model.replies.append(frame)
         elif action < 0.6:
             frame = next(frames)
-            outbox.put(queues[queue], frame)
+            is_apart = len(frame) > SMALL and rng.random() < 0.5
+            outbox.put(queues[queue], (frame[:6], frame[6:]) if is_apart else frame)
             model.put(queue, [frame])
         elif action < 0.7:
             several = [next(frames) for _ in range(rng.randrange(1, 6))]

@@ -19,6 +19,7 @@ from rsocket_trio.mux.events import (
     SessionEnded,
 )
 from rsocket_trio.mux.framing import whole
+from rsocket_trio.mux.outbox import SMALL
 from rsocket_trio.mux.stream_state import Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.rsocket import session as session_module
@@ -33,9 +34,9 @@ RUNS: Final = 400
 DIALECTS: Final = pytest.mark.parametrize("dialect", NAMES.values(), ids=NAMES)
 
 
-def streaming(dialect: Dialect, initial_n: int = 10) -> tuple[SessionPair, Stream, Stream]:
+def streaming(dialect: Dialect, initial_n: int = 10, fragment_size: int = 1000) -> tuple[SessionPair, Stream, Stream]:
     """A stream, as its requester and its responder have it."""
-    pair = SessionPair(dialect)
+    pair = SessionPair(dialect, fragment_size=fragment_size)
     asked = pair.client.commands.open(Interaction.REQUEST_STREAM, Payload(b"all"), initial_n)
     request = pair.exchange()[1][0]
     assert isinstance(request, RequestReceived)
@@ -54,6 +55,47 @@ def test_they_are_written_as_their_frames_are(dialect: Dialect) -> None:
     assert [whole(frame) for frame in pair.server.outbox.take()] == [
         codec.encode(PayloadFrame(answering.id, Payload(b"a"), True, False, False)),
         codec.encode(PayloadFrame(answering.id, Payload(b"b"), True, True, False)),
+    ]
+
+
+@DIALECTS
+@pytest.mark.parametrize("size", [1, SMALL - 20, SMALL, 60_000])
+@pytest.mark.parametrize("first", [b"short", bytes(SMALL)], ids=["short", "large"])
+def test_large_ones_are_written_as_their_frames_are_and_not_copied(dialect: Dialect, first: bytes, size: int) -> None:
+    pair, _, answering = streaming(dialect, fragment_size=65536)
+    codec, commands, body = dialect.codec, pair.server.commands, bytes(size)
+    expected = codec.encode(PayloadFrame(answering.id, Payload(body), True, False, False))
+
+    commands.send_item(answering, Payload(first))
+    commands.send_item(answering, Payload(body))
+    assert commands.offer_item(answering, body)
+    assert commands.offer_item(answering, Payload(body))
+    frames = pair.server.outbox.take(10**6)[1:]
+    pair.exchange()
+
+    assert [whole(frame) for frame in frames] == [expected] * 3
+    assert all(isinstance(frame, tuple) and frame[1] is body for frame in frames) == (size >= SMALL)
+    assert answering.room == 10 - 4
+
+
+@DIALECTS
+def test_an_item_is_sent_at_once_only_where_nothing_is_unusual(dialect: Dialect) -> None:
+    pair, _, answering = streaming(dialect, 2)
+    commands = pair.server.commands
+
+    assert not commands.offer_item(answering, b"first")  # whose header is not known yet
+    commands.send_item(answering, Payload(b"first"))
+    assert not any(
+        commands.offer_item(answering, item)
+        for item in ("text", bytearray(b"a"), b"", Payload(), Payload(b"a", b"m"), bytes(10**6), None)
+    )
+    assert not commands.offer_item(answering, Payload(b"a", metadata_type=1))
+    assert not commands.offer_item(answering, Payload(b"a", data_mime="text/plain"))
+    assert commands.offer_item(answering, b"second")
+    assert not commands.offer_item(answering, b"beyond the credit")
+    assert [event.payload.data for event in pair.exchange()[0] if isinstance(event, ItemReceived)] == [
+        b"first",
+        b"second",
     ]
 
 
