@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -54,6 +54,8 @@ class Program:
     on_loopback: str
     """What stands there in tests."""
     reload: signal.Signals
+    shares: bool = True
+    """True if the streams of its clients share a connection to the server."""
     changes: tuple[tuple[str, str], ...] = ()
     """Further texts of the page, and what stands for them in tests."""
 
@@ -74,6 +76,7 @@ PROGRAMS = (
         listening="listen ",
         on_loopback="listen 127.0.0.1:",
         reload=signal.SIGHUP,
+        shares=False,
         # By default its folders are those of the system, which only root may write to.
         changes=(("http {", f"http {{ access_log off; {NGINX_FOLDERS}"),),
     ),
@@ -217,13 +220,16 @@ class Proxy:
 
 
 @asynccontextmanager
-async def in_front_of(program: Program, uri: str, folder: Path, **periods: str) -> AsyncIterator[Proxy]:
+async def in_front_of(
+    program: Program, uri: str, folder: Path, *changes: tuple[str, str], **periods: str
+) -> AsyncIterator[Proxy]:
     """Run a proxy in front of our server at ``uri`` for as long as the block.
 
-    ``periods`` are times of its configuration: ``shutdown="1s"``, ``silence="2s"``, for those of the page.
+    ``changes`` are texts of its configuration, and what stands for each; ``periods`` are times: ``shutdown="1s"``,
+    ``silence="2s"``, for those of the page.
     """
     require_program(program)
-    proxy = _prepared(program, uri, folder, periods)
+    proxy = _prepared(program, uri, folder, [*changes, *((PERIODS[name], value) for name, value in periods.items())])
     try:
         await proxy.start_anywhere()
         yield proxy
@@ -232,13 +238,13 @@ async def in_front_of(program: Program, uri: str, folder: Path, **periods: str) 
             await proxy.stop()
 
 
-def _prepared(program: Program, uri: str, folder: Path, periods: dict[str, str]) -> Proxy:
+def _prepared(program: Program, uri: str, folder: Path, changes: Sequence[tuple[str, str]]) -> Proxy:
     folder.mkdir(exist_ok=True)
     make_certificates(folder)
     config = config_of(program)
-    for period, value in periods.items():
-        assert PERIODS[period] in config
-        config = config.replace(PERIODS[period], value)
+    for before, after in changes:
+        assert before in config
+        config = config.replace(before, after)
     return Proxy(program, folder, parse_uri(uri).port, config)
 
 

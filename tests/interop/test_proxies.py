@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import shutil
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -21,9 +24,11 @@ from rsocket_trio import (
     open_shared,
     serve,
 )
+from tests.blocks import page
 from tests.interop.ours import OurClient, Seen, our_responder
 from tests.interop.peers import client_peer, pattern
-from tests.interop.proxies import PROGRAMS, Program, Proxy, in_front_of, require_program
+from tests.interop.proxies import CLEAR, PAGE, PROGRAMS, Program, Proxy, in_front_of, require_program
+from tests.missing import require
 
 MIB = 1 << 20
 PATIENCE = 20.0
@@ -38,6 +43,8 @@ def program_is_here(request: pytest.FixtureRequest) -> None:
     """Skip before Trio runs: a skip from inside its run would lose the reason."""
     callspec = getattr(request.node, "callspec", None)
     params = {} if callspec is None else callspec.params
+    if "page" in request.node.name or "proxy_pass" in request.node.name:
+        require(None if shutil.which("curl") else "curl is missing: make system-packages")
     for program in params.get("programs", [params["program"]] if "program" in params else []):
         require_program(program)
 
@@ -55,7 +62,7 @@ class Served:
 
 
 @asynccontextmanager
-async def behind(program: Program, folder: Path, **periods: str) -> AsyncIterator[Served]:
+async def behind(program: Program, folder: Path, *changes: tuple[str, str], **periods: str) -> AsyncIterator[Served]:
     """Our server behind a proxy, for as long as the block."""
     seen = Seen()
     responder = our_responder(seen)
@@ -69,7 +76,7 @@ async def behind(program: Program, folder: Path, **periods: str) -> AsyncIterato
                     await start(task_status=task_status)
 
             (uri,) = await nursery.start(run)
-            async with in_front_of(program, uri, folder, **periods) as proxy:
+            async with in_front_of(program, uri, folder, *changes, **periods) as proxy:
                 yield Served(proxy, uri, seen, server.cancel)
             nursery.cancel_scope.cancel()
 
@@ -155,7 +162,9 @@ async def test_many_connections_share_one_to_a_proxy(program: Program, tmp_path:
                 nursery.start_soon(one, number)
 
     assert answers == Counter(b"%d" % number for number in range(CONNECTIONS))
+    peers = {setup.peer for setup in served.seen.setups}
     assert len(served.seen.setups) == CONNECTIONS
+    assert len(peers) == (1 if program.shares else CONNECTIONS)
 
 
 @each_program
@@ -221,7 +230,7 @@ async def test_a_session_goes_on_over_the_workers_of_a_reload(programs: tuple[Pr
                 while "suspended" not in states:
                     # A signal that comes before the main process is ready for it is lost.
                     served.proxy.reload()
-                    with trio.move_on_after(3):
+                    with trio.move_on_after(2):
                         await until(lambda: "suspended" in states)
                 numbers += [int(item.data) async for item in items]
 
@@ -267,6 +276,31 @@ async def test_a_stranger_s_client_passes_a_proxy(program: Program, tmp_path: Pa
         for connection in (0, 1):
             reply = await client.do("request_response", route="large", data=pattern(271_828), connection=connection)
             assert reply["data"] == pattern(314_159)
+
+
+CHECKS = re.findall(r"^\$ (curl .*)\n(.*)$", page(PAGE), re.MULTILINE)
+
+
+@each_program
+async def test_the_checks_of_the_page_show_what_it_says(program: Program, tmp_path: Path) -> None:
+    assert len(CHECKS) == 3
+    async with behind(program, tmp_path) as served:
+        for command, shown in CHECKS:
+            assert await answered(command, served.proxy) == shown
+
+
+@pytest.mark.parametrize("program", [each for each in PROGRAMS if each.name == "nginx"], ids=str)
+async def test_proxy_pass_of_nginx_does_not_work(program: Program, tmp_path: Path) -> None:
+    async with behind(program, tmp_path, ("grpc_pass grpc://", "proxy_pass http://")) as served:
+        command, granted = CHECKS[0]
+        assert await answered(command, served.proxy) == "2 000" != granted
+
+
+async def answered(command: str, proxy: Proxy) -> str:
+    """Return what a check of the page prints, at the proxy's own port."""
+    words = [word.replace(f":{CLEAR}/", f":{proxy.clear}/") for word in shlex.split(command)]
+    done = await trio.run_process(words, capture_stdout=True, check=False)
+    return done.stdout.decode().rstrip("\n")
 
 
 async def until(holds: Callable[[], bool]) -> None:
