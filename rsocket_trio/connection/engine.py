@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 import math
+import sys
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
@@ -39,7 +40,7 @@ from rsocket_trio.forms import Handler, HandlerTable, Kind
 from rsocket_trio.metadata.mime import mime_name
 from rsocket_trio.mux.session import Leasing, Session
 from rsocket_trio.mux.stream_state import RECEIVING, SENDING, StreamState
-from rsocket_trio.payload import MetadataPush, Payload
+from rsocket_trio.payload import EMPTY, MetadataPush, Payload
 from rsocket_trio.terms import Setup
 from rsocket_trio.transports.base import Handshake, Transport
 
@@ -92,13 +93,12 @@ class Engine:
     """
 
     __slots__ = (
-        "_act",
         "_commands",
+        "_dispatcher",
         "_finished",
         "_nursery",
         "_on_growth",
         "_outbox",
-        "_receive",
         "_resume_scope",
         "_said_gave_up",
         "_view",
@@ -149,8 +149,7 @@ class Engine:
         self.pings: dict[trio.Event, None] = {}
         self._commands = session.commands
         self._outbox = session.outbox
-        self._receive = session.receive
-        self._act = Dispatcher(self).act
+        self._dispatcher = Dispatcher(self)
         self.request_queue = RequestQueue(self, session)
         self.plain_requests = True
         self.peer_draining = False
@@ -180,7 +179,7 @@ class Engine:
                 # The nursery's own scope is the shield: another around it would cost every connection 700 bytes.
                 nursery.cancel_scope.shield = True
                 self._nursery = nursery
-                self.workers = Workers(self, nursery, context, self.session.limits.idle_workers)
+                self.workers = Workers(self, nursery, context)
                 own = None
                 try:
                     if deadlines is None:
@@ -227,7 +226,7 @@ class Engine:
         self.on_state = ()
         self._on_growth = self._nursery = self.timer.deadlines = None
         self._view = weakref.ref(self.connection)
-        del self.workers, self._act
+        del self.workers, self._dispatcher
 
     @property
     def connection(self) -> View:
@@ -288,7 +287,7 @@ class Engine:
         """
         # All frames of a read become events before any is acted on, and nothing here awaits: no other task runs between
         # the first frame of a read and the last.
-        self._act(self._receive(frames, trio.current_time()))
+        self._dispatcher.act(self.session.receive(frames, trio.current_time()))
         outbox, budget = self._outbox, self.receive_budget
         if self.session.attention or budget.size > budget.pause_above:
             self.request_queue.grant_next()
@@ -388,7 +387,7 @@ class Engine:
 
     def on_broken(self, error: RemoteProtocolError) -> None:
         """Handle a framing error: the transport cannot find the next frame."""
-        self._act(self.session.broken(error))
+        self._dispatcher.act(self.session.broken(error))
 
     def on_lost(self, error: ConnectionLost) -> None:
         """Handle the loss of the transport: end the connection, or suspend the session."""
@@ -499,9 +498,9 @@ class Engine:
         # Every field by name: ``attrs.evolve`` costs three times as much, once for each connection.
         self.connection.setup = setup = Setup(
             dialect=setup.dialect,
-            payload=setup.payload,
-            data_mime=mime_name(setup.data_mime),
-            metadata_mime=mime_name(setup.metadata_mime),
+            payload=EMPTY if setup.payload == EMPTY else setup.payload,
+            data_mime=_shared(mime_name(setup.data_mime)),
+            metadata_mime=_shared(mime_name(setup.metadata_mime)),
             keepalive_interval=setup.keepalive_interval,
             max_lifetime=setup.max_lifetime,
             lease=setup.lease,
@@ -547,7 +546,7 @@ class Engine:
         if granted is None:
             return
         self._start_lease_policy()
-        self._act(self.session.accept(trio.current_time(), granted))
+        self._dispatcher.act(self.session.accept(trio.current_time(), granted))
         self.timer.reset()
         self._attend()
         self.link.resume()  # reading may pause because the gate held enough
@@ -562,7 +561,7 @@ class Engine:
         elif not is_the_end(error, self.ended):
             self.faults.handler_failed(handler, error)
         if self.ended is None:
-            self._act(self.session.refuse(refusal))
+            self._dispatcher.act(self.session.refuse(refusal))
 
     def on_answered(self, entries: tuple[Entry, ...]) -> None:
         """Go on as the client that the server lets in, and whose extension entries it grants."""
@@ -667,7 +666,7 @@ class Engine:
         """Act on the session's deadline: send a sign of life, or give up a peer that is silent."""
         if self.session.silence_timer is not None:
             self.session.silence_timer.excuse(now)
-        self._act(self.session.expire(now))
+        self._dispatcher.act(self.session.expire(now))
         link = self.link
         if not link.is_awake:
             link.flush()
@@ -712,7 +711,7 @@ class Engine:
         self.is_suspended = True
         # From here on what is queued wakes no send task: it counts towards what waiting sessions may keep.
         link, self.link = self.link, NoLink(self._on_growth)
-        self._act(resumable.suspend())
+        self._dispatcher.act(resumable.suspend())
         self._on_idle()
         link.on_idle()
         self.notify_state()
@@ -854,6 +853,11 @@ class Engine:
         """Wake every task that waits for the connection, so that it looks again."""
         self.request_queue.wake_all()
         self.changes.wake_all()
+
+
+def _shared(mime: str | int) -> str | int:
+    """Return the MIME type as one object for all connections that have the same one."""
+    return sys.intern(mime) if type(mime) is str else mime
 
 
 async def _fail(error: Exception) -> None:

@@ -6,6 +6,7 @@ import contextvars
 import inspect
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
@@ -217,19 +218,20 @@ async def _forget(call: HandlerCall) -> None:
     await call.handler.function(call.payload)
 
 
-async def _stream(call: HandlerCall) -> None:
+def _stream(call: HandlerCall) -> Awaitable[None]:
+    # No coroutine of its own around that of a generator: each costs every open stream 230 bytes.
     sender = Sender(call.port, call.stream)
     if call.handler.counts:
         sender = CountingSender(call.port, call.stream, call.handler.call)
     call.sender = sender
     if call.handler.kind is Kind.GENERATOR:
-        await sender.send_each(call.handler.function(call.payload))
-    else:
-        await call.handler.function(call.payload, Outgoing(sender))
-    if call.stream.interaction is Interaction.REQUEST_SUBSCRIPTION:
-        # A subscription has no COMPLETE.
-        raise ApplicationError("subscription ended")
-    call.port.complete_stream(call.stream)
+        return sender.serve(call.handler.function(call.payload))
+    return _push(call, sender)
+
+
+async def _push(call: HandlerCall, sender: Sender) -> None:
+    await call.handler.function(call.payload, Outgoing(sender))
+    sender.end()
 
 
 async def _channel(call: HandlerCall) -> None:
@@ -275,6 +277,8 @@ class Worker:
 
 IDLE: Final = Handler(_forget, Kind.ASYNC)
 """Stands for the handler of one call, which keeps its request, where the task of that call waits for the next."""
+HANDLER_TASK: Final = "rsocket_trio handler"
+"""The name of the tasks that run handlers; Trio would make one for each, of 100 bytes."""
 MAX_STARTING = 32
 """Tasks that may be on their way to a call at once, when many handlers wait."""
 CALLS_IN_A_ROW = 32
@@ -313,12 +317,12 @@ class Workers:
         "finished",
     )
 
-    def __init__(self, port: HandlerPort, nursery: trio.Nursery, context: contextvars.Context, idle_limit: int) -> None:
+    def __init__(self, port: HandlerPort, nursery: trio.Nursery, context: contextvars.Context) -> None:
         self.context = context
         self._variables = tuple(context.items())
         self._port = port
         self._nursery = nursery
-        self._idle_limit = idle_limit
+        self._idle_limit = -1
         self._idle: list[Worker] = []
         self._line: deque[HandlerCall] | tuple[()] = ()  # an empty deque costs 600 bytes
         self._coming = 0
@@ -350,7 +354,10 @@ class Workers:
             task.context = self.context.copy()
             trio.lowlevel.reschedule(task)
         else:
-            self.context.copy().run(self._nursery.start_soon, self._work, Worker(call, self._idle))
+            # Many a connection is made for one request: the first task is kept for no other, unless more were needed.
+            self._idle_limit = 0 if self._idle_limit < 0 else self._port.session.limits.idle_workers
+            worker = Worker(call, self._idle)
+            self.context.copy().run(partial(self._nursery.start_soon, self._work, worker, name=HANDLER_TASK))
 
     def stop_idle(self) -> int:
         """End the tasks that wait for a call. Return their number."""

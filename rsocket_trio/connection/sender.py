@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from rsocket_trio.connection.parking_lot import ParkingLot
-from rsocket_trio.errors import Canceled, LocalProtocolError, RSocketError, fresh_copy
+from rsocket_trio.errors import ApplicationError, Canceled, LocalProtocolError, RSocketError, fresh_copy
 from rsocket_trio.forms import Items, drive
-from rsocket_trio.mux.stream_state import SENDING
+from rsocket_trio.mux.stream_state import SENDING, Interaction
 from rsocket_trio.payload import MetadataPush, Payload, PayloadLike, as_payload
 
 if TYPE_CHECKING:
@@ -72,9 +72,12 @@ class Sender:
         if not link.is_awake:
             link.wake()
 
-    async def send_each(self, items: Items) -> None:
-        """Send the items that a handler yields, as ``drive`` does with ``send``, without a coroutine for each."""
-        stream, port, offer = self._stream, self._port, self._commands.offer_item
+    async def serve(self, items: Items) -> None:
+        """Send the items that a handler yields, as ``drive`` does with ``send``, without a coroutine for each.
+
+        End the stream behind them. Raise as ``end`` does.
+        """
+        stream, port, commands = self._stream, self._port, self._commands
         left = ITEMS_PER_TURN
         try:
             item = await items.__anext__()
@@ -86,7 +89,7 @@ class Sender:
                     else:
                         left = ITEMS_PER_TURN
                         await trio.lowlevel.checkpoint()
-                    if offer(stream, item):
+                    if commands.offer_item(stream, item):
                         link = port.link
                         if not link.is_awake:
                             link.wake()
@@ -97,7 +100,13 @@ class Sender:
                 else:
                     item = await items.__anext__()
         except StopAsyncIteration:
-            return
+            self.end()
+
+    def end(self) -> None:
+        """Complete the stream. Raise ``ApplicationError`` for a subscription, which has no COMPLETE."""
+        if self._stream.interaction is Interaction.REQUEST_SUBSCRIPTION:
+            raise ApplicationError("subscription ended")
+        self._port.complete_stream(self._stream)
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order. Items stay sent if a later one is cancelled or cannot be sent."""
@@ -216,9 +225,10 @@ class CountingSender(Sender):
         if call is not None:
             call.count_sent(item)
 
-    async def send_each(self, items: Items) -> None:
-        """Send the items that a handler yields, and count each."""
+    async def serve(self, items: Items) -> None:
+        """Send the items that a handler yields, count each, and end the stream behind them."""
         await drive(items, self.send)
+        self.end()
 
     async def send_many(self, payloads: Iterable[PayloadLike]) -> None:
         """Send items in order, and count each."""

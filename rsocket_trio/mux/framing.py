@@ -137,7 +137,7 @@ class _LengthPrefixed:
         self._smallest = smallest
         self._rest = b""  # a prefix that is not complete, or whole frames that are pending
         self.pending = False
-        self._gathering = Gathering()  # a frame that is not complete
+        self._gathering: Gathering | None = None  # a frame that is not complete
         self.missing = 0  # bytes of that frame that are to come
 
     @property
@@ -229,10 +229,13 @@ class _LengthPrefixed:
     def _gather(self, chunk: bytes) -> None:
         """Keep a chunk that does not complete the frame it belongs to."""
         self.missing -= len(chunk)
+        if self._gathering is None:
+            self._gathering = Gathering()
         self._gathering.add(chunk, self.missing)
 
     def _complete(self, chunk: bytes) -> bytes:
         """Return the frame that the beginning of this chunk completes, joined once however it was cut."""
+        assert self._gathering is not None
         frame = self._gathering.complete(chunk[: self.missing])
         self.missing = 0
         return frame

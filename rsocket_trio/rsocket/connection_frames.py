@@ -77,7 +77,6 @@ class ConnectionFrames:
     __slots__ = (
         "_client",
         "_dialect",
-        "_encode",
         "_extensions",
         "_outbox",
         "_pings",
@@ -89,7 +88,6 @@ class ConnectionFrames:
     )
 
     def __init__(self, dialect: Dialect, outbox: Outbox, extensions: Container[int], *, client: bool) -> None:
-        self._encode = dialect.codec.encode
         self._dialect = dialect
         self._outbox = outbox
         self._extensions = extensions
@@ -126,7 +124,7 @@ class ConnectionFrames:
         if self.leases is not None:
             self.leases.grant(lease, now)
             frame = LeaseFrame(round(lease.time_to_live * NANOSECONDS), lease.number_of_requests)
-            self._outbox.put_signal(self._encode(self.lease(frame)))
+            self._outbox.put_signal(self._dialect.codec.encode(self.lease(frame)))
 
     def ping(self, token: object) -> None:
         """Send a KEEPALIVE. Its answer becomes ``Pong`` with this token, in order; with ``None`` there is no event."""
@@ -139,7 +137,7 @@ class ConnectionFrames:
         if self._pings is None:
             self._pings = deque()
         self._pings.append(token)
-        return self._encode(self.beat(KeepaliveFrame(True, self._position)))
+        return self._dialect.codec.encode(self.beat(KeepaliveFrame(True, self._position)))
 
     def restart(self, now: float) -> None:
         """Start again on a new transport: repeat pings, reset permits, and grant the rest of the lease again."""
@@ -161,11 +159,11 @@ class ConnectionFrames:
 
     def metadata_push(self, metadata: bytes, metadata_type: int = 0) -> None:
         """Send metadata for the connection, in a queue of its own."""
-        self._outbox.put(self._pushes, self._encode(MetadataPushFrame(metadata, 0, metadata_type)))
+        self._outbox.put(self._pushes, self._dialect.codec.encode(MetadataPushFrame(metadata, 0, metadata_type)))
 
     def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
         """Send an EXT frame for the connection; ``ignore`` allows the peer to skip it."""
-        self._outbox.put(self._pushes, self._encode(ExtFrame(0, ext_type, body, ignore=ignore)))
+        self._outbox.put(self._pushes, self._dialect.codec.encode(ExtFrame(0, ext_type, body, ignore=ignore)))
 
     def beat(self, frame: KeepaliveFrame) -> Frame:
         """Return the frame that carries this KEEPALIVE in the dialect."""
@@ -236,7 +234,7 @@ class ConnectionFrames:
         if not frame.respond:
             return self._pong()
         # RS10-KA-04, -08: the same data, our own position.
-        self._outbox.put_reply(self._encode(KeepaliveFrame(False, self._position, frame.data)))
+        self._outbox.put_reply(self._dialect.codec.encode(KeepaliveFrame(False, self._position, frame.data)))
         return ()
 
     def _pong(self) -> Events:

@@ -83,13 +83,14 @@ class Server:
     async def accept(self, accepted: Accepted | AcceptedStream | AcceptedTransport) -> None:
         """Serve one accepted connection. A failure here ends this connection only."""
         deadline = trio.current_time() + self.limits.setup_timeout
+        endpoint = accepted.endpoint
         try:
-            transport = accepted.plain()
-            if transport is None:
+            plain = accepted.plain()
+            if plain is None:
                 await self._accept_after_handshake(cast("Accepted", accepted), deadline)
                 return
-            cut = transport.cut
-            transport = self._with_recorder(transport)
+            del accepted
+            transport = self._with_recorder(plain)
             client: AcceptedClient | None = None
             try:
                 # One read, as a rule: Trio reads what a socket holds before it looks at the deadline.
@@ -102,12 +103,12 @@ class Server:
                     del transport, client
                     await serving
             finally:
-                cut()  # returns False for a stream that is no socket: its listener closes that one
+                plain.cut()  # returns False for a stream that is no socket: its listener closes that one
         except HandshakeFailed:
             raise
         except Exception:
             # A fault of ours: it may cost this connection, but not the others.
-            logger.exception("%s: a connection failed", accepted.endpoint)
+            logger.exception("%s: a connection failed", endpoint)
 
     async def _accept_after_handshake(self, accepted: Accepted, deadline: float) -> None:
         with Timeout(self.deadlines, deadline) as timeout:

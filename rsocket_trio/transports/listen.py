@@ -40,6 +40,8 @@ FULL = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Errors of the system when this process, or all of them, may have no more sockets."""
 ACCEPT_RETRY_DELAY = 0.1
 """Seconds until accepting is tried again after such an error."""
+CONNECTION_TASK = "rsocket_trio connection"
+"""The name of the tasks of accepted connections; Trio would make one for each, of 100 bytes."""
 LOG_INTERVAL = 60.0
 """Seconds between two lines in the log about it."""
 
@@ -291,7 +293,9 @@ class BoundListener(trio.abc.AsyncResource):
                     await self.shortage.wait(self.uri, error)
                 else:
                     # No checkpoint between accept and here: a cancellation can't drop a connection that was accepted.
-                    tasks.start_soon(handler, Accepted(self.endpoint, stream, self._ssl_context, self._origins))
+                    accepted = Accepted(self.endpoint, stream, self._ssl_context, self._origins)
+                    tasks.start_soon(handler, accepted, name=CONNECTION_TASK)
+                    del accepted, stream  # the next one may be long in coming
 
     async def aclose(self) -> None:
         """Stop listening: the port, the path or the name is free again."""

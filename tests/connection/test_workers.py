@@ -37,7 +37,26 @@ async def test_a_connection_keeps_no_more_idle_tasks_than_its_limit(idle: int, a
         tasks.clear()
 
 
-async def test_requests_in_turn_share_one_task_and_no_context(autojump_clock: MockClock) -> None:
+async def test_a_connection_keeps_no_task_for_a_single_request(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_response
+    async def one(request: Payload) -> Payload:
+        return request
+
+    async with connected_pair(responder) as pair:
+        await pair.client.ping()
+        before = trio.lowlevel.current_statistics().tasks_living
+        kept = []
+        for _ in range(3):
+            await pair.client.request_response()
+            await settle()
+            kept.append(trio.lowlevel.current_statistics().tasks_living - before)
+
+    assert kept == [0, 1, 1]
+
+
+async def test_requests_in_turn_share_one_task_after_the_first_and_no_context(autojump_clock: MockClock) -> None:
     responder = Responder()
     tasks: set[trio.lowlevel.Task] = set()
     seen: list[int] = []
@@ -53,7 +72,7 @@ async def test_requests_in_turn_share_one_task_and_no_context(autojump_clock: Mo
         for _ in range(5):
             await pair.client.request_response()
 
-    assert len(tasks) == 1
+    assert len(tasks) == 2
     assert seen == [0] * 5
     tasks.clear()
 

@@ -161,7 +161,7 @@ def test_what_is_answered_while_the_lost_link_still_writes_counts_as_growth() ->
     engine._commands = cast("Any", Busy())
     engine.link = engine.session = engine.workers = engine.faults = cast("Any", Busy())
     engine.ended, engine.is_suspended, engine.on_state, engine._finished = None, False, (), 0
-    engine._act = lambda events: None
+    engine._dispatcher = cast("Any", Busy())
     engine.watch_growth(lambda: grown.append(True))
     engine.replace_link(ConnectionLost("reset"))
     grown.clear()

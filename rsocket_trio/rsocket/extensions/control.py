@@ -46,12 +46,12 @@ class EntryFrames(ConnectionFrames):
 
     def _put_position(self, positions: MarkedPositions) -> None:
         positions.unreported = 0
-        self._outbox.put_signal(self._encode(_block(entry_of(ResumePosition(positions.received)))))
+        self._outbox.put_signal(self._dialect.codec.encode(_block(entry_of(ResumePosition(positions.received)))))
 
     def entries(self, entries: tuple[Entry, ...], *, ignore: bool) -> None:
         """Send extension entries for the connection; ``ignore`` allows the peer to skip the whole frame."""
         frame = ExtFrame(0, EXTENSION_BLOCK, ignore=ignore, extensions=entries)
-        self._outbox.put(self._pushes, self._encode(frame))
+        self._outbox.put(self._pushes, self._dialect.codec.encode(frame))
 
     def extension(self, ext_type: int, body: bytes, *, ignore: bool) -> None:
         """Send an EXT frame of a type without entries."""
@@ -104,7 +104,7 @@ class EntryFrames(ConnectionFrames):
         self.established = True
         if isinstance(self.positions, MarkedPositions):
             self._put_position(self.positions)
-        self._outbox.put_reply(self._encode(self.beat(KeepaliveFrame(False, 0, beat.data))))
+        self._outbox.put_reply(self._dialect.codec.encode(self.beat(KeepaliveFrame(False, 0, beat.data))))
         return ()
 
     def _on_permits(self, permits: Permits, now: float) -> Events:
