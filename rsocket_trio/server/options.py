@@ -37,6 +37,7 @@ class ServeOptions(StreamServeOptions, total=False):
     ssl_context: Annotated[SSLContextLike | None, None]
     unix_mode: Annotated[int | None, None]
     origins: Annotated[str | Iterable[str], ()]
+    over: Annotated[object | None, None]
     workers: Annotated[int | None, None]
 
 

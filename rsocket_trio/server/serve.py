@@ -70,6 +70,7 @@ async def serve(
     * ``quirks``: names of deviations of peers to support, each in the dialects that have it.
     * ``streamux``: ``StreamuxOptions``; by default a quick init is allowed.
     * ``capture``: a ``Capture``, or a directory for a capture of all connections.
+    * ``over``: a media driver of Aeron, from ``open_media_driver``; without one the URIs say which.
     * ``workers``: number of processes that serve. SIGHUP replaces them without refusing a client. The responder is
       given by name then, ``ssl_context`` is a function of a module, ``capture`` a directory; limits are those of each.
     * ``signals``: handle SIGINT and SIGTERM. The first one has the effect of a cancellation, and this returns; a second
@@ -122,6 +123,7 @@ async def _open(wanted: list[Where], options: ServeOptions) -> list[BoundListene
         ssl_context=tls_context(options),
         unix_mode=options["unix_mode"],
         origins=parse_origins(options["origins"]),
+        over=options["over"],
     )
     bound = iter(opened)
     return [next(bound) if isinstance(each, str) else ListenerAdapter(each) for each in wanted]

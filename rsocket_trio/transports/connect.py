@@ -242,7 +242,9 @@ async def _after_handshake(uri: str, endpoint: Endpoint, options: ConnectOptions
     row = endpoint.row
     async with AsyncExitStack() as stack:
         with _told_as_lost(uri):
-            if row.share is not None:
+            if row.attend is not None:
+                transport = await _dial_attended(endpoint, options, stack)
+            elif row.share is not None:
                 shared = await _share(uri, endpoint, options, stack)
                 transport = await stack.enter_async_context(shared.open(endpoint, options))
             else:
@@ -264,6 +266,15 @@ async def _over(
         with _told_as_lost(uri):
             transport = await stack.enter_async_context(shared.open(endpoint, options))
         yield transport
+
+
+async def _dial_attended(endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> Transport:
+    """Connect for as long as the stack, with what runs beside. Return the transport."""
+    row = endpoint.row
+    assert row.attend is not None
+    carrier = await row.dial(endpoint)
+    stack.push_async_callback(close_at_once, carrier)
+    return await stack.enter_async_context(row.attend(carrier, options.limits))
 
 
 async def _share(uri: str, endpoint: Endpoint, options: ConnectOptions, stack: AsyncExitStack) -> SharedConnection:

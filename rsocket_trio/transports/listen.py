@@ -102,7 +102,11 @@ class Accepted:
         carrier, row = self._carrier, self.endpoint.row
         try:
             if not isinstance(carrier, trio.abc.Stream):
-                yield carrier
+                if row.attend is None:
+                    yield carrier
+                else:
+                    async with row.attend(carrier, limits or Limits()) as transport:
+                        yield transport
                 return
             stream, handshake = await self._secured(carrier)
             if row.grant is not None:
@@ -352,14 +356,15 @@ async def open_listeners(
     unix_mode: int | None = None,
     backlog: int = DEFAULT_BACKLOG,
     origins: Origins = OWN,
+    over: object | None = None,
 ) -> list[BoundListener]:
     """Bind all URIs, in the order given; if one fails, none stays bound. Return the listeners.
 
     A host name with several addresses is bound on all of them, on one port. ``unix_mode`` are the permissions of the
     path of a Unix socket, by default those that the umask leaves; ``origins`` are those of pages that may open a
-    WebSocket. Raise ``OSError`` naming the URI, and ``ValueError`` for an invalid URI, or for one that needs an
-    ``ssl_context`` if there is none, ``ModuleNotFoundError`` if a scheme needs what is not installed. The caller serves
-    or closes each.
+    WebSocket; ``over`` is a media driver of Aeron. Raise ``OSError`` naming the URI, ``ValueError`` for an invalid URI,
+    or for one that needs an ``ssl_context`` if there is none, and ``ModuleNotFoundError`` if a scheme needs what is not
+    installed. The caller serves or closes each.
     """
     endpoints = [parse_uri(uri) for uri in uris]
     for endpoint in endpoints:
@@ -370,7 +375,7 @@ async def open_listeners(
     shortage = Shortage()
     try:
         for endpoint in endpoints:
-            bound.append(await _bind(endpoint, ssl_context, ListenOptions(unix_mode, backlog), shortage, origins))
+            bound.append(await _bind(endpoint, ssl_context, ListenOptions(unix_mode, backlog, over), shortage, origins))
     except BaseException:
         for listener in bound:
             await listener.aclose()

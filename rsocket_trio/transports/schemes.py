@@ -80,6 +80,8 @@ class ListenOptions:
     unix_mode: int | None = None
     """Permissions of the path of a Unix socket; ``None`` leaves them to the umask."""
     backlog: int = DEFAULT_BACKLOG
+    over: object | None = None
+    """What listeners share, where a scheme has such a thing: a media driver of Aeron."""
 
 
 @attrs.frozen
@@ -165,6 +167,8 @@ class Scheme:
     """
     peer: Callable[[Endpoint, Any], str] = lambda endpoint, stream: str(endpoint)
     """Return the text of the peer's address, for the handshake of a stream."""
+    attend: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
+    """Run what a dialled or accepted transport needs beside it, for the block. Arguments: the transport, ``Limits``."""
     upgrade: Callable[..., AbstractAsyncContextManager[Transport]] | None = None
     """Open a transport over a stream. Arguments: the stream, the endpoint, its ``Handshake``, ``ConnectOptions``.
 
@@ -196,8 +200,8 @@ class Scheme:
 
     @property
     def needs_handshake(self) -> bool:
-        """Return whether TLS or HTTP comes before the first frame."""
-        return self.uses_tls or self.upgrade is not None or self.share is not None
+        """Return whether TLS or HTTP comes before the first frame, or a task runs beside."""
+        return self.uses_tls or self.upgrade is not None or self.share is not None or self.attend is not None
 
     def check_extra(self) -> None:
         """Raise ``ModuleNotFoundError`` with the command that installs what is missing."""
@@ -244,6 +248,7 @@ def parse_uri(uri: str) -> Endpoint:
         ws://host:port/path     wss://host:port/path
         h2://host:port/path     h2s://host:port/path
         memory://name
+        aeron:udp?endpoint=host:port     aeron:ipc
 
     Raise ``ValueError`` with the URI and its fault.
     """
@@ -289,14 +294,20 @@ def parse_address(uri: str, scheme: str, rest: str) -> Endpoint:
         path = "/" + path
     if "@" in authority:
         raise ValueError("a URI with '@' in its host: user names and passwords do not belong into it")
+    host, port = parse_host_and_port(uri, authority, f"{scheme}://host:7878", row.default_port)
+    return Endpoint(scheme, host, port, path)
+
+
+def parse_host_and_port(uri: str, authority: str, example: str, default_port: int = 0) -> tuple[str, int]:
+    """Return host and port of ``host:port``. Raise ``ValueError`` with the URI and its fault, or an example."""
     host, port = _split_authority(uri, authority)
-    if not port and row.default_port:
-        return Endpoint(scheme, host, row.default_port, path)
+    if not port and default_port:
+        return host, default_port
     if not port:
-        raise ValueError(f"{uri!r}: the port is missing, as in {scheme}://host:7878")
+        raise ValueError(f"{uri!r}: the port is missing, as in {example}")
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
         raise ValueError(f"{uri!r}: port {port!r} is not a number from 0 to 65535")
-    return Endpoint(scheme, host, int(port), path)
+    return host, int(port)
 
 
 def _split_authority(uri: str, authority: str) -> tuple[str, str]:
@@ -391,5 +402,17 @@ H2 = attrs.evolve(
     accept_shared=LoadedLate("rsocket_trio.transports.http2.http2_server", "accept_http2"),
 )
 H2S = attrs.evolve(H2, name="h2s", default_port=443, uses_tls=True, alpn=("h2",))
-for _each in (TCP, TLS, UNIX, WS, WSS, H2, H2S, MEMORY):
+AERON = Scheme(
+    name="aeron",
+    separator=":",
+    extra=("cffi", "aeron"),
+    parse=LoadedLate("rsocket_trio.transports.aeron.channels", "parse_channel"),
+    write=lambda endpoint: endpoint.path,
+    dial=LoadedLate("rsocket_trio.transports.aeron.endpoints", "dial"),
+    listen=LoadedLate("rsocket_trio.transports.aeron.endpoints", "listen"),
+    attend=LoadedLate("rsocket_trio.transports.aeron.endpoints", "attended"),
+    cuts=True,
+    is_local=True,
+)
+for _each in (TCP, TLS, UNIX, WS, WSS, H2, H2S, MEMORY, AERON):
     register(_each)

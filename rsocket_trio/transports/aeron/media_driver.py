@@ -1,0 +1,313 @@
+"""Aeron's client and media driver: started, joined, shared by the connections of a program, and removed at the end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import sys
+from collections.abc import AsyncIterator, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import trio
+
+from rsocket_trio.transports.aeron.directories import (
+    DirectoryLock,
+    default_directory,
+    is_alive,
+    private_directory,
+    remove_if_left,
+    remove_leftovers,
+)
+from rsocket_trio.transports.aeron.duty_cycle import DutyCycle
+from rsocket_trio.transports.aeron.library import Library, open_library
+from rsocket_trio.transports.base import Transport
+from rsocket_trio.transports.schemes import ConnectOptions, Endpoint, LoadedLate
+
+INVOKER = 3
+"""The threading mode of a driver whose work is called for."""
+TERM_LENGTH = 1024 * 1024
+"""Bytes of a term if the URI says nothing: a message is an eighth of it at most, three are kept for each direction."""
+COUNTERS_LENGTH = 2 * 1024 * 1024
+"""Bytes of counters: a connection has about ten of 128 bytes."""
+PEER_TIMEOUT = 10
+"""Seconds of silence after which a peer counts as gone, and after which a blocked loop has ended Aeron's client."""
+LINGER = 2
+"""Seconds that a closed publication answers those who missed something."""
+TIMER_INTERVAL = 0.1
+"""Seconds between two looks of the driver at everything that has a timeout."""
+FATAL: Final = {
+    1000: "the media driver in {directory} is gone ({text})",
+    1001: "the media driver in {directory} gave this client up: it was not heard for {timeout} s ({text})",
+    1002: "the event loop was blocked for longer than {timeout} s, and Aeron's client has ended ({text})",
+}
+"""The errors of Aeron's client after which it does nothing more."""
+NANOSECONDS = 1_000_000_000
+OPEN = LoadedLate("rsocket_trio.transports.aeron.endpoints", "opened")
+
+
+class Resource(Protocol):
+    """An object of Aeron's client that ends with it."""
+
+    def lose(self) -> None:
+        """Forget the object: it is gone already."""
+        ...
+
+
+class MediaDriver:
+    """A client of a media driver, and that driver if it is embedded. Connections over it share their duty cycle.
+
+    It is given as ``over`` to ``open_connection`` and ``serve``. ``directory`` is where the driver has its files, and
+    where other programs of this machine find it.
+    """
+
+    def __init__(self, library: Library, directory: str, *, embedded: bool, private: bool) -> None:
+        """Start the driver, or join it. Raise ``OSError``."""
+        self.library = library
+        self.directory = directory
+        self.is_embedded = embedded
+        self.fault: str | None = None
+        self.duty = DutyCycle(self)
+        self.resources: set[Resource] = set()
+        self.orphans: list[Generator[None, None, Resource]] = []
+        self.users = 0
+        self.streams = 0
+        self._private = private
+        self._blind_users = 0
+        self._driver: Any = None
+        self._driver_context: Any = None
+        self._client: Any = None
+        self._context: Any = None
+        self._lock: DirectoryLock | None = None
+        self._epoll: Any = None
+        self._on_error: Any = library.ffi.callback("void(void *, int, const char *)", self._hear)
+        self.received: list[bytes] = []
+        """The messages that the last poll handed out, in their order."""
+        self.on_message: Any = library.ffi.callback("void(void *, uint8_t *, size_t, void *)", self._take)
+        try:
+            if embedded:
+                self._start()
+            self._join()
+        except BaseException:
+            self.close("it could not be started")
+            raise
+
+    def open(self, endpoint: Endpoint, options: ConnectOptions) -> AbstractAsyncContextManager[Transport]:
+        """Open a connection over this driver for the block. Raise ``OSError`` and ``BrokenResourceError``."""
+        opening: AbstractAsyncContextManager[Transport] = OPEN(endpoint, options, self)
+        return opening
+
+    @property
+    def client(self) -> Any:
+        """Return Aeron's client. Raise ``BrokenResourceError`` if it has ended."""
+        if self.fault is not None:
+            raise trio.BrokenResourceError(self.fault)
+        return self._client
+
+    def drive(self) -> bool:
+        """Have the driver do its work, if it is embedded. Return whether there was any."""
+        return self._driver is not None and self.library.driver.aeron_driver_main_do_work(self._driver) > 0
+
+    def attend_client(self) -> bool:
+        """Have the client do its work, and close what was no longer wanted. Return whether there was any."""
+        worked: bool = self.library.client.aeron_main_do_work(self._client) > 0
+        for adding in tuple(self.orphans):
+            try:
+                next(adding)
+            except StopIteration as end:
+                end.value.close()
+                self.orphans.remove(adding)
+            except OSError:
+                self.orphans.remove(adding)
+        return worked
+
+    def acquire(self, *, blind: bool) -> None:
+        """Count a user; ``blind`` says that what it receives comes by memory, and makes no socket readable."""
+        self.users += 1
+        self._blind_users += blind
+        self._choose_rest()
+
+    def release(self, *, blind: bool) -> None:
+        """Count a user less. The last one closes the driver, unless a block keeps it open."""
+        self.users -= 1
+        self._blind_users -= blind
+        self._choose_rest()
+        if self.users == 0:
+            self.close("it was closed")
+
+    def close(self, why: str) -> None:
+        """Close client and driver, and remove the directory of a driver that was embedded here."""
+        if self.fault is None:
+            self.fault = f"the media driver in {self.directory}: {why}"
+        client, driver = self.library.client, self.library.driver
+        for resource in tuple(self.resources):
+            resource.lose()
+        self.resources.clear()
+        self.duty.end()
+        if self._client is not None:
+            client.aeron_close(self._client)
+        if self._context is not None:
+            client.aeron_context_close(self._context)
+        if self._epoll is not None:
+            trio.lowlevel.notify_closing(self._epoll)
+            self._epoll.close()
+        if self._driver is not None:
+            driver.aeron_driver_close(self._driver)
+        if self._driver_context is not None:
+            driver.aeron_driver_context_close(self._driver_context)
+        if self._lock is not None:
+            self._lock.remove()
+        self._client = self._context = self._epoll = self._driver = self._driver_context = self._lock = None
+        self.orphans.clear()
+
+    def _start(self) -> None:
+        """Start the driver within this process. Raise ``OSError``."""
+        library = self.library
+        driver, ffi = library.driver, library.ffi
+        if driver is None:
+            raise OSError(errno.ENOENT, f"{library.path} has no media driver, and {self.directory} none that runs")
+        remove_leftovers()
+        remove_if_left(Path(self.directory))
+        made = ffi.new("void **")
+        doing = f"no media driver in {self.directory}"
+        check = partial(library.check, doing=doing, source=driver)
+        check(driver.aeron_driver_context_init(made))
+        self._driver_context = context = made[0]
+        check(driver.aeron_driver_context_set_dir(context, os.fsencode(self.directory)))
+        check(driver.aeron_driver_context_set_dir_warn_if_exists(context, False))
+        check(driver.aeron_driver_context_set_dir_delete_on_shutdown(context, True))
+        check(driver.aeron_driver_context_set_threading_mode(context, INVOKER))
+        check(driver.aeron_driver_context_set_term_buffer_length(context, TERM_LENGTH))
+        check(driver.aeron_driver_context_set_ipc_term_buffer_length(context, TERM_LENGTH))
+        check(driver.aeron_driver_context_set_counters_buffer_length(context, COUNTERS_LENGTH))
+        check(driver.aeron_driver_context_set_publication_connection_timeout_ns(context, PEER_TIMEOUT * NANOSECONDS))
+        check(driver.aeron_driver_context_set_publication_linger_timeout_ns(context, LINGER * NANOSECONDS))
+        check(driver.aeron_driver_context_set_timer_interval_ns(context, int(TIMER_INTERVAL * NANOSECONDS)))
+        before = _epolls()
+        check(driver.aeron_driver_init(made, context))
+        self._driver = made[0]
+        check(driver.aeron_driver_start(self._driver, True))
+        if self._private:
+            os.chmod(self.directory, 0o700)
+        self._lock = DirectoryLock(Path(self.directory))
+        self._watch(_epolls() - before)
+        self._choose_rest()
+
+    def _join(self) -> None:
+        """Become a client of the driver. Raise ``OSError``."""
+        client, ffi = self.library.client, self.library.ffi
+        made = ffi.new("void **")
+        check = partial(self.library.check, doing=f"the media driver in {self.directory} can't be used")
+        check(client.aeron_context_init(made))
+        self._context = context = made[0]
+        check(client.aeron_context_set_dir(context, os.fsencode(self.directory)))
+        check(client.aeron_context_set_use_conductor_agent_invoker(context, True))
+        check(client.aeron_context_set_error_handler(context, self._on_error, ffi.NULL))
+        with suppress(AttributeError):  # older clients have no name
+            check(client.aeron_context_set_client_name(context, b"rsocket-trio"))
+        check(client.aeron_init(made, context))
+        self._client = made[0]
+        check(client.aeron_start(self._client))
+
+    def _watch(self, descriptors: set[int]) -> None:
+        """Wait for what makes these readable: the sets of sockets that the driver polls."""
+        if descriptors:
+            self._epoll = select.epoll()
+            for each in descriptors:
+                self._epoll.register(each, select.EPOLLIN)
+
+    def _choose_rest(self) -> None:
+        """Wait for sockets where all comes by them: a driver that others can join hears of them by memory."""
+        by_sockets = self._epoll is not None and self._private and self._blind_users == 0
+        self.duty.readable = self._epoll.fileno() if by_sockets else None
+
+    def _hear(self, _: Any, code: int, text: Any) -> None:
+        """Take an error of the client, in its work."""
+        if abs(code) in FATAL and self.fault is None:
+            said = self.library.ffi.string(text).decode(errors="replace")
+            self.fault = FATAL[abs(code)].format(directory=self.directory, timeout=PEER_TIMEOUT, text=said)
+
+    def _take(self, _: Any, data: Any, length: int, header: Any) -> None:
+        """Take a message, in a poll."""
+        self.received.append(self.library.ffi.buffer(data, length)[:])
+
+
+def _epolls() -> set[int]:
+    """Return the descriptors of this process that are sets of others to poll."""
+    found = set()
+    if sys.platform == "linux":
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                if os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventpoll]":
+                    found.add(int(name))
+    return found
+
+
+_DRIVERS: trio.lowlevel.RunVar[dict[str, MediaDriver]] = trio.lowlevel.RunVar("media drivers")
+"""The drivers that this run shares, by the directory that was asked for; empty for the one of its own."""
+
+
+def shared_driver(directory: str | None, *, start: bool) -> MediaDriver:
+    """Return the driver of a directory that this run has, or start or join it.
+
+    ``None`` means one of this process alone. ``start`` says that one is started if none runs there. The caller acquires
+    it. Raise ``OSError``.
+    """
+    try:
+        drivers = _DRIVERS.get()
+    except LookupError:
+        drivers = {}
+        _DRIVERS.set(drivers)
+    name = directory or ""
+    for gone in [key for key, driver in drivers.items() if driver.fault is not None]:
+        del drivers[gone]
+    if name not in drivers:
+        drivers[name] = make_driver(open_library(), directory, start=start)
+    return drivers[name]
+
+
+def make_driver(library: Library, directory: str | None, *, start: bool) -> MediaDriver:
+    """Join the driver in a directory, or start one there, or one of this process alone. Raise ``OSError``."""
+    if directory is None:
+        return MediaDriver(library, str(private_directory()), embedded=True, private=True)
+    remove_if_left(Path(directory))
+    if is_alive(Path(directory)):
+        return MediaDriver(library, directory, embedded=False, private=False)
+    if not start:
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"no media driver runs in {directory}")
+    return MediaDriver(library, directory, embedded=True, private=False)
+
+
+def directory_of_ipc() -> str:
+    """Return where drivers for connections within this machine are, if the URI names no directory."""
+    return default_directory(open_library())
+
+
+@asynccontextmanager
+async def open_media_driver(
+    *,
+    library: str | os.PathLike[str] | None = None,
+    directory: str | os.PathLike[str] | None = None,
+    start: bool = True,
+) -> AsyncIterator[MediaDriver]:
+    """Run a media driver within this process, or join one, for as long as the block.
+
+    ``library`` is the path of Aeron's C library; without it, it is looked for. ``directory`` is that of the driver:
+    one that runs there already is joined, else one is started there, which other programs can join, unless ``start``
+    is False. Without a directory the driver is of this process alone. Give it as ``over`` to ``open_connection`` and
+    ``serve``; connections over it end with the block. Raise ``OSError`` that names the library or the directory, and
+    ``ModuleNotFoundError`` without cffi.
+    """
+    found = open_library(library)
+    driver = make_driver(found, None if directory is None else os.fspath(directory), start=start)
+    driver.acquire(blind=False)
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(driver.duty.attend)
+            yield driver
+            nursery.cancel_scope.cancel()
+    finally:
+        driver.close("its block has ended")

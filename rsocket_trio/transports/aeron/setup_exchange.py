@@ -1,0 +1,176 @@
+"""The handshake of a connection over Aeron: SETUP from the client, SETUP_COMPLETE from the server."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Generator, Iterable
+from typing import TypeVar
+
+import attrs
+import trio
+
+from rsocket_trio.transports.aeron.channels import Channel, address_of
+from rsocket_trio.transports.aeron.media_driver import MediaDriver
+from rsocket_trio.transports.aeron.message_transport import AeronTransport
+from rsocket_trio.transports.aeron.publications import (
+    Publication,
+    Subscription,
+    add_publication,
+    add_subscription,
+)
+from rsocket_trio.transports.base import Handshake
+
+SERVER_MANAGEMENT = -1
+"""The stream on which a server receives SETUPs."""
+CLIENT_MANAGEMENT = -2
+"""The stream on which a client receives SETUP_COMPLETE."""
+VERSION = 1
+SETUP = 1
+SETUP_COMPLETE = 2
+HEADER = struct.Struct("<HIQI")
+LENGTH = struct.Struct("<I")
+LONGEST_CHANNEL = 1024
+
+Result = TypeVar("Result")
+
+
+@attrs.frozen
+class SetupMessage:
+    """A message of the handshake: ``stream`` is the one on which its sender receives, at ``channel``."""
+
+    kind: int
+    connection: int
+    stream: int
+    channel: str = ""
+
+    @property
+    def session(self) -> int:
+        """Return the session of both publications: the low half of the connection's id, as Aeron's signed number."""
+        low = self.connection & 0xFFFFFFFF
+        return low - 0x100000000 if low & 0x80000000 else low
+
+
+def encode_setup_message(message: SetupMessage) -> bytes:
+    """Return the bytes of a message."""
+    channel = message.channel.encode()
+    return HEADER.pack(VERSION, message.kind, message.connection, message.stream) + LENGTH.pack(len(channel)) + channel
+
+
+def decode_setup_message(data: bytes) -> SetupMessage:
+    """Return a message from its bytes. Raise ``ValueError``."""
+    start = HEADER.size + LENGTH.size
+    if len(data) < start:
+        raise ValueError(f"a message of {len(data)} bytes, the shortest has {start}")
+    version, kind, connection, stream = HEADER.unpack_from(data)
+    (length,) = LENGTH.unpack_from(data, HEADER.size)
+    if version != VERSION:
+        raise ValueError(f"version {version}, known is {VERSION}")
+    if length > LONGEST_CHANNEL or len(data) != start + length:
+        raise ValueError(f"a channel of {length} bytes in a message of {len(data)}, the longest has {LONGEST_CHANNEL}")
+    if stream > 0x7FFFFFFF:
+        raise ValueError(f"stream {stream}, the last is {0x7FFFFFFF}")
+    return SetupMessage(kind, connection, stream, data[start:].decode())
+
+
+def connect(
+    driver: MediaDriver, channel: Channel, local: str, connection: int
+) -> Generator[None, None, AeronTransport]:
+    """Connect as a client, in as many steps as that takes; ``local`` is the address to receive at."""
+    opened: list[Publication | Subscription] = []
+    try:
+        driver.streams += 2
+        # A port that the system chooses is found again by its tag only.
+        tag = driver.library.client.aeron_next_correlation_id(driver.client) if local.endswith(":0") else None
+        setup = SetupMessage(SETUP, connection, driver.streams)
+        answers = yield from _kept(opened, add_subscription(driver, channel.at(local, tag=tag), CLIENT_MANAGEMENT))
+        receiving = yield from _kept(
+            opened, add_subscription(driver, channel.at(local, setup.session, tag), setup.stream)
+        )
+        if not channel.is_ipc:
+            while not (resolved := answers.resolved_channel):
+                yield
+            local = address_of(resolved)
+        asking = yield from _kept(opened, add_publication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT))
+        yield from _offered(
+            asking, encode_setup_message(attrs.evolve(setup, channel=Channel.to(_plain(channel), local)))
+        )
+        answer = yield from _answer(answers, connection)
+        sending = yield from _kept(
+            opened, add_publication(driver, channel.to(channel.endpoint, setup.session), answer.stream)
+        )
+        while not (sending.is_connected and receiving.attach()):
+            yield
+        asking.close()
+        answers.close()
+        peer = "ipc" if channel.is_ipc else channel.endpoint
+        transport = AeronTransport(driver, sending, receiving, Handshake("aeron", peer), blind=channel.is_ipc)
+        opened.clear()
+        return transport
+    finally:
+        close_all(opened)
+
+
+def answer(
+    driver: MediaDriver, channel: Channel, tag: int, stream: int, setup: SetupMessage
+) -> Generator[None, None, AeronTransport]:
+    """Accept as a server, in as many steps as that takes; ``stream`` is the one to receive on."""
+    opened: list[Publication | Subscription] = []
+    try:
+        # The client says where it is, and this side how it sends.
+        peer = "" if channel.is_ipc else address_of(setup.channel)
+        receiving = yield from _kept(
+            opened, add_subscription(driver, channel.at(channel.endpoint, setup.session, tag), stream)
+        )
+        sending = yield from _kept(opened, add_publication(driver, channel.to(peer, setup.session), setup.stream))
+        answering = yield from _kept(opened, add_publication(driver, channel.to(peer), CLIENT_MANAGEMENT))
+        yield from _offered(answering, encode_setup_message(SetupMessage(SETUP_COMPLETE, setup.connection, stream)))
+        while not (sending.is_connected and receiving.attach()):
+            yield
+        answering.close()
+        transport = AeronTransport(driver, sending, receiving, Handshake("aeron", peer or "ipc"), blind=channel.is_ipc)
+        opened.clear()
+        return transport
+    finally:
+        close_all(opened)
+
+
+def close_all(opened: Iterable[Publication | Subscription]) -> None:
+    """Close all publications and subscriptions."""
+    for each in opened:
+        each.close()
+
+
+Opened = TypeVar("Opened", Publication, Subscription)
+
+
+def _kept(
+    opened: list[Publication | Subscription], adding: Generator[None, None, Opened]
+) -> Generator[None, None, Opened]:
+    """Add an object, and keep it among those to close."""
+    added = yield from adding
+    opened.append(added)
+    return added
+
+
+def _offered(publication: Publication, message: bytes) -> Generator[None, None, None]:
+    """Add a message once there is someone who receives it."""
+    while publication.offer(message) < 0:
+        yield
+
+
+def _answer(answers: Subscription, connection: int) -> Generator[None, None, SetupMessage]:
+    """Return the server's answer to this connection. Others that share the stream are not for us."""
+    while True:
+        for data in answers.poll():
+            try:
+                message = decode_setup_message(data)
+            except ValueError as error:
+                raise trio.BrokenResourceError(f"the server's answer is no SETUP_COMPLETE: {error}") from error
+            if message.kind == SETUP_COMPLETE and message.connection == connection:
+                return message
+        yield
+
+
+def _plain(channel: Channel) -> Channel:
+    """Return the channel without what its owner says of sending: that is for its own publications."""
+    return attrs.evolve(channel, publishing="")
