@@ -24,6 +24,15 @@ BIN := $(VENV)/bin
 # Tests start a thousand processes. Where the environment forbids compiled files, each would compile the package anew.
 export PYTHONDONTWRITEBYTECODE :=
 JS := tests/interop
+# Aeron's C library is within this package, which is published for Python 3.12 and newer and needs nothing of it: an older
+# one unpacks it beside the others. Without it the tests over Aeron are skipped, or fail where CI is set, and say so.
+PYAERON := pyaeron==0.1.0
+AERON = if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))'; then \
+	  $(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: \
+	    --python-version 3.12 --dest $(VENV)/wheels $(PYAERON) && \
+	  $(BIN)/python -m zipfile -e $(VENV)/wheels/pyaeron-*.whl \
+	    "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || \
+	  echo "$(PYAERON) not found: no Aeron"; fi
 SPRING := build/spring
 RSOCKET_JAVA := build/rsocket-java
 RSOCKET_GO := build/rsocket-go
@@ -159,6 +168,7 @@ $(VENV)/.runtime: pyproject.toml | $(BIN)/python
 
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(AERON)
 	@touch $@ $(VENV)/.runtime
 
 $(VENV)/.quick: pyproject.toml | $(BIN)/python

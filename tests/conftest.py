@@ -130,9 +130,11 @@ def descriptors() -> Iterator[tuple[str, str]]:
         return
     for number in os.listdir(DESCRIPTORS):
         try:
-            yield number, os.readlink(DESCRIPTORS / number)
+            target = os.readlink(DESCRIPTORS / number)
         except FileNotFoundError:  # the one that listed them
             continue
+        if target != "/dev/urandom":  # Aeron's library opens it once, and keeps it
+            yield number, target
 
 
 def children() -> set[str]:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from typing import NoReturn
 
 import pytest
+
+from rsocket_trio.transports.aeron.library import open_library
 
 
 def require(missing: str | None) -> None:
     """Go on if nothing is missing."""
     if missing is not None:
         give_up(missing)
+
+
+@cache
+def missing_aeron() -> str | None:
+    """What is missing of the extra ``aeron``: cffi, or the library with client and media driver."""
+    try:
+        library = open_library()
+    except (ModuleNotFoundError, OSError) as error:
+        return str(error)
+    return None if library.driver is not None else f"{library.path} has no media driver"
 
 
 def give_up(missing: str) -> NoReturn:

@@ -58,7 +58,7 @@ FRAMES: Final = (
                                         required=True),
     Column("side",           STRING,    "client or server: the side that captures", required=True),
     Column("dir",            STRING,    "in or out, as that side sees it", required=True),
-    Column("transport",      STRING,    "tcp, tls, unix, ws, wss, memory, stream", required=True),
+    Column("transport",      STRING,    "tcp, tls, unix, ws, wss, h2, h2s, memory, aeron, stream", required=True),
     Column("peer",           STRING,    "remote address", required=True),
     Column("stream_id",      INT32,     "0 is the connection; null where the header is unreadable"),
     Column("frame_type",     INT8,      "the number on the wire, by dialect"),

@@ -19,8 +19,10 @@ from rsocket_trio.conformance.clients import Listening, run_clients
 from rsocket_trio.conformance.play import Outcome, Result
 from rsocket_trio.conformance.report import told
 from rsocket_trio.conformance.run import Target, check_server, dial_to, run
-from rsocket_trio.transports.schemes import REGISTRY
+from rsocket_trio.transports.aeron import duty_cycle
+from rsocket_trio.transports.schemes import REGISTRY, parse_uri
 from tests.conformance.peers import serving, starting
+from tests.missing import missing_aeron, require
 
 CASES = [case for chapter in chapters().values() for case in chapter.cases]
 PATIENCE = 60.0
@@ -29,10 +31,12 @@ CLIENTS = 8
 """Clients at a time."""
 AT_ONCE = 64
 """Connections at a time: most cases wait for silence."""
-SAMPLED = ("tls", "unix", "wss", "h2", "h2s")
+SAMPLED = ("tls", "unix", "wss", "h2", "h2s", "aeron")
 """Transports that carry the bytes of ``tcp`` or ``ws``: some of the cases are played there, and others per dialect."""
 PART = 1 if os.environ.get("RSOCKET_TRIO_ALL_CASES") else 4
 """One case of so many is played over a transport of ``SAMPLED``; ``make gate`` has all of them played."""
+OF_AERON = 8
+"""One of so many of those is played over Aeron: a connection takes milliseconds there."""
 IDLE = 0.02
 """Seconds without traffic after which the clock jumps."""
 
@@ -68,7 +72,7 @@ def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
 @asynccontextmanager
 async def served(uri: str, dialect: str, abilities: frozenset[str]) -> AsyncIterator[Target]:
     """Our server with these interactions and options."""
-    server, client = contexts() if REGISTRY[uri.partition("://")[0]].uses_tls else (None, None)
+    server, client = contexts() if parse_uri(uri).uses_tls else (None, None)
     async with serving(dialect, abilities, uri, server) as bound:
         yield Target(dial_to(bound, client), abilities, PATIENCE, AT_ONCE)
 
@@ -88,8 +92,7 @@ async def results_with(abilities: frozenset[str], cases: list[Case], role: str, 
         async with served(uri, dialect, abilities) as target:
             await check_server(target, dialect)
             return await run(cases, target)
-    scheme = REGISTRY[uri.partition("://")[0]]
-    server, client = contexts() if scheme.uses_tls else (None, None)
+    server, client = contexts() if parse_uri(uri).uses_tls else (None, None)
     if uri.endswith(":0"):
         return await run_clients(
             cases, Listening(uri, starting(client), abilities, PATIENCE, CLIENTS, PATIENCE, server)
@@ -126,13 +129,28 @@ def test_our_side_passes(case: Case) -> None:
 @pytest.mark.parametrize("dialect", sorted(chapters()))
 @pytest.mark.parametrize("role", ["server", "client"])
 async def test_our_side_passes_over_every_transport(
-    role: str, scheme: str, dialect: str, tmp_path: Path, clock: trio.testing.MockClock
+    role: str,
+    scheme: str,
+    dialect: str,
+    tmp_path: Path,
+    clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    uris = {"unix": f"unix://{tmp_path / 's'}", "memory": f"memory://{role}-{dialect.replace('/', '-')}"}
+    if scheme == "aeron":
+        require(missing_aeron())
+        # Its rests end by the clock that jumps: short ones would hold that to the pace of real time.
+        for name, seconds in (("LONGEST_REST", 2.0), ("GROWTH", 10.0), ("ATTENTION", 1.0)):
+            monkeypatch.setattr(duty_cycle, name, seconds)
+    uris = {
+        "unix": f"unix://{tmp_path / 's'}",
+        "memory": f"memory://{role}-{dialect.replace('/', '-')}",
+        "aeron": "aeron:udp?endpoint=127.0.0.1:0",
+    }
     cases = cases_of(dialect, role, heavy=False)
-    some = cases[sorted(chapters()).index(dialect) % PART :: PART] if scheme in SAMPLED else cases
+    part = PART * OF_AERON if scheme == "aeron" and PART > 1 else PART
+    some = cases[sorted(chapters()).index(dialect) % part :: part] if scheme in SAMPLED else cases
     results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"), some)
-    has_messages = REGISTRY[scheme].is_websocket or scheme == "memory"
+    has_messages = REGISTRY[scheme].is_websocket or scheme in ("memory", "aeron")
     broken = [result for result in results if result.outcome is not wanted(result.case, has_messages=has_messages)]
     assert [told(result) for result in broken] == []
 

@@ -21,6 +21,10 @@ IN_A_ROW = 4
 SPINS = 10
 """Steps that a task takes at once when it begins to wait, each in 3 us: an answer of a peer that waits, too, comes as
 fast, and neither has to be woken."""
+FEW = 4
+"""Tasks that wait, up to which each step of any task may try what they wait for."""
+DRIVES = 16
+"""Turns of the driver at most before what they brought is looked at, where many tasks wait."""
 BLIND_SPINS = 50
 """Steps in which nothing happened before a rest that nothing ends but time. Other tasks run between them."""
 SHORTEST_REST = 0.001
@@ -64,6 +68,7 @@ class DutyCycle:
         self._rest = SHORTEST_REST
         self._turns = 0
         self._stepping = False
+        self._is_unlooked = False
         self._client_due = 0.0
         self._last = 0.0
         self._attending = trio.Lock()
@@ -81,7 +86,7 @@ class DutyCycle:
         """
         await checkpoint_if_cancelled()
         self._check()
-        if attempt() or (self._leader is None and self._spin(attempt)):
+        if attempt() or (self._leader is None and len(self._waiters) <= FEW and self._spin(attempt)):
             self._turns += 1
             if self._turns % IN_A_ROW == 0:
                 await checkpoint()
@@ -135,20 +140,36 @@ class DutyCycle:
         self._stepping = True
         try:
             worked = work.drive()
+            if worked and len(self._waiters) > FEW:
+                # To try what all of them wait for takes longer than many steps of the driver.
+                for _ in range(DRIVES):
+                    if not work.drive():
+                        break
             self._last = now = monotonic()
-            looking = worked or self.readable is None or self.hurried > 0
-            if self.hurried or now >= self._client_due:
+            looking = worked or self._is_unlooked or self.readable is None
+            if now >= self._client_due or self.hurried:
                 self._client_due = now + CLIENT_INTERVAL
                 looking = True
                 self.rounds += 1
                 worked |= work.attend_client()
             if looking:
+                self._is_unlooked = False
                 for waiter in tuple(self._waiters):
                     if not waiter.is_over:
                         worked |= waiter.attempt(work.fault)
         finally:
             self._stepping = False
         return worked
+
+    def push(self) -> None:
+        """Have the driver send what was added. What comes meanwhile is for the leader to find, unless few wait."""
+        if len(self._waiters) <= FEW:
+            self.step()
+        elif not self._stepping and self._work.fault is None and self._work.drive():
+            # The sockets are read: nothing but this tells the leader that something came.
+            self._is_unlooked = True
+            if self._resting is not None:
+                self._resting.cancel()
 
     async def attend(self) -> None:
         """Step while no task waits, until cancelled. Of several that do this, one does."""
@@ -179,17 +200,17 @@ class DutyCycle:
     async def _lead(self, waiter: _Waiter) -> None:
         """Step until this waiter has what it waits for."""
         self._leader = waiter
-        idle = 0
+        spins = BLIND_SPINS if self.readable is None else 0
         self._rest = SHORTEST_REST
         try:
             while not waiter.is_over:
-                if self.readable is None and idle < BLIND_SPINS:
-                    idle += 1
+                if spins > 0:
+                    spins -= 1
                     await checkpoint()
                 else:
                     await self._pause(waiter)
                 if self.step():
-                    idle = 0
+                    spins = BLIND_SPINS if self.readable is None else 1
                     self._rest = SHORTEST_REST
         finally:
             self._leader = None

@@ -98,6 +98,9 @@ int aeron_driver_context_set_publication_connection_timeout_ns(void *context, ui
 int aeron_driver_context_set_publication_linger_timeout_ns(void *context, uint64_t nanoseconds);
 int aeron_driver_context_set_counters_buffer_length(void *context, size_t bytes);
 int aeron_driver_context_set_timer_interval_ns(void *context, uint64_t nanoseconds);
+int aeron_driver_context_set_send_to_status_poll_ratio(void *context, size_t turns);
+int aeron_driver_context_set_sender_io_vector_capacity(void *context, uint32_t datagrams);
+int aeron_driver_context_set_receiver_io_vector_capacity(void *context, uint32_t datagrams);
 int aeron_driver_init(void **driver, void *context);
 int aeron_driver_start(void *driver, bool manual_main_loop);
 int aeron_driver_main_do_work(void *driver);

@@ -45,6 +45,8 @@ FATAL: Final = {
     1002: "the event loop was blocked for longer than {timeout} s, and Aeron's client has ended ({text})",
 }
 """The errors of Aeron's client after which it does nothing more."""
+VECTOR = 16
+"""Datagrams that one call of the system receives or sends at most."""
 NANOSECONDS = 1_000_000_000
 OPEN = LoadedLate("rsocket_trio.transports.aeron.endpoints", "opened")
 
@@ -186,6 +188,10 @@ class MediaDriver:
         check(driver.aeron_driver_context_set_publication_connection_timeout_ns(context, PEER_TIMEOUT * NANOSECONDS))
         check(driver.aeron_driver_context_set_publication_linger_timeout_ns(context, LINGER * NANOSECONDS))
         check(driver.aeron_driver_context_set_timer_interval_ns(context, int(TIMER_INTERVAL * NANOSECONDS)))
+        # Publications to one address share a socket: in a crowd few datagrams a turn would leave answers waiting there.
+        check(driver.aeron_driver_context_set_send_to_status_poll_ratio(context, 1))
+        check(driver.aeron_driver_context_set_sender_io_vector_capacity(context, VECTOR))
+        check(driver.aeron_driver_context_set_receiver_io_vector_capacity(context, VECTOR))
         before = _epolls()
         check(driver.aeron_driver_init(made, context))
         self._driver = made[0]

@@ -105,13 +105,13 @@ class AeronTransport(trio.abc.AsyncResource):
         """
         self._put(frames)
         await self._driver.duty.until(self._offer)
-        self._driver.duty.step()
+        self._driver.duty.push()
 
     def send_at_once(self, frames: Sequence[EncodedFrame]) -> bool:
         """Add all frames without waiting. Return False if some are left: they go first with the next ``send``."""
         self._put(frames)
         done = self._offer()
-        self._driver.duty.step()
+        self._driver.duty.push()
         self._driver.duty.hurry()
         return done
 
@@ -135,13 +135,13 @@ class AeronTransport(trio.abc.AsyncResource):
         try:
             self._say_end()
             await self._driver.duty.until(self._offer)
-            self._driver.duty.step()
+            self._driver.duty.push()
             while not self._ended and discarded < DISCARD_LIMIT:
                 discarded += sum(map(len, await self.receive()))
             if self._ended and not self._subscription.is_lost:
                 self._unsent.append(END)
                 await self._driver.duty.until(self._offer)
-                self._driver.duty.step()
+                self._driver.duty.push()
                 with trio.move_on_after(FAREWELL):
                     await self._driver.duty.until(self._is_acknowledged)
         except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError):
@@ -156,10 +156,10 @@ class AeronTransport(trio.abc.AsyncResource):
                 self._unsent.clear()
                 for _ in range(1 + self._ended):
                     self._publication.offer(END)
-                driver.duty.step()
+                driver.duty.push()
             self._publication.close()
             self._subscription.close()
-            driver.duty.step()
+            driver.duty.push()
             driver.release(blind=self._blind)
         return True
 
