@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Mapping
 
 import attrs
+import trio
 
 from rsocket_trio.transports.schemes import Endpoint, parse_host_and_port
 
@@ -125,3 +127,16 @@ def address_of(channel: str) -> str:
         raise ValueError(f"the channel {channel[:100]!r} has no endpoint over UDP")
     host, port = parse_host_and_port(channel[:100], found["endpoint"], EXAMPLE)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def resolved(host: str, port: int) -> tuple[tuple[str, int], int]:
+    """Return the first address of a host, and its family. Aeron would stop the loop while it resolves names."""
+    found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+    family, _, _, _, address = found[0]
+    return (str(address[0]), int(address[1])), family
+
+
+def written(host: str, port: int | None = None) -> str:
+    """Return an address as it is written in a channel."""
+    shown = f"[{host}]" if ":" in host else host
+    return shown if port is None else f"{shown}:{port}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
+import socket
 import struct
 import sys
 import tempfile
@@ -156,3 +158,20 @@ def _age(path: Path) -> float:
         return time.time() - path.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def hold_ipc(directory: str) -> socket.socket | None:
+    """Hold the place of the one server that a driver has over IPC. Raise ``OSError`` if another holds it.
+
+    Over UDP the port does that. ``None`` where the system has no names of sockets without files.
+    """
+    if sys.platform != "linux":
+        return None
+    name = hashlib.sha256(os.path.realpath(directory).encode()).hexdigest()
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        holder.bind(f"\0rsocket-trio-aeron-{name}")
+    except OSError:
+        holder.close()
+        raise
+    return holder

@@ -14,7 +14,9 @@ from typing import Any, Final, Protocol
 
 import trio
 
+from rsocket_trio.transports.aeron.channels import Channel
 from rsocket_trio.transports.aeron.directories import (
+    DIRECTORY_VARIABLE,
     DirectoryLock,
     default_directory,
     is_alive,
@@ -287,9 +289,12 @@ def make_driver(library: Library, directory: str | None, *, start: bool) -> Medi
     return MediaDriver(library, directory, embedded=True, private=False)
 
 
-def directory_of_ipc() -> str:
-    """Return where drivers for connections within this machine are, if the URI names no directory."""
-    return default_directory(open_library())
+def driver_of(channel: Channel, *, start: bool) -> MediaDriver:
+    """Return the driver that a channel is for: that of its directory, of ``AERON_DIR``, or one of this process."""
+    directory = channel.directory or os.environ.get(DIRECTORY_VARIABLE) or None
+    if directory is None and channel.is_ipc:
+        directory = default_directory(open_library())
+    return shared_driver(directory, start=start)
 
 
 @asynccontextmanager

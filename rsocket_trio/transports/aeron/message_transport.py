@@ -11,6 +11,7 @@ from trio.lowlevel import checkpoint
 from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
+from rsocket_trio.transports.aeron.duty_cycle import DutyCycle
 from rsocket_trio.transports.aeron.media_driver import PEER_TIMEOUT, MediaDriver
 from rsocket_trio.transports.aeron.publications import BACK_PRESSURED, NOT_CONNECTED, Publication, Subscription
 from rsocket_trio.transports.base import Handshake
@@ -34,6 +35,7 @@ class AeronTransport(trio.abc.AsyncResource):
         "_acknowledged",
         "_blind",
         "_driver",
+        "_duty",
         "_ended",
         "_is_open",
         "_largest",
@@ -62,6 +64,7 @@ class AeronTransport(trio.abc.AsyncResource):
     ) -> None:
         self.handshake = handshake
         self._driver = driver
+        self._duty: DutyCycle = driver.duty
         self._publication = publication
         self._subscription = subscription
         self._blind = blind
@@ -94,7 +97,7 @@ class AeronTransport(trio.abc.AsyncResource):
         ``receive`` delivers them again.
         """
         while self._shown == len(self._ready) and not self._ended:
-            await self._driver.duty.until(self._take)
+            await self._duty.until(self._take)
         ended = self._shown == len(self._ready)
         self._shown += not ended
         return b"".join(self._ready[: self._shown]), ended
@@ -104,15 +107,15 @@ class AeronTransport(trio.abc.AsyncResource):
         is too large for the channel; nothing is sent then.
         """
         self._put(frames)
-        await self._driver.duty.until(self._offer)
-        self._driver.duty.push()
+        await self._duty.until(self._offer)
+        self._duty.push()
 
     def send_at_once(self, frames: Sequence[EncodedFrame]) -> bool:
         """Add all frames without waiting. Return False if some are left: they go first with the next ``send``."""
         self._put(frames)
         done = self._offer()
-        self._driver.duty.push()
-        self._driver.duty.hurry()
+        self._duty.push()
+        self._duty.hurry()
         return done
 
     async def receive(self) -> Sequence[bytes]:
@@ -121,7 +124,7 @@ class AeronTransport(trio.abc.AsyncResource):
             if self._ended:
                 await checkpoint()
                 return ()
-            await self._driver.duty.until(self._take)
+            await self._duty.until(self._take)
         frames, self._ready = self._ready, []
         self._shown = 0
         return frames
@@ -134,16 +137,16 @@ class AeronTransport(trio.abc.AsyncResource):
         discarded = 0
         try:
             self._say_end()
-            await self._driver.duty.until(self._offer)
-            self._driver.duty.push()
+            await self._duty.until(self._offer)
+            self._duty.push()
             while not self._ended and discarded < DISCARD_LIMIT:
                 discarded += sum(map(len, await self.receive()))
             if self._ended and not self._subscription.is_lost:
                 self._unsent.append(END)
-                await self._driver.duty.until(self._offer)
-                self._driver.duty.push()
+                await self._duty.until(self._offer)
+                self._duty.push()
                 with trio.move_on_after(FAREWELL):
-                    await self._driver.duty.until(self._is_acknowledged)
+                    await self._duty.until(self._is_acknowledged)
         except (trio.BrokenResourceError, trio.ClosedResourceError, RemoteProtocolError):
             pass
 
@@ -156,10 +159,10 @@ class AeronTransport(trio.abc.AsyncResource):
                 self._unsent.clear()
                 for _ in range(1 + self._ended):
                     self._publication.offer(END)
-                driver.duty.push()
+                self._duty.push()
             self._publication.close()
             self._subscription.close()
-            driver.duty.push()
+            self._duty.push()
             driver.release(blind=self._blind)
         return True
 
@@ -211,7 +214,7 @@ class AeronTransport(trio.abc.AsyncResource):
         """Take messages that are here. Return whether there were any, or no more can come."""
         if self._ended:
             return True
-        subscription, duty = self._subscription, self._driver.duty
+        subscription, duty = self._subscription, self._duty
         messages = subscription.take()
         if not messages:
             if duty.rounds == self._round:

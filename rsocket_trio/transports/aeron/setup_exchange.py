@@ -30,6 +30,8 @@ SETUP_COMPLETE = 2
 HEADER = struct.Struct("<HIQI")
 LENGTH = struct.Struct("<I")
 LONGEST_CHANNEL = 1024
+HANDSHAKE_TIMEOUT = 5.0
+"""Seconds until one who connects takes it that nobody listens, and until one who accepts gives a client up."""
 
 Result = TypeVar("Result")
 
