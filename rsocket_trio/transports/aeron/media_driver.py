@@ -99,6 +99,11 @@ class MediaDriver:
             self.close("it could not be started")
             raise
 
+    @property
+    def takes_more(self) -> bool:
+        """Return whether it can be used: neither driver nor client have ended."""
+        return self.fault is None
+
     def open(self, endpoint: Endpoint, options: ConnectOptions) -> AbstractAsyncContextManager[Transport]:
         """Open a connection over this driver for the block. Raise ``OSError`` and ``BrokenResourceError``."""
         opening: AbstractAsyncContextManager[Transport] = OPEN(endpoint, options, self)
