@@ -1,44 +1,72 @@
 """Cuts the bytes of a WebSocket into binary messages, and encodes messages as bytes.
 
-Nearly every frame is a whole binary message, and this module cuts those out itself. It passes every other frame to
-wsproto byte by byte: pings, closes, text, fragments and frames that break the rules. wsproto judges them and supplies
-the answers.
+Nearly every frame is a whole binary message, and one loop cuts those out. Every other frame is judged by itself, at its
+header: pieces of messages are joined here, pings and closes go to the protocol of ``websockets``, which supplies the
+answers. Masks are laid on by the C code of that library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import codecs
+from collections.abc import Callable, Sequence
 
-from wsproto.connection import Connection, ConnectionState, ConnectionType
-from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from websockets.frames import Close
+from websockets.protocol import Protocol, Side, State
 
 from rsocket_trio.errors import RemoteProtocolError, readable
-from rsocket_trio.mux.framing import EncodedFrame, Gathering, whole
+from rsocket_trio.mux.framing import EncodedFrame, Gathering
 
-BINARY = 0x82
-"""The first byte of a frame that is a whole binary message."""
-FINAL, CONTROL = 0x80, 0x08
+CONTINUATION, TEXT, WHOLE_BINARY = 0x0, 0x1, 0x82
+"""Kinds of frames; the last one is the first byte of a frame that is a whole binary message."""
+OPCODES = frozenset({CONTINUATION, TEXT, 0x2, 0x8, 0x9, 0xA})
+FINAL, RESERVED, OPCODE, CONTROL = 0x80, 0x70, 0x0F, 0x08
+"""The bits of the first byte."""
 MASKED = 0x80
 IN_TWO, IN_EIGHT = 126, 127
 """Length codes: the real length follows in two, or in eight, bytes of its own."""
+LENGTHS = {IN_TWO: (2, IN_TWO), IN_EIGHT: (8, 0x10000)}
+"""For those, the bytes of the length, and the least length that needs so many."""
 KEY = 4
 BY_STRIDES = 1024
-"""Bytes from which on masking each fourth of them in turn is quicker than all as one number: twice, at 64 KiB."""
+"""Without C code, bytes from which on masking each fourth of them in turn is quicker than all as one number."""
 ENDINGS = frozenset({1000, 1001, 1005, 1006})
 """Close codes that are an end of stream: done, going away, none given, and a connection that just ended."""
-UNSUPPORTED_DATA, ABNORMAL_CLOSURE, POLICY_VIOLATION, TOO_BIG = 1003, 1006, 1008, 1009
+PROTOCOL_ERROR, UNSUPPORTED_DATA, ABNORMAL_CLOSURE, INVALID_DATA, POLICY_VIOLATION, TOO_BIG = (
+    *(1002, 1003, 1006),
+    *(1007, 1008, 1009),
+)
 TINY = 32
 """Bytes below which a frame of a message holds next to nothing, unless it is the last."""
 TINY_FRAMES = 1024
 """The number of those that a message may have, by default."""
 MOST_FRAMES = 65536
-"""The frames that a message may have: each costs as much as a dozen messages that are whole. A sender that cuts the
+"""The frames that a message may have: each costs as much as several messages that are whole. A sender that cuts the
 largest message into pieces of 256 bytes stays below."""
 
 # Short headers are few: looking one up costs less than making it.
-PLAIN_HEADERS = tuple(bytes((BINARY, length)) for length in range(IN_TWO))
-MASKED_HEADERS = tuple(bytes((BINARY, MASKED | length)) for length in range(IN_TWO))
-XORED = tuple(bytes(byte ^ key for byte in range(256)) for key in range(256))
+PLAIN_HEADERS = tuple(bytes((WHOLE_BINARY, length)) for length in range(IN_TWO))
+MASKED_HEADERS = tuple(bytes((WHOLE_BINARY, MASKED | length)) for length in range(IN_TWO))
+
+
+def masked_slowly(data: bytes | memoryview, key: bytes) -> bytes:
+    """Return data with the mask applied, or removed, where ``websockets`` came without its C code."""
+    size = len(data)
+    if size < BY_STRIDES:
+        words = (size + 3) >> 2
+        number = int.from_bytes(data, "little") ^ int.from_bytes(key * words, "little")
+        return number.to_bytes(words << 2, "little")[:size]
+    data, result = bytes(data), bytearray(size)
+    for turn in range(KEY):
+        result[turn::KEY] = data[turn::KEY].translate(bytes(byte ^ key[turn] for byte in range(256)))
+    return bytes(result)
+
+
+masked: Callable[[bytes | memoryview, bytes], bytes]
+"""Return data with the mask applied, or removed. The mask has four bytes."""
+try:
+    from websockets.speedups import apply_mask as masked
+except ImportError:  # a platform that the library has no compiled package for
+    masked = masked_slowly
 
 
 class MessageReader:
@@ -50,47 +78,48 @@ class MessageReader:
     """
 
     __slots__ = (
-        *("_count", "_fast", "_foreign", "_fragments", "_gathering", "_judge", "_key", "_max", "_max_tiny", "_rest"),
-        *("_size", "_tiny", "_told", "_unfinished", "client", "closed", "fault", "judged", "missing", "refusal"),
-        "replies",
+        *("_characters", "_count", "_decoder", "_fast", "_fragments", "_gathering", "_in_fragment", "_key", "_last"),
+        *("_max", "_max_tiny", "_message", "_protocol", "_rest", "_size", "_tiny", "client", "closed", "fault"),
+        *("judged", "missing", "refusal", "replies"),
     )
 
     def __init__(self, *, client: bool, max_message: int, max_tiny: int = TINY_FRAMES) -> None:
         self.client = client
         self.replies: list[bytes] = []
-        self.closed: CloseConnection | None = None
-        """The close event after which nothing is read: that of the peer, or the one sent for its fault."""
+        self.closed: Close | None = None
+        """The close frame after which nothing is read: that of the peer, or the one sent for its fault."""
         self.fault: RemoteProtocolError | None = None
-        """The peer's fault, if ``closed`` is the close event that was sent for it."""
+        """The peer's fault, if ``closed`` is the close frame that was sent for it."""
         self.refusal: RemoteProtocolError | None = None
         """The error after which nothing is delivered. ``feed`` does not raise it, so no earlier message is lost."""
         self.judged = 0
-        """Frames of the last chunk that wsproto handled: each takes as long as a dozen others."""
+        """Frames of the last chunk that were no whole binary messages: each takes as long as several of those."""
         self.missing = 0
-        """Bytes that are still to come of the binary message that began."""
+        """Bytes that are still to come of the message, or the fragment, that began."""
         self._max = max_message
         self._max_tiny = max_tiny
-        self._rest = b""  # a header that is not complete
+        self._rest = b""  # a header, or a control frame, that is not complete
         self._gathering = Gathering()  # a message that is not complete
         self._key = b""  # the mask of the next byte of it
-        self._judge: Connection | None = None  # made for the first frame that is unusual
-        self._foreign = 0  # bytes to come of a frame that wsproto handles
-        self._told = 0  # bytes of an incomplete header that wsproto was given already
+        self._protocol: Protocol | None = None  # made for the first control frame or fault
         self._fast = True  # whether a message may begin here and is delivered
-        self._unfinished = False  # whether a message in fragments is on its way
+        self._in_fragment = self._last = False  # whether the missing bytes are a fragment's, and that is the last one
+        self._message = CONTINUATION  # the opcode of the message in fragments that is on its way
         self._fragments = bytearray()  # the received part of it
-        self._size = 0  # the size of that part, kept or not
+        self._decoder: codecs.IncrementalDecoder | None = None  # of it, if it is text
+        self._size = self._characters = 0  # the bytes of it by the headers so far, and the characters of text
         self._count = self._tiny = 0  # frames of it, and those that hold next to nothing and are not the last
 
     @property
     def mid_frame(self) -> bool:
         """Return whether a part of a message was received and its rest was not."""
-        return self._unfinished or self.missing > 0 or self._foreign > 0 or len(self._rest) > 0
+        return self._message != CONTINUATION or self.missing > 0 or len(self._rest) > 0
 
     @property
     def is_over(self) -> bool:
         """Return whether both sides sent a close frame, so that no byte comes any more."""
-        return self._judge is not None and self._judge.state is ConnectionState.CLOSED
+        protocol = self._protocol
+        return protocol is not None and protocol.close_sent is not None and protocol.close_rcvd is not None
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Return the binary messages that this chunk completes. Then see ``replies``, ``refusal`` and ``closed``."""
@@ -98,20 +127,23 @@ class MessageReader:
         offset = self.judged = 0
         if self.missing:
             offset = self.missing
-            if len(chunk) < offset:
+            if self._in_fragment:
+                self._add(chunk[:offset], ready)
+                if len(chunk) < offset:
+                    return ready
+            elif len(chunk) < offset:
                 self._gather(chunk)
                 return ready
-            ready.append(self._gathering.complete(self._unmasked(chunk[:offset])))
-            self.missing = 0
-        elif self._foreign:
-            offset = self._pass_on(chunk, 0, ready)
+            else:
+                ready.append(self._gathering.complete(self._unmasked(chunk[:offset])))
+                self.missing = 0
         elif self._rest:
             chunk, self._rest = self._rest + chunk, b""
         mark, key_size = (0, 0) if self.client else (MASKED, KEY)
         largest, size, from_bytes = self._max, len(chunk), int.from_bytes
         while self.closed is None and (start := offset + 2) <= size:
             length = chunk[offset + 1] - mark
-            fast = chunk[offset] == BINARY and 0 <= length <= IN_EIGHT and self._fast
+            fast = chunk[offset] == WHOLE_BINARY and 0 <= length <= IN_EIGHT and self._fast
             if fast and length >= IN_TWO:
                 start, shortest = (offset + 4, IN_TWO) if length == IN_TWO else (offset + 10, 0x10000)
                 if start > size:
@@ -119,9 +151,10 @@ class MessageReader:
                 length = from_bytes(chunk[offset + 2 : start], "big")
                 fast = length >= shortest
             if not fast or length > largest:
-                offset = self._judged(chunk, offset, ready)
-                if self._told:
+                end = self._judge(chunk, offset, ready)
+                if not end:
                     break
+                offset = end
                 continue
             body = start + key_size
             if body > size:
@@ -142,15 +175,16 @@ class MessageReader:
 
     def goodbye(self, code: int) -> bytes:
         """Return the close frame; empty if one was sent before, or the peer is gone."""
-        judge = self._wsproto()
-        if self.closed is not None or judge.state is not ConnectionState.OPEN:
+        protocol = self._closing_protocol()
+        if self.closed is not None or protocol.state is not State.OPEN:
             return b""
-        return bytes(judge.send(CloseConnection(code)))
+        protocol.send_close(code)
+        return b"".join(protocol.data_to_send())
 
     def end(self) -> None:
         """Note that nothing more comes, however the stream ended."""
         if self.closed is None:
-            self.closed = CloseConnection(ABNORMAL_CLOSURE)
+            self.closed = Close(ABNORMAL_CLOSURE, "")
 
     def _gather(self, chunk: bytes) -> None:
         """Keep a chunk that does not complete the message it belongs to."""
@@ -159,149 +193,185 @@ class MessageReader:
 
     def _unmasked(self, piece: bytes) -> bytes:
         """Return the next piece of a message unmasked; the next piece goes on with the mask where this one ends."""
-        key, turn = self._key, len(piece) % KEY
+        key = self._key
         if not key:
             return piece
-        self._key = key[turn:] + key[:turn]
+        self._key = turned(key, len(piece))
         return masked(piece, key)
 
-    def _judged(self, chunk: bytes, offset: int, ready: list[bytes]) -> int:
-        """Give wsproto the frame that begins here, or the part that is here. Return where it ends."""
-        self.judged += 1
-        told, self._told = self._told, 0
-        header, length = measure(chunk, offset)
-        if not header:
-            # wsproto may reject it from its first bytes already.
-            self._hear(chunk[offset + told :], ready)
-            self._told, self._fast = len(chunk) - offset, False
-            return offset
-        self._foreign = header + length - told
-        if chunk[offset] & CONTROL:
-            return self._pass_on(chunk, offset + told, ready)
-        # wsproto finds other faults of a header, and reports them first.
-        body = offset + header
-        self._hear(chunk[offset + told : body], ready)
-        self._foreign = length
-        if self.closed is None and (too_much := self._count_frame(chunk[offset], length)) is not None:
-            self._close(too_much)
-        return body if self.closed is not None else self._pass_on(chunk, body, ready)
+    def _judge(self, chunk: bytes, offset: int, ready: list[bytes]) -> int:
+        """Act on the frame that begins here. Return where it ends in this chunk; 0 if too little of it is here.
 
-    def _count_frame(self, first: int, length: int) -> CloseConnection | None:
-        """Count a frame of a message, before its body is read. Return the reason to refuse it, or ``None``.
-
-        ``first`` is the frame's first byte, ``length`` that of its body.
+        A header that breaks a rule ends the connection at once, whatever it announces.
         """
-        if self._size + length > self._max:
-            return CloseConnection(TOO_BIG, f"message of more than {self._max} bytes")
+        self.judged += 1
+        first, second = chunk[offset], chunk[offset + 1]
+        opcode, length = first & OPCODE, second & (MASKED - 1)
+        start = offset + 2
+        if opcode not in OPCODES:
+            return self._fail(f"opcode {opcode} is reserved")
+        if opcode & CONTROL and not first & FINAL:
+            return self._fail("a control frame is no fragment")
+        if length >= IN_TWO:
+            if opcode & CONTROL:
+                return self._fail("control frame of more than 125 bytes")
+            in_bytes, least = LENGTHS[length]
+            start += in_bytes
+            if start > len(chunk):
+                return 0
+            length = int.from_bytes(chunk[offset + 2 : start], "big")
+            if length < least:
+                return self._fail(f"length {length} in {in_bytes} bytes, although fewer hold it")
+            if length >> 63:
+                return self._fail("length with its top bit set")
+        if first & RESERVED:
+            return self._fail(f"reserved bits 0x{first & RESERVED:X} are set, without an extension")
+        if bool(second & MASKED) is self.client:
+            return self._fail("masked frame of a server" if self.client else "unmasked frame of a client")
+        body = start if self.client else start + KEY
+        if body > len(chunk):
+            return 0
+        end = body + length
+        if opcode & CONTROL:
+            if end > len(chunk):
+                return 0
+            self._control(chunk[offset:end])
+            return end
+        if (opcode == CONTINUATION) is not (self._message != CONTINUATION):
+            return self._fail("a message begins within another" if opcode else "a continuation without a beginning")
+        self._key, self.missing = chunk[start:body], length
+        self._in_fragment, self._last, self._fast = True, bool(first & FINAL), False
+        if opcode != CONTINUATION:
+            self._message = opcode
+            self._decoder = codecs.getincrementaldecoder("utf-8")() if opcode == TEXT else None
+        if self._count_frame():
+            self._add(chunk[body:end], ready)
+        return end
+
+    def _count_frame(self) -> bool:
+        """Count a frame of a message, whose header was read. Return False if there may be no such frame any more."""
+        size, last = self.missing, self._last
+        self._size += size
         self._count += 1
-        self._tiny += length < TINY and not first & FINAL
-        if self._tiny > self._max_tiny:
-            reason = f"message of more than {self._max_tiny} frames below {TINY} bytes"
-            return CloseConnection(POLICY_VIOLATION, reason)
-        if self._count > MOST_FRAMES:
-            return CloseConnection(POLICY_VIOLATION, f"message of more than {MOST_FRAMES} frames")
-        return None
+        self._tiny += size < TINY and not last
+        if self._size > self._max:
+            self._fail(f"message of more than {self._max} bytes", TOO_BIG)
+        elif self._tiny > self._max_tiny:
+            self._fail(f"message of more than {self._max_tiny} frames below {TINY} bytes", POLICY_VIOLATION)
+        elif self._count > MOST_FRAMES:
+            self._fail(f"message of more than {MOST_FRAMES} frames", POLICY_VIOLATION)
+        return self.closed is None
 
-    def _pass_on(self, chunk: bytes, offset: int, ready: list[bytes]) -> int:
-        """Give wsproto the part of its frame that is here. Return where that ends."""
-        part = chunk[offset : offset + self._foreign]
-        self._foreign -= len(part)
-        self._hear(part, ready)
-        return offset + len(part)
-
-    def _hear(self, data: bytes, ready: list[bytes]) -> None:
-        """Give these bytes to wsproto, and handle its events."""
-        judge = self._wsproto()
-        judge.receive_data(data)
-        for event in judge.events():
-            if isinstance(event, BytesMessage | TextMessage):
-                self._take(event, ready)
-            elif isinstance(event, Ping):
-                if judge.state is ConnectionState.OPEN:
-                    self.replies.append(bytes(judge.send(event.response())))
-            elif isinstance(event, CloseConnection):
-                self._close(event)
-            if self.closed is not None:
+    def _add(self, piece: bytes, ready: list[bytes]) -> None:
+        """Take a piece of a fragment, its end included if that is here. Of text only the size is kept."""
+        self.missing -= len(piece)
+        piece, ends = self._unmasked(piece), not self.missing
+        if self._decoder is not None:
+            try:
+                self._characters += len(self._decoder.decode(piece, ends and self._last))
+            except UnicodeDecodeError as error:
+                self._fail(f"text that is not UTF-8: {error.reason}", INVALID_DATA)
                 return
-        self._fast = not self._unfinished and self.refusal is None
+        elif self.refusal is None:
+            self._fragments += piece
+        if ends:
+            self._in_fragment = False
+            if self._last:
+                self._complete(ready)
 
-    def _take(self, part: BytesMessage | TextMessage, ready: list[bytes]) -> None:
-        """Take a message, or a part of it. Of a text message only the size is kept."""
-        self._size += len(part.data)
-        if isinstance(part, BytesMessage) and self.refusal is None:
-            self._fragments += part.data
-        self._unfinished = not part.message_finished
-        if self._unfinished:
-            return
+    def _complete(self, ready: list[bytes]) -> None:
+        """Deliver the message whose last fragment is here, or refuse it."""
         if self.refusal is None:
-            if isinstance(part, TextMessage):
-                self.refusal = text_refused(self._size)
+            if self._decoder is not None:
+                self.refusal = text_refused(self._characters)
             else:
                 ready.append(bytes(self._fragments))
-        self._fragments, self._size, self._count, self._tiny = bytearray(), 0, 0, 0
+        self._message, self._decoder, self._fragments = CONTINUATION, None, bytearray()
+        self._size = self._characters = self._count = self._tiny = 0
+        self._fast = self.refusal is None
 
-    def _close(self, event: CloseConnection) -> None:
-        """Stop reading. The peer gets an answer, or the reason of its fault, unless a close frame was sent before."""
-        judge = self._wsproto()
-        self.closed = event
-        if judge.state is ConnectionState.OPEN:
-            self.fault = RemoteProtocolError(f"WebSocket: {readable(event.reason or '')} ({int(event.code)})")
-        self._foreign = 0
-        if judge.state in {ConnectionState.OPEN, ConnectionState.REMOTE_CLOSING}:
-            self.replies.append(bytes(judge.send(event.response())))
+    def _control(self, frame: bytes) -> None:
+        """Have a control frame answered, unless a close frame was sent before. Stop reading at the peer's."""
+        protocol = self._closing_protocol()
+        answers = protocol.state is State.OPEN
+        protocol.receive_data(frame)
+        protocol.events_received()
+        said = protocol.data_to_send()
+        if answers:
+            self.replies += filter(None, said)  # an empty one asks for the end of the stream, which ``finish`` sends
+        if protocol.parser_exc is not None:
+            self._close(protocol.close_sent, is_fault=answers)
+        else:
+            self._close(protocol.close_rcvd, is_fault=False)
 
-    def _wsproto(self) -> Connection:
-        if self._judge is None:
-            self._judge = Connection(ConnectionType.CLIENT if self.client else ConnectionType.SERVER)
-        return self._judge
+    def _fail(self, reason: str, code: int = PROTOCOL_ERROR) -> int:
+        """Stop reading for a fault of the peer. It gets the reason, unless a close frame was sent before. Return 0."""
+        protocol = self._closing_protocol()
+        answers = protocol.state is State.OPEN
+        protocol.fail(code, reason)
+        self.replies += filter(None, protocol.data_to_send())
+        self._close(Close(code, reason), is_fault=answers)
+        return 0
+
+    def _close(self, closed: Close | None, *, is_fault: bool) -> None:
+        """Read nothing behind this close frame, if it is one."""
+        if closed is None:
+            return
+        self.closed = closed
+        if is_fault:
+            self.fault = RemoteProtocolError(f"WebSocket: {readable(closed.reason)} ({int(closed.code)})")
+        self.missing, self._message, self._fragments = 0, CONTINUATION, bytearray()
+
+    def _closing_protocol(self) -> Protocol:
+        """Return the protocol that answers pings and speaks the closing handshake."""
+        if self._protocol is None:
+            self._protocol = Protocol(Side.CLIENT if self.client else Side.SERVER)
+        return self._protocol
 
 
-def join(frames: Sequence[EncodedFrame], keys: bytes = b"") -> bytes:
-    """Return the bytes of all frames, a binary message each. A client masks each with four random bytes of ``keys``."""
-    parts: list[bytes | memoryview] = []
+def parts(frames: Sequence[EncodedFrame], keys: bytes = b"") -> list[bytes | memoryview]:
+    """Return the bytes of all frames, a binary message each, not joined.
+
+    A client masks each with four random bytes of ``keys``.
+    """
+    pieces: list[bytes | memoryview] = []
     headers, mark = (MASKED_HEADERS, MASKED) if keys else (PLAIN_HEADERS, 0)
     turn = 0
     for frame in frames:
         length = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
         if length < IN_TWO:
-            parts.append(headers[length])
+            pieces.append(headers[length])
         elif length < 0x10000:
-            parts.append(bytes((BINARY, mark | IN_TWO)) + length.to_bytes(2, "big"))
+            pieces.append(bytes((WHOLE_BINARY, mark | IN_TWO)) + length.to_bytes(2, "big"))
         else:
-            parts.append(bytes((BINARY, mark | IN_EIGHT)) + length.to_bytes(8, "big"))
-        if keys:
-            key = keys[turn : turn + KEY]
-            turn += KEY
-            parts += (key, masked(whole(frame), key))
-        elif isinstance(frame, bytes):
-            parts.append(frame)
-        else:
-            parts += frame
-    return b"".join(parts)
+            pieces.append(bytes((WHOLE_BINARY, mark | IN_EIGHT)) + length.to_bytes(8, "big"))
+        if not keys:
+            if isinstance(frame, bytes):
+                pieces.append(frame)
+            else:
+                pieces += frame
+            continue
+        key = keys[turn : turn + KEY]
+        turn += KEY
+        pieces.append(key)
+        if isinstance(frame, bytes):
+            pieces.append(masked(frame, key))
+            continue
+        for piece in frame:
+            pieces.append(masked(piece, key))
+            key = turned(key, len(piece))
+    return pieces
 
 
-def masked(data: bytes, key: bytes) -> bytes:
-    """Return data with the mask applied, or removed."""
-    size = len(data)
-    if size < BY_STRIDES:
-        words = (size + 3) >> 2
-        number = int.from_bytes(data, "little") ^ int.from_bytes(key * words, "little")
-        return number.to_bytes(words << 2, "little")[:size]
-    result = bytearray(size)
-    for turn in range(KEY):
-        result[turn::KEY] = data[turn::KEY].translate(XORED[key[turn]])
-    return bytes(result)
+def join(frames: Sequence[EncodedFrame], keys: bytes = b"") -> bytes:
+    """Return the bytes of all frames, a binary message each. A client masks each with four random bytes of ``keys``."""
+    return b"".join(parts(frames, keys))
 
 
-def measure(chunk: bytes, offset: int) -> tuple[int, int]:
-    """Return the sizes of header and payload of the frame that begins here; zeros if its header is not whole."""
-    short = chunk[offset + 1] & (MASKED - 1)
-    counted = {IN_TWO: 2, IN_EIGHT: 8}.get(short, 0)
-    start = offset + 2 + counted
-    header = 2 + counted + (KEY if chunk[offset + 1] & MASKED else 0)
-    if offset + header > len(chunk):
-        return 0, 0
-    return header, int.from_bytes(chunk[offset + 2 : start], "big") if counted else short
+def turned(key: bytes, size: int) -> bytes:
+    """Return the mask of what follows so many bytes."""
+    turn = size % KEY
+    return key[turn:] + key[:turn]
 
 
 def text_refused(size: int) -> RemoteProtocolError:

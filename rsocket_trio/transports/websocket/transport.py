@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import trio
-from wsproto.events import CloseConnection
-from wsproto.frame_protocol import CloseReason
+from websockets.frames import Close, CloseCode
 
 from rsocket_trio.errors import readable
 from rsocket_trio.limits import Limits
@@ -17,9 +16,11 @@ from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.byte_stream import (
     DISCARD_LIMIT,
     FIRST_READ_SIZE,
+    LARGE,
     LARGEST_READ,
     LEAST_READ_SIZE,
     READ_SIZE,
+    TAKES_PARTS,
     cut_socket,
     has_unread,
     next_read_size,
@@ -27,7 +28,7 @@ from rsocket_trio.transports.byte_stream import (
 )
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.socket_stream import SocketStream
-from rsocket_trio.transports.websocket.framing import ENDINGS, KEY, UNSUPPORTED_DATA, MessageReader, join
+from rsocket_trio.transports.websocket.framing import ENDINGS, KEY, UNSUPPORTED_DATA, MessageReader, parts
 from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upgrade
 
 PONG = 0x8A
@@ -47,11 +48,11 @@ class WebSocketTransport:
 
     __slots__ = (
         "_answering",
-        "_put_all",
         "_read_size",
         "_reader",
         "_ready",
         "_shown",
+        "_socket",
         "_stream",
         "_torn",
         "_writing",
@@ -65,7 +66,7 @@ class WebSocketTransport:
     def __init__(self, stream: trio.abc.Stream, reader: MessageReader, handshake: Handshake, received: bytes) -> None:
         self.handshake = handshake
         self._stream = stream
-        self._put_all = stream.put_all if isinstance(stream, SocketStream) else stream.send_all
+        self._socket = stream if isinstance(stream, SocketStream) else None
         self._reader = reader
         self._ready = reader.feed(received)
         self._shown = 0
@@ -98,7 +99,11 @@ class WebSocketTransport:
         reader = self._reader
         if reader.closed is not None:
             raise trio.BrokenResourceError(_said(reader.closed))
-        await self._write(join(frames, os.urandom(KEY * len(frames)) if reader.client else b""))
+        pieces = parts(frames, os.urandom(KEY * len(frames)) if reader.client else b"")
+        if self._socket is not None and TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
+            await self._write(pieces)
+        else:
+            await self._write([b"".join(pieces)])
 
     async def receive(self) -> Sequence[bytes]:
         """Return the next messages, at least one; an empty sequence once the peer has closed.
@@ -131,7 +136,8 @@ class WebSocketTransport:
         reader, stream = self._reader, self._stream
         discarded = 0
         try:
-            await self._write(reader.goodbye(code if reader.refusal is None else UNSUPPORTED_DATA))
+            goodbye = reader.goodbye(code if reader.refusal is None else UNSUPPORTED_DATA)
+            await self._write([goodbye] if goodbye else [])
             while reader.closed is None and discarded < DISCARD_LIMIT:
                 chunk = bytes(await stream.receive_some(self._read_size))
                 if not chunk:
@@ -204,15 +210,15 @@ class WebSocketTransport:
             # A cancel here means that nothing was written.
             await self._stream.wait_send_all_might_not_block()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + ANSWERING):
-                await self._send_all(b"")
+                await self._send_all([])
         except trio.BrokenResourceError:
             replies.clear()  # the peer gets no answer; its bytes from before are still read
         finally:
             self._answering = False
             self._writing.release()
 
-    async def _write(self, data: bytes) -> None:
-        """Write the waiting answers, then this data."""
+    async def _write(self, pieces: list[bytes | memoryview]) -> None:
+        """Write the waiting answers, then these pieces, each as it is: small ones are joined already."""
         writing = self._writing
         try:
             writing.acquire_nowait()  # acquire() would yield to all other tasks first
@@ -221,27 +227,32 @@ class WebSocketTransport:
         try:
             # Behind this the write begins at once, so that a cancel there hits the middle of it.
             await trio.lowlevel.checkpoint_if_cancelled()
-            await self._send_all(data)
+            await self._send_all(pieces)
         finally:
             writing.release()
 
-    async def _send_all(self, data: bytes) -> None:
+    async def _send_all(self, pieces: list[bytes | memoryview]) -> None:
         """Write as ``_write`` does, with the lock held, and include answers that come to wait meanwhile."""
-        replies = self._reader.replies
+        replies, socket = self._reader.replies, self._socket
         if self._torn:
             raise trio.BrokenResourceError("a write was cancelled before it was done")
-        while data or replies:
+        while pieces or replies:
             if replies:
-                data = b"".join([*replies, data])
+                pieces = [*replies, *pieces]
                 replies.clear()
             self._torn = True
             try:
-                await self._put_all(data)
+                if socket is None:
+                    await self._stream.send_all(b"".join(pieces))
+                elif len(pieces) == 1:
+                    await socket.put_all(pieces[0])
+                else:
+                    await socket.put_parts(pieces)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._torn = False  # it tells more than that the write was not done
                 raise
             self._torn = False
-            data = b""
+            pieces = []
 
 
 @asynccontextmanager
@@ -280,7 +291,7 @@ def _reader(limits: Limits, *, client: bool) -> MessageReader:
     return MessageReader(client=client, max_message=limits.frame_size, max_tiny=limits.tiny_fragments)
 
 
-def _said(closed: CloseConnection) -> str:
+def _said(closed: Close) -> str:
     code = int(closed.code)
-    name = CloseReason(code).name if code in set(CloseReason) else "UNKNOWN"
+    name = CloseCode(code).name if code in set(CloseCode) else "UNKNOWN"
     return f"the WebSocket was closed with {code} {readable(closed.reason or name)}"

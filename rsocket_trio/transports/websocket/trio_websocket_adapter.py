@@ -12,7 +12,6 @@ from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.websocket.framing import ENDINGS, UNSUPPORTED_DATA, text_refused
-from rsocket_trio.transports.websocket.upgrade import as_text
 
 
 class TrioWebSocketAdapter:
@@ -103,7 +102,9 @@ class TrioWebSocketAdapter:
 
 
 def _handshake(connection: WebSocketConnection) -> Handshake:
-    headers = as_text(connection.handshake_headers)
+    headers = tuple(
+        (name.decode("latin-1").lower(), text.decode("latin-1")) for name, text in connection.handshake_headers
+    )
     scheme, peer = "ws", ""
     with suppress(OSError):  # which says that the peer is gone already
         remote = connection.remote

@@ -1,18 +1,27 @@
-"""The HTTP upgrade of a byte stream to a WebSocket: one request and one answer (RFC 6455, 4)."""
+"""The HTTP upgrade of a byte stream to a WebSocket: one request and one answer (RFC 6455, 4).
+
+``websockets`` reads and writes the messages of HTTP. What has to stand in them is checked here: its own checks skip no
+answer below 200, know one protocol in ``Upgrade`` and one header of each name, and name no version to other clients.
+"""
 
 from __future__ import annotations
 
 import binascii
+import hashlib
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
+from http import HTTPStatus
+from typing import TypeVar
 
 import attrs
-import h11
 import trio
-from wsproto.utilities import generate_accept_token
+from websockets.datastructures import Headers
+from websockets.exceptions import InvalidHandshake, SecurityError
+from websockets.http11 import Request, Response
+from websockets.streams import StreamReader
 
 from rsocket_trio.errors import readable
 from rsocket_trio.transports.base import Handshake
@@ -23,25 +32,29 @@ from rsocket_trio.transports.websocket.origins import Origins
 SUBPROTOCOL = "rsocket"
 """Echoed to a client that offers it. Our client offers none: servers that echo nothing would make others fail."""
 VERSION = "13"
+GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+"""What the answer to a key is the hash of, behind the key (RFC 6455, 1.3)."""
 KEY_SIZE = 16
 HEAD_LIMIT = 65536
 """Bytes after which a handshake that does not end is refused."""
 INTERIM = 16
 """Answers below 200 that a server may give before the final one, as 103 Early Hints."""
 READ_SIZE = 16384
-BLANK_LINE = re.compile(rb"\n\r?\n")
+TOKEN = re.compile(r"[-!#$%&'*+.^_`|~0-9A-Za-z]+")
+"""The name of a header (RFC 9110, 5.6.2)."""
 ABSOLUTE = re.compile(r"https?://([^/?#]*)(.*)", re.IGNORECASE)
 """The request target of a request to a proxy, which a server must accept as well."""
 LEFT = "the peer left during the WebSocket handshake"
 NO_HANDSHAKE = "the peer did no WebSocket handshake"
 
-Headers = Sequence[tuple[bytes, bytes]]
+Pairs = Sequence[tuple[str, str]]
+Message = TypeVar("Message", Request, Response)
 
 
 class BadHandshake(Exception):
     """The peer's message is no valid handshake, for this reason; a server answers with this status."""
 
-    def __init__(self, text: str, status: int = 400, headers: Headers = ()) -> None:
+    def __init__(self, text: str, status: int = 400, headers: Pairs = ()) -> None:
         super().__init__(text)
         self.status = status
         self.headers = headers
@@ -62,30 +75,26 @@ async def request_upgrade(
             subprotocols += [each.strip() for each in text.split(",")]
         else:
             extra.append((name, text))
-    path, key = endpoint.path or "/", b64encode(os.urandom(KEY_SIZE))
-    parser = h11.Connection(h11.CLIENT)
+    path, key = endpoint.path or "/", b64encode(os.urandom(KEY_SIZE)).decode("ascii")
     try:
-        said = parser.send(_request(endpoint.authority, path, key, subprotocols, extra)) or b""
-        said += parser.send(h11.EndOfMessage()) or b""
-    except (UnicodeError, h11.LocalProtocolError) as error:
+        said = _request(endpoint.authority, path, key, subprotocols, extra).serialize()
+    except (UnicodeError, InvalidHandshake) as error:
         # A path or a header is not valid in HTTP.
         raise HandshakeFailed(f"WebSocket: {readable(str(error))}") from error
     await _say(stream, said)
-    heads = _Heads(stream, parser)
+    heads = _Heads(stream)
     try:
-        answer = await heads.next()
+        answer = await heads.response()
         skipped = 0
-        while isinstance(answer, h11.InformationalResponse) and answer.status_code != 101:
+        while answer.status_code < 200 and answer.status_code != 101:
             skipped += 1
             if skipped > INTERIM:
                 raise BadHandshake(f"{skipped} answers below 200, and none of them 101")
-            answer = await heads.next()
-        if isinstance(answer, h11.Response):
+            answer = await heads.response()
+        if answer.status_code != 101:
             raise HandshakeFailed(f"the server answered HTTP {answer.status_code} to the WebSocket handshake")
-        if not isinstance(answer, h11.InformationalResponse):
-            raise HandshakeFailed(NO_HANDSHAKE)
-        known = _check_answer(list(answer.headers), key, subprotocols)
-    except (BadHandshake, h11.RemoteProtocolError) as error:
+        known = _check_answer(answer.headers, key, subprotocols)
+    except BadHandshake as error:
         raise HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(error))}") from error
     return attrs.evolve(handshake, path=path, headers=known), heads.rest
 
@@ -98,72 +107,71 @@ async def grant_upgrade(
     A path other than the endpoint's gets 404, a page that is not allowed 403. Compression is never agreed on. Raise
     ``HandshakeFailed``, for such a page ``OriginRefused``.
     """
-    parser = h11.Connection(h11.SERVER)
-    heads = _Heads(stream, parser)
+    heads = _Heads(stream)
     try:
-        request = await heads.next()
-        if not isinstance(request, h11.Request):
-            raise BadHandshake("Bad HTTP message")
+        request = await heads.request()
         key = _check_request(request)
     except BadHandshake as error:
-        await _refuse(stream, parser, error.status, error.headers)
+        await _refuse(stream, error.status, error.headers)
         raise HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(error))}") from error
-    except h11.RemoteProtocolError as error:
-        await _refuse(stream, parser, error.error_status_hint)
-        raise HandshakeFailed(f"{NO_HANDSHAKE}: {readable(str(error))}") from error
-    target, authority = _resource(request.target.decode("ascii"))
+    target, authority = _resource(request.path)
     if _path(target) != _path(endpoint.path):
-        await _refuse(stream, parser, 404)
+        await _refuse(stream, 404)
         raise HandshakeFailed(f"WebSocket path {readable(target)!r}, served is {_path(endpoint.path)!r}")
-    said = _all(request.headers, b"origin")
-    hosts = _all(request.headers, b"host") if authority is None else [authority]  # RFC 9112, 3.2.2
+    said = request.headers.get_all("Origin")
+    hosts = request.headers.get_all("Host") if authority is None else [authority]  # RFC 9112, 3.2.2
     if not origins.allow(said, hosts):
-        await _refuse(stream, parser, 403)
+        await _refuse(stream, 403)
         raise OriginRefused(
             f"origin {readable(', '.join(said))!r} is not allowed; the host here is {readable(', '.join(hosts))!r}"
         )
-    headers = [
-        (b"Upgrade", b"websocket"),
-        (b"Connection", b"Upgrade"),
-        (b"Sec-WebSocket-Accept", generate_accept_token(key)),
-    ]
-    if SUBPROTOCOL in _listed(request.headers, b"sec-websocket-protocol"):
-        headers.append((b"Sec-WebSocket-Protocol", SUBPROTOCOL.encode()))
-    answer = h11.InformationalResponse(status_code=101, headers=headers, reason=b"Switching Protocols")
-    await _say(stream, parser.send(answer) or b"")
-    known = _others(request.headers, b"host", b"sec-websocket-extensions", b"sec-websocket-protocol")
+    headers = [("Upgrade", "websocket"), ("Connection", "Upgrade"), ("Sec-WebSocket-Accept", accepting(key))]
+    if SUBPROTOCOL in _listed(request.headers, "Sec-WebSocket-Protocol"):
+        headers.append(("Sec-WebSocket-Protocol", SUBPROTOCOL))
+    await _say(stream, _response(101, headers))
+    known = _others(request.headers, "host", "sec-websocket-extensions", "sec-websocket-protocol")
     return attrs.evolve(handshake, path=target, headers=known), heads.rest
 
 
 class _Heads:
-    """Reads the heads of a peer's HTTP messages; ``rest`` are the bytes behind the last one, which may be frames."""
+    """Reads the heads of a peer's HTTP messages, and no byte behind them: that may be a frame."""
 
-    def __init__(self, stream: trio.abc.Stream, parser: h11.Connection) -> None:
-        self.rest = b""
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self._stream = stream
-        self._parser = parser
+        self._reader = StreamReader()
         self._size = 0
 
-    async def next(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return the next head.
+    @property
+    def rest(self) -> bytes:
+        """Return the bytes behind the last head."""
+        return bytes(self._reader.buffer)
 
-        Raise ``HandshakeFailed`` if none comes, ``h11.RemoteProtocolError`` if it is not HTTP.
-        """
-        last = b""  # in which a blank line may have begun
-        while True:
-            chunk, self.rest = self.rest, b""
-            if not chunk:
-                chunk = await self._read()
-            blank = BLANK_LINE.search(last + chunk)
-            head = len(chunk) if blank is None else blank.end() - len(last)
-            last = (last + chunk)[-2:]
-            self._parser.receive_data(chunk[:head])
-            self.rest = chunk[head:]
-            event = self._parser.next_event()
-            if event is not h11.NEED_DATA:
-                return event
+    async def request(self) -> Request:
+        """Return the head of a request. Raise ``HandshakeFailed`` if none comes, ``BadHandshake`` if it is not HTTP."""
+        return await self._next(Request.parse(self._reader.read_line))
 
-    async def _read(self) -> bytes:
+    async def response(self) -> Response:
+        """Return the head of a response, raising as ``request`` does. The bytes of a body are left."""
+        reader = self._reader
+        return await self._next(Response.parse(reader.read_line, reader.read_exact, reader.read_to_eof, proxy=True))
+
+    async def _next(self, parsing: Generator[None, None, Message]) -> Message:
+        reader = self._reader
+        if not reader.buffer:
+            await self._read()
+        if reader.buffer[0] <= 0x20:
+            raise BadHandshake("Bad HTTP message")  # known before there is a line, which may never come
+        try:
+            while True:
+                next(parsing)
+                await self._read()
+        except StopIteration as parsed:
+            message: Message = parsed.value
+            return message
+        except (EOFError, LookupError, ValueError, NotImplementedError, InvalidHandshake) as error:
+            raise BadHandshake(str(error), 431 if isinstance(error, SecurityError) else 400) from error
+
+    async def _read(self) -> None:
         chunk = b""
         if self._size < HEAD_LIMIT:
             with suppress(trio.BrokenResourceError):
@@ -171,52 +179,52 @@ class _Heads:
         if not chunk:
             raise HandshakeFailed(NO_HANDSHAKE)
         self._size += len(chunk)
-        return chunk
+        self._reader.feed_data(chunk)
 
 
 def _request(
-    authority: str, path: str, key: bytes, subprotocols: Sequence[str], extra: Iterable[tuple[str, str]]
-) -> h11.Request:
-    headers = [
-        (b"Host", authority.encode("idna")),
-        (b"Upgrade", b"websocket"),
-        (b"Connection", b"Upgrade"),
-        (b"Sec-WebSocket-Key", key),
-        (b"Sec-WebSocket-Version", VERSION.encode()),
-    ]
+    authority: str, path: str, key: str, subprotocols: Sequence[str], extra: Iterable[tuple[str, str]]
+) -> Request:
+    """Return a request for a WebSocket. Raise ``UnicodeError`` and ``InvalidHandshake``."""
+    headers = Headers()
+    headers["Host"] = authority.encode("idna").decode("ascii")
+    headers["Upgrade"] = "websocket"
+    headers["Connection"] = "Upgrade"
+    headers["Sec-WebSocket-Key"] = key
+    headers["Sec-WebSocket-Version"] = VERSION
     if subprotocols:
-        headers.append((b"Sec-WebSocket-Protocol", ", ".join(subprotocols).encode("ascii")))
-    headers += [(name.encode("ascii"), text.encode("latin-1")) for name, text in extra]
-    return h11.Request(method=b"GET", target=path.encode("ascii"), headers=headers)
+        headers["Sec-WebSocket-Protocol"] = ", ".join(subprotocols)
+    for name, text in extra:
+        if not TOKEN.fullmatch(name):
+            raise InvalidHandshake(f"header name {name!r} is not valid in HTTP")
+        headers[name] = text
+    return Request(path, headers)
 
 
-def _check_request(request: h11.Request) -> bytes:
+def _check_request(request: Request) -> str:
     """Return the key of a request for a WebSocket (RFC 6455, 4.2.1). Raise ``BadHandshake``."""
     headers = request.headers
-    if request.method != b"GET":
+    if request.method != "GET":
         raise BadHandshake("Request method must be GET")
-    if request.http_version < b"1.1":
-        raise BadHandshake(f"HTTP {request.http_version.decode()}: at least 1.1 is needed")
-    lengths = _all(headers, b"content-length")
-    if _all(headers, b"transfer-encoding") or any(length.strip("0") for length in lengths):
-        # The bytes of a body would be taken for frames.
-        raise BadHandshake("the request has a body")
-    if "upgrade" not in _listed(headers, b"connection", lower=True):
+    if request.protocol != "HTTP/1.1":
+        raise BadHandshake(f"{request.protocol}: at least HTTP/1.1 is needed")
+    if len(headers.get_all("Host")) != 1:
+        raise BadHandshake(f"{len(headers.get_all('Host'))} headers 'Host', not one")  # RFC 9112, 3.2
+    if "upgrade" not in _listed(headers, "Connection", lower=True):
         raise BadHandshake("Missing header, 'Connection: Upgrade'")
-    if "websocket" not in _listed(headers, b"upgrade", lower=True):
+    if "websocket" not in _listed(headers, "Upgrade", lower=True):
         raise BadHandshake("Missing header, 'Upgrade: websocket'")
-    versions = _all(headers, b"sec-websocket-version")
+    versions = headers.get_all("Sec-WebSocket-Version")
     if versions != [VERSION]:
         said = ", ".join(versions)
         text = f"Sec-WebSocket-Version is {said}, not {VERSION}" if said else "Missing header, 'Sec-WebSocket-Version'"
-        raise BadHandshake(text, 426 if said else 400, [(b"Sec-WebSocket-Version", VERSION.encode())])
-    keys = _all(headers, b"sec-websocket-key")
+        raise BadHandshake(text, 426 if said else 400, [("Sec-WebSocket-Version", VERSION)])
+    keys = headers.get_all("Sec-WebSocket-Key")
     if len(keys) != 1:
         raise BadHandshake(f"{len(keys)} headers Sec-WebSocket-Key" if keys else "Missing header, 'Sec-WebSocket-Key'")
-    key = keys[0].encode("latin-1")
-    if not is_key(key):
+    if not is_key(keys[0].encode("latin-1")):
         raise BadHandshake(f"Sec-WebSocket-Key {keys[0]!r} is not the base64 of {KEY_SIZE} bytes")
-    return key
+    return keys[0]
 
 
 def is_key(key: bytes) -> bool:
@@ -227,29 +235,36 @@ def is_key(key: bytes) -> bool:
         return False
 
 
-def _check_answer(headers: Headers, key: bytes, offered: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def accepting(key: str) -> str:
+    """Return the value of ``Sec-WebSocket-Accept`` that answers a key (RFC 6455, 4.2.2)."""
+    return b64encode(hashlib.sha1(key.encode("ascii") + GUID, usedforsecurity=False).digest()).decode("ascii")
+
+
+def _check_answer(headers: Headers, key: str, offered: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Return the headers of a server that agrees, without those of the handshake. Raise ``BadHandshake``."""
-    if "upgrade" not in _listed(headers, b"connection", lower=True):
+    if "upgrade" not in _listed(headers, "Connection", lower=True):
         raise BadHandshake("Missing header, 'Connection: Upgrade'")
-    if _listed(headers, b"upgrade", lower=True) != ["websocket"]:
+    if _listed(headers, "Upgrade", lower=True) != ["websocket"]:
         raise BadHandshake("Missing header, 'Upgrade: websocket'")
-    if _all(headers, b"sec-websocket-accept") != [generate_accept_token(key).decode("ascii")]:
+    if headers.get_all("Sec-WebSocket-Accept") != [accepting(key)]:
         raise BadHandshake("Bad accept token")
-    agreed = _listed(headers, b"sec-websocket-protocol")
+    agreed = _listed(headers, "Sec-WebSocket-Protocol")
     if len(agreed) > 1 or not set(agreed) <= set(offered):
         raise BadHandshake(f"sub-protocol {', '.join(agreed)!r} was not offered")
-    if extensions := _listed(headers, b"sec-websocket-extensions"):
+    if extensions := _listed(headers, "Sec-WebSocket-Extensions"):
         raise BadHandshake(f"extension {', '.join(extensions)!r} was not offered")
-    of_the_handshake = b"connection", b"upgrade", b"sec-websocket-accept", b"sec-websocket-protocol"
-    return _others(headers, *of_the_handshake, b"sec-websocket-extensions")
+    of_the_handshake = "connection", "upgrade", "sec-websocket-accept", "sec-websocket-protocol"
+    return _others(headers, *of_the_handshake, "sec-websocket-extensions")
 
 
-async def _refuse(stream: trio.abc.Stream, parser: h11.Connection, status: int, headers: Headers = ()) -> None:
+async def _refuse(stream: trio.abc.Stream, status: int, headers: Pairs = ()) -> None:
     """Refuse the WebSocket over HTTP, if the peer still reads."""
-    refusal = h11.Response(status_code=status, headers=[*headers, (b"Content-Length", b"0"), (b"Connection", b"close")])
-    said = (parser.send(refusal) or b"") + (parser.send(h11.EndOfMessage()) or b"")
     with suppress(HandshakeFailed):
-        await _say(stream, said)
+        await _say(stream, _response(status, [*headers, ("Content-Length", "0"), ("Connection", "close")]))
+
+
+def _response(status: int, headers: Pairs) -> bytes:
+    return Response(status, HTTPStatus(status).phrase, Headers(headers)).serialize()
 
 
 async def _say(stream: trio.abc.Stream, data: bytes) -> None:
@@ -271,22 +286,13 @@ def _path(target: str) -> str:
     return target.partition("?")[0] or "/"
 
 
-def _all(headers: Headers, name: bytes) -> list[str]:
-    """Return the values of all headers of this name."""
-    return [text.decode("latin-1") for each, text in headers if each.lower() == name]
-
-
-def _listed(headers: Headers, name: bytes, *, lower: bool = False) -> list[str]:
+def _listed(headers: Headers, name: str, *, lower: bool = False) -> list[str]:
     """Return the members of a list that may stand in several headers (RFC 9110, 5.3)."""
-    joined = ",".join(_all(headers, name))
+    joined = ",".join(headers.get_all(name))
     members = [member.strip() for member in (joined.lower() if lower else joined).split(",")]
     return [member for member in members if member]
 
 
-def _others(headers: Headers, *names: bytes) -> tuple[tuple[str, str], ...]:
-    return as_text([(name, text) for name, text in headers if name.lower() not in names])
-
-
-def as_text(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
-    """Return headers in the form of a ``Handshake``."""
-    return tuple((name.decode("latin-1").lower(), text.decode("latin-1")) for name, text in headers)
+def _others(headers: Headers, *names: str) -> tuple[tuple[str, str], ...]:
+    """Return the headers of other names than these, in the form of a ``Handshake``."""
+    return tuple((name.lower(), text) for name, text in headers.raw_items() if name.lower() not in names)

@@ -5,14 +5,21 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import memory_stream_pair
 
 from rsocket_trio import ConnectionLost, Responder, serve
+from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.connect import open_transport
+from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
+from rsocket_trio.transports.websocket.transport import accept_websocket, open_websocket
 from rsocket_trio.transports.websocket.upgrade import INTERIM, is_key
 
 KEY = b"dGhlIHNhbXBsZSBub25jZQ=="  # RFC 6455, 1.3
@@ -148,9 +155,15 @@ async def test_a_request_with_a_body_gets_400(lines: tuple[bytes, ...], body: by
     assert (await answered(request(*lines, body=body))).startswith(b"HTTP/1.1 400 ")
 
 
-@pytest.mark.parametrize("length", [b"0", b"00"])
-async def test_a_body_of_nothing_is_none(length: bytes) -> None:
-    assert (await answered(request(b"Content-Length: " + length))).startswith(b"HTTP/1.1 101 ")
+@pytest.mark.parametrize(
+    ("lengths", "status"), [((b"0",), b"101"), ((b"0", b"0"), b"101"), ((b"00",), b"400"), ((b"0, 0",), b"400")]
+)
+async def test_a_body_of_nothing_is_none_if_its_length_is_plainly_zero(
+    lengths: tuple[bytes, ...], status: bytes
+) -> None:
+    said = request(*[b"Content-Length: " + length for length in lengths])
+
+    assert (await answered(said)).startswith(b"HTTP/1.1 " + status)
 
 
 @pytest.mark.parametrize(
@@ -263,3 +276,71 @@ async def test_answers_below_200_without_end_are_a_lost_connection() -> None:
         with trio.fail_after(5), pytest.raises(ConnectionLost, match="did no WebSocket handshake"):
             async with open_transport(uri):
                 pass
+
+
+# Any bytes
+
+SAID = {True: request(), False: HINTS + SWITCHING + FRAME}
+MUTATIONS = st.lists(st.tuples(st.integers(0, 400), st.integers(0, 8), st.binary(max_size=8)), max_size=4)
+
+
+@given(st.one_of(st.binary(max_size=400), MUTATIONS), st.integers(1, 400), st.booleans())
+def test_any_bytes_are_a_handshake_or_a_failed_one(
+    changes: bytes | list[tuple[int, int, bytes]], cut: int, server: bool
+) -> None:
+    if isinstance(changes, bytes):
+        said = changes
+    else:
+        said = SAID[server]
+        for place, size, other in changes:
+            said = said[:place] + other + said[place + size :]
+    trio.run(hear, said, cut, server)
+
+
+async def hear(said: bytes, cut: int, server: bool) -> None:
+    """Have a server, or a client, hear these bytes in pieces as its peer's handshake."""
+    ours, theirs = memory_stream_pair()
+    for start in range(0, len(said), cut):
+        await theirs.send_all(said[start : start + cut])
+    await theirs.send_eof()
+    endpoint = Endpoint("ws", host="server.example", port=80, path="/chat")
+    opening = (
+        accept_websocket(ours, endpoint, Handshake(), AcceptOptions())
+        if server
+        else open_websocket(ours, endpoint, Handshake(), ConnectOptions())
+    )
+    with suppress(HandshakeFailed):
+        async with opening as transport:
+            assert transport.handshake.path
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00", b"400"),  # TLS, which never has a line
+        (b"\x00\x00\x20\x00\x00\x00\x00\x04", b"400"),
+        (b"\r\n", b"400"),
+        (request(b"X-Long: " + b"x" * 9000), b"431"),
+        (request(*[b"X-Many: x"] * 200), b"431"),
+        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n", b"431"),
+        (request(b"X-Folded: a\r\n b"), b"400"),
+        (request(b"X Y: z"), b"400"),
+        (request(b"X: a\x00b"), b"400"),
+        (request().replace(b"\r\n", b"\n"), b"400"),
+    ],
+    ids=["tls", "a frame", "an empty line", "long", "many", "long path", "folded", "name", "zero", "no cr"],
+)
+async def test_a_head_that_no_client_writes_is_refused_as_soon_as_it_shows(said: bytes, status: bytes) -> None:
+    assert (await answered(said)).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize("header", [("X Y", "z"), ("X:Y", "z"), ("", "z")])
+async def test_a_header_that_http_has_no_form_for_is_not_sent(header: tuple[str, str]) -> None:
+    ours, theirs = memory_stream_pair()
+    options = ConnectOptions(headers=(header,))
+
+    with pytest.raises(HandshakeFailed, match="is not valid in HTTP"):
+        async with open_websocket(ours, Endpoint("ws", host="h", port=80), Handshake(), options):
+            pass
+
+    assert await theirs.receive_some() == b""

@@ -1,0 +1,549 @@
+"""The cases that Autobahn's suite makes of RFC 6455, by their numbers, as rows: for both roles, however the bytes come.
+
+An echo runs over the transport, and a row says what it has to answer. Text is legal WebSocket and refused here: its
+rows end with 1003, and each has a twin in binary that goes on to where the suite does.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import chain
+from typing import NamedTuple
+
+import attrs
+import pytest
+import trio
+from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
+
+from rsocket_trio.errors import RemoteProtocolError
+from rsocket_trio.limits import Limits
+from rsocket_trio.transports.base import Handshake, Transport
+from rsocket_trio.transports.error_text import HandshakeFailed
+from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
+from rsocket_trio.transports.websocket.framing import masked
+from rsocket_trio.transports.websocket.transport import accept_websocket, open_websocket
+
+FIN, CONT, TEXT, BINARY, CLOSE, PING, PONG = 0x80, 0, 1, 2, 8, 9, 10
+NORMAL, PROTOCOL_ERROR, UNSUPPORTED, INVALID, TOO_BIG = 1000, 1002, 1003, 1007, 1009
+KEY = b"\x37\xfa\x21\x3d"
+HERE = Endpoint("ws", host="here", port=80, path="/")
+both = pytest.mark.parametrize("client", [False, True], ids=["server", "client"])
+
+
+class Frame(NamedTuple):
+    """One frame: its first byte, and its body."""
+
+    first: int
+    body: bytes = b""
+
+    def encoded(self, *, is_masked: bool) -> bytes:
+        """Return the frame as a peer writes it."""
+        size = len(self.body)
+        code, more = (size, 0) if size < 126 else (126, 2) if size < 0x10000 else (127, 8)
+        header = bytes((self.first, code | (0x80 if is_masked else 0))) + (size.to_bytes(more) if more else b"")
+        return header + (KEY + masked(self.body, KEY) if is_masked else self.body)
+
+
+def closing(code: int, reason: bytes = b"") -> Frame:
+    return Frame(FIN | CLOSE, code.to_bytes(2) + reason)
+
+
+def message(body: bytes, opcode: int = TEXT) -> Frame:
+    return Frame(FIN | opcode, body)
+
+
+def in_fragments(bodies: Sequence[bytes], opcode: int = TEXT) -> list[Frame]:
+    last = len(bodies) - 1
+    return [Frame((0 if place else opcode) | (FIN if place == last else 0), body) for place, body in enumerate(bodies)]
+
+
+def ping(body: bytes = b"") -> Frame:
+    return Frame(FIN | PING, body)
+
+
+def pong(body: bytes = b"") -> Frame:
+    return Frame(FIN | PONG, body)
+
+
+def echo(body: bytes) -> Frame:
+    """What the answer to a message looks like, whether that came in fragments or not."""
+    return Frame(FIN | BINARY, body)
+
+
+@attrs.frozen
+class Row:
+    """A case: what the peer sends, one by one, and what it hears. Only the code of a close frame counts."""
+
+    case: str
+    sent: Sequence[Frame]
+    heard: Sequence[Frame]
+    parts: int = 0
+    """Bytes of the pieces that it is sent in; 0: in frames, in small pieces, and all at once."""
+    at_once: Sequence[Frame] = ()
+    """What it may hear as well if several frames come together."""
+
+
+def is_closed(heard: Sequence[Frame]) -> bool:
+    return any(frame.first == FIN | CLOSE for frame in heard)
+
+
+def without_echoes(heard: Sequence[Frame]) -> list[Frame]:
+    return [frame for frame in heard if frame.first != FIN | BINARY]
+
+
+def echoes(heard: Sequence[Frame]) -> list[Frame]:
+    return [frame for frame in heard if frame.first == FIN | BINARY]
+
+
+def refused(heard: Sequence[Frame]) -> Iterator[Frame]:
+    """Return the same, up to where a text would have been echoed."""
+    for frame in heard:
+        if frame.first == FIN | BINARY:
+            yield closing(UNSUPPORTED)
+            return
+        yield frame
+
+
+def with_twin(case: str, sent: Sequence[Frame], heard: Sequence[Frame], parts: int = 0) -> list[Row]:
+    """Return the row with its text messages, and one in binary, which ``heard`` is about."""
+    in_binary = [
+        frame._replace(first=frame.first - TEXT + BINARY) if frame.first & 0x0F == TEXT else frame for frame in sent
+    ]
+    at_once = without_echoes(heard) if is_closed(heard) else ()
+    return [Row(case, sent, [*refused(heard)], parts, at_once), Row(f"{case} in binary", in_binary, heard, parts)]
+
+
+FAIL = closing(PROTOCOL_ERROR)
+SIZES = [0, 125, 126, 127, 128, 65535, 65536]
+A, B, C, D, E = b"alpha", b"beta", b"gamma", b"delta", b"epsilon"
+HELLO, WORLD = b"good morning", b"good night"
+
+
+def bodies(size: int) -> bytes:
+    return b"*" * size
+
+
+FRAMING = [
+    *chain.from_iterable(
+        with_twin(f"1.1.{number}", [message(bodies(size))], [echo(bodies(size))])
+        for number, size in enumerate(SIZES, 1)
+    ),
+    *with_twin("1.1.8", [message(bodies(65536))], [echo(bodies(65536))], parts=997),
+    *[
+        Row(f"1.2.{number}", [message(b"\xfe" * size, BINARY)], [echo(b"\xfe" * size)])
+        for number, size in enumerate(SIZES, 1)
+    ],
+    Row("1.2.8", [message(b"\xfe" * 65536, BINARY)], [echo(b"\xfe" * 65536)], parts=997),
+]
+PINGS = [
+    Row("2.1", [ping()], [pong()]),
+    Row("2.2", [ping(HELLO)], [pong(HELLO)]),
+    Row("2.3", [ping(bytes([0, 255, 128, 10]))], [pong(bytes([0, 255, 128, 10]))]),
+    Row("2.4", [ping(b"\xfe" * 125)], [pong(b"\xfe" * 125)]),
+    Row("2.5", [ping(b"\xfe" * 126)], [FAIL]),
+    Row("2.6", [ping(b"\xfe" * 125)], [pong(b"\xfe" * 125)], parts=1),
+    Row("2.7", [pong()], []),
+    Row("2.8", [pong(HELLO)], []),
+    Row("2.9", [pong(HELLO), ping(WORLD)], [pong(WORLD)]),
+    Row("2.10", [ping(b"%d" % number) for number in range(10)], [pong(b"%d" % number) for number in range(10)]),
+    Row(
+        "2.11", [ping(b"%d" % number) for number in range(10)], [pong(b"%d" % number) for number in range(10)], parts=1
+    ),
+]
+
+
+def reserved(bits: int, frame: Frame) -> Frame:
+    return frame._replace(first=frame.first | bits << 4)
+
+
+RESERVED_BITS = [
+    *with_twin("3.1", [reserved(1, message(A))], [FAIL]),
+    *with_twin("3.2", [message(A), reserved(2, message(B)), ping()], [echo(A), FAIL]),
+    *with_twin("3.3", [message(A), reserved(3, message(B)), ping()], [echo(A), FAIL]),
+    *with_twin("3.4", [message(A), reserved(4, message(B)), ping()], [echo(A), FAIL], parts=1),
+    Row("3.5", [reserved(5, message(A, BINARY))], [FAIL]),
+    Row("3.6", [reserved(6, ping(A))], [FAIL]),
+    Row("3.7", [reserved(7, closing(NORMAL))], [FAIL]),
+]
+OPCODES = [
+    Row("4.1.1", [Frame(FIN | 3)], [FAIL]),
+    Row("4.1.2", [Frame(FIN | 4, A)], [FAIL]),
+    *with_twin("4.1.3", [message(A), Frame(FIN | 5), ping()], [echo(A), FAIL]),
+    *with_twin("4.1.4", [message(A), Frame(FIN | 6, B), ping()], [echo(A), FAIL]),
+    *with_twin("4.1.5", [message(A), Frame(FIN | 7, B), ping()], [echo(A), FAIL], parts=1),
+    Row("4.2.1", [Frame(FIN | 11)], [FAIL]),
+    Row("4.2.2", [Frame(FIN | 12, A)], [FAIL]),
+    *with_twin("4.2.3", [message(A), Frame(FIN | 13), ping()], [echo(A), FAIL]),
+    *with_twin("4.2.4", [message(A), Frame(FIN | 14, B), ping()], [echo(A), FAIL]),
+    *with_twin("4.2.5", [message(A), Frame(FIN | 15, B), ping()], [echo(A), FAIL], parts=1),
+]
+AB = in_fragments([A, B])
+PING_WITHIN = [AB[0], ping(C), AB[1]]
+TWO_PINGS_WITHIN = [Frame(TEXT, A), Frame(CONT, B), ping(A), Frame(CONT, C), Frame(CONT, D), ping(B)]
+FRAGMENTS = [
+    Row("5.1", in_fragments([A, B], PING), [FAIL]),
+    Row("5.2", in_fragments([A, B], PONG), [FAIL]),
+    *with_twin("5.3", AB, [echo(A + B)]),
+    *with_twin("5.4", AB, [echo(A + B)], parts=len(A)),
+    *with_twin("5.5", AB, [echo(A + B)], parts=1),
+    *with_twin("5.6", PING_WITHIN, [pong(C), echo(A + B)]),
+    *with_twin("5.7", PING_WITHIN, [pong(C), echo(A + B)], parts=len(A)),
+    *with_twin("5.8", PING_WITHIN, [pong(C), echo(A + B)], parts=1),
+    *chain.from_iterable(
+        with_twin(f"5.{number}", [Frame(last | CONT, A), message(B)], [FAIL], parts)
+        for number, (last, parts) in enumerate([(FIN, 0), (FIN, 5), (FIN, 1), (0, 0), (0, 5), (0, 1)], 9)
+    ),
+    *with_twin("5.15", [*AB, Frame(CONT, C), message(D)], [echo(A + B), FAIL]),
+    *with_twin("5.16", [Frame(CONT, A), *in_fragments([B, C])] * 2, [FAIL]),
+    *with_twin("5.17", [Frame(FIN | CONT, A), *in_fragments([B, C])] * 2, [FAIL]),
+    *with_twin("5.18", [Frame(TEXT, A), Frame(FIN | TEXT, B)], [FAIL]),
+    *with_twin("5.19", [*TWO_PINGS_WITHIN, Frame(FIN | CONT, E)], [pong(A), pong(B), echo(A + B + C + D + E)]),
+    *with_twin("5.20", [*TWO_PINGS_WITHIN, Frame(FIN | CONT, E)], [pong(A), pong(B), echo(A + B + C + D + E)], parts=1),
+]
+GREEK = "\u03ba\u1f79\u03c3\u03bc\u03b5".encode()
+BEYOND = b"\xf4\x90\x80\x80"  # U+110000
+BROKEN = GREEK + BEYOND + b"edited"
+TOLD_AT = len(GREEK) + 2
+"""Bytes that show that it is broken."""
+NOT_UTF8 = closing(INVALID)
+NO_TEXT = closing(UNSUPPORTED)
+IN_BYTES = [bytes([byte]) for byte in GREEK]
+UTF8_IN_FRAGMENTS = [
+    *with_twin("6.1.1", [message(b"")], [echo(b"")]),
+    *with_twin("6.1.2", in_fragments([b""] * 3), [echo(b"")]),
+    *with_twin("6.1.3", in_fragments([b"", A, b""]), [echo(A)]),
+    *with_twin("6.2.1", [message(GREEK)], [echo(GREEK)]),
+    *with_twin("6.2.2", in_fragments([GREEK[:6], GREEK[6:]]), [echo(GREEK)]),
+    *with_twin("6.2.3", in_fragments(IN_BYTES), [echo(GREEK)]),
+    *with_twin("6.2.4", in_fragments([GREEK[:5], GREEK[5:]]), [echo(GREEK)]),
+    Row("6.3.1", [message(BROKEN)], [NOT_UTF8]),
+    Row("6.3.2", in_fragments([bytes([byte]) for byte in BROKEN]), [NOT_UTF8]),
+    # It fails at the byte that tells, whatever is announced behind it.
+    Row("6.4.1", [Frame(TEXT, GREEK), Frame(CONT, BEYOND)], [NOT_UTF8]),
+    Row("6.4.2", [Frame(TEXT, BROKEN[: TOLD_AT - 1]), Frame(CONT, BROKEN[TOLD_AT - 1 : TOLD_AT])], [NOT_UTF8]),
+]
+
+
+class Sequences(NamedTuple):
+    """A sub-section about sequences of bytes, which are UTF-8 or are not."""
+
+    case: str
+    bodies: Sequence[bytes]
+    valid: bool
+
+
+def of(*numbers: int) -> list[bytes]:
+    return [chr(number).encode() for number in numbers]
+
+
+def long_form(number: int, size: int) -> bytes:
+    """Return a number in the form of UTF-8 that has so many bytes, as it was before it had limits."""
+    body = [0x80 | number >> 6 * place & 0x3F for place in range(size - 1)]
+    lead = (0xFF00 >> size & 0xFF) | number >> 6 * (size - 1)
+    return bytes([lead, *reversed(body)])
+
+
+INCOMPLETE = [long_form(number, size)[:-1] for size in range(2, 7) for number in (0, (1 << 5 * size + 1) - 1)]
+LEADS = {2: range(0xC0, 0xE0), 3: range(0xE0, 0xF0), 4: range(0xF0, 0xF8), 5: range(0xF8, 0xFC), 6: range(0xFC, 0xFE)}
+HIGH, LOW = [0xD800, 0xDB7F, 0xDB80, 0xDBFF], [0xDC00, 0xDF80, 0xDFFF]
+SURROGATES = {number: chr(number).encode("utf-8", "surrogatepass") for number in [*HIGH, *LOW]}
+UTF8_SEQUENCES = [
+    Sequences("6.5", [*[b"some" + each + b"text" for each in of(0x24, 0xA2, 0x20AC, 0x24B62)], GREEK], True),
+    Sequences("6.6", [GREEK[:size] for size in (2, 5, 7, 9, 11)], True),
+    Sequences("6.6", [GREEK[:size] for size in (1, 3, 4, 6, 8, 10)], False),
+    Sequences("6.7", of(0, 0x80, 0x800, 0x10000), True),
+    Sequences("6.8", [long_form(1 << 21, 5), long_form(1 << 26, 6)], False),
+    Sequences("6.9", of(0x7F, 0x7FF, 0xFFFF, 0x10FFFF), True),
+    Sequences("6.10", [long_form((1 << bits) - 1, size) for bits, size in ((21, 4), (26, 5), (31, 6))], False),
+    Sequences("6.11", of(0xD7FF, 0xE000, 0xFFFD, 0x10FFFF), True),
+    Sequences("6.11", [BEYOND], False),
+    Sequences("6.12", [b"\x80", b"\xbf", *[b"\x80\xbf\x80\xbf\x80\xbf"[:size] for size in range(2, 7)]], False),
+    Sequences("6.12", [bytes(range(0x80, 0xC0))], False),
+    Sequences("6.13", [b"".join(bytes([lead]) + b" " for lead in leads) for leads in LEADS.values()], False),
+    Sequences("6.14", INCOMPLETE, False),
+    Sequences("6.15", [b"".join(INCOMPLETE)], False),
+    Sequences("6.16", [b"\xfe", b"\xff", b"\xfe\xfe\xff\xff"], False),
+    Sequences("6.17", [long_form(0x2F, size) for size in range(2, 7)], False),
+    Sequences(
+        "6.18",
+        [long_form((1 << bits) - 1, size) for bits, size in zip((7, 11, 16, 21, 26), range(2, 7), strict=True)],
+        False,
+    ),
+    Sequences("6.19", [long_form(0, size) for size in range(2, 7)], False),
+    Sequences("6.20", list(SURROGATES.values()), False),
+    Sequences("6.21", [SURROGATES[high] + SURROGATES[low] for high in HIGH for low in (LOW[0], LOW[-1])], False),
+    Sequences("6.22", of(*[plane << 16 | end for plane in range(17) for end in (0xFFFE, 0xFFFF)]), True),
+    Sequences("6.23", of(*range(0xFFF9, 0x10000)), True),
+]
+DONE = closing(NORMAL)
+AFTER_CLOSE = [DONE]
+CLOSES = [
+    *with_twin("7.1.1", [message(HELLO)], [echo(HELLO)]),
+    Row("7.1.2", [DONE, DONE], AFTER_CLOSE),
+    Row("7.1.3", [DONE, ping()], AFTER_CLOSE),
+    *with_twin("7.1.4", [DONE, message(HELLO)], AFTER_CLOSE),
+    *with_twin("7.1.5", [AB[0], DONE, AB[1]], AFTER_CLOSE),
+    *with_twin("7.1.6", [message(bodies(1 << 18)), message(A), DONE, ping()], [echo(bodies(1 << 18)), echo(A), DONE]),
+    Row("7.3.1", [Frame(FIN | CLOSE)], [Frame(FIN | CLOSE)]),
+    Row("7.3.2", [Frame(FIN | CLOSE, b"a")], [FAIL]),
+    Row("7.3.3", [DONE], AFTER_CLOSE),
+    Row("7.3.4", [closing(NORMAL, HELLO)], AFTER_CLOSE),
+    Row("7.3.5", [closing(NORMAL, b"*" * 123)], AFTER_CLOSE),
+    Row("7.3.6", [closing(NORMAL, b"*" * 124)], [FAIL]),
+    Row("7.5.1", [closing(NORMAL, BROKEN)], [NOT_UTF8]),
+    *[
+        Row(f"7.7.{number}", [closing(code)], [closing(code)])
+        for number, code in enumerate([*range(1000, 1004), *range(1007, 1012), 3000, 3999, 4000, 4999], 1)
+    ],
+    *[
+        Row(f"7.9.{number}", [closing(code)], [FAIL])
+        for number, code in enumerate([0, 999, 1004, 1005, 1006, 1016, 1100, 2000, 2999], 1)
+    ],
+    Row("7.13.1", [closing(5000)], [FAIL]),
+    Row("7.13.2", [closing(65535)], [FAIL]),
+]
+KIB = 1024
+NUMBERED = bytes(range(256))
+
+
+def sized(size: int) -> bytes:
+    return (NUMBERED * (size // 256 + 1))[:size]
+
+
+def split(body: bytes, size: int) -> list[bytes]:
+    return [body[start : start + size] for start in range(0, len(body), size)]
+
+
+LIMITS = [
+    *[Row(f"9.1.{number}", [message(bodies(size * KIB))], [NO_TEXT], 64 * KIB) for number, size in ((1, 64), (2, 256))],
+    *[
+        Row(f"9.2.{number}", [message(sized(size * KIB), BINARY)], [echo(sized(size * KIB))], 64 * KIB)
+        for number, size in ((1, 64), (2, 256), (3, 1024))
+    ],
+    *chain.from_iterable(
+        [
+            Row(f"9.3.{number}", in_fragments(split(bodies(64 * KIB), size)), [NO_TEXT], 16 * KIB),
+            Row(f"9.4.{number}", in_fragments(split(sized(64 * KIB), size), BINARY), [echo(sized(64 * KIB))], 16 * KIB),
+        ]
+        for number, size in enumerate([64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB], 1)
+    ),
+    *chain.from_iterable(
+        [
+            Row(f"9.5.{number}", [message(bodies(64 * KIB))], [NO_TEXT], size),
+            Row(f"9.6.{number}", [message(sized(64 * KIB), BINARY)], [echo(sized(64 * KIB))], size),
+        ]
+        for number, size in enumerate([64, 128, 256, 512, KIB, 2 * KIB], 1)
+    ),
+    *chain.from_iterable(
+        [
+            Row(f"9.7.{number}", [message(bodies(size))], [NO_TEXT], 16 * KIB),
+            Row(f"9.8.{number}", [message(sized(size), BINARY)] * 100, [echo(sized(size))] * 100, 16 * KIB),
+        ]
+        for number, size in enumerate([0, 16, 64, 256, KIB, 4 * KIB], 1)
+    ),
+]
+SEVERAL_FRAGMENTS = with_twin("10.1.1", in_fragments(split(bodies(65536), 1300)), [echo(bodies(65536))], 16 * KIB)
+ROWS = [
+    *FRAMING,
+    *PINGS,
+    *RESERVED_BITS,
+    *OPCODES,
+    *FRAGMENTS,
+    *UTF8_IN_FRAGMENTS,
+    *CLOSES,
+    *LIMITS,
+    *SEVERAL_FRAGMENTS,
+]
+
+
+@both
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.case)
+async def test_a_row_is_answered_as_it_says(row: Row, client: bool, autojump_clock: MockClock) -> None:
+    frames = [frame.encoded(is_masked=not client) for frame in row.sent]
+    heard, end = codes_of(row.heard), list[bytes]()
+    if not is_closed(heard):
+        heard, end = [*heard, DONE], [DONE.encoded(is_masked=not client)]
+    data = b"".join(frames)
+    if row.parts:
+        assert await answers_to([*split(data, row.parts), *end], client=client) == heard
+        return
+    assert await answers_to([*frames, *end], client=client) == heard
+    for pieces in (split(data, max(1, len(data) // 100)), [data]):
+        answers = await answers_to([*pieces, *end], client=client)
+        assert any(is_answer(answers, expected) for expected in (heard, codes_of(row.at_once or heard))), answers
+
+
+def is_answer(answers: Sequence[Frame], heard: Sequence[Frame]) -> bool:
+    """Return whether this is heard. A message needs no echo any more if the frame that closes came with it."""
+    heard_back = echoes(answers)
+    return without_echoes(answers) == without_echoes(heard) and heard_back == echoes(heard)[: len(heard_back)]
+
+
+@both
+@pytest.mark.parametrize(
+    "sequences", UTF8_SEQUENCES, ids=lambda each: f"{each.case} {'valid' if each.valid else 'not'}"
+)
+async def test_text_is_refused_for_what_is_wrong_with_it(
+    sequences: Sequences, client: bool, autojump_clock: MockClock
+) -> None:
+    for body in sequences.bodies:
+        data = message(body).encoded(is_masked=not client)
+        for pieces in ([data], split(data, 1)):
+            assert await answers_to(pieces, client=client) == codes_of([NO_TEXT if sequences.valid else NOT_UTF8])
+
+
+@both
+@pytest.mark.parametrize(("case", "first"), [("6.4.3", len(GREEK)), ("6.4.4", TOLD_AT - 1)])
+async def test_text_fails_at_the_byte_that_tells_within_a_frame(
+    case: str, first: int, client: bool, autojump_clock: MockClock
+) -> None:
+    data = message(BROKEN).encoded(is_masked=not client)
+    header = len(data) - len(BROKEN)
+
+    assert await answers_to([data[: header + first]], client=client) == []
+    assert await answers_to([data[: header + TOLD_AT]], client=client) == codes_of([NOT_UTF8])
+
+
+@both
+async def test_a_frame_of_16_mib_is_one_byte_too_large(client: bool, autojump_clock: MockClock) -> None:
+    """9.2.6."""
+    header = Frame(FIN | BINARY, bytes(1 << 16)).encoded(is_masked=not client)[: 10 if client else 14]
+    header = header[:2] + (1 << 24).to_bytes(8) + header[10:]
+
+    assert await answers_to([header], client=client) == codes_of([closing(TOO_BIG)])
+
+
+# Compression (12, 13): each sub-section offers it in another way, and none is agreed on.
+OFFERS = {
+    "12, 13.1": "permessage-deflate",
+    "13.2": "permessage-deflate; client_no_context_takeover; server_no_context_takeover",
+    "13.3": "permessage-deflate; client_max_window_bits; server_max_window_bits=8",
+    "13.4": "permessage-deflate; client_max_window_bits; server_max_window_bits=15",
+    "13.5": "permessage-deflate; server_no_context_takeover; client_max_window_bits; server_max_window_bits=8",
+    "13.6": "permessage-deflate; server_no_context_takeover; client_max_window_bits; server_max_window_bits=15",
+    "13.7": "permessage-deflate; server_no_context_takeover, permessage-deflate",
+}
+offers = pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS.keys())
+SHORT_AND_LONG = [message(sized(16), BINARY), *in_fragments(split(sized(128 * KIB), 4 * KIB), BINARY)]
+COMPRESSED = reserved(4, message(b"\x4b\x04\x00", BINARY))
+
+
+@offers
+async def test_a_server_agrees_on_no_compression_and_echoes_what_is_not_compressed(
+    offer: str, autojump_clock: MockClock
+) -> None:
+    pieces = [frame.encoded(is_masked=True) for frame in [*SHORT_AND_LONG, COMPRESSED]]
+
+    answers = await answers_to(pieces, client=False, offer=offer)
+
+    assert answers == codes_of([echo(sized(16)), echo(sized(128 * KIB)), FAIL])
+
+
+@offers
+async def test_a_client_takes_no_compression_that_it_did_not_offer(offer: str, autojump_clock: MockClock) -> None:
+    with pytest.raises(HandshakeFailed, match=r"extension 'permessage-deflate.* was not offered"):
+        await answers_to([], client=True, offer=offer)
+
+
+# What runs a row
+
+
+def codes_of(frames: Iterable[Frame]) -> list[Frame]:
+    """Return the frames as they are compared: the reason of a close frame is nobody's business."""
+    return [frame._replace(body=frame.body[:2]) if frame.first == FIN | CLOSE else frame for frame in frames]
+
+
+async def answers_to(pieces: Sequence[bytes], *, client: bool, offer: str = "") -> list[Frame]:
+    """Return what an echo over our transport says to these pieces, each sent once all is quiet."""
+    ours, theirs = memory_stream_pair()
+    failed: list[HandshakeFailed] = []
+
+    async def echo_all() -> None:
+        try:
+            async with opened(ours, client=client) as transport:
+                await echo_until_the_end(transport)
+        except HandshakeFailed as error:
+            failed.append(error)
+
+    data = b""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(echo_all)
+        await (answer_handshake if client else ask_for_handshake)(theirs, offer)
+        try:
+            for piece in pieces:
+                await theirs.send_all(piece)
+                await wait_all_tasks_blocked()
+            await theirs.send_eof()
+        except trio.BrokenResourceError:
+            pass  # our side closed, and what it said before is still to be read
+        while chunk := await theirs.receive_some():
+            data += chunk
+    if failed:
+        raise failed[0]
+    return codes_of(frames_in(data, is_masked=client))
+
+
+@asynccontextmanager
+async def opened(stream: trio.abc.Stream, *, client: bool) -> AsyncIterator[Transport]:
+    limits = Limits()
+    if client:
+        async with open_websocket(stream, HERE, Handshake(), ConnectOptions(limits=limits)) as transport:
+            yield transport
+    else:
+        async with accept_websocket(stream, HERE, Handshake(), AcceptOptions(limits)) as transport:
+            yield transport
+
+
+async def echo_until_the_end(transport: Transport) -> None:
+    try:
+        while frames := await transport.receive():
+            await transport.send(frames)
+    except (RemoteProtocolError, trio.BrokenResourceError):
+        pass
+    with trio.move_on_after(1):
+        await transport.finish()
+
+
+async def head_of(stream: trio.abc.Stream) -> bytes:
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += bytes(await stream.receive_some())  # no frame comes before one is sent
+    return head
+
+
+async def ask_for_handshake(stream: trio.abc.Stream, offer: str) -> None:
+    lines = ["GET / HTTP/1.1", "Host: here", "Upgrade: websocket", "Connection: Upgrade"]
+    lines += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13"]
+    lines += [f"Sec-WebSocket-Extensions: {offer}"] if offer else []
+    await stream.send_all("\r\n".join([*lines, "", ""]).encode())
+    head = await head_of(stream)
+    assert head.startswith(b"HTTP/1.1 101 ")
+    assert b"extensions" not in head.lower()
+
+
+async def answer_handshake(stream: trio.abc.Stream, offer: str) -> None:
+    head = await head_of(stream)
+    (key,) = [line.partition(b": ")[2] for line in head.split(b"\r\n") if line.startswith(b"Sec-WebSocket-Key")]
+    accept = base64.b64encode(hashlib.sha1(key + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11").digest()).decode()
+    lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade"]
+    lines += [f"Sec-WebSocket-Accept: {accept}"]
+    lines += [f"Sec-WebSocket-Extensions: {offer}"] if offer else []
+    await stream.send_all("\r\n".join([*lines, "", ""]).encode())
+
+
+def frames_in(data: bytes, *, is_masked: bool) -> Iterator[Frame]:
+    """Return the frames that our side wrote, which are all well formed."""
+    while data:
+        size, start = data[1] & 0x7F, 2
+        assert bool(data[1] & 0x80) is is_masked
+        if size >= 126:
+            start = 4 if size == 126 else 10
+            size = int.from_bytes(data[2:start])
+        key, start = (data[start : start + 4], start + 4) if is_masked else (b"", start)
+        body = data[start : start + size]
+        assert len(body) == size
+        yield Frame(data[0], masked(body, key) if is_masked else body)
+        data = data[start + size :]
