@@ -257,12 +257,21 @@ def _run_of(chunk: bytes, offset: int, start: int, length: int, end: int) -> lis
     ``start`` is where the first one begins, behind its prefix.
     """
     stride = start - offset + length
+    stop = offset + count_alike(chunk, offset, start, stride, end) * stride
+    return [chunk[begin : begin + length] for begin in range(start, stop, stride)]
+
+
+def count_alike(chunk: bytes, offset: int, start: int, stride: int, end: int) -> int:
+    """Return how many pieces of ``stride`` bytes are between ``offset`` and ``end``, if all begin alike, else 0.
+
+    They begin with the bytes from ``offset`` to ``start``.
+    """
     count = (end - offset) // stride
     stop = offset + count * stride
     for place in range(offset, start):
         if chunk[place:stop:stride] != chunk[place : place + 1] * count:
-            return []
-    return [chunk[begin : begin + length] for begin in range(start, stop, stride)]
+            return 0
+    return count
 
 
 class Framing24(_LengthPrefixed):

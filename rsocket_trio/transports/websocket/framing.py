@@ -14,7 +14,7 @@ from websockets.frames import Close
 from websockets.protocol import Protocol, Side, State
 
 from rsocket_trio.errors import RemoteProtocolError, readable
-from rsocket_trio.mux.framing import EncodedFrame, Gathering
+from rsocket_trio.mux.framing import ALIKE, EncodedFrame, Gathering, count_alike
 
 CONTINUATION, TEXT, WHOLE_BINARY = 0x0, 0x1, 0x82
 """Kinds of frames; the last one is the first byte of a frame that is a whole binary message."""
@@ -44,8 +44,7 @@ MOST_FRAMES = 65536
 largest message into pieces of 256 bytes stays below."""
 
 # Short headers are few: looking one up costs less than making it.
-PLAIN_HEADERS = tuple(bytes((WHOLE_BINARY, length)) for length in range(IN_TWO))
-MASKED_HEADERS = tuple(bytes((WHOLE_BINARY, MASKED | length)) for length in range(IN_TWO))
+HEADERS = tuple(bytes((WHOLE_BINARY, second)) for second in range(256))
 
 
 def masked_slowly(data: bytes | memoryview, key: bytes) -> bytes:
@@ -141,6 +140,7 @@ class MessageReader:
             chunk, self._rest = self._rest + chunk, b""
         mark, key_size = (0, 0) if self.client else (MASKED, KEY)
         largest, size, from_bytes = self._max, len(chunk), int.from_bytes
+        last, alike = -1, 0  # no length yet, and no messages of the same length behind each other
         while self.closed is None and (start := offset + 2) <= size:
             length = chunk[offset + 1] - mark
             fast = chunk[offset] == WHOLE_BINARY and 0 <= length <= IN_EIGHT and self._fast
@@ -159,6 +159,18 @@ class MessageReader:
             body = start + key_size
             if body > size:
                 break
+            if length != last:
+                last, alike = length, 0
+            elif (alike := alike + 1) == ALIKE:
+                stride = body - offset + length
+                run = range(body, body + stride * count_alike(chunk, offset, start, stride, size), stride)
+                if run:
+                    if key_size:
+                        ready += [masked(chunk[each : each + length], chunk[each - KEY : each]) for each in run]
+                    else:
+                        ready += [chunk[each : each + length] for each in run]
+                    offset += stride * len(run)
+                    continue
             offset = body + length
             if offset > size:
                 self.missing, self._key = length, chunk[start:body]
@@ -335,16 +347,9 @@ def parts(frames: Sequence[EncodedFrame], keys: bytes = b"") -> list[bytes | mem
     A client masks each with four random bytes of ``keys``.
     """
     pieces: list[bytes | memoryview] = []
-    headers, mark = (MASKED_HEADERS, MASKED) if keys else (PLAIN_HEADERS, 0)
-    turn = 0
+    mark, turn = (MASKED, 0) if keys else (0, 0)
     for frame in frames:
-        length = len(frame) if isinstance(frame, bytes) else sum(map(len, frame))
-        if length < IN_TWO:
-            pieces.append(headers[length])
-        elif length < 0x10000:
-            pieces.append(bytes((WHOLE_BINARY, mark | IN_TWO)) + length.to_bytes(2, "big"))
-        else:
-            pieces.append(bytes((WHOLE_BINARY, mark | IN_EIGHT)) + length.to_bytes(8, "big"))
+        pieces.append(header(len(frame) if isinstance(frame, bytes) else sum(map(len, frame)), mark))
         if not keys:
             if isinstance(frame, bytes):
                 pieces.append(frame)
@@ -363,8 +368,25 @@ def parts(frames: Sequence[EncodedFrame], keys: bytes = b"") -> list[bytes | mem
     return pieces
 
 
+def header(length: int, mark: int) -> bytes:
+    """Return the header of a binary message up to its key; ``mark`` is ``MASKED`` if there is one."""
+    if length < IN_TWO:
+        return HEADERS[mark | length]
+    if length < 0x10000:
+        return bytes((WHOLE_BINARY, mark | IN_TWO)) + length.to_bytes(2, "big")
+    return bytes((WHOLE_BINARY, mark | IN_EIGHT)) + length.to_bytes(8, "big")
+
+
 def join(frames: Sequence[EncodedFrame], keys: bytes = b"") -> bytes:
     """Return the bytes of all frames, a binary message each. A client masks each with four random bytes of ``keys``."""
+    if len(frames) == 1 and type(frames[0]) is bytes:
+        frame = frames[0]
+        if keys:
+            return header(len(frame), MASKED) + keys + masked(frame, keys)
+        return header(len(frame), 0) + frame
+    if not keys and len(frames) >= ALIKE and len({*map(len, frames)}) == 1 and {*map(type, frames)} == {bytes}:
+        prefix = header(len(frames[0]), 0)
+        return prefix + prefix.join(frames)  # type: ignore[arg-type]
     return b"".join(parts(frames, keys))
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
+from trio.lowlevel import checkpoint, wait_readable
 from websockets.frames import Close, CloseCode
 
 from rsocket_trio.errors import readable
@@ -28,13 +29,14 @@ from rsocket_trio.transports.byte_stream import (
 )
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.socket_stream import SocketStream
-from rsocket_trio.transports.websocket.framing import ENDINGS, KEY, UNSUPPORTED_DATA, MessageReader, parts
+from rsocket_trio.transports.websocket.framing import ENDINGS, KEY, UNSUPPORTED_DATA, MessageReader, join, parts
 from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upgrade
 
 PONG = 0x8A
 """The first byte of an answer to a ping."""
 JUDGED = 12
 """Frames cut by ``MessageReader`` that take as long as one frame that wsproto handles."""
+TORN = "a write was cancelled before it was done"
 ANSWERING = 1.0
 """Seconds within which a small write ends once the system takes bytes."""
 
@@ -55,12 +57,12 @@ class WebSocketTransport:
         "_socket",
         "_stream",
         "_torn",
+        "_unsent",
         "_writing",
         "handshake",
     )
 
     is_message_based = True
-    send_at_once = None
     is_idle = False
 
     def __init__(self, stream: trio.abc.Stream, reader: MessageReader, handshake: Handshake, received: bytes) -> None:
@@ -74,6 +76,7 @@ class WebSocketTransport:
         # The receiving task answers pings while the sending task may be in the middle of a message.
         self._writing = trio.Lock()
         self._torn = False
+        self._unsent = b""
         self._answering = False
 
     def use_framing(self, framing: Framing) -> None:
@@ -99,11 +102,34 @@ class WebSocketTransport:
         reader = self._reader
         if reader.closed is not None:
             raise trio.BrokenResourceError(_said(reader.closed))
-        pieces = parts(frames, os.urandom(KEY * len(frames)) if reader.client else b"")
+        keys = os.urandom(KEY * len(frames)) if reader.client else b""
         if self._socket is not None and TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
-            await self._write(pieces)
+            await self._write(parts(frames, keys))
         else:
-            await self._write([b"".join(pieces)])
+            await self._write([join(frames, keys)] if frames else [])
+
+    @property
+    def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
+        """Writes all frames without waiting; ``None`` unless the stream is a socket."""
+        return None if self._socket is None else self._write_at_once
+
+    def _write_at_once(self, frames: Sequence[EncodedFrame]) -> bool:
+        assert self._socket is not None
+        reader, replies = self._reader, self._reader.replies
+        if reader.closed is not None:
+            raise trio.BrokenResourceError(_said(reader.closed))
+        if self._torn:
+            raise trio.BrokenResourceError(TORN)
+        data = join(frames, os.urandom(KEY * len(frames)) if reader.client else b"")
+        if self._unsent or self._writing.locked():
+            # The receiving task may be about to answer a ping: it writes this, too, or the next ``send`` does.
+            self._unsent += data
+            return False
+        if replies:
+            data = b"".join([*replies, data])
+            replies.clear()
+        self._unsent = data[self._socket.write(data) :]
+        return not self._unsent
 
     async def receive(self) -> Sequence[bytes]:
         """Return the next messages, at least one; an empty sequence once the peer has closed.
@@ -174,8 +200,21 @@ class WebSocketTransport:
         size, missing = self._read_size, reader.missing
         if missing > LEAST_READ_SIZE:
             size = min(size + missing, LARGEST_READ)
+        socket = self._socket
         try:
-            chunk = bytes(await self._stream.receive_some(size))
+            if socket is None:
+                chunk = bytes(await self._stream.receive_some(size))
+            else:
+                # Spelled out: a coroutine on the way to the read costs every idle connection 230 bytes.
+                socket.check_open()
+                if socket.is_drained:
+                    await wait_readable(socket.socket)
+                else:
+                    await checkpoint()
+                come = socket.read(size)
+                if come is None:
+                    return True
+                chunk = come
         except trio.BrokenResourceError:
             chunk = b""
         if chunk:
@@ -235,10 +274,11 @@ class WebSocketTransport:
         """Write as ``_write`` does, with the lock held, and include answers that come to wait meanwhile."""
         replies, socket = self._reader.replies, self._socket
         if self._torn:
-            raise trio.BrokenResourceError("a write was cancelled before it was done")
-        while pieces or replies:
-            if replies:
-                pieces = [*replies, *pieces]
+            raise trio.BrokenResourceError(TORN)
+        while pieces or replies or self._unsent:
+            if replies or self._unsent:
+                pieces = [self._unsent, *replies, *pieces]
+                self._unsent = b""
                 replies.clear()
             self._torn = True
             try:
