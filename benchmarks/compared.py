@@ -112,7 +112,7 @@ def websocket(figures: dict[str, Any]) -> list[str]:
         rows.append([f"{BY_NAME[name].label} {BY_NAME[name].what}", spread(ours), *cells])
     return [
         "## Over WebSocket",
-        "Ours cuts the messages itself, with wsproto behind it; rsocket-py runs over aiohttp.",
+        "Ours cuts the messages itself, and masks by the C code of websockets; rsocket-py runs over aiohttp.",
         table(["workload", "ours, CPU s", "rsocket-py, CPU s", "ratio"], rows),
         command("websocket"),
     ]

@@ -12,6 +12,7 @@ from rsocket_trio.errors import RemoteProtocolError, readable
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.websocket.framing import ENDINGS, UNSUPPORTED_DATA, text_refused
+from rsocket_trio.transports.websocket.upgrade import as_known
 
 
 class TrioWebSocketAdapter:
@@ -102,9 +103,7 @@ class TrioWebSocketAdapter:
 
 
 def _handshake(connection: WebSocketConnection) -> Handshake:
-    headers = tuple(
-        (name.decode("latin-1").lower(), text.decode("latin-1")) for name, text in connection.handshake_headers
-    )
+    headers = as_known((name.decode("latin-1"), text.decode("latin-1")) for name, text in connection.handshake_headers)
     scheme, peer = "ws", ""
     with suppress(OSError):  # which says that the peer is gone already
         remote = connection.remote

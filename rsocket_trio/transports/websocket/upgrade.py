@@ -294,5 +294,9 @@ def _listed(headers: Headers, name: str, *, lower: bool = False) -> list[str]:
 
 
 def _others(headers: Headers, *names: str) -> tuple[tuple[str, str], ...]:
-    """Return the headers of other names than these, in the form of a ``Handshake``."""
-    return tuple((name.lower(), text) for name, text in headers.raw_items() if name.lower() not in names)
+    return tuple(pair for pair in as_known(headers.raw_items()) if pair[0] not in names)
+
+
+def as_known(headers: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Return headers in the form of a ``Handshake``: names in lower case."""
+    return tuple((name.lower(), text) for name, text in headers)

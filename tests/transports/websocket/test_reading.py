@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
 import pytest
 import trio
 from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
+from rsocket_trio.mux.framing import EncodedFrame
 from rsocket_trio.transports.base import Handshake, Transport
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
 from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.listen import Accepted, open_listeners
 from rsocket_trio.transports.schemes import parse_uri
+from rsocket_trio.transports.socket_stream import SocketStream
 from rsocket_trio.transports.websocket.framing import MessageReader, join
 from rsocket_trio.transports.websocket.transport import WebSocketTransport
-from tests.transports.pairs import transport_pair
+from tests.transports.pairs import receive_frames, transport_pair
 from tests.transports.websocket.test_transport import URI, our_server, upgrade
 
 PING, PONG = b"\x89\x01p", b"\x8a\x01p"
@@ -72,6 +79,92 @@ async def test_every_message_of_a_client_has_a_mask_of_its_own() -> None:
     (write,) = line.writes
     assert len({write[start + 2 : start + 6] for start in range(0, len(write), 10)}) == 100
     assert MessageReader(client=False, max_message=10).feed(write) == [bytes(4)] * 100
+
+
+# Writes that do not wait
+
+
+@contextmanager
+def over_sockets() -> Iterator[tuple[WebSocketTransport, WebSocketTransport]]:
+    """A client and a server over two ends of a socket."""
+    here, there = socket.socketpair()
+    with here, there:
+        yield client_over(SocketStream(here)), server_over(SocketStream(there))
+
+
+def at_once(transport: WebSocketTransport, *frames: EncodedFrame) -> bool:
+    assert transport.send_at_once is not None
+    return transport.send_at_once(frames)
+
+
+async def test_a_write_at_once_is_there_without_a_step_of_the_scheduler() -> None:
+    with over_sockets() as (client, server):
+        assert at_once(client, b"one", (b"tw", memoryview(b"o")))
+        assert at_once(server, *[bytes([number]) * 9 for number in range(20)])
+
+        assert await server.receive() == [b"one", b"two"]
+        assert await client.receive() == [bytes([number]) * 9 for number in range(20)]
+    assert client_over(Line()).send_at_once is None
+
+
+async def test_what_a_write_at_once_left_goes_first_with_the_next_one_and_answers_stand_between_messages() -> None:
+    large = bytes(range(256)) * 8192
+    with over_sockets() as (client, server):
+        there = server_socket(server)
+        assert not at_once(client, large)
+        assert not at_once(client, b"behind it")
+        there.write(PING + b"\x82\x01a")
+        written = b""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(client.send, []))
+            assert await client.receive() == [b"a"]
+            nursery.start_soon(client.receive)  # begins with the answer, which another task is asked to write
+            while len(written) < len(large) + 14 + 9 + 6 + 7:
+                written += await there.receive_some()
+            nursery.cancel_scope.cancel()
+
+    reader = MessageReader(client=False, max_message=1 << 24)
+    assert reader.feed(written) == [large, b"behind it"]
+    assert (reader.judged, reader.closed, reader.mid_frame) == (1, None, False)  # the answer
+
+
+def server_socket(transport: WebSocketTransport) -> SocketStream:
+    stream = transport._stream
+    assert isinstance(stream, SocketStream)
+    return stream
+
+
+async def test_a_write_at_once_waits_behind_an_answer_that_waits_for_room() -> None:
+    with over_sockets() as (client, server):
+        filler = bytes(1 << 22)
+        assert not at_once(client, filler)  # and no byte more fits
+        server_socket(server).write(PING + b"\x82\x01a")
+        async with trio.open_nursery() as nursery:
+            assert await client.receive() == [b"a"]
+            nursery.start_soon(client.receive)  # begins with the answer
+            await wait_all_tasks_blocked()
+            assert client.mid_frame
+            assert not at_once(client, b"behind it")
+            assert await receive_frames(server, 2) == [filler, b"behind it"]
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_write_at_once_to_a_peer_that_closed_is_a_broken_transport() -> None:
+    with over_sockets() as (client, server):
+        server_socket(server).write(b"\x88\x02\x03\xe8")
+        assert await client.receive() == []
+
+        with pytest.raises(trio.BrokenResourceError, match="closed with 1000"):
+            at_once(client, b"too late")
+
+
+async def test_a_large_body_crosses_in_pieces_of_its_own() -> None:
+    body = bytes(range(256)) * 4096
+    with over_sockets() as (client, server):
+        for left, right in ((client, server), (server, client)):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partial(left.send, [(b"head", memoryview(body)), b"small"]))
+                assert await receive_frames(right, 2) == [b"head" + body, b"small"]
 
 
 async def test_nothing_is_read_before_it_is_asked_for_and_no_more_than_a_read() -> None:
