@@ -176,6 +176,8 @@ class _Shared:
             self._members.add(member)
             try:
                 task_status.started(member)
+                # If ``connect`` was cancelled meanwhile, this task is still its own, and nobody ends it.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 # Shielded until ``leave``: what its transports say last goes out while everything is cancelled.
                 with trio.CancelScope(shield=True):
                     await member.done.wait()

@@ -25,7 +25,7 @@ from rsocket_trio import (
     open_shared,
     serve,
 )
-from rsocket_trio.transports.http2 import http2_server
+from rsocket_trio.transports import connect
 from rsocket_trio.transports.schemes import SharedConnection
 
 URI = "h2://127.0.0.1:0/rsocket"
@@ -222,9 +222,23 @@ async def pump(source: trio.abc.Stream, sink: trio.abc.Stream) -> None:
         await sink.send_all(chunk)
 
 
-async def test_one_connection_more_than_the_server_allows_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http2_server, "STREAMS", 2)
-    async with served() as uri, open_shared(uri) as shared, open_connection(uri, over=shared) as one:
+async def test_one_that_connects_in_the_moment_of_a_cancellation_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    scope = trio.CancelScope()
+
+    async def share(*_: object) -> object:
+        scope.cancel()
+        return object()
+
+    monkeypatch.setattr(connect, "_share", share)
+    with trio.fail_after(5), scope:
+        async with open_shared("h2://127.0.0.1:1"):
+            await trio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_one_connection_more_than_the_server_allows_is_told_so() -> None:
+    limits = Limits(shared_connections=2)
+    async with served(limits=limits) as uri, open_shared(uri) as shared, open_connection(uri, over=shared) as one:
         async with open_connection(uri, over=shared):
             with pytest.raises(ConnectionLost, match=f"^{uri}: HTTP/2: Max outbound streams is 2, 2 open"):
                 async with open_connection(uri, over=shared):
