@@ -34,11 +34,12 @@ AERON = if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))';
 	    "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || \
 	  echo "$(PYAERON) not found: no Aeron"; fi
 SPRING := build/spring
+AERON := build/aeron
 RSOCKET_JAVA := build/rsocket-java
 RSOCKET_GO := build/rsocket-go
 PEERS := benchmarks/peers
 # What tests need from Debian, each behind the command that it brings.
-SYSTEM_PACKAGES := ps:procps node:nodejs npm:npm javac:default-jdk-headless mvn:maven go:golang-go \
+SYSTEM_PACKAGES := tshark:tshark ps:procps node:nodejs npm:npm javac:default-jdk-headless mvn:maven go:golang-go \
   nginx:nginx haproxy:haproxy nghttpx:nghttp2-proxy curl:curl
 # Has Debian's packages start no service when they are installed: nginx and others would take ports.
 POLICY := /usr/sbin/policy-rc.d
@@ -220,4 +221,12 @@ $(RSOCKET_GO)/.built: $(wildcard $(PEERS)/go/*)
 	  echo "no rsocket-go in the benchmarks"; \
 	else \
 	  echo "go not found: no rsocket-go in the benchmarks"; \
+	fi
+
+# Without Maven and a Java the tests against Aeron's driver in Java are skipped, or fail where CI is set, and say so.
+$(AERON)/.built: $(JS)/aeron/pom.xml
+	@if command -v mvn >/dev/null && command -v java >/dev/null; then \
+	  mvn -q -B -Dstyle.color=never -f $(JS)/aeron compile && touch $@; \
+	else \
+	  echo "mvn or java not found: no Aeron driver in Java"; \
 	fi
