@@ -55,7 +55,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
 
 # The types are checked beside the tests: mypy uses one core, and many tests wait.
-test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built
+test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON)/.built
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory -j2 types tests
@@ -63,7 +63,7 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built
+tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON)/.built
 	$(BIN)/pytest $(SHARED)
 
 quick: $(VENV)/.quick
