@@ -16,6 +16,7 @@ from rsocket.streams.stream_from_generator import StreamFromGenerator
 from rsocket.transports.tcp import TransportTCP
 
 from benchmarks.peers.meter import SETTLE, Meter, asked
+from benchmarks.peers.secured import of_client
 from benchmarks.workloads import CREDIT, REFILL, WRITE, Workload
 
 
@@ -49,7 +50,7 @@ async def connect(scheme: str, port: int) -> Any:
         async with websocket_client(f"ws://127.0.0.1:{port}/") as client:
             yield client
         return
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=of_client())
     transport = TransportTCP(reader, writer, read_buffer_size=WRITE)
     async with RSocketClient(single_transport_provider(transport)) as client:
         yield client

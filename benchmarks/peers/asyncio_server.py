@@ -20,6 +20,7 @@ from rsocket.rsocket_server import RSocketServer
 from rsocket.streams.stream_from_async_generator import StreamFromAsyncGenerator
 from rsocket.transports.tcp import TransportTCP
 
+from benchmarks.peers.secured import of_server
 from benchmarks.workloads import CREDIT, REFILL, WRITE
 
 KEPT: list[Any] = []
@@ -90,7 +91,7 @@ async def over_tcp() -> int:
     def session(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         RSocketServer(TransportTCP(reader, writer, read_buffer_size=WRITE), handler_factory=Handler)
 
-    server = await asyncio.start_server(session, "127.0.0.1", 0)
+    server = await asyncio.start_server(session, "127.0.0.1", 0, ssl=of_server())
     port: int = server.sockets[0].getsockname()[1]
     await server.start_serving()
     KEPT.append(server)

@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import grpc.aio
 
 from benchmarks.peers.python_client import Worker, run
+from benchmarks.peers.secured import AUTHORITY, folder
 
 
 class Caller:
@@ -25,7 +27,13 @@ class Caller:
 async def connect(port: int) -> AsyncIterator[Caller]:
     # Without this option, channels to the same address share a connection.
     options = [("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=options) as channel:
+    address = f"127.0.0.1:{port}"
+    if (where := folder()) is None:
+        opened = grpc.aio.insecure_channel(address, options=options)
+    else:
+        trusted = grpc.ssl_channel_credentials((where / AUTHORITY).read_bytes())
+        opened = grpc.aio.secure_channel(address, trusted, options=options)
+    async with opened as channel:
         yield Caller(channel)
 
 

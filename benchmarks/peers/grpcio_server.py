@@ -13,6 +13,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from benchmarks.peers.secured import CHAIN, KEY, folder
+
 
 async def echo(request: bytes, context: Any) -> bytes:
     return request
@@ -40,7 +42,11 @@ METHODS = {
 async def main() -> None:
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", METHODS),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    if (where := folder()) is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        pair = (where / KEY).read_bytes(), (where / CHAIN).read_bytes()
+        port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
     await server.start()
     print(port, flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)

@@ -11,6 +11,7 @@ import attrs
 import trio
 
 from benchmarks.peers.meter import SETTLE, Meter, asked
+from benchmarks.peers.secured import of_client
 from benchmarks.workloads import CREDIT, Workload
 from rsocket_trio import Connection, ResumeOptions, open_connection
 
@@ -103,7 +104,8 @@ KINDS = {
 async def main() -> None:
     scheme, port, workload, dialect, more = asked()
     resume = ResumeOptions() if "resume" in more else None
-    connect = partial(open_connection, f"{scheme}://127.0.0.1:{port}", dialect=dialect, resume=resume)
+    uri = f"{scheme}://127.0.0.1:{port}"
+    connect = partial(open_connection, uri, dialect=dialect, resume=resume, ssl_context=of_client())
     meter = Meter(workload)
     async with connect() as connection, AsyncExitStack() as kept:
         client = Client(connect, connection, kept, meter.waits)

@@ -13,6 +13,7 @@ from functools import partial
 
 import trio
 
+from benchmarks.peers.secured import of_server
 from rsocket_trio import Channel, Payload, Responder, ResumeOptions, serve
 
 responder = Responder()
@@ -49,7 +50,8 @@ async def main() -> None:
     responder.request_response(echo_plainly if "plain" in sys.argv[2:] else echo)
     async with trio.open_nursery() as nursery:
         resume = ResumeOptions() if "resume" in sys.argv[2:] else None
-        uris = await nursery.start(partial(serve, resume=resume), responder, [f"{sys.argv[1]}://127.0.0.1:0"])
+        start = partial(serve, resume=resume, ssl_context=of_server())
+        uris = await nursery.start(start, responder, [f"{sys.argv[1]}://127.0.0.1:0"])
         print(uris[0].rsplit(":", 1)[1].strip("/"), flush=True)
         await trio.to_thread.run_sync(sys.stdin.read, abandon_on_cancel=True)
         nursery.cancel_scope.cancel()

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from benchmarks import harness, typed
+from benchmarks import harness, tls, typed
 from benchmarks.libraries import BY_LIBRARY
 from benchmarks.workloads import BY_NAME, TYPED, WORKLOADS
 from tests.missing import require
@@ -43,6 +43,15 @@ def test_a_run_counts_what_both_processes_used(library: str, name: str) -> None:
 @pytest.mark.parametrize("told", typed.TOLD.values(), ids=typed.TOLD)
 def test_objects_are_exchanged_in_each_way_of_ours(told: tuple[str, ...]) -> None:
     cost = harness.run(typed.OURS, TYPED.name, to_server=told, to_client=told, share=TINY)
+
+    assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
+
+
+@pytest.mark.parametrize("library", ["trio", "asyncio", "grpcio"])
+def test_a_run_over_tls_counts_what_both_processes_used(library: str) -> None:
+    require(BY_LIBRARY[library].missing())
+    with tls.certificates() as word:
+        cost = tls.run("bulk", library, word=word, share=TINY)
 
     assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import aims, report
+from benchmarks import aims, report, tls
 from benchmarks.libraries import LIBRARIES, OBJECTS, OURS, ROOT, THEIRS
 from benchmarks.workloads import BY_NAME, WORKLOADS, Workload
 
@@ -190,3 +190,15 @@ def test_other_pythons_are_shown_as_ratios_to_the_first_beside_the_interpreter_a
     assert "|  | 3.13.0 |" in page
     assert "1.00 (1.00 to 1.00) CPU s of 100,000 on 3.11.7 | 1.20 |" in page
     assert "| create an object with slots, 100 ns on 3.11.7 | 1.25 |" in page
+
+
+@pytest.mark.parametrize(("theirs", "says"), [(1.01, "| yes |"), (0.99, "| **missed** |")], ids=["behind", "ahead"])
+def test_tls_has_to_cost_others_more(theirs: float, says: str) -> None:
+    costs = {tls.PLAIN: 0.8, OURS.name: 1.0, THEIRS.name: theirs, tls.GRPCIO.name: 2.0}
+    runs = {name: {column: [{"cpu": cost}] for column, cost in costs.items()} for name in tls.NAMES}
+    libraries = {one.name: {"title": one.title, "version": "1", "missing": None} for one in (OURS, THEIRS, tls.GRPCIO)}
+
+    page = report.page({"machine": MACHINE, "repeat": 1, "tls": {"libraries": libraries, "runs": runs}})
+
+    assert "## Over TLS" in page
+    assert page.count(says) == len(tls.NAMES)
