@@ -152,7 +152,7 @@ class StreamuxTalk:
         """At any time: the sums are the sums of what they count, and every request that is kept has a reason."""
         table = self.session.table
         exchanges = [*table.theirs.values(), *(one for one in table.mine.values() if isinstance(one, Exchange))]
-        joining = sum(one.joined.tell() for one in exchanges if one.joined is not None)
+        joining = sum(one.joined.size for one in exchanges if one.joined is not None)
         assert table.reassembling == joining, f"{table.reassembling} bytes counted in messages, {joining} held"
         buffered = sum(one.weight for one in table.theirs.values())
         assert table.buffered == buffered, f"{table.buffered} bytes counted in hand, {buffered} held"

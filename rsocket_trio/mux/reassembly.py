@@ -115,14 +115,15 @@ class Reassembly:
 
     A small payload is joined at its end, in pooled memory if that is free and large enough. The bytes of one that is
     large, or comes in many pieces, are copied as they come: joining tens of megabytes at once would hold up all other
-    tasks. ``BytesIO`` hands its buffer over without one more copy.
+    tasks. With ``copies`` they are from the start, for pieces so small that an object for each is many times as large.
+    ``BytesIO`` hands its buffer over without one more copy.
     """
 
     __slots__ = ("_buffer", "_filled", "_pieces", "_pooled", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, *, copies: bool = False) -> None:
         self.size = 0
-        self._buffer: BytesIO | None = None
+        self._buffer: BytesIO | None = BytesIO() if copies else None
         self._pooled: memoryview | None = None
         self._filled = 0
         self._pieces: list[bytes | memoryview] = []  # they follow the bytes in the pooled memory

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from io import BytesIO
-
 from rsocket_trio.errors import NO_NEW_REQUESTS, Invalid, Rejected, RemoteProtocolError, StreamError
 from rsocket_trio.limits import Limits
 from rsocket_trio.mux.events import (
@@ -18,6 +16,7 @@ from rsocket_trio.mux.events import (
     StreamFailed,
 )
 from rsocket_trio.mux.outbox import Outbox
+from rsocket_trio.mux.reassembly import Reassembly
 from rsocket_trio.mux.stream_state import NEITHER, RECEIVING, SENDING, Interaction
 from rsocket_trio.payload import Payload
 from rsocket_trio.streamux.chunks import RESPONSE, TERMINATION
@@ -25,6 +24,8 @@ from rsocket_trio.streamux.request_table import LOCKED, Exchange, Ping, RequestT
 from rsocket_trio.streamux.sender import ChunkSender
 
 EMPTY = Payload()
+LARGE_CHUNK = 4096
+"""Bytes of a message's first chunk from which its chunks are kept as they are until the last one came."""
 
 
 class ChunkReceiver:
@@ -232,15 +233,15 @@ class ChunkReceiver:
         """Return the whole message once its last chunk came. Refuse one that becomes too large, and drop its rest."""
         joined, table, limits = exchange.joined, self._table, self._limits
         if joined is None:
-            exchange.joined = joined = BytesIO()
+            exchange.joined = joined = Reassembly(copies=len(payload) < LARGE_CHUNK)
         table.reassembling += len(payload)
-        joined.write(payload)
-        if joined.tell() > limits.payload_size:
+        joined.add(payload)
+        if joined.size > limits.payload_size:
             self._too_large(exchange, f"message of more than {limits.payload_size} bytes on id {exchange.id}", last)
         elif table.reassembling > limits.reassembly_size:
             self._too_large(exchange, f"more than {limits.reassembly_size} bytes in unfinished messages", last)
         elif last:
-            whole = joined.getvalue()
+            whole = joined.join()
             table.drop_joined(exchange)
             return whole
         return None

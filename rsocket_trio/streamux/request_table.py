@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Container
-from io import BytesIO
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from rsocket_trio.errors import LocalProtocolError
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
 from rsocket_trio.mux.outbox import StreamQueue
 from rsocket_trio.mux.stream_state import BOTH, NEITHER, SENDING, Interaction
+
+if TYPE_CHECKING:
+    from rsocket_trio.mux.reassembly import Reassembly
 
 UNBOUNDED = MAX_REQUEST_N
 """Items that may be sent: the protocol has no credit, and this is the largest credit of a protocol that has."""
@@ -43,7 +45,7 @@ class Exchange(StreamQueue):
         self.begun = False
         self.dropping = False
         self.refused = False
-        self.joined: BytesIO | None = None
+        self.joined: Reassembly | None = None
         self.weight = 0
         self.owner: Any = None
 
@@ -202,7 +204,7 @@ class RequestTable:
     def drop_joined(self, exchange: Exchange) -> None:
         """Drop the received part of a message that is not whole."""
         if exchange.joined is not None:
-            self.reassembling -= exchange.joined.tell()
+            self.reassembling -= exchange.joined.size
             exchange.joined = None
 
     def _take_id(self) -> int:
