@@ -195,12 +195,12 @@ BOUNDS = (
     #     work           writes  reads  steps   calls
     Bound(one_at_a_time, 2_000,  2_000, 14_100, 104_000),
     Bound(many_at_once,  145,    110,   1_850,  42_500),
-    Bound(stream,        19,     19,    140,    10_100),
-    Bound(channel,       35,     33,    260,    20_100),
-    Bound(large,         540,    383,   2_290,  18_300),
+    Bound(stream,        19,     19,    140,    4_200),
+    Bound(channel,       28,     24,    200,    12_000),
+    Bound(large,         510,    370,   2_180,  17_650),
     Bound(typed_one_at_a_time, 2_000, 2_000, 14_100, 137_000),
     Bound(typed_at_once, 145,    110,   1_850,  76_600),
-    Bound(typed_stream,  19,     19,    140,    20_200),
+    Bound(typed_stream,  19,     19,    140,    16_300),
     Bound(typed_streams_at_once, 113, 98, 2_760, 203_100),
 )
 # fmt: on
