@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
 from time import perf_counter
 from typing import Any
 
@@ -52,7 +51,7 @@ class Connection:
                 nursery.start_soon(self._writer.run)
                 await self._read()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         self.scope.cancel()
         self._stream.socket.close()
 
@@ -159,19 +158,20 @@ class Client:
 
     port: int
     nursery: trio.Nursery
-    connection: Connection
-    kept: AsyncExitStack
     waits: list[float]
+    opened: list[Connection] = attrs.field(factory=list)
+
+    async def connection(self) -> Connection:
+        """Return the one connection of workloads that need no more."""
+        if not self.opened:
+            self.opened.append(await connected(self.port, self.nursery))
+        return self.opened[0]
 
 
-@asynccontextmanager
-async def connected(port: int, nursery: trio.Nursery) -> AsyncIterator[Connection]:
+async def connected(port: int, nursery: trio.Nursery) -> Connection:
     connection = Connection(Socket(await trio.open_tcp_stream("127.0.0.1", port)))
     nursery.start_soon(connection.run)
-    try:
-        yield connection
-    finally:
-        await connection.close()
+    return connection
 
 
 async def connect(client: Client, workload: Workload) -> None:
@@ -179,13 +179,14 @@ async def connect(client: Client, workload: Workload) -> None:
     payload = bytes(workload.size)
     end = perf_counter() + workload.seconds
     while (begun := perf_counter()) < end:
-        async with connected(client.port, client.nursery) as connection:
-            await connection.request(payload)
+        connection = await connected(client.port, client.nursery)
+        await connection.request(payload)
+        connection.close()
         waits.append(perf_counter() - begun)
 
 
 async def request(client: Client, workload: Workload) -> None:
-    size, waits, connection = workload.size, client.waits, client.connection
+    size, waits, connection = workload.size, client.waits, await client.connection()
     payload = bytes(size)
     end = perf_counter() + workload.seconds
 
@@ -201,29 +202,33 @@ async def request(client: Client, workload: Workload) -> None:
 
 
 async def stream(client: Client, workload: Workload) -> None:
+    connection = await client.connection()
     seen = 0
-    async for _ in client.connection.stream(workload.count, workload.size):
+    async for _ in connection.stream(workload.count, workload.size):
         seen += 1
     assert seen == workload.count, seen
 
 
 async def channel(client: Client, workload: Workload) -> None:
-    seen = await client.connection.channel(workload.count, workload.size)
+    connection = await client.connection()
+    seen = await connection.channel(workload.count, workload.size)
     assert seen == workload.count, seen
 
 
 async def connections(client: Client, workload: Workload) -> None:
     for _ in range(workload.count):
-        connection = await client.kept.enter_async_context(connected(client.port, client.nursery))
+        connection = await connected(client.port, client.nursery)
+        client.opened.append(connection)
         await connection.request(bytes(workload.size))
     await trio.sleep(SETTLE)
 
 
 async def streams(client: Client, workload: Workload) -> None:
+    connection = await client.connection()
     for _ in range(workload.count):
-        client.connection.open_idle_stream()
+        connection.open_idle_stream()
         await trio.lowlevel.checkpoint()
-    await client.connection.request(bytes(workload.size))
+    await connection.request(bytes(workload.size))
     await trio.sleep(SETTLE)
 
 
@@ -240,11 +245,12 @@ KINDS = {
 async def main() -> None:
     _, port, workload, _, _ = asked()
     meter = Meter(workload)
-    async with trio.open_nursery() as nursery, AsyncExitStack() as kept:
-        connection = await kept.enter_async_context(connected(port, nursery))
-        client = Client(port, nursery, connection, kept, meter.waits)
+    async with trio.open_nursery() as nursery:
+        client = Client(port, nursery, meter.waits)
         for part in meter.rounds():
             await KINDS[workload.kind](client, part)
+        for connection in client.opened:
+            connection.close()
 
 
 if __name__ == "__main__":

@@ -21,9 +21,15 @@ class Client:
     """What the workloads need."""
 
     connect: Callable[[], AbstractAsyncContextManager[Connection]]
-    connection: Connection
     kept: AsyncExitStack
     waits: list[float]
+    opened: list[Connection] = attrs.field(factory=list)
+
+    async def connection(self) -> Connection:
+        """Return the one connection of workloads that need no more."""
+        if not self.opened:
+            self.opened.append(await self.kept.enter_async_context(self.connect()))
+        return self.opened[0]
 
 
 async def connect(client: Client, workload: Workload) -> None:
@@ -37,7 +43,7 @@ async def connect(client: Client, workload: Workload) -> None:
 
 
 async def request(client: Client, workload: Workload) -> None:
-    size, waits, connection = workload.size, client.waits, client.connection
+    size, waits, connection = workload.size, client.waits, await client.connection()
     payload = bytes(size)
     end = perf_counter() + workload.seconds
 
@@ -54,8 +60,9 @@ async def request(client: Client, workload: Workload) -> None:
 
 async def stream(client: Client, workload: Workload) -> None:
     asked = b"%d %d" % (workload.count, workload.size)
+    connection = await client.connection()
     seen = 0
-    async with client.connection.request_stream(asked, initial_request_n=CREDIT) as items:
+    async with connection.request_stream(asked, initial_request_n=CREDIT) as items:
         async for _ in items:
             seen += 1
     assert seen == workload.count, seen
@@ -64,7 +71,8 @@ async def stream(client: Client, workload: Workload) -> None:
 async def channel(client: Client, workload: Workload) -> None:
     item = bytes(workload.size)
     seen = 0
-    async with client.connection.request_channel(initial_request_n=CREDIT) as both, trio.open_nursery() as nursery:
+    connection = await client.connection()
+    async with connection.request_channel(initial_request_n=CREDIT) as both, trio.open_nursery() as nursery:
 
         async def send() -> None:
             for _ in range(workload.count):
@@ -85,9 +93,10 @@ async def connections(client: Client, workload: Workload) -> None:
 
 
 async def streams(client: Client, workload: Workload) -> None:
+    connection = await client.connection()
     for _ in range(workload.count):
-        await client.kept.enter_async_context(client.connection.request_stream(b"0 0", initial_request_n=CREDIT))
-    await client.connection.request_response(bytes(workload.size))
+        await client.kept.enter_async_context(connection.request_stream(b"0 0", initial_request_n=CREDIT))
+    await connection.request_response(bytes(workload.size))
     await trio.sleep(SETTLE)
 
 
@@ -107,8 +116,8 @@ async def main() -> None:
     uri = f"{scheme}://127.0.0.1:{port}"
     connect = partial(open_connection, uri, dialect=dialect, resume=resume, ssl_context=of_client())
     meter = Meter(workload)
-    async with connect() as connection, AsyncExitStack() as kept:
-        client = Client(connect, connection, kept, meter.waits)
+    async with AsyncExitStack() as kept:
+        client = Client(connect, kept, meter.waits)
         for part in meter.rounds():
             await KINDS[workload.kind](client, part)
 
