@@ -8,7 +8,7 @@ from typing import Protocol
 
 import trio
 
-from rsocket_trio.connection.parking_lot import ParkingLot
+from rsocket_trio.connection.parking_lot import ParkingLot, turns_of_run
 from rsocket_trio.errors import ConnectionLost, RemoteProtocolError
 from rsocket_trio.mux.outbox import Outbox
 from rsocket_trio.transports.base import Transport
@@ -150,6 +150,7 @@ class Link:
         "_stall_since",
         "_transport",
         "_unfinished",
+        "_waits_turn",
         "_writer",
         "_writes",
         "_writing",
@@ -179,7 +180,7 @@ class Link:
         self._rests = False
         self._writes = 0
         self._at_once = DIRECT_WRITES
-        self._lone_read = False
+        self._lone_read = self._waits_turn = False
         self._unfinished = False
         self._reads = 0
         self._progress_seen = (0, 0)
@@ -272,9 +273,9 @@ class Link:
 
     @property
     def has_unread(self) -> bool:
-        """Return whether something came that was not read, as far as the transport can tell."""
+        """Return whether something came that was not acted on, as far as the transport can tell."""
         # An application's own transport may be one that knows nothing of this.
-        return getattr(self._transport, "has_unread", False)
+        return self._waits_turn or getattr(self._transport, "has_unread", False)
 
     def stop(self) -> None:
         """Read no more: write what is queued, then close."""
@@ -295,7 +296,7 @@ class Link:
         self._nursery, self._context = nursery, context
         if self._outbox:
             self.flush()
-        transport, owner = self._transport, self._owner
+        transport, owner, turns = self._transport, self._owner, turns_of_run()
         try:
             # No coroutine of its own for the receive task: each on the way to a read costs a connection 250 bytes.
             with self._reading:
@@ -319,6 +320,10 @@ class Link:
                     if not frames:
                         self._lose("the peer closed the transport", None)
                         break
+                    if not turns.take(id(self), len(frames)):
+                        self._waits_turn = True
+                        await turns.wait(len(frames))
+                        self._waits_turn = False
                     if self._lost:
                         # It came just when the link was given up: the peer heard of a position before it, and sends it
                         # again.
