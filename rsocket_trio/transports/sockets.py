@@ -9,7 +9,7 @@ import ssl
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 from weakref import WeakSet
 
 import attrs
@@ -309,9 +309,47 @@ def _remove_stale(path: str) -> None:
     raise OSError(errno.EADDRINUSE, "somebody listens there already")
 
 
+class WholeReads(ssl.SSLObject):
+    """One end of TLS that decrypts all records that are here with one read: Trio lets all tasks run after each read."""
+
+    _error: ssl.SSLError | None = None
+
+    def read(self, len: int = 1024, buffer: Any = None) -> Any:
+        """Return at most ``len`` bytes, of as many records as have come. An error comes with the next read instead."""
+        if buffer is not None:
+            return super().read(len, buffer)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        data = super().read(len)
+        parts, left = [data], len - data.__len__()
+        while left and data:
+            try:
+                data = super().read(left)
+            except ssl.SSLWantReadError:
+                break  # the next read finds that, too
+            except ssl.SSLError as error:
+                self._error = error
+                break
+            parts.append(data)
+            left -= data.__len__()
+        return b"".join(parts)
+
+
+def _tls(context: ssl.SSLContext, stream: trio.abc.Stream, **role: Any) -> trio.SSLStream[trio.abc.Stream]:
+    """Return one side of TLS. The application's context may be used elsewhere: its class of objects stays its own."""
+    kept = context.sslobject_class
+    if kept is ssl.SSLObject:
+        context.sslobject_class = WholeReads
+    try:
+        return trio.SSLStream(stream, context, https_compatible=True, **role)
+    finally:
+        context.sslobject_class = kept
+
+
 def server_tls(context: ssl.SSLContext, stream: trio.abc.Stream) -> trio.SSLStream[trio.abc.Stream]:
     """Return the server's side of TLS over an accepted stream, its handshake still to be done."""
-    return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
+    return _tls(context, stream, server_side=True)
 
 
 def client_tls(
@@ -328,4 +366,4 @@ def client_tls(
         # A WebSocket server that speaks HTTP/2 as well would choose that.
         context.set_alpn_protocols([])
         _OFFERING.discard(context)
-    return trio.SSLStream(stream, context, server_hostname=host, https_compatible=True)
+    return _tls(context, stream, server_hostname=host)

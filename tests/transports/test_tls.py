@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -260,3 +262,66 @@ async def test_a_client_s_context_offers_what_the_scheme_asks_for_and_no_more(
             nursery.start_soon(client.do_handshake)
             nursery.start_soon(server.do_handshake)
         assert client.selected_alpn_protocol() == chosen
+
+
+@asynccontextmanager
+async def both_sides(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> AsyncIterator[tuple[trio.SSLStream[trio.abc.Stream], trio.SSLStream[trio.abc.Stream]]]:
+    """A client and a server of TLS over memory, which have greeted each other."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    client, server = client_tls(client_context, ours, "127.0.0.1", ()), server_tls(server_context, theirs)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(client.do_handshake)
+        nursery.start_soon(server.do_handshake)
+    yield client, server
+    await trio.aclose_forcefully(ours)
+    await trio.aclose_forcefully(theirs)
+
+
+async def test_one_read_brings_all_records_that_are_here_up_to_the_size_asked_for(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> None:
+    async with both_sides(server_context, client_context) as (client, server):
+        await server.send_all(bytes(50_000))
+        for number in range(10):
+            await server.send_all(b"%d" % number)
+
+        assert len(await client.receive_some(40_000)) == 40_000
+        assert await client.receive_some(40_000) == bytes(10_000) + b"0123456789"
+
+
+async def test_what_came_before_a_broken_record_is_read_before_the_error(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> None:
+    async with both_sides(server_context, client_context) as (client, server):
+        await server.send_all(b"whole")
+        await server.send_all(b"too")
+        await server.transport_stream.send_all(b"\x17\x03\x03\x00\x20" + bytes(32))
+
+        assert await client.receive_some() == b"wholetoo"
+        with pytest.raises(trio.BrokenResourceError) as raised:
+            await client.receive_some()
+        assert "DECRYPTION_FAILED" in str(raised.value.__cause__)
+
+
+async def test_what_came_before_the_end_is_read_before_it(
+    server_context: ssl.SSLContext, client_context: ssl.SSLContext
+) -> None:
+    async with both_sides(server_context, client_context) as (client, server), trio.open_nursery() as nursery:
+        await server.send_all(b"last")
+        nursery.start_soon(server.aclose)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await client.receive_some() == b"last"
+        assert await client.receive_some() == b""
+
+
+def test_a_context_keeps_its_own_class_of_objects(client_context: ssl.SSLContext) -> None:
+    class Own(ssl.SSLObject):
+        pass
+
+    ours, _ = trio.testing.memory_stream_pair()
+    for own in (ssl.SSLObject, Own):
+        client_context.sslobject_class = own
+        client_tls(client_context, ours, "127.0.0.1", ())
+        assert client_context.sslobject_class is own
