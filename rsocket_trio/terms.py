@@ -120,9 +120,9 @@ class Setup:
     the MIME types of the connection. ``keepalive_interval`` and ``max_lifetime`` are seconds. ``lease``, ``strict`` and
     ``resume`` are flags.
 
-    ``transport`` is the scheme (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``memory`` or ``stream``), ``peer`` the
-    address, ``certificate`` the client's TLS certificate as ``getpeercert()`` gives it, ``path`` and ``headers`` those
-    of the WebSocket handshake, names in lower case.
+    ``transport`` is the scheme (``tcp``, ``tls``, ``unix``, ``ws``, ``wss``, ``h2``, ``h2s``, ``memory`` or
+    ``stream``), ``peer`` the address, ``certificate`` the client's TLS certificate as ``getpeercert()`` gives it,
+    ``path`` and ``headers`` those of the request that opened a WebSocket or a stream of HTTP/2, names in lower case.
 
     In the extension draft ``entries`` are its extension entries, and a MIME type is its number if that is not a
     well-known one.

@@ -1,4 +1,4 @@
-"""``python -m qa.resume [--cuts N] [--dialect D] [--seed S] [--replays] [--aimed] [--sessions]``: all of it.
+"""``python -m qa.resume [--cuts N] [--dialect D] [--seed S] [--scheme S] [--replays] [--aimed] [--sessions]``: do it.
 
 Cuts connections in mid-work and reports items that were lost, duplicated, reordered or restarted; exits 1 if any was.
 """
@@ -25,6 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m qa.resume", description="cut connections, and count")
     parser.add_argument("--cuts", type=int, default=CUTS, help=f"cuts at random bytes, for each dialect ({CUTS})")
     parser.add_argument("--dialect", choices=DIALECTS, help="this dialect only")
+    parser.add_argument("--scheme", choices=("tcp", "h2"), default="tcp", help="the transport of cuts at random bytes")
     parser.add_argument("--seed", type=int, default=1, help="what chance begins with (1)")
     parser.add_argument("--replays", action="store_true", help="behind every cut somebody says recorded RESUMEs again")
     parser.add_argument("--aimed", action="store_true", help="cut at each byte of a beginning instead, and at pairs")
@@ -42,7 +43,13 @@ def main() -> int:
             good = good and not wrong
         else:
             run = functools.partial(
-                run_load, dialect, asked.cuts, asked.seed, patience=PATIENCE, overheard=asked.replays
+                run_load,
+                dialect,
+                asked.cuts,
+                asked.seed,
+                patience=PATIENCE,
+                overheard=asked.replays,
+                scheme=asked.scheme,
             )
             good = report(dialect, trio.run(run)) and good
     return 0 if good else 1

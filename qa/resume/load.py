@@ -145,6 +145,8 @@ class Pauses:
 
     def __init__(self, connection: Connection) -> None:
         self.longest = 0.0
+        self.ended = 0
+        """How often it went on."""
         self._since: float | None = None
         connection.on_state(self._on_state)
 
@@ -154,6 +156,7 @@ class Pauses:
             self._since = now
         elif self._since is not None:
             self.longest = max(self.longest, now - self._since)
+            self.ended += status == "open"
             self._since = None
 
 
@@ -170,26 +173,29 @@ async def run_load(
     options: ResumeOptions = OPTIONS,
     patience: float = 60.0,
     overheard: bool = False,
+    scheme: str = "tcp",
 ) -> Outcome:
     """The load over a connection that is cut so many times, then left alone until everything is finished.
 
     There are at least so many ``items``, of at most ``largest`` bytes. With ``overheard`` somebody records how the
-    client comes back, and says it again behind every cut.
+    client comes back, and says it again behind every cut. Over another ``scheme`` than ``tcp`` the frames on their way
+    are not looked at.
     """
     chance = random.Random(seed)
     ledger, recorder = Ledger(largest), Recorder(dialect_named(dialect))
+    looking = recorder if scheme == "tcp" else None
     load = Load(ledger, seed, credit)
     began = time.monotonic()
     async with trio.open_nursery() as nursery:
-        [uri] = await nursery.start(_serve, load.server(), options)
+        [uri] = await nursery.start(_serve, load.server(), options, scheme)
         port = int(uri.rpartition(":")[2])
-        async with cutting_proxy(port, plan or random_cuts(chance), recorder=recorder, tamper=tamper) as proxy:
+        async with cutting_proxy(port, plan or random_cuts(chance), recorder=looking, tamper=tamper) as proxy:
             proxy.limit = cuts
             eavesdropper = Eavesdropper(proxy, recorder, random.Random(seed))
             if overheard:
                 nursery.start_soon(eavesdropper.run)
             async with open_connection(
-                proxy.uri,
+                proxy.uri.replace("tcp", scheme),
                 dialect=dialect,
                 responder=load.responder(),
                 keepalive=KEEPALIVE,
@@ -203,7 +209,7 @@ async def run_load(
 
                         def is_enough() -> bool:
                             # Nobody may end before the last cut has been noticed.
-                            is_back = client.status == "open" and (recorder.resumed > 0 or not cuts)
+                            is_back = client.status == "open" and (pauses.ended > 0 or not cuts)
                             return proxy.is_done and is_back and ledger.offered >= items
 
                         while not is_enough():  # noqa: ASYNC110
@@ -216,7 +222,7 @@ async def run_load(
     return Outcome(
         verdict=ledger.verdict(),
         cuts=proxy.made,
-        resumed=recorder.resumed,
+        resumed=recorder.resumed if looking is not None else pauses.ended,
         again=recorder.again,
         longest_pause=pauses.longest,
         seconds=time.monotonic() - began,
@@ -226,10 +232,13 @@ async def run_load(
 
 
 async def _serve(
-    responder: Responder, options: ResumeOptions, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED
+    responder: Responder,
+    options: ResumeOptions,
+    scheme: str,
+    task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     await serve(
-        responder, "tcp://127.0.0.1:0", resume=options, fragment_size=FRAGMENT, grace=0, task_status=task_status
+        responder, f"{scheme}://127.0.0.1:0", resume=options, fragment_size=FRAGMENT, grace=0, task_status=task_status
     )
 
 

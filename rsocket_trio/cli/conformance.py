@@ -50,7 +50,7 @@ from rsocket_trio.transports.schemes import parse_uri
 
 ENDED = 128 + signal.SIGTERM
 """The exit code of a command that SIGTERM ended."""
-TRANSPORTS = ("tcp", "tls", "ws", "wss")
+TRANSPORTS = ("tcp", "tls", "ws", "wss", "h2", "h2s")
 LONGEST_ROUTE = LONGEST_MIME = 255
 """Bytes that a routing tag can have, and a MIME type of SETUP."""
 Cases = Callable[[Output], Awaitable[Sequence[Result]]]

@@ -73,21 +73,22 @@ async def _open(dial: Dial, stack: AsyncExitStack) -> Connection:
 
     secrets = Secrets()
 
-    async def watched() -> WatchedTransport:
-        transport = await stack.enter_async_context(
-            open_transport(dial.uri, ssl_context=options["ssl_context"], headers=options["headers"])
+    @asynccontextmanager
+    async def watched() -> AsyncIterator[WatchedTransport]:
+        opening = open_transport(
+            dial.uri, ssl_context=options["ssl_context"], headers=options["headers"], limits=options["limits"]
         )
-        peer = options["peer"]
-        quirks = (*options["quirks"], *(PEERS[peer].quirks if peer is not None else ()))
-        record = DIALECTS.get(options["dialect"])
-        if record is not None:
-            record = with_quirks(record, quirks)
-        kept = record is not None and record.length_on_messages and transport.is_message_based
-        return WatchedTransport(transport, record, dial.watch, length=LENGTH if kept else 0, secrets=secrets)
+        async with opening as transport:
+            peer = options["peer"]
+            quirks = (*options["quirks"], *(PEERS[peer].quirks if peer is not None else ()))
+            record = DIALECTS.get(options["dialect"])
+            if record is not None:
+                record = with_quirks(record, quirks)
+            kept = record is not None and record.length_on_messages and transport.is_message_based
+            yield WatchedTransport(transport, record, dial.watch, length=LENGTH if kept else 0, secrets=secrets)
 
-    source = watched if options["resume"] is not None else await watched()
     over: Any = {name: options[name] for name in declared(StreamOptions)}  # type: ignore[literal-required]
-    return await stack.enter_async_context(open_connection_over(source, **over))
+    return await stack.enter_async_context(open_connection_over(watched, **over))
 
 
 def client_tls(

@@ -51,6 +51,10 @@ CODES: tuple[tuple[type[Exception], int], ...] = (
 """Exit codes by exception class; the first row that fits counts."""
 
 
+OF_EXTRAS = "pip install 'rsocket-trio["
+"""The beginning of the command that installs what an error misses."""
+
+
 class Failure(Exception):
     """The failure of a command: its text is printed unchanged, ``code`` is the exit code."""
 
@@ -94,6 +98,8 @@ def described(error: Exception) -> tuple[str, int]:
     if isinstance(error, ValueError):
         # Invalid terms, refused before anything was sent.
         return f"rsocket-trio: {text}", MISUSED
+    if isinstance(error, ModuleNotFoundError) and OF_EXTRAS in text:
+        return f"rsocket-trio: {text}", FAILED
     if isinstance(error, OSError):
         # Without the error number, which does not help a person.
         return f"rsocket-trio: {readable(error.strerror or text)}", FAILED

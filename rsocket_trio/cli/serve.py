@@ -69,10 +69,12 @@ def origin(text: str) -> str:
     help=f"A dialect to speak, in full or in short: {IN_SHORT}; all of them by default.",
 )
 @click.option("--quirk", "quirks", multiple=True, help="A deviation of peers to put up with.")
-@click.option("--cert", type=FILE, help="The certificate for tls and wss, PEM.")
+@click.option("--cert", type=FILE, help="The certificate for tls, wss and h2s, PEM.")
 @click.option("--key", type=FILE, help="Its key, PEM, if not in the same file.")
 @click.option(
-    "--client-ca", type=FILE, help="Clients of tls and wss must show a certificate of one of these authorities, PEM."
+    "--client-ca",
+    type=FILE,
+    help="Clients of tls, wss and h2s must show a certificate of one of these authorities, PEM.",
 )
 @click.option(
     "--origin",
@@ -150,7 +152,7 @@ def command(
             if parse_uri(uri).uses_tls:
                 raise click.UsageError(f"{uri} needs a certificate: --cert", ctx)
     if client_ca is not None and not any(parse_uri(uri).uses_tls for uri in uris):
-        raise click.UsageError("--client-ca asks for certificates, which only clients of tls and wss can show", ctx)
+        raise click.UsageError("--client-ca asks for certificates, which only clients of TLS can show", ctx)
     show_log(log)
     try:
         options = serve_options(

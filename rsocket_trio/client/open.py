@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, cast
 
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 Connected: TypeAlias = "trio.abc.Stream | Transport | WebSocketConnection"
 """The kinds of stream that frames can travel over."""
-Connect: TypeAlias = Callable[[], Awaitable[Connected]]
-"""An async function that opens a new stream to the server each time it is called.
+Connect: TypeAlias = Callable[[], Awaitable[Connected] | AbstractAsyncContextManager[Connected]]
+"""A function that opens a new stream to the server each time it is called: an async one, or an async context manager.
 
 Where it can't it raises ``OSError`` (and so what TLS raises), ``ConnectionLost``, ``trio.BrokenResourceError``,
 ``trio.ClosedResourceError``, ``trio.TooSlowError`` or trio-websocket's ``HandshakeError``.
@@ -83,7 +83,7 @@ def open_connection(
     * ``entries``: extension entries of the SETUP, in the extension draft.
     * ``streamux``: ``StreamuxOptions``, for ``streamux/1`` only.
     * ``capture``: a ``Capture``, or a directory for a capture of this connection.
-    * ``ssl_context``: for ``tls`` and ``wss``; the certificates of the system are trusted by default.
+    * ``ssl_context``: for ``tls``, ``wss`` and ``h2s``; the certificates of the system are trusted by default.
     * ``headers``: of the request that opens a WebSocket or an HTTP/2 stream: a mapping, or pairs of text.
     * ``over``: a connection that others use, too, from ``open_shared``; ``ssl_context`` is that one's then.
     * ``codecs``: of objects, the preferred one first; those of the responder by default.
@@ -132,7 +132,8 @@ def open_connection_over(
     ``fragment_size``, ``quirks``, ``peer``, ``entries``, ``streamux``, ``capture``, ``codecs``, ``around``, ``auth``
     and ``deadlines``.
 
-    With ``resume`` more than one stream may be needed: then ``stream`` is an async function that opens one each time.
+    With ``resume`` more than one stream may be needed: then ``stream`` is a function that opens one each time, an async
+    one or an async context manager.
     An error that says that it cannot connect (see ``Connect``) is followed by another try, or is the cause of the first
     ``ConnectionLost``; any other error ends the session and leaves the block unchanged. Raise ``TypeError`` for a
     single stream with ``resume``.
@@ -152,19 +153,24 @@ def open_connection_over(
 @asynccontextmanager
 async def _connected(stream: Connected | Connect) -> AsyncIterator[Transport]:
     """Provide a transport over the stream, or over a new one each time. Raise ``ConnectionLost``."""
-    if callable(stream):
+    async with AsyncExitStack() as stack:
+        if callable(stream):
+            try:
+                opening = stream()
+                if isinstance(opening, AbstractAsyncContextManager):
+                    stream = await stack.enter_async_context(opening)
+                else:
+                    stream = await opening
+            except Exception as error:
+                if isinstance(error, ConnectionLost) or not is_absence(error):
+                    raise
+                raise ConnectionLost(f"no new stream: {str(error) or type(error).__name__}") from error
+        transport = as_transport(stream)
         try:
-            stream = await stream()
-        except Exception as error:
-            if isinstance(error, ConnectionLost) or not is_absence(error):
-                raise
-            raise ConnectionLost(f"no new stream: {str(error) or type(error).__name__}") from error
-    transport = as_transport(stream)
-    try:
-        yield transport
-    finally:
-        with trio.CancelScope(shield=True):
-            await transport.aclose()
+            yield transport
+        finally:
+            with trio.CancelScope(shield=True):
+                await transport.aclose()
 
 
 def as_transport(stream: Connected) -> Transport:

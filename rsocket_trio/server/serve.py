@@ -62,7 +62,7 @@ async def serve(
     * ``resume``: ``ResumeOptions``; clients that ask for it may resume their sessions.
     * ``limits``: the bounds of each connection, ``Limits()``.
     * ``fragment_size``: bytes of the largest frame to send, 65536.
-    * ``ssl_context``: for ``tls`` and ``wss``: a context, or a function that makes one.
+    * ``ssl_context``: for ``tls``, ``wss`` and ``h2s``: a context, or a function that makes one.
     * ``unix_mode``: permissions of a Unix socket.
     * ``origins``: origins of pages in browsers that may open a WebSocket, beside pages of the server's own host: full
       origins as in ``"https://app.example:8443"``, or ``"*"`` for all. Other pages get HTTP 403.

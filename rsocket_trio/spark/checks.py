@@ -9,6 +9,7 @@ import attrs
 from rsocket_trio.metadata.mime import COMPOSITE_METADATA
 from rsocket_trio.spark.options import EARLIEST, LATEST, OptionError, Options, Use, route_name
 from rsocket_trio.spark.protocol import OFFSETS_ROUTE
+from rsocket_trio.transports.schemes import parse_uri
 
 SOURCES = ("stream", "channel", "response")
 SINKS = ("response", "channel", "fnf")
@@ -47,10 +48,8 @@ def _auth(options: Options) -> None:
 def _tls(options: Options) -> None:
     if options.tls_key is not None and options.tls_cert is None:
         raise OptionError("option 'tls.key' needs 'tls.cert'")
-    if (options.tls_ca or options.tls_cert) and not any(
-        uri.startswith(("tls:", "tcp+tls:", "wss:")) for uri in options.uris
-    ):
-        raise OptionError("options 'tls.ca' and 'tls.cert' need a path that begins with tls:// or wss://")
+    if (options.tls_ca or options.tls_cert) and not any(parse_uri(uri).uses_tls for uri in options.uris):
+        raise OptionError("options 'tls.ca' and 'tls.cert' need a path that begins with tls://, wss:// or h2s://")
 
 
 def _keepalive(options: Options) -> None:

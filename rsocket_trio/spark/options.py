@@ -298,7 +298,7 @@ class Options:
     """The options of a query, parsed and checked. Can be pickled; ``repr`` shows no secret."""
 
     # fmt: off
-    uris: tuple[str, ...] = row("path", uris, None, Use.ANY, "`tcp://`, `tls://`, `ws://`, `wss://`, `unix://`; several with commas between them: the next is tried when one fails. Also `uri`", shown_default="required")
+    uris: tuple[str, ...] = row("path", uris, None, Use.ANY, "`tcp://`, `tls://`, `ws://`, `wss://`, `h2://`, `h2s://`, `unix://`; several with commas between them: the next is tried when one fails. Also `uri`", shown_default="required")
     route: str = row("route", route_name, None, Use.ANY, "the route, in composite metadata", shown_default="required")
     interaction: str | None = row("interaction", choice("stream", "channel", "response", "fnf"), None, Use.ANY, "source: `stream`, `channel`, `response`; sink: `response`, `channel`, `fnf`", shown_default="stream; response")
     request_data: bytes = row("requestData", encoded, "", Use.READ, "data of the request, as text", shown_default="empty")

@@ -248,7 +248,8 @@ async def _after_handshake(uri: str, endpoint: Endpoint, options: ConnectOptions
                 transport = await _dial_attended(endpoint, options, stack)
             elif row.share is not None:
                 shared = await _share(uri, endpoint, options, stack)
-                transport = await stack.enter_async_context(shared.open(endpoint, options))
+                alone = attrs.evolve(options, is_alone=True)
+                transport = await stack.enter_async_context(shared.open(endpoint, alone))
             else:
                 stream, handshake = await _open_stream(uri, endpoint, options, stack)
                 if row.upgrade is not None:

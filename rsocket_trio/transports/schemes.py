@@ -92,6 +92,8 @@ class ConnectOptions:
     headers: tuple[tuple[str, str], ...] = ()
     """Those of the request that opens a connection over HTTP."""
     limits: Limits = attrs.field(factory=Limits)
+    is_alone: bool = False
+    """True if a transport that could share its connection with others does not, and the connection ends with it."""
 
 
 @attrs.frozen
@@ -207,7 +209,9 @@ class Scheme:
         """Raise ``ModuleNotFoundError`` with the command that installs what is missing."""
         if self.extra is not None and find_spec(self.extra[0]) is None:
             module, extra = self.extra
-            raise ModuleNotFoundError(f"{self.name} needs {module}: pip install 'rsocket-trio[{extra}]'", name=module)
+            raise ModuleNotFoundError(
+                f"{self.name}:// needs the module {module}: pip install 'rsocket-trio[{extra}]'", name=module
+            )
 
     def handshake(self, endpoint: Endpoint, stream: trio.abc.Stream) -> Handshake:
         """Return what is known of a peer before its first byte."""

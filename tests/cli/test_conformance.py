@@ -223,6 +223,17 @@ def test_a_server_is_tested_over_tls(command: Command, tmp_path: Path) -> None:
     assert (plain.code, plain.stderr) == (3, f"rsocket-trio: {uri.replace('wss', 'ws')}: the server speaks TLS\n")
 
 
+def test_a_server_is_tested_over_http2(command: Command) -> None:
+    with in_a_thread(serving(good_responder(), "h2://127.0.0.1:0/x")) as uri:
+        found = command(uri, "--clause", FIELDS)
+        instead = command(uri.replace("h2:", "ws:"), "--transport", "h2", "--clause", FIELDS)
+        elsewhere = command(uri.replace("/x", "/y"), "--clause", FIELDS)
+
+    assert (found.code, found.stderr) == (instead.code, instead.stderr) == (0, "")
+    assert elsewhere.code == 3
+    assert "the server answered HTTP 404 to the request" in elsewhere.stderr
+
+
 # Choosing
 
 
@@ -430,7 +441,10 @@ def test_a_baseline_of_the_other_role_is_none(command: Command, tmp_path: Path) 
         (["tcp://127.0.0.1:1", "--route", "echo=x", "--dialect", "0.2"], "routes and MIME types are for rsocket/1.0"),
         (["tcp://127.0.0.1:1", "--data-mime", "x" * 256], "a MIME type has 255 characters of ASCII at most"),
         (["--role", "client", "--listen", "tcp://127.0.0.1:0", "--route", "echo=x"], "are for --role server"),
-        (["unix:///tmp/x", "--transport", "ws"], "unix:///tmp/x: --transport takes the place of tcp, tls, ws, wss"),
+        (
+            ["unix:///tmp/x", "--transport", "ws"],
+            "unix:///tmp/x: --transport takes the place of tcp, tls, ws, wss, h2, h2s",
+        ),
     ],
 )
 def test_wrong_arguments_are_one_line_and_2(

@@ -31,10 +31,10 @@ CUTS = (Cut(SERVER, 3_000, RST), Cut(SERVER, 20_000, FIN, deliver=False), Cut(SE
 
 
 @asynccontextmanager
-async def cut_off(folder: Path, *options: str) -> AsyncIterator[Proxy]:
+async def cut_off(folder: Path, *options: str, scheme: str = "tcp") -> AsyncIterator[Proxy]:
     """A proxy that cuts, before a ``serve`` with these options."""
     (folder / "service.py").write_text(SERVICE)
-    listen = ("--listen", "tcp://127.0.0.1:0", "--log", "error")
+    listen = ("--listen", f"{scheme}://127.0.0.1:0", "--log", "error")
     async with started("serve", "service:responder", *listen, *options, cwd=folder) as server:
         port = int((await server.line()).rpartition(":")[2])
         async with cutting_proxy(port, iter(CUTS)) as proxy:
@@ -42,19 +42,21 @@ async def cut_off(folder: Path, *options: str) -> AsyncIterator[Proxy]:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("scheme", "arguments"),
     [
-        ("stream", "--resume"),
-        ("stream", "--resume", "30"),
-        ("call", "--stream", "--resume"),
-        ("stream", "--resume", "--debug"),
+        ("tcp", ("stream", "--resume")),
+        ("tcp", ("stream", "--resume", "30")),
+        ("tcp", ("call", "--stream", "--resume")),
+        ("tcp", ("stream", "--resume", "--debug")),
+        ("h2", ("stream", "--resume")),
+        ("h2", ("stream", "--resume", "--debug")),
     ],
-    ids=" ".join,
+    ids=str,
 )
-async def test_a_stream_goes_on_where_it_was(arguments: tuple[str, ...], tmp_path: Path) -> None:
+async def test_a_stream_goes_on_where_it_was(scheme: str, arguments: tuple[str, ...], tmp_path: Path) -> None:
     command, *options = arguments
-    async with cut_off(tmp_path, "--resume") as proxy:
-        result = await run(command, *options, proxy.uri)
+    async with cut_off(tmp_path, "--resume", scheme=scheme) as proxy:
+        result = await run(command, *options, proxy.uri.replace("tcp", scheme))
 
     assert [line.split()[0] for line in result.stdout.splitlines()] == [str(number) for number in range(1000)]
     assert result.code == 0

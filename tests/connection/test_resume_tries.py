@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
@@ -192,3 +193,42 @@ async def test_a_fault_of_the_function_leaves_the_block_as_itself(
         assert [type(one) for one in waiting] == [ConnectionLost]
         assert "own" in str(waiting[0])
         nursery.cancel_scope.cancel()
+
+
+async def test_links_may_be_opened_by_a_context_manager_with_tasks_of_its_own(autojump_clock: MockClock) -> None:
+    network = Network()
+    open_now = 0
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[trio.abc.Stream]:
+        nonlocal open_now
+        stream = await network.connect()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            open_now += 1
+            try:
+                yield stream
+            finally:
+                open_now -= 1
+                nursery.cancel_scope.cancel()
+
+    book = Book()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(partial(serve, resume=OPTIONS), book.responder, [network])
+        async with (
+            open_connection_over(opened, resume=OPTIONS) as client,
+            client.request_stream(b"50", initial_request_n=8) as items,
+        ):
+            got = []
+            async for item in items:
+                got.append(item.data)
+                if len(got) % 20 == 0:
+                    await network.cut(down=True)
+                    await trio.sleep(1)
+                    network.down = False
+                assert open_now <= 2  # the first one is open for as long as the block
+        nursery.cancel_scope.cancel()
+
+    assert got == numbers(50)
+    assert len(network.links) > 2
+    assert open_now == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -34,6 +35,8 @@ GOOD = [
     ("ws://example.org:8080",        Endpoint("ws", "example.org", 8080)),
     ("wss://example.org/",           Endpoint("wss", "example.org", 443, "/")),
     ("wss://[::1]/a/b?token=1",      Endpoint("wss", "::1", 443, "/a/b?token=1")),
+    ("h2://example.org/rsocket",     Endpoint("h2", "example.org", 80, "/rsocket")),
+    ("h2s://[::1]:8443/a?b=c",       Endpoint("h2s", "::1", 8443, "/a?b=c")),
     ("memory://name",                Endpoint("memory", "name")),
 ]
 WRITTEN_OTHERWISE = [
@@ -115,6 +118,8 @@ def test_a_password_in_a_uri_is_refused_and_not_repeated() -> None:
         ("tls://h:1", True, False),
         ("ws://h", False, True),
         ("wss://h", True, True),
+        ("h2://h", False, False),
+        ("h2s://h", True, False),
         ("unix:///s", False, False),
         ("memory://m", False, False),
     ],
@@ -191,6 +196,22 @@ async def test_a_new_transport_is_one_row(pipes: dict[str, PipeListener]) -> Non
     for stream in pipes["a"].accepted:
         with pytest.raises(trio.ClosedResourceError):
             await stream.send_all(b"x")
+
+
+@pytest.mark.parametrize("scheme", ["h2", "h2s"])
+async def test_what_is_not_installed_is_named_with_the_command_that_installs_it(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "h2", None)
+    text = rf"^{scheme}:// needs the module h2: pip install 'rsocket-trio\[http2\]'$"
+    with pytest.raises(ModuleNotFoundError, match=text):
+        async with open_connection(f"{scheme}://127.0.0.1:1"):
+            pass
+    with pytest.raises(ModuleNotFoundError, match=text):
+        async with open_shared(f"{scheme}://127.0.0.1:1"):
+            pass
+    with pytest.raises(ModuleNotFoundError, match=text):
+        await serve(Responder(), f"{scheme}://127.0.0.1:0")
 
 
 def test_an_unknown_scheme_is_refused_with_those_that_are_known(pipes: object) -> None:

@@ -56,6 +56,7 @@ class SharedHttp2:
         # Until the answer came h2 judges DATA, which has no place before it.
         stream = Http2Stream(connection, stream_id, attrs.evolve(self._handshake, path=path), has_length=True)
         connection.add(stream)
+        connection.is_alone = options.is_alone
         try:
             answer = await self._answer(stream)
             known = tuple(pair for pair in answer if pair[0] != "content-type" and not pair[0].startswith(":"))

@@ -154,7 +154,7 @@ class Outlet:
         """Bytes that wait to be written, or are being written."""
         self._is_writing = False
         self._due = Waiter()
-        self._written = Waiter()
+        self._written = trio.lowlevel.ParkingLot()
 
     async def write(self) -> None:
         """Write what could not be written at once, until writing fails or this is cancelled."""
@@ -176,7 +176,7 @@ class Outlet:
                 return
             self._is_writing = False
             self.size -= len(data)
-            self._written.wake()
+            self._written.unpark_all()
             self.make_room()
 
     def put(self, data: bytes) -> None:
@@ -263,13 +263,13 @@ class Outlet:
         """Wait until nothing waits to be written, or writing failed."""
         while self._frames or self._is_writing:
             # Woken by ``write`` and by a failure.
-            await self._written.wait()
+            await self._written.park()
 
     def _break(self) -> None:
         """Note that writing failed. What the peer sent before is still read, and reading finds the end as well."""
         self.is_broken, self._is_writing, self.size = True, False, 0
         self._frames.clear()
-        self._written.wake()
+        self._written.unpark_all()
         self._due.wake()
         blocked, self._blocked = self._blocked, {}
         for lane in blocked:

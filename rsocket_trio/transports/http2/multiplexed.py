@@ -42,7 +42,9 @@ from rsocket_trio.transports.socket_stream import SocketStream
 
 LARGEST_WINDOW: Final = 2**31 - 1
 FAREWELL: Final = 1.0
-"""Seconds that the end of a connection may take."""
+"""Seconds that the end of a connection may take, to tell a peer of its fault."""
+LAST_WRITE: Final = 0.2
+"""Seconds that a goodbye without a fault may take."""
 
 
 class Multiplexed:
@@ -69,6 +71,8 @@ class Multiplexed:
         self.has_begun = False
         self.watcher = Waiter()
         """Woken when the peer's SETTINGS came, when a stream is over, and at the end of the connection."""
+        self.is_alone = False
+        """True if the connection is to end with its first stream."""
         self.carried = 0
         """Streams that were added and not closed by this side: those that the peer reset are among them."""
         self._short = short_streams(limits)
@@ -85,6 +89,7 @@ class Multiplexed:
         self._tasks = trio.CancelScope(shield=True), trio.CancelScope(shield=True)
         self._reading = trio.CancelScope()
         self._fault: PeerFault | None = None
+        self._said_goodbye = False
         self._is_over = trio.Event()
         self.h2 = begun_h2(client=client, streams=streams)
 
@@ -118,6 +123,8 @@ class Multiplexed:
                 self.stop(fault)
             if self._fault is not None:
                 await self._turn_away(self._fault)
+            elif self.is_alone:
+                await self._close()
         self.lose("the HTTP/2 connection was closed")
         self._is_over.set()
 
@@ -169,6 +176,13 @@ class Multiplexed:
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
 
+    async def _close(self) -> None:
+        """Close the connection as soon as its one stream is over, which its block may outlive."""
+        with trio.move_on_after(LAST_WRITE):
+            self.say_goaway()
+            await self.outlet.wait_written()
+        await trio.aclose_forcefully(self._stream)
+
     async def write(self) -> None:
         """Write what could not be written at once."""
         with self._tasks[1]:
@@ -176,14 +190,19 @@ class Multiplexed:
 
     async def leave(self) -> None:
         """Say goodbye, write what is due, and end both tasks."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + FAREWELL):
-            if self.failure:
-                await self._is_over.wait()
-            else:
-                self.say_goaway()
-                await self.outlet.wait_written()
-        for task in self._tasks:
-            task.cancel()
+        try:
+            with trio.CancelScope(shield=True) as scope:
+                if self.failure:
+                    scope.deadline = trio.current_time() + FAREWELL
+                    await self._is_over.wait()
+                else:
+                    # A peer with something to lose has ended its streams. One that takes no bytes is not waited for.
+                    scope.deadline = trio.current_time() + LAST_WRITE
+                    self.say_goaway()
+                    await self.outlet.wait_written()
+        finally:
+            for task in self._tasks:
+                task.cancel()
 
     def stop(self, fault: PeerFault) -> None:
         """End the connection for a fault of the peer's. The reading task tells it."""
@@ -227,7 +246,8 @@ class Multiplexed:
 
     def say_goaway(self) -> None:
         """Announce that no more streams are opened or accepted. Those that are open go on."""
-        if not self.failure:
+        if not (self.failure or self._said_goodbye):
+            self._said_goodbye = True
             self.outlet.put(self._goaway(ErrorCodes.NO_ERROR))
 
     def ping(self) -> None:
@@ -271,6 +291,8 @@ class Multiplexed:
         lane.wake()
         self.outlet.forget(lane)
         self.watcher.wake()
+        if self.is_alone:
+            self._reading.cancel()
 
     def reset(self, stream_id: int, code: ErrorCodes) -> None:
         """Reset a stream."""

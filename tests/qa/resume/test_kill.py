@@ -41,6 +41,27 @@ async def test_a_session_that_is_cut_again_and_again_loses_nothing(dialect: str)
     assert outcome.verdict.items > CUTS
 
 
+async def test_the_same_over_http2_where_a_cut_may_come_in_the_middle_of_anything() -> None:
+    outcome = await run_load("rsocket/1.0", CUTS, seed=CUTS, scheme="h2")
+
+    assert outcome.complaints == []
+    assert outcome.is_clean, outcome
+    assert outcome.cuts == CUTS
+    assert outcome.resumed >= CUTS // 2
+    assert outcome.verdict.items > CUTS
+
+
+@pytest.mark.parametrize("how", [FIN, RST, SILENCE])
+@pytest.mark.parametrize("side", [CLIENT, SERVER])
+async def test_a_session_over_http2_outlives_any_kind_of_cut(side: str, how: str) -> None:
+    cuts = [Cut(side, 20_000, how, deliver=False, refuse=2), Cut(side, 30_000, how)]
+
+    outcome = await run_load("rsocket/1.0", len(cuts), seed=1, plan=iter(cuts), scheme="h2")
+
+    assert outcome.is_clean, outcome
+    assert outcome.resumed == len(cuts)
+
+
 @pytest.mark.parametrize("how", [FIN, RST, SILENCE])
 @pytest.mark.parametrize("side", [CLIENT, SERVER])
 async def test_a_session_outlives_any_kind_of_cut(side: str, how: str) -> None:

@@ -26,6 +26,7 @@ from rsocket_trio import (
     serve,
 )
 from rsocket_trio.transports import connect
+from rsocket_trio.transports.connect import open_transport
 from rsocket_trio.transports.schemes import SharedConnection
 
 URI = "h2://127.0.0.1:0/rsocket"
@@ -115,6 +116,34 @@ async def test_connections_share_one_and_each_goes_its_own_way() -> None:
             assert (await other.request_response(BIG, route="echo")).data == BIG
         async with open_connection(uri, over=shared) as third:
             assert (await third.request_response(b"3", route="echo")).data == b"3"
+
+
+@pytest.mark.parametrize("how", ["cut", "finish"])
+async def test_a_connection_alone_is_closed_with_its_stream_and_not_with_its_block(how: str) -> None:
+    ended = trio.Event()
+
+    async def pass_on(stream: trio.SocketStream) -> None:
+        async with await trio.open_tcp_stream("127.0.0.1", port) as server, trio.open_nursery() as nursery:
+            nursery.start_soon(pump, server, stream)
+            await pump(stream, server)
+            ended.set()
+            nursery.cancel_scope.cancel()
+
+    async def pump(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+        while chunk := await source.receive_some():
+            await sink.send_all(chunk)
+
+    async with served("h2://127.0.0.1:0/x") as uri, trio.open_nursery() as nursery:
+        port = int(uri.removesuffix("/x").rpartition(":")[2])
+        [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        await nursery.start(trio.serve_listeners, pass_on, [listener])
+        async with open_transport(f"h2://127.0.0.1:{listener.socket.getsockname()[1]}/x") as transport:
+            if how == "finish":
+                await transport.finish()
+            assert transport.cut()
+            with trio.fail_after(10):
+                await ended.wait()
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
