@@ -19,6 +19,7 @@ from rsocket_trio.mux.framing import (
     Framing24,
     Framing32,
     NoFraming,
+    keep_freed_memory,
     whole,
 )
 
@@ -74,6 +75,17 @@ def test_a_wrong_length_behind_many_that_are_alike_is_found(make: Callable[[], F
 
     assert framing.feed(good + b"\0" * 8) == [b"a" * 60] * 40
     assert framing.error is not None
+
+
+@both
+def test_a_large_frame_has_the_memory_of_later_ones_kept_and_small_ones_do_not(make: Callable[[], Framing]) -> None:
+    keep_freed_memory.cache_clear()
+    framing = make()
+
+    feed_all(framing, cut(framing.join([bytes(500_000)]), [100_000, 300_000]))
+    assert keep_freed_memory.cache_info().currsize == 0
+    feed_all(framing, cut(framing.join([bytes(1_100_000)]), [100_000, 300_000]))
+    assert keep_freed_memory.cache_info().currsize == 1
 
 
 def test_many_frames_too_large_for_their_length_are_refused() -> None:
