@@ -186,8 +186,13 @@ def take_short(receiver: PayloadReceiver, patterns: BytePatterns, frames: Sequen
     if interaction is not None:
         if stream_id > patterns.last_id or stream_id in receiver.table.theirs or receiver.table.late:
             return 0
-        metadata = data[size + LENGTH : begin] if has_metadata else None
-        receiver.take_request(stream_id, interaction, Payload(data[begin:], metadata))
+        # As ``Payload(data[begin:])``, without the call of a function for each request.
+        payload = new(Payload)
+        payload.data = data[begin:]
+        payload.metadata = data[size + LENGTH : begin] if has_metadata else None
+        payload.data_mime = payload.metadata_mime = None
+        payload.metadata_type = 0
+        receiver.take_request(stream_id, interaction, payload)
         return 1
     table = receiver.table
     stream = table.mine.get(stream_id) or table.theirs.get(stream_id)
@@ -203,7 +208,10 @@ def take_short(receiver: PayloadReceiver, patterns: BytePatterns, frames: Sequen
     if has_metadata:
         receiver.take_item(stream, Payload(data[begin:], data[size + LENGTH : begin]), form is LAST)
         return 1
-    payload = Payload(data[size:])
+    payload = new(Payload)
+    payload.data = data[size:]
+    payload.metadata = payload.data_mime = payload.metadata_mime = None
+    payload.metadata_type = 0
     if form is LAST or stream.granted <= 1 or stream.interaction is REQUEST_RESPONSE:
         receiver.take_item(stream, payload, form is LAST)
         return 1
