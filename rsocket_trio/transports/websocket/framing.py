@@ -14,7 +14,15 @@ from websockets.frames import Close
 from websockets.protocol import Protocol, Side, State
 
 from rsocket_trio.errors import RemoteProtocolError, readable
-from rsocket_trio.mux.framing import ALIKE, EncodedFrame, Gathering, count_alike
+from rsocket_trio.mux.framing import (
+    ALIKE,
+    AT_ONCE,
+    CROWD,
+    PORTION,
+    EncodedFrame,
+    Gathering,
+    count_alike,
+)
 
 CONTINUATION, TEXT, WHOLE_BINARY = 0x0, 0x1, 0x82
 """Kinds of frames; the last one is the first byte of a frame that is a whole binary message."""
@@ -35,6 +43,8 @@ PROTOCOL_ERROR, UNSUPPORTED_DATA, ABNORMAL_CLOSURE, INVALID_DATA, POLICY_VIOLATI
     *(1002, 1003, 1006),
     *(1007, 1008, 1009),
 )
+JUDGED = 12
+"""Whole messages that take as long as one frame of another kind, an answer to a ping included."""
 TINY = 32
 """Bytes below which a frame of a message holds next to nothing, unless it is the last."""
 TINY_FRAMES = 1024
@@ -79,7 +89,7 @@ class MessageReader:
     __slots__ = (
         *("_characters", "_count", "_decoder", "_fast", "_fragments", "_gathering", "_in_fragment", "_key", "_last"),
         *("_max", "_max_tiny", "_message", "_protocol", "_rest", "_size", "_tiny", "client", "closed", "fault"),
-        *("judged", "missing", "refusal", "replies"),
+        *("judged", "missing", "pending", "refusal", "replies"),
     )
 
     def __init__(self, *, client: bool, max_message: int, max_tiny: int = TINY_FRAMES) -> None:
@@ -95,6 +105,8 @@ class MessageReader:
         """Frames of the last chunk that were no whole binary messages: each takes as long as several of those."""
         self.missing = 0
         """Bytes that are still to come of the message, or the fragment, that began."""
+        self.pending = False
+        """True if whole frames are left over: the next ``feed`` goes on with them, and needs nothing new for it."""
         self._max = max_message
         self._max_tiny = max_tiny
         self._rest = b""  # a header, or a control frame, that is not complete
@@ -121,8 +133,14 @@ class MessageReader:
         return protocol is not None and protocol.close_sent is not None and protocol.close_rcvd is not None
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Return the binary messages that this chunk completes. Then see ``replies``, ``refusal`` and ``closed``."""
+        """Return the binary messages that this chunk completes. Then see ``replies``, ``refusal`` and ``closed``.
+
+        Of a large chunk with many frames these are the first ones, and others are ``pending``: all that are handed out
+        together are acted on while other tasks wait.
+        """
         ready: list[bytes] = []
+        in_portions = self.pending or len(chunk) > AT_ONCE
+        self.pending = False
         offset = self.judged = 0
         if self.missing:
             offset = self.missing
@@ -140,8 +158,16 @@ class MessageReader:
             chunk, self._rest = self._rest + chunk, b""
         mark, key_size = (0, 0) if self.client else (MASKED, KEY)
         largest, size, from_bytes = self._max, len(chunk), int.from_bytes
+        end = min(size, PORTION) if in_portions else size
         last, alike = -1, 0  # no length yet, and no messages of the same length behind each other
-        while self.closed is None and (start := offset + 2) <= size:
+        while self.closed is None and (
+            (start := offset + 2) <= end
+            or (
+                end < size
+                and len(ready) + JUDGED * self.judged < CROWD
+                and start <= (end := min(size, offset + PORTION))
+            )
+        ):
             length = chunk[offset + 1] - mark
             fast = chunk[offset] == WHOLE_BINARY and 0 <= length <= IN_EIGHT and self._fast
             if fast and length >= IN_TWO:
@@ -151,10 +177,10 @@ class MessageReader:
                 length = from_bytes(chunk[offset + 2 : start], "big")
                 fast = length >= shortest
             if not fast or length > largest:
-                end = self._judge(chunk, offset, ready)
-                if not end:
+                place = self._judge(chunk, offset, ready)
+                if not place:
                     break
-                offset = end
+                offset = place
                 continue
             body = start + key_size
             if body > size:
@@ -163,7 +189,7 @@ class MessageReader:
                 last, alike = length, 0
             elif (alike := alike + 1) == ALIKE:
                 stride = body - offset + length
-                run = range(body, body + stride * count_alike(chunk, offset, start, stride, size), stride)
+                run = range(body, body + stride * count_alike(chunk, offset, start, stride, end), stride)
                 if run:
                     if key_size:
                         ready += [masked(chunk[each : each + length], chunk[each - KEY : each]) for each in run]
@@ -179,6 +205,7 @@ class MessageReader:
             data = chunk[body:offset]
             ready.append(masked(data, chunk[start:body]) if key_size else data)
         self._rest = chunk[offset:] if self.closed is None else b""
+        self.pending = end < size and bool(self._rest)
         return ready
 
     def allow(self, more: int) -> None:

@@ -29,13 +29,11 @@ from rsocket_trio.transports.byte_stream import (
 )
 from rsocket_trio.transports.schemes import AcceptOptions, ConnectOptions, Endpoint
 from rsocket_trio.transports.socket_stream import SocketStream
-from rsocket_trio.transports.websocket.framing import ENDINGS, KEY, UNSUPPORTED_DATA, MessageReader, join, parts
+from rsocket_trio.transports.websocket.framing import ENDINGS, JUDGED, KEY, UNSUPPORTED_DATA, MessageReader, join, parts
 from rsocket_trio.transports.websocket.upgrade import grant_upgrade, request_upgrade
 
 PONG = 0x8A
 """The first byte of an answer to a ping."""
-JUDGED = 12
-"""Frames cut by ``MessageReader`` that take as long as one frame that wsproto handles."""
 TORN = "a write was cancelled before it was done"
 ANSWERING = 1.0
 """Seconds within which a small write ends once the system takes bytes."""
@@ -152,7 +150,7 @@ class WebSocketTransport:
     @property
     def has_unread(self) -> bool:
         """Return whether something came that was not received, as far as that can be told."""
-        return bool(self._ready) or has_unread(self._stream)
+        return bool(self._ready) or self._reader.pending or has_unread(self._stream)
 
     async def finish(self, code: int = 1000) -> None:
         """Send a close frame, then discard what comes until the peer does the same, at most 4 MiB.
@@ -170,6 +168,9 @@ class WebSocketTransport:
                     break
                 discarded += len(chunk)
                 self._feed(chunk)
+                while reader.pending:
+                    await checkpoint()
+                    reader.feed(b"")
             # RFC 6455, 7.1.1: the server closes first, once both sent a close frame, and the client waits for it.
             if reader.client or not reader.is_over:
                 await say_the_end(stream, DISCARD_LIMIT - discarded)
@@ -189,6 +190,10 @@ class WebSocketTransport:
         reader = self._reader
         if reader.replies:
             await self._answer()
+        if reader.pending and reader.refusal is None:
+            await checkpoint()  # other tasks run first: there was much to act on
+            self._ready += reader.feed(b"")
+            return True
         if reader.refusal is not None:
             raise reader.refusal
         if reader.fault is not None:
@@ -226,9 +231,9 @@ class WebSocketTransport:
     def _feed(self, chunk: bytes) -> list[bytes]:
         reader = self._reader
         ready = reader.feed(chunk)
-        if len(chunk) >= self._read_size:
+        if len(chunk) >= self._read_size or self._read_size > READ_SIZE:
             judged = len(ready) + JUDGED * reader.judged
-            self._read_size = next_read_size(self._read_size, len(chunk), judged, READ_SIZE)
+            self._read_size = next_read_size(self._read_size, len(chunk), judged, LARGEST_READ)
         return ready
 
     async def _answer(self) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, TextMessage
 
-from rsocket_trio.mux.framing import EncodedFrame, whole
+from rsocket_trio.mux.framing import CROWD, PORTION, EncodedFrame, whole
 from rsocket_trio.transports.websocket import framing as messages
 from rsocket_trio.transports.websocket.framing import (
     BY_STRIDES,
@@ -463,6 +463,26 @@ def test_any_bytes_are_messages_or_a_fault_and_little_is_kept_of_them(
         # A pong holds what its ping held, and a close frame little.
         assert sum(map(len, ours.replies)) <= fed + 4 * len(ours.replies) + 131
     assert (ours.fault is None) or (ours.closed is not None and ours.replies)
+
+
+@pytest.mark.parametrize("kind", ["alike", "unlike", "pongs"])
+@both
+def test_many_frames_of_a_large_chunk_are_handed_out_in_portions(kind: str, client: bool) -> None:
+    bodies = [bytes([number % 251]) * (9 if kind == "alike" else number % 13) for number in range(20_000)]
+    first = FIN | (PONG if kind == "pongs" else BINARY)
+    chunk = b"".join(Frame(first, body, b"mask").encoded(client=client) for body in bodies)
+    ours = MessageReader(client=client, max_message=LARGE)
+
+    portions, judged = [ours.feed(chunk)], ours.judged
+    while ours.pending:
+        portions.append(ours.feed(b""))
+        judged += ours.judged
+
+    assert not ours.mid_frame
+    assert [message for portion in portions for message in portion] == ([] if kind == "pongs" else bodies)
+    assert judged == (20_000 if kind == "pongs" else 0)
+    assert len(portions) >= 20
+    assert max(map(len, portions)) <= CROWD + PORTION // 2
 
 
 @both

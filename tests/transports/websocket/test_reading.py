@@ -185,6 +185,7 @@ class Full(Line):
         super().__init__()
         self.asked: list[int] = []
         self.frames = frames
+        self.place = 0
         self.times = times
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -193,7 +194,9 @@ class Full(Line):
         if len(self.asked) == self.times:
             return b""
         self.asked.append(max_bytes)
-        return (self.frames * (max_bytes // len(self.frames) + 1))[:max_bytes]
+        frames, place = self.frames, self.place % len(self.frames)
+        self.place += max_bytes
+        return (frames * (max_bytes // len(frames) + 2))[place : place + max_bytes]
 
 
 async def test_reads_grow_with_large_messages() -> None:
@@ -203,6 +206,51 @@ async def test_reads_grow_with_large_messages() -> None:
         await client.receive()
 
     assert line.asked == [16384, 32768, 65536, 65536]
+
+
+async def test_reads_grow_further_with_messages_that_are_large_themselves() -> None:
+    line = Full(join([bytes(65_526)]), 5)
+    client = client_over(line)
+    for _ in range(5):
+        await client.receive()
+
+    assert line.asked[-1] == 4 * 65536
+
+
+async def test_other_tasks_run_between_portions_of_a_large_read() -> None:
+    line = Line(join([b"%d" % number for number in range(20_000)]))
+    client = client_over(line)
+    steps = 0
+    heard: list[bytes] = []
+
+    async def count() -> None:
+        nonlocal steps
+        while True:
+            steps += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        while len(heard) < 20_000:
+            heard += await client.receive()
+        assert not client.has_unread
+        nursery.cancel_scope.cancel()
+
+    assert heard == [b"%d" % number for number in range(20_000)]
+    assert line.reads == 1
+    assert steps > 10
+
+
+async def test_what_is_pending_at_a_finish_is_dropped_and_the_goodbye_behind_it_heard() -> None:
+    line = Line(join([b"tiny"] * 20_000) + b"\x88\x00", b"more")
+    client = client_over(line)
+    await client.receive()
+    assert client.has_unread
+
+    with trio.fail_after(5):
+        await client.finish()
+
+    assert len(line.writes) == 1
 
 
 async def test_a_read_brings_more_of_a_message_that_has_begun() -> None:
