@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
-from trio.lowlevel import checkpoint, wait_readable
+from trio.lowlevel import ParkingLot, checkpoint, checkpoint_if_cancelled, wait_readable
 from websockets.frames import Close, CloseCode
 
 from rsocket_trio.errors import readable
@@ -56,6 +56,7 @@ class WebSocketTransport:
         "_stream",
         "_torn",
         "_unsent",
+        "_waiting",
         "_writing",
         "handshake",
     )
@@ -71,8 +72,10 @@ class WebSocketTransport:
         self._ready = reader.feed(received)
         self._shown = 0
         self._read_size = FIRST_READ_SIZE
-        # The receiving task answers pings while the sending task may be in the middle of a message.
-        self._writing = trio.Lock()
+        # The receiving task answers pings while the sending task may be in the middle of a message: the one that comes
+        # second waits here, unless the first one writes for it.
+        self._writing = False
+        self._waiting = ParkingLot()
         self._torn = False
         self._unsent = b""
         self._answering = False
@@ -97,14 +100,29 @@ class WebSocketTransport:
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames in one write, a message each."""
-        reader = self._reader
+        reader, socket = self._reader, self._socket
         if reader.closed is not None:
             raise trio.BrokenResourceError(_said(reader.closed))
         keys = os.urandom(KEY * len(frames)) if reader.client else b""
-        if self._socket is not None and TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
-            await self._write(parts(frames, keys))
-        else:
+        if socket is None or not frames or self._writing or self._torn or self._unsent or reader.replies:
             await self._write([join(frames, keys)] if frames else [])
+            return
+        # What ``_write`` does, where nothing else is to be written: each coroutine less counts.
+        await checkpoint_if_cancelled()
+        self._writing = self._torn = True
+        try:
+            if TAKES_PARTS and len(frames) <= LARGE and tuple in map(type, frames):
+                await socket.put_parts(parts(frames, keys))
+            else:
+                await socket.put_all(join(frames, keys))
+            self._torn = False
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._torn = False
+            raise
+        finally:
+            self._let_go()
+        if reader.replies or self._unsent:
+            await self._write([])
 
     @property
     def send_at_once(self) -> Callable[[Sequence[EncodedFrame]], bool] | None:
@@ -119,7 +137,7 @@ class WebSocketTransport:
         if self._torn:
             raise trio.BrokenResourceError(TORN)
         data = join(frames, os.urandom(KEY * len(frames)) if reader.client else b"")
-        if self._unsent or self._writing.locked():
+        if self._unsent or self._writing:
             # The receiving task may be about to answer a ping: it writes this, too, or the next ``send`` does.
             self._unsent += data
             return False
@@ -243,13 +261,11 @@ class WebSocketTransport:
         5.5.3).
         """
         replies = self._reader.replies
-        try:
-            self._writing.acquire_nowait()
-        except trio.WouldBlock:
+        if self._writing:
             pongs = [reply for reply in replies if reply[0] == PONG]
             replies[:] = [*pongs[-1:], *(reply for reply in replies if reply[0] != PONG)]
             return
-        self._answering = True
+        self._writing = self._answering = True
         try:
             # A cancel here means that nothing was written.
             await self._stream.wait_send_all_might_not_block()
@@ -259,25 +275,30 @@ class WebSocketTransport:
             replies.clear()  # the peer gets no answer; its bytes from before are still read
         finally:
             self._answering = False
-            self._writing.release()
+            self._let_go()
 
-    async def _write(self, pieces: list[bytes | memoryview]) -> None:
-        """Write the waiting answers, then these pieces, each as it is: small ones are joined already."""
-        writing = self._writing
+    def _let_go(self) -> None:
+        """Let another task write, which wakes if it waits."""
+        self._writing = False
+        if self._waiting:
+            self._waiting.unpark()
+
+    async def _write(self, pieces: list[bytes]) -> None:
+        """Write what waits already, then these pieces."""
+        while self._writing:
+            await self._waiting.park()
+        # Behind this the write begins at once, so that a cancel there hits the middle of it.
+        await checkpoint_if_cancelled()
+        self._writing = True
         try:
-            writing.acquire_nowait()  # acquire() would yield to all other tasks first
-        except trio.WouldBlock:
-            await writing.acquire()
-        try:
-            # Behind this the write begins at once, so that a cancel there hits the middle of it.
-            await trio.lowlevel.checkpoint_if_cancelled()
             await self._send_all(pieces)
         finally:
-            writing.release()
+            self._let_go()
 
-    async def _send_all(self, pieces: list[bytes | memoryview]) -> None:
-        """Write as ``_write`` does, with the lock held, and include answers that come to wait meanwhile."""
-        replies, socket = self._reader.replies, self._socket
+    async def _send_all(self, pieces: list[bytes]) -> None:
+        """Write as ``_write`` does, while no other task may, and include answers that come to wait meanwhile."""
+        replies = self._reader.replies
+        put_all = self._stream.send_all if self._socket is None else self._socket.put_all
         if self._torn:
             raise trio.BrokenResourceError(TORN)
         while pieces or replies or self._unsent:
@@ -287,12 +308,7 @@ class WebSocketTransport:
                 replies.clear()
             self._torn = True
             try:
-                if socket is None:
-                    await self._stream.send_all(b"".join(pieces))
-                elif len(pieces) == 1:
-                    await socket.put_all(pieces[0])
-                else:
-                    await socket.put_parts(pieces)
+                await put_all(b"".join(pieces))
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self._torn = False  # it tells more than that the write was not done
                 raise
