@@ -45,6 +45,8 @@ PROTOCOL_ERROR, UNSUPPORTED_DATA, ABNORMAL_CLOSURE, INVALID_DATA, POLICY_VIOLATI
 )
 JUDGED = 12
 """Whole messages that take as long as one frame of another kind, an answer to a ping included."""
+BY_VIEW = 4096
+"""Bytes from which on a masked message is not cut out before its mask is taken off."""
 TINY = 32
 """Bytes below which a frame of a message holds next to nothing, unless it is the last."""
 TINY_FRAMES = 1024
@@ -145,14 +147,14 @@ class MessageReader:
         if self.missing:
             offset = self.missing
             if self._in_fragment:
-                self._add(chunk[:offset], ready)
+                self._add(chunk, 0, offset, ready)
                 if len(chunk) < offset:
                     return ready
             elif len(chunk) < offset:
-                self._gather(chunk)
+                self._gather(chunk, 0)
                 return ready
             else:
-                ready.append(self._gathering.complete(self._unmasked(chunk[:offset])))
+                ready.append(self._gathering.complete(self._unmasked(chunk, 0, offset)))
                 self.missing = 0
         elif self._rest:
             chunk, self._rest = self._rest + chunk, b""
@@ -200,10 +202,14 @@ class MessageReader:
             offset = body + length
             if offset > size:
                 self.missing, self._key = length, chunk[start:body]
-                self._gather(chunk[body:])
+                self._gather(chunk, body)
                 return ready
-            data = chunk[body:offset]
-            ready.append(masked(data, chunk[start:body]) if key_size else data)
+            if not key_size:
+                ready.append(chunk[body:offset])
+            elif length < BY_VIEW:
+                ready.append(masked(chunk[body:offset], chunk[start:body]))
+            else:
+                ready.append(masked(memoryview(chunk)[body:offset], chunk[start:body]))
         self._rest = chunk[offset:] if self.closed is None else b""
         self.pending = end < size and bool(self._rest)
         return ready
@@ -225,16 +231,17 @@ class MessageReader:
         if self.closed is None:
             self.closed = Close(ABNORMAL_CLOSURE, "")
 
-    def _gather(self, chunk: bytes) -> None:
-        """Keep a chunk that does not complete the message it belongs to."""
-        self.missing -= len(chunk)
-        self._gathering.add(self._unmasked(chunk), self.missing)
+    def _gather(self, chunk: bytes, start: int) -> None:
+        """Keep the end of a chunk, which does not complete the message it belongs to."""
+        self.missing -= len(chunk) - start
+        self._gathering.add(self._unmasked(chunk, start, len(chunk)), self.missing)
 
-    def _unmasked(self, piece: bytes) -> bytes:
+    def _unmasked(self, chunk: bytes, start: int, end: int) -> bytes:
         """Return the next piece of a message unmasked; the next piece goes on with the mask where this one ends."""
         key = self._key
         if not key:
-            return piece
+            return chunk[start:end]
+        piece = memoryview(chunk)[start:end]
         self._key = turned(key, len(piece))
         return masked(piece, key)
 
@@ -284,7 +291,7 @@ class MessageReader:
             self._message = opcode
             self._decoder = codecs.getincrementaldecoder("utf-8")() if opcode == TEXT else None
         if self._count_frame():
-            self._add(chunk[body:end], ready)
+            self._add(chunk, body, end, ready)
         return end
 
     def _count_frame(self) -> bool:
@@ -301,10 +308,11 @@ class MessageReader:
             self._fail(f"message of more than {MOST_FRAMES} frames", POLICY_VIOLATION)
         return self.closed is None
 
-    def _add(self, piece: bytes, ready: list[bytes]) -> None:
+    def _add(self, chunk: bytes, start: int, end: int, ready: list[bytes]) -> None:
         """Take a piece of a fragment, its end included if that is here. Of text only the size is kept."""
+        piece = self._unmasked(chunk, start, end)
         self.missing -= len(piece)
-        piece, ends = self._unmasked(piece), not self.missing
+        ends = not self.missing
         if self._decoder is not None:
             try:
                 self._characters += len(self._decoder.decode(piece, ends and self._last))
