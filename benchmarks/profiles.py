@@ -16,23 +16,33 @@ from benchmarks.workloads import BY_NAME
 
 SHOWN = ("ours", "floor")
 """The ways that are profiled."""
-MOST = 6
+MOST = 4
 """Functions that are named for each part of a workload."""
 COLUMNS = (KERNEL, TRIO, OURS, PROGRAM)
 NEXT = {
     "rr1": (
-        "Each request wakes four tasks in a row, the reader and the asker at both ends, and Trio's loop runs once for "
-        "each of them. Only fewer wake-ups would help: an asker that reads the socket itself while nobody else waits."
+        "four tasks run for each request, the readers of both ends, the handler and the caller, and Trio's loop asks "
+        "the kernel for readable sockets before each. Fewer tasks would help: a handler that begins in the reader's "
+        "task, which Trio does not offer."
     ),
     "rr64": (
-        "What is left is spread over a hundred small functions, none above a few hundredths. Next would be requests "
-        "that are handed to the workers in runs, as items of streams are."
+        "no function takes more than a few hundredths. Requests that came in one read could be handed to the workers "
+        "together, as items of streams are."
     ),
-    "stream": "Items are handled in runs from the read to the reader; the handler is resumed for each.",
-    "bulk": "The kernel copies; of what is left, the most is one object and one write for each item of 16 KiB.",
-    "channel": "The handler is woken for runs of items, but sends each by a call of its own.",
-    "large": "The kernel copies 2 MiB twice. Fragments of other sizes and other buffers were tried and cost more.",
-    "connect": "Tasks and cancel scopes of a connection are Trio's; the system calls are one for each step of TCP.",
+    "stream": (
+        "items move in runs; what is left is done for each of them: a payload at either end, and the handler and the "
+        "reader that are resumed."
+    ),
+    "bulk": "the kernel copies; each item is a frame, a write and a read of its own, which larger reads could join.",
+    "channel": "the handler sends each item by a call of its own; an iterator that is sent whole would move in runs.",
+    "large": (
+        "the kernel copies 2 MiB twice, and the payload is put together from fragments at each end; what is left is "
+        "how many bytes one read of the socket gives."
+    ),
+    "connect": (
+        "half of it is Trio's: tasks, nurseries and cancel scopes of a connection at both ends; a connection that "
+        "begins without a task of its own would take less."
+    ),
 }
 """What would be next for each workload, by its name."""
 
@@ -70,7 +80,7 @@ def written(figures: dict[str, Any]) -> list[str]:
             seconds = [f"{middle(total) * share:.3g}" for share in parts] if total else ["-"] * len(parts)
             cells = [f"{second} ({share:.0%})" for second, share in zip(seconds, parts, strict=True)]
             rows.append([f"{label}, {'ours' if way == 'ours' else 'the floor'}", *cells])
-        texts.append(f"**{label}.** {sentence(ways['ours'])} *Next:* {NEXT[workload]}" if "ours" in ways else "")
+        texts.append(f"**{label}.** {sentence(ways['ours'])} Next: {NEXT[workload]}" if "ours" in ways else "")
     return [
         "## Where the CPU goes",
         (

@@ -63,6 +63,8 @@ class Sampler:
         signal.signal(signal.SIGPROF, signal.SIG_IGN)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
+        if frame is not None and frame.f_code is Sampler._take.__code__:
+            return  # a tick that came while the last one was counted
         used = resource.getrusage(resource.RUSAGE_SELF)
         user, system = used.ru_utime - self._user, used.ru_stime - self._system
         self._user, self._system = used.ru_utime, used.ru_stime

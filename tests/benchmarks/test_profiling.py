@@ -75,4 +75,4 @@ def test_the_page_says_where_the_cpu_goes_in_seconds_and_what_is_next() -> None:
     row = "| W2 request/response 64 B, 64 in flight, ours | 0.4 (20%) | 0.4 (20%) | 1.2 (60%) | 0 (0%) |"
     assert row in page
     assert "The kernel for `link.Link.write` 20%; Trio in `_run.unrolled_run` 20%; rsocket_trio in" in page
-    assert f"*Next:* {profiles.NEXT['rr64']}" in page
+    assert f"Next: {profiles.NEXT['rr64']}" in page
