@@ -55,7 +55,7 @@ class Program:
     """What stands there in tests."""
     reload: signal.Signals
     shares: bool = True
-    """True if the streams of its clients share a connection to the server."""
+    """True if streams of its clients may share a connection to the server."""
     changes: tuple[tuple[str, str], ...] = ()
     """Further texts of the page, and what stands for them in tests."""
 
