@@ -320,7 +320,10 @@ class Link:
                     if not frames:
                         self._lose("the peer closed the transport", None)
                         break
-                    if not turns.take(id(self), len(frames)):
+                    if turns.left > 0 or turns.begin_at_once():
+                        turns.left -= len(frames)
+                        turns.takers.add(id(self))
+                    else:
                         self._waits_turn = True
                         await turns.wait(len(frames))
                         self._waits_turn = False

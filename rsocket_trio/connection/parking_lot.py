@@ -106,26 +106,22 @@ class Turns:
     Where ``FEW`` connections or fewer read all that much, none waits.
     """
 
-    __slots__ = ("_goes_on", "_left", "_lot", "_takers")
+    __slots__ = ("_goes_on", "_lot", "left", "takers")
 
     def __init__(self) -> None:
-        self._left = FRAMES_IN_TURN
+        self.left = FRAMES_IN_TURN
+        """Frames that may still be acted on in this turn: each connection takes off what it acts on."""
+        self.takers: set[int] = set()
+        """The connections that acted in this turn, by their ``id()``."""
         self._lot = ParkingLot()
         self._goes_on = False
-        self._takers: set[int] = set()
 
-    def take(self, taker: int, frames: int) -> bool:
-        """Return whether so many frames may be acted on in this turn. If not, ``wait`` for another.
-
-        ``taker`` is the ``id()`` of the connection.
-        """
-        if self._left <= 0:
-            if self._goes_on or len(self._takers) > FEW:
-                return False
-            self._left = FRAMES_IN_TURN
-            self._takers.clear()
-        self._takers.add(taker)
-        self._left -= frames
+    def begin_at_once(self) -> bool:
+        """Begin the next turn now, once nothing is left of this one. Return False if ``wait`` has to come first."""
+        if self._goes_on or len(self.takers) > FEW:
+            return False
+        self.left = FRAMES_IN_TURN
+        self.takers.clear()
         return True
 
     async def wait(self, frames: int) -> None:
@@ -136,7 +132,7 @@ class Turns:
             self._goes_on = True
             await trio.lowlevel.cancel_shielded_checkpoint()
             self._begin()
-            self._left -= frames
+            self.left -= frames
         elif await self._lot.park(frames):
             self._begin()
 
@@ -147,9 +143,9 @@ class Turns:
             left -= lot.first.size
             # It gets the value for certain: no cancel comes between.
             lot.wake_one(left <= 0)
-        self._left = left
+        self.left = left
         self._goes_on = left <= 0
-        self._takers.clear()
+        self.takers.clear()
 
 
 def turns_of_run() -> Turns:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from itertools import groupby
 from typing import Final, Protocol, TypeAlias
 
 from rsocket_trio.mux.framing import EncodedFrame, whole
@@ -152,17 +153,9 @@ class FrameStore:
             joined.append(Run.of(self._frames))
             self._frames.clear()
             return
-        small: list[bytes] = []
-        for frame in self._frames:
-            if len(frame) <= SMALL_FRAME:
-                small.append(frame)
-                continue
-            if small:
-                joined.append(Run.of(small))
-                small = []
-            joined.append(frame)
-        if small:
-            joined.append(Run.of(small))
+        for are_small, group in groupby(self._frames, lambda frame: len(frame) <= SMALL_FRAME):
+            frames = tuple(group)
+            joined.extend((Run.of(frames),) if are_small else frames)
         self._frames.clear()
 
 
