@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from benchmarks import (
+    aeron,
     aims,
     analytics,
     compared,
@@ -74,6 +75,7 @@ SECTIONS = (
     Section("websocket",    lambda asked: comparing.over_websocket(asked.repeat),   compared.websocket),
     Section("http2",        lambda asked: http2.main(asked.repeat),                 http2.written),
     Section("tls",          lambda asked: tls.main(asked.repeat),                   tls.written),
+    Section("aeron",        lambda asked: aeron.main(asked.repeat),                 aeron.written),
     Section("memory",       lambda asked: memory.main(min(asked.repeat, 3)),        memory.written),
     Section("latency",      lambda asked: latency.main(),                           sections.beside_bulk),
     Section("scaling",      lambda asked: scaling.main(asked.repeat),               sections.scaling, ("scaling",)),

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
+from functools import partial
 from time import monotonic
 from typing import Protocol, TypeVar
 
 import trio
-from trio.lowlevel import checkpoint, checkpoint_if_cancelled, wait_readable
+from trio.lowlevel import checkpoint, checkpoint_if_cancelled, notify_closing, wait_readable
 
-IN_A_ROW = 4
+IN_A_ROW = 16
 """Waits that may be over at once before other tasks run."""
-SPINS = 10
+SPINS = 40
 """Steps that a task takes at once when it begins to wait, each in 3 us: an answer of a peer that waits, too, comes as
 fast, and neither has to be woken."""
+MOST_SKIPPED = 64
+"""Waits at most that begin without those steps, after they were in vain: each time, twice as many as the last time."""
 FEW = 4
 """Tasks that wait, up to which each step of any task may try what they wait for."""
 DRIVES = 16
@@ -29,11 +32,12 @@ BLIND_SPINS = 50
 """Steps in which nothing happened before a rest that nothing ends but time. Other tasks run between them."""
 SHORTEST_REST = 0.001
 """Seconds: the selector of the system knows nothing shorter."""
-LONGEST_REST = 0.01
-"""Seconds. Retransmissions and answers to heartbeats wait for the end of a rest."""
-GROWTH = 1.3
-ATTENTION = 0.05
-"""Seconds between two steps while no task waits: a peer that is alive is never silent for longer."""
+LONGEST_REST = 0.025
+LONGEST_BLIND_REST = 0.01
+"""Seconds. After a silence, what comes by memory waits for the end of a rest."""
+GROWTH = 1.5
+TICK = 0.025
+"""Seconds between two steps at most: what was lost is asked for again, and what was heard is answered, by then."""
 CLIENT_INTERVAL = 0.01
 """Seconds between two steps of the client, while no object is being added."""
 
@@ -64,11 +68,15 @@ class DutyCycle:
         self._work = work
         self._waiters: dict[_Waiter, None] = {}
         self._leader: _Waiter | None = None
-        self._resting: trio.CancelScope | None = None
+        self._ring: Callable[[], None] | None = None
+        self._is_ticking = False
         self._rest = SHORTEST_REST
         self._turns = 0
+        self._skip = 0
+        self._skipping = 0
         self._stepping = False
         self._is_unlooked = False
+        self._has_served = False
         self._client_due = 0.0
         self._last = 0.0
         self._attending = trio.Lock()
@@ -79,19 +87,20 @@ class DutyCycle:
         self.readable: int | None = None
         """The descriptor that is readable when anything has come; ``None`` if it may come without one."""
 
-    async def until(self, attempt: Callable[[], bool]) -> None:
+    async def until(self, attempt: Callable[[], bool], *, is_patient: bool = False) -> None:
         """Wait until ``attempt`` returns True. It is tried in steps of any task. What it raises is raised here.
 
-        Raise ``BrokenResourceError`` once driver or client are gone.
+        ``is_patient`` says that this need not lead as soon as nobody does: another is likely to be back at once. Raise
+        ``BrokenResourceError`` once driver or client are gone.
         """
         await checkpoint_if_cancelled()
         self._check()
-        if attempt() or (self._leader is None and len(self._waiters) <= FEW and self._spin(attempt)):
+        if attempt() or self._spin(attempt):
             self._turns += 1
             if self._turns % IN_A_ROW == 0:
                 await checkpoint()
             return
-        waiter = _Waiter(attempt)
+        waiter = _Waiter(attempt, is_patient)
         self._waiters[waiter] = None
         try:
             while not waiter.is_over:
@@ -102,7 +111,7 @@ class DutyCycle:
                     await waiter.park()
         finally:
             del self._waiters[waiter]
-            self._hand_over()
+            self.hand_over(even_to_patient=not waiter.is_over)
         if waiter.error is not None:
             raise waiter.error
 
@@ -128,9 +137,9 @@ class DutyCycle:
 
     def hurry(self) -> None:
         """End a long rest of the leader: something is expected soon."""
-        if self._resting is not None and self.readable is None and self._rest > SHORTEST_REST:
+        if self._ring is not None and (self.hurried or (self.readable is None and self._rest > SHORTEST_REST)):
             self._rest = SHORTEST_REST
-            self._resting.cancel()
+            self._ring()
 
     def step(self) -> bool:
         """Have driver and client do their work, and try what tasks wait for. Return whether anything happened."""
@@ -153,31 +162,42 @@ class DutyCycle:
                 self.rounds += 1
                 worked |= work.attend_client()
             if looking:
-                self._is_unlooked = False
+                self._is_unlooked = self._has_served = False
                 for waiter in tuple(self._waiters):
-                    if not waiter.is_over:
-                        worked |= waiter.attempt(work.fault)
+                    if not waiter.is_over and waiter.attempt(work.fault):
+                        worked = self._has_served = True
         finally:
             self._stepping = False
         return worked
 
     def push(self) -> None:
         """Have the driver send what was added. What comes meanwhile is for the leader to find, unless few wait."""
+        self.hurry()
         if len(self._waiters) <= FEW:
             self.step()
         elif not self._stepping and self._work.fault is None and self._work.drive():
             # The sockets are read: nothing but this tells the leader that something came.
             self._is_unlooked = True
-            if self._resting is not None:
-                self._resting.cancel()
+            if self._ring is not None:
+                self._ring()
 
     async def attend(self) -> None:
-        """Step while no task waits, until cancelled. Of several that do this, one does."""
+        """Step at least so often that driver and client do in time what they have to, until cancelled.
+
+        Of several tasks that do this one does, and the next once that is cancelled.
+        """
         async with self._attending:
-            while True:
-                await trio.sleep(ATTENTION)
-                if monotonic() - self._last >= ATTENTION:
-                    self.step()
+            self._is_ticking = True
+            try:
+                while True:
+                    await trio.sleep(TICK)
+                    if monotonic() - self._last >= TICK / 2:
+                        self.step()
+                    self.hand_over()
+            finally:
+                self._is_ticking = False
+                if self._ring is not None:
+                    self._ring()  # the leader relied on this task
 
     def end(self) -> None:
         """Raise the fault in every task that waits."""
@@ -190,11 +210,22 @@ class DutyCycle:
             raise trio.BrokenResourceError(self._work.fault)
 
     def _spin(self, attempt: Callable[[], bool]) -> bool:
-        """Take some steps at once. Return whether they brought what is waited for."""
-        for _ in range(SPINS):
+        """Take some steps at once, unless that was in vain lately. Return whether they brought what is waited for."""
+        if self._leader is not None or len(self._waiters) > FEW:
+            return False
+        steps = SPINS
+        if self._skipping:
+            # One is due in any case: what was taken makes room, and the peer may wait to hear of it.
+            self._skipping -= 1
+            steps = 1
+        step, is_blind = self.step, self.readable is None
+        for _ in range(steps):
             give_way()  # on one core the peer could not answer before
-            if (self.step() or self.readable is None) and attempt():
+            if (step() or is_blind) and attempt():
+                self._skip = 0
                 return True
+        if steps > 1:
+            self._skipping = self._skip = min(2 * self._skip + 1, MOST_SKIPPED)
         return False
 
     async def _lead(self, waiter: _Waiter) -> None:
@@ -206,34 +237,53 @@ class DutyCycle:
             while not waiter.is_over:
                 if spins > 0:
                     spins -= 1
+                    give_way()
                     await checkpoint()
                 else:
                     await self._pause(waiter)
                 if self.step():
-                    spins = BLIND_SPINS if self.readable is None else 1
-                    self._rest = SHORTEST_REST
+                    if self._has_served or self.hurried:
+                        spins = BLIND_SPINS if self.readable is None else self.hurried > 0
+                        self._rest = SHORTEST_REST
+                    else:
+                        # Driver and client keep each other alive, or something was lost: that is repeated soon.
+                        self._rest = max(self._rest / 2, SHORTEST_REST)
         finally:
             self._leader = None
 
     async def _pause(self, waiter: _Waiter) -> None:
         """Rest until something has come, or for a while. The step of another task ends the rest if it has what for."""
-        with trio.CancelScope(deadline=trio.current_time() + self._rest) as scope:
-            self._resting = waiter.scope = scope
+        readable = self.readable
+        if readable is not None and self._is_ticking and not self.hurried:
+            # A scope with a deadline would take as long as all else between a datagram and this task: the task that
+            # ticks does what has to be done in time, and ends this wait as if the descriptor were closed.
+            self._ring = waiter.ring = partial(notify_closing, readable)
             try:
-                if self.readable is not None:
-                    await wait_readable(self.readable)
+                await wait_readable(readable)
+            except trio.ClosedResourceError:
+                return
+            finally:
+                self._ring = waiter.ring = None
+            return
+        with trio.CancelScope(deadline=trio.current_time() + self._rest) as scope:
+            self._ring = waiter.ring = scope.cancel
+            try:
+                if readable is not None:
+                    await wait_readable(readable)
                 else:
                     await trio.sleep_forever()
+            except trio.ClosedResourceError:
+                return
             finally:
-                self._resting = waiter.scope = None
+                self._ring = waiter.ring = None
             return
-        self._rest = min(self._rest * GROWTH, LONGEST_REST)
+        self._rest = min(self._rest * GROWTH, LONGEST_BLIND_REST if readable is None else LONGEST_REST)
 
-    def _hand_over(self) -> None:
+    def hand_over(self, *, even_to_patient: bool = True) -> None:
         """Wake a task that waits, so that it leads, if none does."""
         if self._leader is None:
             for waiter in self._waiters:
-                if not waiter.is_over:
+                if not waiter.is_over and (even_to_patient or not waiter.is_patient):
                     waiter.wake()
                     return
 
@@ -241,12 +291,14 @@ class DutyCycle:
 class _Waiter:
     """A task that waits in ``until``."""
 
-    __slots__ = ("_attempt", "_task", "error", "is_over", "scope")
+    __slots__ = ("_attempt", "_task", "error", "is_over", "is_patient", "ring")
 
-    def __init__(self, attempt: Callable[[], bool]) -> None:
+    def __init__(self, attempt: Callable[[], bool], is_patient: bool) -> None:
         self._attempt = attempt
+        self.is_patient = is_patient
         self._task: trio.lowlevel.Task | None = None
-        self.scope: trio.CancelScope | None = None
+        self.ring: Callable[[], None] | None = None
+        """Ends the rest of a leader."""
         self.error: BaseException | None = None
         self.is_over = False
 
@@ -266,8 +318,8 @@ class _Waiter:
 
     def wake(self) -> None:
         """Have the task look again."""
-        if self.scope is not None:
-            self.scope.cancel()
+        if self.ring is not None:
+            self.ring()
         elif self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)

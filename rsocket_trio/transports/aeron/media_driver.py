@@ -82,6 +82,7 @@ class MediaDriver:
         self._private = private
         self._blind_users = 0
         self._driver: Any = None
+        self._do_work: Any = None
         self._driver_context: Any = None
         self._client: Any = None
         self._context: Any = None
@@ -118,7 +119,7 @@ class MediaDriver:
 
     def drive(self) -> bool:
         """Have the driver do its work, if it is embedded. Return whether there was any."""
-        return self._driver is not None and self.library.driver.aeron_driver_main_do_work(self._driver) > 0
+        return self._driver is not None and self._do_work(self._driver) > 0
 
     def attend_client(self) -> bool:
         """Have the client do its work, and close what was no longer wanted. Return whether there was any."""
@@ -146,6 +147,8 @@ class MediaDriver:
         self._choose_rest()
         if self.users == 0:
             self.close("it was closed")
+        else:
+            self.duty.hand_over()
 
     def close(self, why: str) -> None:
         """Close client and driver, and remove the directory of a driver that was embedded here."""
@@ -202,6 +205,7 @@ class MediaDriver:
         before = _epolls()
         check(driver.aeron_driver_init(made, context))
         self._driver = made[0]
+        self._do_work = driver.aeron_driver_main_do_work
         check(driver.aeron_driver_start(self._driver, True))
         if self._private:
             os.chmod(self.directory, 0o700)

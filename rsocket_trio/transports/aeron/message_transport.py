@@ -113,10 +113,9 @@ class AeronTransport(trio.abc.AsyncResource):
     def send_at_once(self, frames: Sequence[EncodedFrame]) -> bool:
         """Add all frames without waiting. Return False if some are left: they go first with the next ``send``."""
         self._put(frames)
-        done = self._offer()
+        is_done = self._offer()
         self._duty.push()
-        self._duty.hurry()
-        return done
+        return is_done
 
     async def receive(self) -> Sequence[bytes]:
         """Return the next messages, at least one; an empty sequence once the peer has ended."""

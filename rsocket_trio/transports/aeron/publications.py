@@ -22,12 +22,13 @@ Added = TypeVar("Added", "Publication", "Subscription")
 class Publication:
     """A sequence of messages to those who subscribe to its channel, stream and session; nobody else adds to it."""
 
-    __slots__ = ("_driver", "_offer", "_pointer", "channel", "max_message", "term_length")
+    __slots__ = ("_driver", "_null", "_offer", "_pointer", "channel", "max_message", "term_length")
 
     def __init__(self, driver: MediaDriver, pointer: Any, channel: str) -> None:
         self._driver = driver
         self._pointer = pointer
         self.channel = channel
+        self._null = driver.library.ffi.NULL
         self._offer = driver.library.client.aeron_exclusive_publication_offer
         constants = driver.library.ffi.new("aeron_publication_constants_t *")
         driver.library.check(
@@ -50,11 +51,11 @@ class Publication:
 
     def offer(self, message: bytes) -> int:
         """Add a message. Return a position, or one of Aeron's numbers below 0. Raise ``ClosedResourceError``."""
-        null = self._driver.library.ffi.NULL
+        pointer, null = self._pointer, self._null
+        if pointer is None:
+            raise trio.ClosedResourceError("the publication was closed")
         while True:
-            if self._pointer is None:
-                raise trio.ClosedResourceError("the publication was closed")
-            position: int = self._offer(self._pointer, message, len(message), null, null)
+            position: int = self._offer(pointer, message, len(message), null, null)
             if position != ADMIN_ACTION:  # a new term began: the next try finds it
                 return position
 
@@ -74,7 +75,7 @@ class Publication:
 class Subscription:
     """The messages of a channel and stream."""
 
-    __slots__ = ("_assembler", "_driver", "_handler", "_image", "_pointer", "channel")
+    __slots__ = ("_assembler", "_driver", "_handler", "_image", "_pointer", "_poll", "channel")
 
     def __init__(self, driver: MediaDriver, pointer: Any, channel: str) -> None:
         self._driver = driver
@@ -83,6 +84,7 @@ class Subscription:
         self._image: Any = None
         self._assembler: Any = None
         self._handler: Any = None
+        self._poll = driver.library.client.aeron_image_poll
         driver.resources.add(self)
 
     @property
@@ -126,7 +128,8 @@ class Subscription:
         driver = self._driver
         if self._image is None:
             raise trio.ClosedResourceError("the subscription was closed")
-        driver.library.client.aeron_image_poll(self._image, self._handler, self._assembler, FRAGMENTS)
+        if not self._poll(self._image, self._handler, self._assembler, FRAGMENTS):
+            return []
         messages, driver.received = driver.received, []
         return messages
 

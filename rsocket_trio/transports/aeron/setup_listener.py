@@ -81,7 +81,7 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
     async def accept(self) -> AeronTransport:
         """Return the next connection. Raise ``BrokenResourceError`` once driver or client are gone."""
         duty = self._driver.duty
-        await duty.until(self._progress)
+        await duty.until(self._progress, is_patient=True)
         return self._accepted.pop(0)
 
     async def aclose(self) -> None:
@@ -138,6 +138,7 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
         steps = answer(self._driver, self._channel, self._tag, self._streams, setup)
         self._handshakes[setup.connection] = (trio.current_time() + HANDSHAKE_TIMEOUT, steps)
         self._driver.duty.hurried += 1
+        self._driver.duty.hurry()
 
     def _leave(self, connection: int) -> None:
         """End a handshake."""
