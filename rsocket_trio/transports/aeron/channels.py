@@ -16,6 +16,8 @@ RECEIVING = ("so-rcvbuf", "rcv-wnd", "nak-delay")
 """Parameters of what this side receives."""
 OWN = ("endpoint", "control", "directory")
 """Parameters that are read here. ``directory`` is none of Aeron's."""
+NEAR = "mtu=16k"
+"""The size of datagrams within a machine, where nothing cuts large ones, if the URI gives none."""
 IPC = "aeron:ipc"
 EXAMPLE = "aeron:udp?endpoint=host:7878"
 
@@ -86,7 +88,9 @@ class Channel:
 
     def to(self, address: str, session: int | None = None) -> str:
         """Return the channel for a publication to an address, in a session of its own if one is given."""
-        return self._channel(address, self.publishing, session)
+        is_near = self.is_ipc or address.startswith(("127.", "[::1]"))
+        more = f"{self.publishing}|{NEAR}".strip("|") if is_near and "mtu=" not in self.publishing else self.publishing
+        return self._channel(address, more, session)
 
     def at(self, address: str, session: int | None = None, tag: int | None = None) -> str:
         """Return the channel for a subscription at an address, to one session if it is given.

@@ -24,10 +24,12 @@ SPINS = 40
 fast, and neither has to be woken."""
 MOST_SKIPPED = 64
 """Waits at most that begin without those steps, after they were in vain: each time, twice as many as the last time."""
+ROOM = 16_384
+"""Bytes taken of which the peer has to hear soon: it may send 128 KiB before it has to wait for that."""
 FEW = 4
 """Tasks that wait, up to which each step of any task may try what they wait for."""
 DRIVES = 16
-"""Turns of the driver at most before what they brought is looked at, where many tasks wait."""
+"""Turns of the driver at most, one behind the other, before what they brought is looked at."""
 BLIND_SPINS = 50
 """Steps in which nothing happened before a rest that nothing ends but time. Other tasks run between them."""
 SHORTEST_REST = 0.001
@@ -74,6 +76,7 @@ class DutyCycle:
         self._turns = 0
         self._skip = 0
         self._skipping = 0
+        self._taken = 0
         self._stepping = False
         self._is_unlooked = False
         self._has_served = False
@@ -135,6 +138,10 @@ class DutyCycle:
             steps.close()
         return result[0]
 
+    def make_room(self, size: int) -> None:
+        """Count bytes that were taken out of the driver's terms: the peer hears of it before this side waits long."""
+        self._taken += size
+
     def hurry(self) -> None:
         """End a long rest of the leader: something is expected soon."""
         if self._ring is not None and (self.hurried or (self.readable is None and self._rest > SHORTEST_REST)):
@@ -150,10 +157,8 @@ class DutyCycle:
         try:
             worked = work.drive()
             if worked and len(self._waiters) > FEW:
-                # To try what all of them wait for takes longer than many steps of the driver.
-                for _ in range(DRIVES):
-                    if not work.drive():
-                        break
+                # To try what all of them wait for takes longer than many turns of the driver.
+                self._drive_on()
             self._last = now = monotonic()
             looking = worked or self._is_unlooked or self.readable is None
             if now >= self._client_due or self.hurried:
@@ -169,6 +174,12 @@ class DutyCycle:
         finally:
             self._stepping = False
         return worked
+
+    def _drive_on(self) -> None:
+        """Have the driver do its work while there is any, but not for long."""
+        for _ in range(DRIVES):
+            if not self._work.drive():
+                return
 
     def push(self) -> None:
         """Have the driver send what was added. What comes meanwhile is for the leader to find, unless few wait."""
@@ -210,22 +221,26 @@ class DutyCycle:
             raise trio.BrokenResourceError(self._work.fault)
 
     def _spin(self, attempt: Callable[[], bool]) -> bool:
-        """Take some steps at once, unless that was in vain lately. Return whether they brought what is waited for."""
-        if self._leader is not None or len(self._waiters) > FEW:
-            return False
-        steps = SPINS
-        if self._skipping:
-            # One is due in any case: what was taken makes room, and the peer may wait to hear of it.
-            self._skipping -= 1
-            steps = 1
+        """Take some steps at once, but few where that was in vain lately. Return whether what is waited for came."""
+        if self._skipping or self._leader is not None or len(self._waiters) > FEW:
+            self._skipping = max(self._skipping - 1, 0)
+            if self._taken < ROOM:
+                return False
+            # What was taken makes room, as one turn of the driver finds, and the next tells the peer.
+            self._taken = 0
+            self.push()
+            self.push()
+            return attempt()
         step, is_blind = self.step, self.readable is None
-        for _ in range(steps):
-            give_way()  # on one core the peer could not answer before
-            if (step() or is_blind) and attempt():
+        worked = False
+        for _ in range(SPINS):
+            if not worked:
+                give_way()  # on one core the peer could not answer before
+            worked = step()
+            if (worked or is_blind) and attempt():
                 self._skip = 0
                 return True
-        if steps > 1:
-            self._skipping = self._skip = min(2 * self._skip + 1, MOST_SKIPPED)
+        self._skipping = self._skip = min(2 * self._skip + 1, MOST_SKIPPED)
         return False
 
     async def _lead(self, waiter: _Waiter) -> None:
@@ -242,8 +257,14 @@ class DutyCycle:
                 else:
                     await self._pause(waiter)
                 if self.step():
+                    if not self._has_served:
+                        # A message may be in many datagrams: those that are here don't need a step each.
+                        self._drive_on()
+                        self._is_unlooked = True
+                    # One more at least: what came may be room for what waits to be sent.
+                    spins = 1
                     if self._has_served or self.hurried:
-                        spins = BLIND_SPINS if self.readable is None else self.hurried > 0
+                        spins = BLIND_SPINS if self.readable is None else 1
                         self._rest = SHORTEST_REST
                     else:
                         # Driver and client keep each other alive, or something was lost: that is repeated soon.

@@ -55,6 +55,21 @@ bool aeron_image_is_closed(void *image);
 bool aeron_image_is_end_of_stream(void *image);
 int aeron_image_poll(
     void *image, void (*handler)(void *, uint8_t *, size_t, void *), void *state, size_t fragments);
+typedef struct
+{
+    void *subscription;
+    const char *source_identity;
+    int64_t correlation_id;
+    int64_t join_position;
+    size_t position_bits_to_shift;
+    size_t term_buffer_length;
+    size_t mtu_length;
+    int32_t session_id;
+    int32_t initial_term_id;
+    int32_t subscriber_position_id;
+    uint8_t reserved[64];
+} aeron_image_constants_t;
+int aeron_image_constants(void *image, aeron_image_constants_t *constants);
 int aeron_image_fragment_assembler_create(
     void **assembler, void (*handler)(void *, uint8_t *, size_t, void *), void *state);
 int aeron_image_fragment_assembler_delete(void *assembler);
@@ -99,6 +114,8 @@ int aeron_driver_context_set_publication_linger_timeout_ns(void *context, uint64
 int aeron_driver_context_set_counters_buffer_length(void *context, size_t bytes);
 int aeron_driver_context_set_timer_interval_ns(void *context, uint64_t nanoseconds);
 int aeron_driver_context_set_send_to_status_poll_ratio(void *context, size_t turns);
+int aeron_driver_context_set_network_publication_max_messages_per_send(void *context, size_t datagrams);
+int aeron_driver_context_set_socket_so_rcvbuf(void *context, size_t bytes);
 int aeron_driver_context_set_sender_io_vector_capacity(void *context, uint32_t datagrams);
 int aeron_driver_context_set_receiver_io_vector_capacity(void *context, uint32_t datagrams);
 int aeron_driver_init(void **driver, void *context);

@@ -47,6 +47,8 @@ FATAL: Final = {
     1002: "the event loop was blocked for longer than {timeout} s, and Aeron's client has ended ({text})",
 }
 """The errors of Aeron's client after which it does nothing more."""
+RECEIVE_BUFFER = 212_992
+"""Bytes of a socket's buffer, as many as Linux allows: a window of 128 KiB takes more than that in small datagrams."""
 VECTOR = 16
 """Datagrams that one call of the system receives or sends at most."""
 NANOSECONDS = 1_000_000_000
@@ -200,6 +202,8 @@ class MediaDriver:
         check(driver.aeron_driver_context_set_timer_interval_ns(context, int(TIMER_INTERVAL * NANOSECONDS)))
         # Publications to one address share a socket: in a crowd few datagrams a turn would leave answers waiting there.
         check(driver.aeron_driver_context_set_send_to_status_poll_ratio(context, 1))
+        check(driver.aeron_driver_context_set_network_publication_max_messages_per_send(context, VECTOR))
+        check(driver.aeron_driver_context_set_socket_so_rcvbuf(context, RECEIVE_BUFFER))
         check(driver.aeron_driver_context_set_sender_io_vector_capacity(context, VECTOR))
         check(driver.aeron_driver_context_set_receiver_io_vector_capacity(context, VECTOR))
         before = _epolls()

@@ -75,7 +75,7 @@ class Publication:
 class Subscription:
     """The messages of a channel and stream."""
 
-    __slots__ = ("_assembler", "_driver", "_handler", "_image", "_pointer", "_poll", "channel")
+    __slots__ = ("_assembler", "_driver", "_handler", "_image", "_length", "_pointer", "_poll", "channel")
 
     def __init__(self, driver: MediaDriver, pointer: Any, channel: str) -> None:
         self._driver = driver
@@ -84,6 +84,7 @@ class Subscription:
         self._image: Any = None
         self._assembler: Any = None
         self._handler: Any = None
+        self._length = 0
         self._poll = driver.library.client.aeron_image_poll
         driver.resources.add(self)
 
@@ -121,6 +122,9 @@ class Subscription:
         self._assembler = made[0]
         self._handler = ffi.addressof(client, "aeron_image_fragment_assembler_handler")
         self._image = client.aeron_subscription_image_at_index(self._pointer, 0)
+        constants = ffi.new("aeron_image_constants_t *")
+        library.check(client.aeron_image_constants(self._image, constants), "no image")
+        self._length = constants.mtu_length
         return True
 
     def take(self) -> list[bytes]:
@@ -128,9 +132,11 @@ class Subscription:
         driver = self._driver
         if self._image is None:
             raise trio.ClosedResourceError("the subscription was closed")
-        if not self._poll(self._image, self._handler, self._assembler, FRAGMENTS):
+        fragments = self._poll(self._image, self._handler, self._assembler, FRAGMENTS)
+        if not fragments:
             return []
         messages, driver.received = driver.received, []
+        driver.duty.make_room(sum(map(len, messages)) if messages else fragments * self._length)
         return messages
 
     @property
