@@ -34,7 +34,7 @@ AERON = if $(BIN)/python -c 'import sys; sys.exit(sys.version_info >= (3, 12))';
 	    "$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" || \
 	  echo "$(PYAERON) not found: no Aeron"; fi
 SPRING := build/spring
-AERON := build/aeron
+AERON_JAVA := build/aeron
 RSOCKET_JAVA := build/rsocket-java
 RSOCKET_GO := build/rsocket-go
 PEERS := benchmarks/peers
@@ -55,7 +55,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/python examples/chat.py
 
 # The types are checked beside the tests: mypy uses one core, and many tests wait.
-test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON)/.built
+test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON_JAVA)/.built
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	@$(MAKE) --no-print-directory -j2 types tests
@@ -63,7 +63,7 @@ test: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON)/.built
+tests: $(VENV)/.dev $(JS)/node_modules/.installed $(SPRING)/.built $(RSOCKET_JAVA)/.built $(RSOCKET_GO)/.built $(AERON_JAVA)/.built
 	$(BIN)/pytest $(SHARED)
 
 quick: $(VENV)/.quick
@@ -224,7 +224,7 @@ $(RSOCKET_GO)/.built: $(wildcard $(PEERS)/go/*)
 	fi
 
 # Without Maven and a Java the tests against Aeron's driver in Java are skipped, or fail where CI is set, and say so.
-$(AERON)/.built: $(JS)/aeron/pom.xml
+$(AERON_JAVA)/.built: $(JS)/aeron/pom.xml
 	@if command -v mvn >/dev/null && command -v java >/dev/null; then \
 	  mvn -q -B -Dstyle.color=never -f $(JS)/aeron compile && touch $@; \
 	else \
