@@ -26,7 +26,7 @@ END_STREAM, ACK, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
 STREAM: Final = 0x7FFFFFFF
 """The bits of a stream id, a window's increment and a last stream; the one above them is reserved."""
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-MAX_FRAME: Final = 65536
+MAX_FRAME: Final = 131072
 """Bytes of the largest frame that a peer may send."""
 HEAD_LIMIT: Final = 65536
 """Bytes of a header block with its CONTINUATION frames; also of the fields that it expands to."""

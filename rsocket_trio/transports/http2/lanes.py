@@ -15,9 +15,11 @@ STREAM_WINDOW: Final = 1024 * 1024
 """Bytes that a peer may send on a stream ahead of its reader."""
 DEFAULT_WINDOW: Final = 65535
 """Bytes of both windows before anything was said about them (RFC 9113, 6.9.2)."""
-TURN: Final = 65536
-"""Bytes that one stream writes in a turn. While more wait to be written, no stream adds to them."""
-UNWRITTEN: Final = 4 * TURN
+TURN: Final = 131072
+"""Bytes that one stream writes in a turn: more than the outbox of a connection gives at once."""
+FULL: Final = 65536
+"""Bytes that wait to be written, while which no stream adds to them."""
+UNWRITTEN: Final = 262144
 """Bytes that wait to be written at most. More are answers to a peer that asks and does not read."""
 LEAST_DATA: Final = 1024
 """Bytes of a DATA frame below which it frees nothing, if a window was the reason that it is short."""
@@ -211,7 +213,7 @@ class Outlet:
         if self.is_broken:
             raise trio.BrokenResourceError("the HTTP/2 connection broke")
         size = min(len(data), lane.send_window, self.window, TURN)
-        if size <= 0 or self.size >= TURN:
+        if size <= 0 or self.size >= FULL:
             return 0
         stream_id = lane.stream_id
         parts: list[bytes | memoryview] = []
@@ -234,7 +236,7 @@ class Outlet:
     async def wait_room(self, lane: Lane) -> None:
         """Wait until ``send`` may take something of this stream, once all that wait already had their turn."""
         if lane.send_window > 0:
-            if not self._blocked and self.window > 0 and self.size < TURN:
+            if not self._blocked and self.window > 0 and self.size < FULL:
                 await checkpoint()
                 return
             self._blocked[lane] = None
@@ -246,7 +248,7 @@ class Outlet:
 
     def make_room(self) -> None:
         """Wake the stream that waits longest, if it may write now. It does the same once it has written."""
-        if self._blocked and self.window > 0 and self.size < TURN:
+        if self._blocked and self.window > 0 and self.size < FULL:
             next(iter(self._blocked)).writer.wake()
 
     def on_window(self, lane: Lane) -> None:

@@ -143,10 +143,10 @@ async def test_room_of_the_connection_goes_to_the_stream_that_waits_longest(auto
         await peer.send(settings((4, 1 << 20)))
         await peer.rest()
         for stream in streams:
-            nursery.start_soon(stream.send, [bytes(TURN)])
+            nursery.start_soon(stream.send, [bytes(65536)])
             await wait_all_tasks_blocked()
         order: list[int] = []
-        for _ in range(2 * TURN // 1000 + 1):
+        for _ in range(2 * 65536 // 1000 + 1):
             order += [each.stream_id for each in await peer.rest() if each.kind == DATA]
             await peer.send(window(0, 1000))
         assert order[:4] == [1] * 4
