@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Protocol, TypeVar
 
 import trio
-from trio.lowlevel import checkpoint, checkpoint_if_cancelled, notify_closing, wait_readable
+from trio.lowlevel import cancel_shielded_checkpoint, checkpoint, checkpoint_if_cancelled, notify_closing, wait_readable
 
 IN_A_ROW = 16
 """Waits that may be over at once before other tasks run."""
@@ -101,7 +101,7 @@ class DutyCycle:
         if attempt() or self._spin(attempt):
             self._turns += 1
             if self._turns % IN_A_ROW == 0:
-                await checkpoint()
+                await cancel_shielded_checkpoint()  # what came is the caller's, and must not be lost
             return
         waiter = _Waiter(attempt, is_patient)
         self._waiters[waiter] = None

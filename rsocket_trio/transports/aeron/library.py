@@ -105,11 +105,12 @@ int aeron_driver_context_init(void **context);
 int aeron_driver_context_close(void *context);
 int aeron_driver_context_set_dir(void *context, const char *directory);
 int aeron_driver_context_set_dir_warn_if_exists(void *context, bool warn);
-int aeron_driver_context_set_dir_delete_on_shutdown(void *context, bool remove);
 int aeron_driver_context_set_threading_mode(void *context, int mode);
 int aeron_driver_context_set_term_buffer_length(void *context, size_t bytes);
 int aeron_driver_context_set_ipc_term_buffer_length(void *context, size_t bytes);
 int aeron_driver_context_set_publication_connection_timeout_ns(void *context, uint64_t nanoseconds);
+int aeron_driver_context_set_image_liveness_timeout_ns(void *context, uint64_t nanoseconds);
+int aeron_driver_context_set_client_liveness_timeout_ns(void *context, uint64_t nanoseconds);
 int aeron_driver_context_set_publication_linger_timeout_ns(void *context, uint64_t nanoseconds);
 int aeron_driver_context_set_counters_buffer_length(void *context, size_t bytes);
 int aeron_driver_context_set_timer_interval_ns(void *context, uint64_t nanoseconds);
@@ -209,7 +210,7 @@ def _opened(ffi: Any, path: str) -> Library:
     try:
         library = ffi.dlopen(path)
     except OSError as error:
-        raise OSError(errno.ENOENT, f"the Aeron library {path} can't be opened: {error}") from error
+        raise OSError(errno.ENOENT, f"the Aeron library {path} can't be opened: {error}") from None
     if not _has(library, "aeron_init"):
         raise OSError(errno.ENOEXEC, f"{path} is no Aeron library: it has no aeron_init")
     driver = library if _has(library, "aeron_driver_init") else None

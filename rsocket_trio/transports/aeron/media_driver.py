@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import shutil
 import sys
 from collections.abc import AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -41,10 +42,11 @@ LINGER = 2
 """Seconds that a closed publication answers those who missed something."""
 TIMER_INTERVAL = 0.1
 """Seconds between two looks of the driver at everything that has a timeout."""
+BLOCKED = "the event loop was blocked for longer than {timeout} s, and Aeron's client has ended ({text})"
 FATAL: Final = {
     1000: "the media driver in {directory} is gone ({text})",
     1001: "the media driver in {directory} gave this client up: it was not heard for {timeout} s ({text})",
-    1002: "the event loop was blocked for longer than {timeout} s, and Aeron's client has ended ({text})",
+    1002: BLOCKED,
 }
 """The errors of Aeron's client after which it does nothing more."""
 RECEIVE_BUFFER = 212_992
@@ -76,12 +78,14 @@ class MediaDriver:
         self.directory = directory
         self.is_embedded = embedded
         self.fault: str | None = None
+        self.timeout = PEER_TIMEOUT
         self.duty = DutyCycle(self)
         self.resources: set[Resource] = set()
         self.orphans: list[Generator[None, None, Resource]] = []
         self.users = 0
         self.streams = 0
         self._private = private
+        self._has_directory = False
         self._blind_users = 0
         self._driver: Any = None
         self._do_work: Any = None
@@ -174,6 +178,8 @@ class MediaDriver:
             driver.aeron_driver_context_close(self._driver_context)
         if self._lock is not None:
             self._lock.remove()
+        elif self._has_directory:
+            shutil.rmtree(self.directory, ignore_errors=True)
         self._client = self._context = self._epoll = self._driver = self._driver_context = self._lock = None
         self.orphans.clear()
 
@@ -192,12 +198,14 @@ class MediaDriver:
         self._driver_context = context = made[0]
         check(driver.aeron_driver_context_set_dir(context, os.fsencode(self.directory)))
         check(driver.aeron_driver_context_set_dir_warn_if_exists(context, False))
-        check(driver.aeron_driver_context_set_dir_delete_on_shutdown(context, True))
         check(driver.aeron_driver_context_set_threading_mode(context, INVOKER))
         check(driver.aeron_driver_context_set_term_buffer_length(context, TERM_LENGTH))
         check(driver.aeron_driver_context_set_ipc_term_buffer_length(context, TERM_LENGTH))
         check(driver.aeron_driver_context_set_counters_buffer_length(context, COUNTERS_LENGTH))
-        check(driver.aeron_driver_context_set_publication_connection_timeout_ns(context, PEER_TIMEOUT * NANOSECONDS))
+        patience = self.timeout * NANOSECONDS
+        check(driver.aeron_driver_context_set_publication_connection_timeout_ns(context, patience))
+        check(driver.aeron_driver_context_set_image_liveness_timeout_ns(context, patience))
+        check(driver.aeron_driver_context_set_client_liveness_timeout_ns(context, patience))
         check(driver.aeron_driver_context_set_publication_linger_timeout_ns(context, LINGER * NANOSECONDS))
         check(driver.aeron_driver_context_set_timer_interval_ns(context, int(TIMER_INTERVAL * NANOSECONDS)))
         # Publications to one address share a socket: in a crowd few datagrams a turn would leave answers waiting there.
@@ -207,7 +215,9 @@ class MediaDriver:
         check(driver.aeron_driver_context_set_sender_io_vector_capacity(context, VECTOR))
         check(driver.aeron_driver_context_set_receiver_io_vector_capacity(context, VECTOR))
         before = _epolls()
+        self._has_directory = self._private  # of another's, the lock alone says that it may be removed
         check(driver.aeron_driver_init(made, context))
+        self._has_directory = True
         self._driver = made[0]
         self._do_work = driver.aeron_driver_main_do_work
         check(driver.aeron_driver_start(self._driver, True))
@@ -225,6 +235,7 @@ class MediaDriver:
         check(client.aeron_context_init(made))
         self._context = context = made[0]
         check(client.aeron_context_set_dir(context, os.fsencode(self.directory)))
+        check(client.aeron_context_set_driver_timeout_ms(context, self.timeout * 1000))
         check(client.aeron_context_set_use_conductor_agent_invoker(context, True))
         check(client.aeron_context_set_error_handler(context, self._on_error, ffi.NULL))
         with suppress(AttributeError):  # older clients have no name
@@ -249,7 +260,9 @@ class MediaDriver:
         """Take an error of the client, in its work."""
         if abs(code) in FATAL and self.fault is None:
             said = self.library.ffi.string(text).decode(errors="replace")
-            self.fault = FATAL[abs(code)].format(directory=self.directory, timeout=PEER_TIMEOUT, text=said)
+            # Over a driver of its own a client ends for one reason, whoever notices it first.
+            reason = BLOCKED if self.is_embedded else FATAL[abs(code)]
+            self.fault = reason.format(directory=self.directory, timeout=self.timeout, text=said)
 
     def _take(self, _: Any, data: Any, length: int, header: Any) -> None:
         """Take a message, in a poll."""
@@ -299,7 +312,13 @@ def make_driver(library: Library, directory: str | None, *, start: bool) -> Medi
         return MediaDriver(library, directory, embedded=False, private=False)
     if not start:
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"no media driver runs in {directory}")
-    return MediaDriver(library, directory, embedded=True, private=False)
+    try:
+        return MediaDriver(library, directory, embedded=True, private=False)
+    except OSError:
+        if not is_alive(Path(directory)):
+            raise
+        # Another process was quicker.
+        return MediaDriver(library, directory, embedded=False, private=False)
 
 
 def driver_of(channel: Channel, *, start: bool) -> MediaDriver:

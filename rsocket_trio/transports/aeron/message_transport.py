@@ -12,7 +12,7 @@ from rsocket_trio.errors import LocalProtocolError, RemoteProtocolError
 from rsocket_trio.limits import LARGEST_FRAME
 from rsocket_trio.mux.framing import EncodedFrame, Framing, whole
 from rsocket_trio.transports.aeron.duty_cycle import DutyCycle
-from rsocket_trio.transports.aeron.media_driver import PEER_TIMEOUT, MediaDriver
+from rsocket_trio.transports.aeron.media_driver import MediaDriver
 from rsocket_trio.transports.aeron.publications import BACK_PRESSURED, NOT_CONNECTED, Publication, Subscription
 from rsocket_trio.transports.base import Handshake
 from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
@@ -204,9 +204,7 @@ class AeronTransport(trio.abc.AsyncResource):
             return trio.BrokenResourceError(driver.fault)
         peer = self.handshake.peer
         if position == NOT_CONNECTED:
-            return trio.BrokenResourceError(
-                f"the peer {peer} has stopped receiving, or was silent for {PEER_TIMEOUT} s"
-            )
+            return trio.BrokenResourceError(f"the peer {peer} has gone, or was silent for {driver.timeout} s")
         return trio.BrokenResourceError(f"the publication to {peer} is over: Aeron's answer is {position}")
 
     def _take(self) -> bool:
@@ -223,7 +221,7 @@ class AeronTransport(trio.abc.AsyncResource):
             if subscription.is_at_end:
                 self._ended = True
             elif subscription.is_lost:
-                raise trio.BrokenResourceError(f"the peer {self.handshake.peer} was silent for {PEER_TIMEOUT} s")
+                raise self._refused(NOT_CONNECTED)
             return self._ended
         if END in messages:
             self._ended = True

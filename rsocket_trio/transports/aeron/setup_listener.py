@@ -32,97 +32,122 @@ logger = logging.getLogger("rsocket_trio")
 
 async def listen(endpoint: Endpoint, options: ListenOptions) -> tuple[Endpoint, Sequence[AnyListener]]:
     """Listen for SETUPs. Return the endpoint with its port, and the listener. Raise ``OSError``."""
-    channel = Channel.of(endpoint)
-    if channel.control is not None:
+    if Channel.of(endpoint).control is not None:
         raise OSError(errno.EINVAL, "control is where a client receives; a server receives at endpoint")
-    driver = driver_of(channel, start=True) if options.over is None else options.over
-    if not isinstance(driver, MediaDriver):
-        raise OSError(errno.EINVAL, "over is no media driver")
-    driver.acquire(blind=channel.is_ipc)
-    try:
-        if not channel.is_ipc:
-            address, _ = await resolved(endpoint.host, endpoint.port)
-            channel = attrs.evolve(channel, endpoint=written(*address))
-        name = hold_ipc(driver.directory) if channel.is_ipc else None
-        try:
-            tag = driver.library.client.aeron_next_correlation_id(driver.client)
-            adding = add_subscription(driver, channel.at(channel.endpoint, tag=tag), SERVER_MANAGEMENT)
-            setups = await driver.duty.complete(adding)
-            bound = endpoint
-            if not channel.is_ipc:
-                bound = with_port(endpoint, await driver.duty.complete(_port(setups)))
-            return bound, [AeronListener(driver, channel, tag, setups, name)]
-        except BaseException:
-            if name is not None:
-                name.close()
-            raise
-    except BaseException:
-        driver.release(blind=channel.is_ipc)
-        raise
+    if options.over is not None and not isinstance(options.over, MediaDriver):
+        raise OSError(errno.EINVAL, f"over is a media driver, not {type(options.over).__name__}")
+    listener = AeronListener(endpoint, options.over)
+    await listener.open()
+    return listener.endpoint, [listener]
 
 
 class AeronListener(trio.abc.Listener[AeronTransport]):
-    """Accepts connections whose SETUPs come on one channel."""
+    """Accepts connections whose SETUPs come on one channel. Once its driver is gone it listens over a new one."""
 
-    def __init__(
-        self, driver: MediaDriver, channel: Channel, tag: int, setups: Subscription, name: socket.socket | None
-    ) -> None:
-        self._driver = driver
-        self._channel = channel
-        self._tag = tag
-        self._setups = setups
-        self._name = name
+    def __init__(self, endpoint: Endpoint, over: MediaDriver | None) -> None:
+        self.endpoint = endpoint
+        self._over = over
+        self._driver: MediaDriver | None = None
+        self._channel = Channel.of(endpoint)
+        self._tag = 0
+        self._setups: Subscription | None = None
+        self._name: socket.socket | None = None
         self._streams = -1
         self._handshakes: dict[int, tuple[float, Generator[None, None, AeronTransport]]] = {}
         self._accepted: list[AeronTransport] = []
-        self._is_open = True
         self._round = -1
 
+    async def open(self) -> None:
+        """Begin to listen. Raise ``OSError``."""
+        channel = Channel.of(self.endpoint)
+        self._driver = driver = driver_of(channel, start=True) if self._over is None else self._over
+        driver.acquire(blind=channel.is_ipc)
+        try:
+            if not channel.is_ipc:
+                address, _ = await resolved(self.endpoint.host, self.endpoint.port)
+                channel = attrs.evolve(channel, endpoint=written(*address))
+            elif self._name is None:
+                self._name = hold_ipc(driver.directory)
+            self._channel = channel
+            self._tag = driver.library.client.aeron_next_correlation_id(driver.client)
+            adding = add_subscription(driver, channel.at(channel.endpoint, tag=self._tag), SERVER_MANAGEMENT)
+            self._setups = await driver.duty.complete(adding)
+            if not channel.is_ipc:
+                self.endpoint = with_port(self.endpoint, await driver.duty.complete(_port(self._setups)))
+        except trio.BrokenResourceError as error:
+            self._leave_driver()
+            raise OSError(errno.EIO, str(error)) from error
+        except BaseException:
+            self._leave_driver()
+            raise
+
     async def accept(self) -> AeronTransport:
-        """Return the next connection. Raise ``BrokenResourceError`` once driver or client are gone."""
-        duty = self._driver.duty
-        await duty.until(self._progress, is_patient=True)
-        return self._accepted.pop(0)
+        """Return the next connection. Raise ``OSError`` if the driver is gone, and nothing can be listened on anew."""
+        while True:
+            assert self._driver is not None
+            try:
+                await self._driver.duty.until(self._progress, is_patient=True)
+            except trio.BrokenResourceError as error:
+                if self._over is not None:
+                    raise OSError(errno.EIO, str(error)) from error
+                logger.warning("%s: %s; listening anew", self.endpoint, str(error))
+                # It holds the port, and nothing over it goes on.
+                self._driver.close("it has ended")
+                self._leave_driver(keeps_name=True)
+                await self.open()
+            else:
+                return self._accepted.pop(0)
+
+    def _leave_driver(self, *, keeps_name: bool = False) -> None:
+        """Close what this has of the driver."""
+        driver, self._driver = self._driver, None
+        if driver is None:
+            return
+        for connection in tuple(self._handshakes):
+            self._leave(connection, driver)
+        for transport in self._accepted:
+            transport.cut()
+        self._accepted.clear()
+        if self._setups is not None:
+            self._setups.close()
+            self._setups = None
+        if self._name is not None and not keeps_name:
+            self._name.close()
+            self._name = None
+        driver.release(blind=self._channel.is_ipc)
 
     async def aclose(self) -> None:
         """Accept no more; connections that were not accepted are closed."""
-        if self._is_open:
-            self._is_open = False
-            for connection in tuple(self._handshakes):
-                self._leave(connection)
-            for transport in self._accepted:
-                transport.cut()
-            self._accepted.clear()
-            self._setups.close()
-            if self._name is not None:
-                self._name.close()
-            self._driver.release(blind=self._channel.is_ipc)
+        self._leave_driver()
         await trio.lowlevel.checkpoint()
 
     def _progress(self) -> bool:
         """Take SETUPs, and go on with all handshakes. Return whether a connection is there to be accepted."""
-        if not self._handshakes and self._round == self._driver.duty.rounds:
+        driver = self._driver
+        if driver is None or self._setups is None:
+            raise trio.ClosedResourceError("the listener was closed")
+        if not self._handshakes and self._round == driver.duty.rounds:
             return bool(self._accepted)
-        self._round = self._driver.duty.rounds
+        self._round = driver.duty.rounds
         for data in self._setups.poll():
-            self._begin(data)
+            self._begin(data, driver)
         now = trio.current_time()
         for connection, (deadline, steps) in tuple(self._handshakes.items()):
             try:
                 next(steps)
             except StopIteration as end:
                 self._accepted.append(end.value)
-                self._leave(connection)
+                self._leave(connection, driver)
             except (OSError, ValueError, trio.BrokenResourceError) as error:
                 logger.debug("aeron: a client was turned away: %s", error)
-                self._leave(connection)
+                self._leave(connection, driver)
             else:
                 if now >= deadline:
                     logger.debug("aeron: a client went during its handshake")
-                    self._leave(connection)
+                    self._leave(connection, driver)
         return bool(self._accepted)
 
-    def _begin(self, data: bytes) -> None:
+    def _begin(self, data: bytes, driver: MediaDriver) -> None:
         """Begin the handshake that a message asks for, if it is a SETUP, and not too many are under way."""
         try:
             setup = decode_setup_message(data)
@@ -135,16 +160,16 @@ class AeronListener(trio.abc.Listener[AeronTransport]):
             logger.debug("aeron: a SETUP was dropped: %d handshakes are under way", HANDSHAKES)
             return
         self._streams += 2
-        steps = answer(self._driver, self._channel, self._tag, self._streams, setup)
+        steps = answer(driver, self._channel, self._tag, self._streams, setup)
         self._handshakes[setup.connection] = (trio.current_time() + HANDSHAKE_TIMEOUT, steps)
-        self._driver.duty.hurried += 1
-        self._driver.duty.hurry()
+        driver.duty.hurried += 1
+        driver.duty.hurry()
 
-    def _leave(self, connection: int) -> None:
+    def _leave(self, connection: int, driver: MediaDriver) -> None:
         """End a handshake."""
         _, steps = self._handshakes.pop(connection)
         steps.close()
-        self._driver.duty.hurried -= 1
+        driver.duty.hurried -= 1
 
 
 def _port(subscription: Subscription) -> Generator[None, None, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from subprocess import PIPE
 
@@ -14,18 +14,23 @@ PATIENCE = 30
 """Seconds after which a process hangs."""
 
 
+def echo_server(uri: str) -> AbstractAsyncContextManager[tuple[trio.Process, str]]:
+    """A server in a process of its own, which is killed at the end. Provide it and its URI."""
+    return started("echo_server.py", uri)
+
+
 @asynccontextmanager
-async def echo_server(uri: str) -> AsyncIterator[tuple[trio.Process, str]]:
-    """A server in a process of its own, which is killed at the end. Yield it and its URI."""
-    program = Path(__file__).with_name("echo_server.py")
-    process = await trio.lowlevel.open_process([sys.executable, str(program), uri], stdout=PIPE)
+async def started(program: str, *words: str) -> AsyncIterator[tuple[trio.Process, str]]:
+    """A program of this folder, which is killed at the end. Provide it and the line that it prints."""
+    path = Path(__file__).with_name(program)
+    process = await trio.lowlevel.open_process([sys.executable, str(path), *words], stdout=PIPE)
     assert process.stdout is not None
     try:
         with trio.fail_after(PATIENCE):
             line = b""
             while not line.endswith(b"\n"):
                 chunk = await process.stdout.receive_some()
-                assert chunk, "the server has ended"
+                assert chunk, f"{program} has ended"
                 line += chunk
         yield process, line.decode().strip()
     finally:
