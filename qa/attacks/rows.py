@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from qa.attacks import beginnings, floods, payloads, streams, typed
+from qa.attacks import beginnings, floods, multiplexing, payloads, streams, typed
 from qa.attacks.harness import Attack
 
-ATTACKS: list[Attack] = [*beginnings.ATTACKS, *payloads.ATTACKS, *typed.ATTACKS, *streams.ATTACKS, *floods.ATTACKS]
+ATTACKS: list[Attack] = [
+    *beginnings.ATTACKS,
+    *payloads.ATTACKS,
+    *typed.ATTACKS,
+    *streams.ATTACKS,
+    *floods.ATTACKS,
+    *multiplexing.ATTACKS,
+]

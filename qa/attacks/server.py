@@ -210,7 +210,9 @@ async def main(options: dict[str, Any]) -> None:
     schemes = options.get("schemes", ["tcp"])
     uris = [f"{scheme}://127.0.0.1:0" + ("/" if scheme.startswith("ws") else "") for scheme in schemes]
     if "ws" in schemes:
-        import rsocket_trio.transports.websocket.transport  # noqa: F401  # what the first handshake would import
+        import rsocket_trio.transports.websocket.transport  # what the first handshake would import
+    if "h2" in schemes:
+        import rsocket_trio.transports.http2.http2_server  # noqa: F401
     context = server_tls() if "tls" in schemes else None
     limits = Limits(**options.get("limits", {}))
     resume = ResumeOptions(**options["resume"]) if "resume" in options else None

@@ -26,6 +26,10 @@ END_STREAM, ACK, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
 STREAM: Final = 0x7FFFFFFF
 """The bits of a stream id, a window's increment and a last stream; the one above them is reserved."""
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+JUDGED: Final = 12
+"""DATA frames that take as long as one that h2 handles."""
+BEGUN: Final = 64
+"""DATA frames that take as long as a stream that begins."""
 MAX_FRAME: Final = 131072
 """Bytes of the largest frame that a peer may send."""
 HEAD_LIMIT: Final = 65536
@@ -172,7 +176,7 @@ class FrameIntake:
             offset = self._take_missing(chunk, offset)
         size, frames, owner = len(chunk), 0, self._owner
         while (start := offset + HEADER_SIZE) <= size:
-            if frames == CROWD:
+            if frames >= CROWD:
                 self._rest = chunk[offset:]
                 return True
             frames += 1
@@ -200,6 +204,7 @@ class FrameIntake:
                 self._gathering.add(chunk[start - HEADER_SIZE :], self._missing)
                 return False
             self._handle(chunk[start - HEADER_SIZE : offset], kind, flags, stream_id & STREAM)
+            frames += BEGUN if kind == HEADERS else JUDGED
         self._rest = chunk[offset:]
         return False
 
