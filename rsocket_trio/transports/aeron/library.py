@@ -210,7 +210,9 @@ def _opened(ffi: Any, path: str) -> Library:
     try:
         library = ffi.dlopen(path)
     except OSError as error:
-        raise OSError(errno.ENOENT, f"the Aeron library {path} can't be opened: {error}") from None
+        # The loader names the path, cffi names it again, and tells where else it has looked.
+        text = str(error).partition(".  Additionally")[0].rpartition(f"{path}: ")[2]
+        raise OSError(errno.ENOEXEC, f"the Aeron library {path} can't be opened: {text}") from None
     if not _has(library, "aeron_init"):
         raise OSError(errno.ENOEXEC, f"{path} is no Aeron library: it has no aeron_init")
     driver = library if _has(library, "aeron_driver_init") else None
