@@ -120,6 +120,6 @@ def check_workers(workers: object, name: object, schemes: Sequence[str], *, resu
         raise ValueError(f"{name}: workers don't run the main script: move the responder into a module")
     for scheme in schemes:
         if REGISTRY[scheme].is_local:
-            raise ValueError(f"{scheme}:// is within one process: workers can't share it")
+            raise ValueError(f"{scheme}{REGISTRY[scheme].separator} is within one process: workers can't share it")
     if resumes and workers > 1:
         raise ValueError("resume needs one process, for a client that comes back may reach another worker")

@@ -1,0 +1,114 @@
+"""URIs of Aeron, and the channels and messages that are made of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from rsocket_trio.transports.aeron.channels import Channel, address_of, with_port
+from rsocket_trio.transports.aeron.setup_exchange import (
+    SETUP,
+    SETUP_COMPLETE,
+    SetupMessage,
+    decode_setup_message,
+    encode_setup_message,
+)
+from rsocket_trio.transports.schemes import parse_uri
+
+# fmt: off
+GOOD = [
+    "aeron:ipc",
+    "aeron:ipc?directory=/dev/shm/app|term-length=16m",
+    "aeron:udp?endpoint=127.0.0.1:7878",
+    "aeron:udp?endpoint=[::1]:7878|control=[::1]:0|mtu=8k|so-rcvbuf=2m",
+]
+BAD = [
+    ("aeron:",                                  "an Aeron channel begins with aeron:udp? or is aeron:ipc, not ''"),
+    ("aeron:udp",                               "the endpoint is missing, as in aeron:udp?endpoint=host:7878"),
+    ("aeron:udp?endpoint=host",                 "the port is missing, as in aeron:udp?endpoint=host:7878"),
+    ("aeron:udp?endpoint=host:70000",           "port '70000' is not a number from 0 to 65535"),
+    ("aeron:udp?endpoint=::1:7",                "an IPv6 address needs brackets"),
+    ("aeron:udp?endpoint=host:7|control=host",  "the port is missing"),
+    ("aeron:udp?endpoint=host:7|session-id=1",  "the parameter 'session-id' is not known here, only endpoint,"),
+    ("aeron:udp?endpoint=host:7|mtu",           "the parameter 'mtu' has no value"),
+    ("aeron:udp?endpoint=a:7|endpoint=b:7",     "the parameter 'endpoint' is there twice"),
+    ("aeron:ipc?endpoint=host:7",               "endpoint is a parameter of udp, and ipc has no address"),
+    ("aeron://host:7",                          "an Aeron channel begins with aeron:udp?"),
+]
+MALFORMED = [
+    (b"",                                                    "a message of 0 bytes, the shortest has 22"),
+    (b"\2\0" + b"\1\0\0\0" + bytes(16),                      "version 2, known is 1"),
+    (b"\1\0" + b"\1\0\0\0" + bytes(12) + b"\4\0\0\0" + b"a", "a channel of 4 bytes in a message of 23"),
+    (b"\1\0" + b"\1\0\0\0" + bytes(12) + b"\xff" * 4,        "a channel of 4294967295 bytes in a message of 22"),
+    (b"\1\0" + b"\1\0\0\0" + bytes(8) + b"\xff" * 4 + bytes(4), "stream 4294967295, the last is 2147483647"),
+    (b"\1\0" + b"\1\0\0\0" + bytes(12) + b"\1\0\0\0\xff",    "invalid start byte"),
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("uri", GOOD)
+def test_a_uri_is_given_back(uri: str) -> None:
+    assert str(parse_uri(uri)) == uri
+
+
+@pytest.mark.parametrize(("uri", "text"), BAD)
+def test_a_uri_that_is_none_says_why(uri: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"^'aeron:") as caught:
+        parse_uri(uri)
+    assert text in str(caught.value)
+
+
+def test_each_direction_has_its_own_parameters() -> None:
+    channel = Channel.of(parse_uri("aeron:udp?endpoint=10.0.0.7:7|term-length=16m|so-rcvbuf=2m|directory=/tmp/d"))
+
+    assert channel.to("10.0.0.7:7", -5) == "aeron:udp?endpoint=10.0.0.7:7|session-id=-5|term-length=16m"
+    assert channel.at("10.0.0.9:0", 5, 77) == "aeron:udp?endpoint=10.0.0.9:0|session-id=5|tags=77|so-rcvbuf=2m"
+    assert channel.directory == "/tmp/d"
+
+
+def test_datagrams_are_large_within_a_machine_unless_the_uri_says_how_large() -> None:
+    channel = Channel.of(parse_uri("aeron:udp?endpoint=127.0.0.1:7"))
+    assert channel.to("127.0.0.1:7") == "aeron:udp?endpoint=127.0.0.1:7|mtu=16k"
+    assert channel.to("[::1]:7") == "aeron:udp?endpoint=[::1]:7|mtu=16k"
+    assert channel.to("10.0.0.7:7") == "aeron:udp?endpoint=10.0.0.7:7"
+    channel = Channel.of(parse_uri("aeron:udp?endpoint=127.0.0.1:7|mtu=1408"))
+    assert channel.to("127.0.0.1:7") == "aeron:udp?endpoint=127.0.0.1:7|mtu=1408"
+    assert Channel.of(parse_uri("aeron:ipc")).to("", 5) == "aeron:ipc?session-id=5|mtu=16k"
+
+
+def test_the_port_that_was_bound_stands_in_the_uri() -> None:
+    bound = with_port(parse_uri("aeron:udp?endpoint=[::1]:0|mtu=8k"), 50_123)
+    assert str(bound) == "aeron:udp?endpoint=[::1]:50123|mtu=8k"
+
+
+def test_a_setup_has_the_bytes_of_the_page() -> None:
+    message = SetupMessage(SETUP, 0x0102030405060708, 4, "aeron:ipc")
+    data = encode_setup_message(message)
+
+    assert data.hex(" ") == "01 00 01 00 00 00 08 07 06 05 04 03 02 01 04 00 00 00 09 00 00 00 " + b"aeron:ipc".hex(" ")
+    assert decode_setup_message(data) == message
+    assert message.session == 0x05060708
+
+
+def test_a_setup_complete_has_the_bytes_of_the_page() -> None:
+    message = SetupMessage(SETUP_COMPLETE, 0xFFFFFFFF, 3)
+    data = encode_setup_message(message)
+
+    assert data.hex(" ") == "01 00 02 00 00 00 ff ff ff ff 00 00 00 00 03 00 00 00 00 00 00 00"
+    assert decode_setup_message(data) == message
+    assert message.session == -1
+
+
+@pytest.mark.parametrize(("data", "text"), MALFORMED)
+def test_a_message_that_is_malformed_says_why(data: bytes, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        decode_setup_message(data)
+
+
+@pytest.mark.parametrize("channel", ["aeron:ipc", "aeron:udp?control=a:7", "aeron:udp?endpoint=a", "http://a:7", ""])
+def test_a_channel_of_a_peer_without_an_address_is_refused(channel: str) -> None:
+    with pytest.raises(ValueError, match=r"endpoint|port"):
+        address_of(channel)
+
+
+def test_nothing_but_the_address_of_a_peers_channel_is_used() -> None:
+    assert address_of("aeron:udp?endpoint=10.0.0.9:7|term-length=1g|session-id=1") == "10.0.0.9:7"

@@ -1,0 +1,108 @@
+"""The handshake over a real driver: what others publish on its streams, clients that go, floods of SETUPs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from rsocket_trio import Payload, open_connection, serve
+from rsocket_trio.transports.aeron import MediaDriver, open_media_driver, setup_listener
+from rsocket_trio.transports.aeron.publications import Publication, Subscription, add_publication, add_subscription
+from rsocket_trio.transports.aeron.setup_exchange import (
+    CLIENT_MANAGEMENT,
+    SERVER_MANAGEMENT,
+    SETUP,
+    SETUP_COMPLETE,
+    SetupMessage,
+    decode_setup_message,
+    encode_setup_message,
+)
+from tests.transports.aeron.echo_server import responder
+
+IPC = "aeron:ipc"
+
+
+@pytest.fixture
+async def driver(nursery: trio.Nursery) -> AsyncIterator[MediaDriver]:
+    """A driver with a server."""
+    async with open_media_driver() as found, trio.open_nursery() as servers:
+        await servers.start(lambda task_status: serve(responder, IPC, over=found, task_status=task_status))
+        yield found
+        servers.cancel_scope.cancel()
+
+
+async def published(driver: MediaDriver, stream: int) -> Publication:
+    publication = await driver.duty.complete(add_publication(driver, IPC, stream))
+    await driver.duty.until(lambda: publication.is_connected)
+    return publication
+
+
+@asynccontextmanager
+async def subscribed(driver: MediaDriver, stream: int) -> AsyncIterator[Subscription]:
+    subscription = await driver.duty.complete(add_subscription(driver, IPC, stream))
+    yield subscription
+    subscription.close()
+
+
+async def test_what_is_no_setup_is_ignored(driver: MediaDriver) -> None:
+    publication = await published(driver, SERVER_MANAGEMENT)
+    for data in (b"", b"x", bytes(22), encode_setup_message(SetupMessage(SETUP_COMPLETE, 1, 2, IPC))):
+        assert publication.offer(data) > 0
+    publication.close()
+    async with open_connection(IPC, over=driver) as connection:
+        assert await connection.request_response(b"hello") == Payload(b"hello")
+
+
+async def test_a_setup_is_answered_with_the_servers_stream(driver: MediaDriver) -> None:
+    publication = await published(driver, SERVER_MANAGEMENT)
+    async with subscribed(driver, CLIENT_MANAGEMENT) as answers, subscribed(driver, 40) as frames:
+        publication.offer(encode_setup_message(SetupMessage(SETUP, 77, 40, IPC)))
+        data: list[bytes] = []
+
+        def arrived() -> bool:
+            data.extend(answers.poll())
+            return bool(data)
+
+        await driver.duty.until(arrived)
+        answer = decode_setup_message(data[0])
+        assert (answer.kind, answer.connection, answer.stream % 2, answer.channel) == (SETUP_COMPLETE, 77, 1, "")
+        await driver.duty.until(frames.attach)
+    publication.close()
+
+
+async def test_a_client_that_goes_during_its_handshake_is_forgotten(
+    driver: MediaDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(setup_listener, "HANDSHAKE_TIMEOUT", 0.1)
+    publication = await published(driver, SERVER_MANAGEMENT)
+    objects = len(driver.resources)
+    for number in range(5):
+        publication.offer(encode_setup_message(SetupMessage(SETUP, number, 40 + number, IPC)))
+    await driver.duty.until(lambda: len(driver.resources) > objects)
+    await driver.duty.until(lambda: len(driver.resources) == objects)
+    assert driver.duty.hurried == 0
+    publication.close()
+
+
+async def test_too_many_handshakes_at_a_time_are_dropped(driver: MediaDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup_listener, "HANDSHAKES", 2)
+    monkeypatch.setattr(setup_listener, "HANDSHAKE_TIMEOUT", 0.2)
+    publication = await published(driver, SERVER_MANAGEMENT)
+    for number in range(5):
+        publication.offer(encode_setup_message(SetupMessage(SETUP, number, 40 + number, IPC)))
+    await driver.duty.until(lambda: driver.duty.hurried > 0)
+    assert driver.duty.hurried == 2
+    publication.close()
+    await driver.duty.until(lambda: driver.duty.hurried == 0)
+
+
+async def test_a_peer_that_closes_its_publication_without_an_end_has_ended(driver: MediaDriver) -> None:
+    async with open_connection(IPC, over=driver) as connection:
+        await connection.request_response(b"hello")
+        ours = [each for each in driver.resources if isinstance(each, Publication)]
+        for publication in ours:
+            publication.close()
+        await connection.wait_closed()
