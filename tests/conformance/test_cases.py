@@ -35,8 +35,8 @@ SAMPLED = ("tls", "unix", "wss", "h2", "h2s", "aeron")
 """Transports that carry the bytes of ``tcp`` or ``ws``: some of the cases are played there, and others per dialect."""
 PART = 1 if os.environ.get("RSOCKET_TRIO_ALL_CASES") else 4
 """One case of so many is played over a transport of ``SAMPLED``; ``make gate`` has all of them played."""
-OF_AERON = 8
-"""One of so many of those is played over Aeron: a connection takes milliseconds there."""
+OF_THOSE = {"aeron": 8, "h2": 3, "h2s": 6}
+"""One of so many of those is played here: a connection takes milliseconds over Aeron, and one over HTTP/2."""
 IDLE = 0.02
 """Seconds without traffic after which the clock jumps."""
 
@@ -147,7 +147,7 @@ async def test_our_side_passes_over_every_transport(
         "aeron": "aeron:udp?endpoint=127.0.0.1:0",
     }
     cases = cases_of(dialect, role, heavy=False)
-    part = PART * OF_AERON if scheme == "aeron" and PART > 1 else PART
+    part = PART * OF_THOSE.get(scheme, 1) if PART > 1 else PART
     some = cases[sorted(chapters()).index(dialect) % part :: part] if scheme in SAMPLED else cases
     results = await results_at(role, dialect, uris.get(scheme, f"{scheme}://127.0.0.1:0"), some)
     has_messages = REGISTRY[scheme].is_websocket or scheme in ("memory", "aeron")
