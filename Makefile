@@ -122,6 +122,7 @@ gate-times: $(VENV)/.dev
 
 gate-resume: $(VENV)/.dev
 	$(BIN)/python -m qa.resume --cuts 200
+	$(BIN)/python -m qa.resume --cuts 100 --scheme h2
 	$(BIN)/python -m qa.resume --cuts 40 --replays
 	$(BIN)/python -m qa.resume --aimed
 
