@@ -18,6 +18,8 @@ OWN = ("endpoint", "control", "directory")
 """Parameters that are read here. ``directory`` is none of Aeron's."""
 NEAR = "mtu=16k"
 """The size of datagrams within a machine, where nothing cuts large ones, if the URI gives none."""
+SMALL = "term-length=64k"
+"""The terms of a publication with one message."""
 IPC = "aeron:ipc"
 EXAMPLE = "aeron:udp?endpoint=host:7878"
 
@@ -87,10 +89,13 @@ class Channel:
         )
 
     def to(self, address: str, session: int | None = None) -> str:
-        """Return the channel for a publication to an address, in a session of its own if one is given."""
-        is_near = self.is_ipc or address.startswith(("127.", "[::1]"))
-        more = f"{self.publishing}|{NEAR}".strip("|") if is_near and "mtu=" not in self.publishing else self.publishing
-        return self._channel(address, more, session)
+        """Return the channel for a publication to an address: of frames in a session, or of messages of a handshake."""
+        parts = [part for part in self.publishing.split("|") if part]
+        if session is None:
+            parts = [*(part for part in parts if not part.startswith("term-length=")), SMALL]
+        elif (self.is_ipc or address.startswith(("127.", "[::1]"))) and "mtu=" not in self.publishing:
+            parts.append(NEAR)
+        return self._channel(address, "|".join(parts), session)
 
     def at(self, address: str, session: int | None = None, tag: int | None = None) -> str:
         """Return the channel for a subscription at an address, to one session if it is given.
@@ -98,6 +103,10 @@ class Channel:
         ``tag`` names the socket: subscriptions with it share one, whatever port the system chose.
         """
         return self._channel(address, self.receiving, session, tag)
+
+    def address(self, address: str) -> str:
+        """Return the channel that says where something is, and nothing of how it is sent."""
+        return self._channel(address, "", None)
 
     def _channel(self, address: str, more: str, session: int | None, tag: int | None = None) -> str:
         parts = [] if self.is_ipc else [f"endpoint={address}"]

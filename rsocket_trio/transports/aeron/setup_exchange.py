@@ -93,9 +93,7 @@ def connect(
                 yield
             local = address_of(resolved)
         asking = yield from _kept(opened, add_publication(driver, channel.to(channel.endpoint), SERVER_MANAGEMENT))
-        yield from _offered(
-            asking, encode_setup_message(attrs.evolve(setup, channel=Channel.to(_plain(channel), local)))
-        )
+        yield from _offered(asking, encode_setup_message(attrs.evolve(setup, channel=channel.address(local))))
         answer = yield from _answer(answers, connection)
         sending = yield from _kept(
             opened, add_publication(driver, channel.to(channel.endpoint, setup.session), answer.stream)
@@ -171,8 +169,3 @@ def _answer(answers: Subscription, connection: int) -> Generator[None, None, Set
             if message.kind == SETUP_COMPLETE and message.connection == connection:
                 return message
         yield
-
-
-def _plain(channel: Channel) -> Channel:
-    """Return the channel without what its owner says of sending: that is for its own publications."""
-    return attrs.evolve(channel, publishing="")

@@ -67,12 +67,18 @@ def test_each_direction_has_its_own_parameters() -> None:
 
 def test_datagrams_are_large_within_a_machine_unless_the_uri_says_how_large() -> None:
     channel = Channel.of(parse_uri("aeron:udp?endpoint=127.0.0.1:7"))
-    assert channel.to("127.0.0.1:7") == "aeron:udp?endpoint=127.0.0.1:7|mtu=16k"
-    assert channel.to("[::1]:7") == "aeron:udp?endpoint=[::1]:7|mtu=16k"
-    assert channel.to("10.0.0.7:7") == "aeron:udp?endpoint=10.0.0.7:7"
+    assert channel.to("127.0.0.1:7", 5) == "aeron:udp?endpoint=127.0.0.1:7|session-id=5|mtu=16k"
+    assert channel.to("[::1]:7", 5) == "aeron:udp?endpoint=[::1]:7|session-id=5|mtu=16k"
+    assert channel.to("10.0.0.7:7", 5) == "aeron:udp?endpoint=10.0.0.7:7|session-id=5"
     channel = Channel.of(parse_uri("aeron:udp?endpoint=127.0.0.1:7|mtu=1408"))
-    assert channel.to("127.0.0.1:7") == "aeron:udp?endpoint=127.0.0.1:7|mtu=1408"
+    assert channel.to("127.0.0.1:7", 5) == "aeron:udp?endpoint=127.0.0.1:7|session-id=5|mtu=1408"
     assert Channel.of(parse_uri("aeron:ipc")).to("", 5) == "aeron:ipc?session-id=5|mtu=16k"
+
+
+def test_a_handshake_takes_little_memory_whatever_frames_take() -> None:
+    channel = Channel.of(parse_uri("aeron:udp?endpoint=127.0.0.1:7|term-length=128m|so-sndbuf=1m"))
+    assert channel.to("127.0.0.1:7") == "aeron:udp?endpoint=127.0.0.1:7|so-sndbuf=1m|term-length=64k"
+    assert channel.address("127.0.0.1:7") == "aeron:udp?endpoint=127.0.0.1:7"
 
 
 def test_the_port_that_was_bound_stands_in_the_uri() -> None:
