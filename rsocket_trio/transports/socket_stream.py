@@ -92,6 +92,10 @@ class SocketStream(trio.abc.HalfCloseableStream):
         """Return how many bytes the system took, from the front. Raise as ``send_all`` does."""
         return self._hand_over(self.socket.send, data)
 
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> int:
+        """Return how many bytes the system took of these pieces, from the front. Raise as ``send_all`` does."""
+        return self._hand_over(self.socket.sendmsg, parts)
+
     def _hand_over(self, send: Callable[[Data], int], data: Data) -> int:
         if self._said_the_end:
             raise trio.ClosedResourceError("nothing can be sent after the end was said")

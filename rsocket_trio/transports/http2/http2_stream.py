@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import trio
 from trio.lowlevel import checkpoint, checkpoint_if_cancelled
 
-from rsocket_trio.mux.framing import EncodedFrame, Framing, NoFraming
+from rsocket_trio.mux.framing import AT_ONCE, EncodedFrame, Framing, NoFraming
 from rsocket_trio.transports.base import Handshake
-from rsocket_trio.transports.byte_stream import DISCARD_LIMIT
+from rsocket_trio.transports.byte_stream import DISCARD_LIMIT, LARGE, TAKES_PARTS
 from rsocket_trio.transports.http2.lanes import Lane
 from rsocket_trio.transports.http2.multiplexed import Multiplexed
 
@@ -57,15 +57,19 @@ class Http2Stream(Lane):
 
     async def send(self, frames: Sequence[EncodedFrame]) -> None:
         """Write all frames. Raise ``LocalProtocolError``, and write nothing, if one is too large."""
-        data = self._framing.join(frames)
-        if self._unsent:
-            data, self._unsent = self._unsent + data, b""
+        outlet, largest = self.connection.outlet, self.connection.largest_frame
         self._writes += 1
         if self._writes % IN_A_ROW:
             await checkpoint_if_cancelled()
         else:
             await checkpoint()
-        outlet, largest = self.connection.outlet, self.connection.largest_frame
+        if TAKES_PARTS and not self._unsent and len(frames) <= LARGE and tuple in map(type, frames):
+            parts = self._framing.parts(frames)
+            if outlet.send_parts(self, parts, largest):
+                return
+            data = b"".join(parts)
+        else:
+            data, self._unsent = self._unsent + self._framing.join(frames), b""
         sent = outlet.send(self, data, largest) if outlet.has_room else 0
         if sent == len(data):
             return
@@ -106,7 +110,13 @@ class Http2Stream(Lane):
                     return frames
                 continue
             if chunk:
-                if frames := framing.feed(chunk):
+                frames = framing.feed(chunk)
+                size = len(chunk)
+                while self.waiting and size < AT_ONCE and takes_more(framing):
+                    chunk = self.take()
+                    size += len(chunk)
+                    frames += framing.feed(chunk)
+                if frames:
                     return frames
                 chunk = b""
                 continue
@@ -169,3 +179,8 @@ class Http2Stream(Lane):
         """Close at once; never raises for a transport that is broken already."""
         self.cut()
         await checkpoint()
+
+
+def takes_more(framing: Framing) -> bool:
+    """Return whether the next chunk can be cut at once: no whole frames are left over, and nothing is wrong."""
+    return not framing.pending and framing.error is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -96,7 +97,7 @@ class Lane:
         """Why nothing moves any more, if the peer or the loss of the connection is the reason."""
         self.reader = Waiter()
         self.writer = Waiter()
-        self._pieces: list[bytes] = []
+        self._pieces: deque[bytes] = deque()
         self._tail = bytearray()
 
     def deliver(self, piece: bytes) -> None:
@@ -105,24 +106,31 @@ class Lane:
             self.connection.open_windows(self, len(piece))
             return
         self.waiting += len(piece)
-        if len(self._pieces) < PIECES:
+        if len(self._pieces) < PIECES and not self._tail:
             self._pieces.append(piece)
         else:
             self._tail += piece
         self.reader.wake()
 
     def take(self) -> bytes:
-        """Return all bytes that wait, and open the windows for as many."""
-        pieces, size = self._pieces, self.waiting
-        if not size:
+        """Return the next bytes that wait, as they came, and open the windows for as many; none if none wait."""
+        pieces = self._pieces
+        if pieces:
+            piece = pieces.popleft()
+        elif self._tail:
+            piece, self._tail = bytes(self._tail), bytearray()
+        else:
             return b""
-        if self._tail:
-            pieces.append(bytes(self._tail))
-            self._tail = bytearray()
-        taken = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        self._pieces, self.waiting = [], 0
+        self.waiting -= len(piece)
+        self.connection.open_windows(self, len(piece))
+        return piece
+
+    def drop(self) -> None:
+        """Drop all bytes that wait, and open the windows for as many."""
+        size, self.waiting = self.waiting, 0
+        self._pieces.clear()
+        self._tail = bytearray()
         self.connection.open_windows(self, size)
-        return taken
 
     def fail(self, text: str) -> None:
         """Note that nothing moves any more, and wake both tasks."""
@@ -194,6 +202,10 @@ class Outlet:
             if sent == len(data):
                 return
             data = data[sent:]
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        """Have the task write this."""
         self._frames.append(data)
         self.size += len(data)
         self._due.wake()
@@ -227,6 +239,33 @@ class Outlet:
             self._allowance.refund(FREED * (len(parts) >> 1))
         self.put(b"".join(parts))
         return size
+
+    def send_parts(self, lane: Lane, parts: Sequence[bytes | memoryview], largest: int) -> bool:
+        """Write a stream's data as one frame, without joining its pieces, if that is possible at once.
+
+        Return whether it was. Raise as ``send`` does.
+        """
+        size = sum(map(len, parts))
+        is_free = self._socket is not None and not (self._frames or self._is_writing or self._blocked)
+        if not is_free or size > min(lane.send_window, self.window, largest, TURN) or self._is_over(lane):
+            return False
+        lane.send_window -= size
+        self.window -= size
+        self._allowance.refund(FREED)
+        frame = [HEADER.pack(size >> 8, size & 0xFF, DATA, 0, lane.stream_id), *parts]
+        assert self._socket is not None
+        try:
+            sent = self._socket.write_parts(frame)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._break()
+            raise
+        if sent < size + HEADER.size:
+            self._keep(b"".join(frame)[sent:])
+        return True
+
+    def _is_over(self, lane: Lane) -> bool:
+        """Return whether nothing can be sent on a stream."""
+        return bool(lane.failure) or lane.is_closed or lane.said_the_end or self.is_broken
 
     @property
     def has_room(self) -> bool:

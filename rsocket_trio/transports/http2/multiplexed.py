@@ -281,7 +281,7 @@ class Multiplexed:
             return
         lane.is_closed = True
         self.carried -= 1
-        lane.take()
+        lane.drop()
         if self.lanes.pop(lane.stream_id, None) is not None:
             if not (lane.has_ended and lane.said_the_end):
                 # RFC 9113, 8.1: an answer that is complete makes the rest of the request needless.

@@ -46,6 +46,13 @@ def sizes(frames: list[Frame], stream_id: int = 1) -> list[int]:
     return [len(each.body) for each in frames if each.kind == DATA and each.stream_id == stream_id]
 
 
+async def take(stream: Http2Stream, size: int) -> None:
+    """Receive so many bytes, and no more."""
+    while size:
+        size -= len(b"".join(await stream.receive()))
+        assert size >= 0
+
+
 async def test_data_stays_within_the_windows_of_stream_and_connection(autojump_clock: MockClock) -> None:
     async with raw_client(echoes=False) as peer, trio.open_nursery() as nursery:
         [stream] = await open_streams(peer)
@@ -93,9 +100,9 @@ async def test_windows_are_opened_by_what_was_read(autojump_clock: MockClock) ->
         [stream] = await open_streams(peer)
         await peer.send(data(body=bytes(65536)) * 16)
         assert WINDOW_UPDATE not in [each.kind for each in await peer.rest()]
-        assert len(b"".join(await stream.receive())) == STREAM_WINDOW
+        await take(stream, STREAM_WINDOW)
         updates = [each for each in await peer.rest() if each.kind == WINDOW_UPDATE]
-        assert [(each.stream_id, int.from_bytes(each.body, "big")) for each in updates] == [(1, STREAM_WINDOW)]
+        assert [(each.stream_id, int.from_bytes(each.body, "big")) for each in updates] == [(1, STREAM_WINDOW // 2)] * 2
 
 
 async def test_the_window_of_the_connection_is_opened_by_streams_that_ended_too(autojump_clock: MockClock) -> None:
@@ -119,7 +126,7 @@ async def test_a_stream_that_nobody_reads_does_not_stop_the_others(autojump_cloc
         for _ in range(40):
             await peer.send(data(3, bytes(65536)) * 8)
             await peer.rest()
-            assert len(b"".join(await quick.receive())) == 8 * 65536
+            await take(quick, 8 * 65536)
         assert slow.waiting == STREAM_WINDOW
 
 
