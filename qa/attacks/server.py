@@ -85,10 +85,11 @@ def responder_of(work: Work, permits: int) -> Responder:
 
     @responder.request_stream
     async def items(request: Payload) -> AsyncIterator[bytes]:
-        item = as_large_as(int(request.data))
+        size = int(request.data)
         with work.counted():
             while True:
-                yield item
+                # Another each time: one that waits many times over would take no more memory than one that waits once.
+                yield as_large_as(size)
 
     @responder.request_channel(initial_request_n=4)
     async def talk(channel: Channel) -> None:

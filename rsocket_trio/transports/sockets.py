@@ -80,8 +80,9 @@ async def _connect(connecting: socket.socket, address: tuple[str, int]) -> Socke
             error = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error not in CONNECTED:
             raise OSError(error, os.strerror(error)) from None
-    # An address of IPv4 has one spelling, so that the system need not be asked for the peer's.
-    return SocketStream(connecting, address if connecting.family == socket.AF_INET else None)
+    # An address of IPv4 has one spelling, so that the system need not be asked for the peer's. 0.0.0.0 is none.
+    known = connecting.family == socket.AF_INET and address[0] != "0.0.0.0"
+    return SocketStream(connecting, address if known else None)
 
 
 def _taken_over(stream: trio.SocketStream) -> SocketStream:

@@ -47,7 +47,7 @@ def test_objects_are_exchanged_in_each_way_of_ours(told: tuple[str, ...]) -> Non
     assert min(cost.wall, cost.client_cpu, cost.server_cpu) > 0
 
 
-@pytest.mark.parametrize("library", ["trio", "asyncio", "grpcio"])
+@pytest.mark.parametrize("library", ["trio", "asyncio"])
 def test_a_run_over_tls_counts_what_both_processes_used(library: str) -> None:
     require(BY_LIBRARY[library].missing())
     with tls.certificates() as word:

@@ -98,8 +98,8 @@ async def test_a_network_that_loses_repeats_and_reorders_changes_nothing(every: 
         async with open_connection(uri) as connection:
             await every_interaction(connection)
 
-        assert proxy.lost > 10
-        assert proxy.disturbed > 2 * proxy.lost
+        assert proxy.lost > 3
+        assert proxy.disturbed > proxy.lost
 
 
 async def test_a_dissector_finds_the_streams_of_the_handshake_and_whole_messages(tmp_path: Path) -> None:

@@ -57,7 +57,11 @@ async def test_a_server_in_another_process_answers_with_a_mebibyte(uri: str) -> 
         await process.wait()
 
 
-async def test_twenty_connections_share_a_server(uri: str, nursery: trio.Nursery) -> None:
+async def test_twenty_connections_share_a_server(
+    uri: str, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rsocket_trio.transports.aeron.endpoints.HANDSHAKE_TIMEOUT", 60)  # on a busy machine
+    monkeypatch.setattr("rsocket_trio.transports.aeron.setup_listener.HANDSHAKE_TIMEOUT", 60)
     (bound,) = await nursery.start(serve, responder, uri)
     answers: list[bytes] = []
 
