@@ -190,7 +190,7 @@ ATTACKS = [
         run=answers_unread,
         options=OPTIONS,
         quick=Size(count=50, growth=24, seconds=10),
-        full=Size(count=500, growth=160, seconds=20),
+        full=Size(count=200, growth=80, seconds=20),
     ),
     Attack(
         id="A14",
