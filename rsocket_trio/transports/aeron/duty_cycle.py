@@ -76,7 +76,8 @@ class DutyCycle:
         self._turns = 0
         self._skip = 0
         self._skipping = 0
-        self._taken = 0
+        self.taken = 0
+        """Bytes taken out of the driver's terms that the peer has not heard of: it does before this side waits long."""
         self._stepping = False
         self._is_unlooked = False
         self._has_served = False
@@ -97,7 +98,8 @@ class DutyCycle:
         ``BrokenResourceError`` once driver or client are gone.
         """
         await checkpoint_if_cancelled()
-        self._check()
+        if self._work.fault is not None:
+            raise trio.BrokenResourceError(self._work.fault)
         if attempt() or self._spin(attempt):
             self._turns += 1
             if self._turns % IN_A_ROW == 0:
@@ -137,10 +139,6 @@ class DutyCycle:
             self.hurried -= 1
             steps.close()
         return result[0]
-
-    def make_room(self, size: int) -> None:
-        """Count bytes that were taken out of the driver's terms: the peer hears of it before this side waits long."""
-        self._taken += size
 
     def hurry(self) -> None:
         """End a long rest of the leader: something is expected soon."""
@@ -183,7 +181,8 @@ class DutyCycle:
 
     def push(self) -> None:
         """Have the driver send what was added. What comes meanwhile is for the leader to find, unless few wait."""
-        self.hurry()
+        if self._ring is not None:
+            self.hurry()
         if len(self._waiters) <= FEW:
             self.step()
         elif not self._stepping and self._work.fault is None and self._work.drive():
@@ -216,18 +215,14 @@ class DutyCycle:
             if not waiter.is_over:
                 waiter.attempt(self._work.fault)
 
-    def _check(self) -> None:
-        if self._work.fault is not None:
-            raise trio.BrokenResourceError(self._work.fault)
-
     def _spin(self, attempt: Callable[[], bool]) -> bool:
         """Take some steps at once, but few where that was in vain lately. Return whether what is waited for came."""
         if self._skipping or self._leader is not None or len(self._waiters) > FEW:
             self._skipping = max(self._skipping - 1, 0)
-            if self._taken < ROOM:
+            if self.taken < ROOM:
                 return False
             # What was taken makes room, as one turn of the driver finds, and the next tells the peer.
-            self._taken = 0
+            self.taken = 0
             self.push()
             self.push()
             return attempt()

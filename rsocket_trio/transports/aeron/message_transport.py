@@ -112,6 +112,13 @@ class AeronTransport(trio.abc.AsyncResource):
 
     def send_at_once(self, frames: Sequence[EncodedFrame]) -> bool:
         """Add all frames without waiting. Return False if some are left: they go first with the next ``send``."""
+        if len(frames) == 1 and not self._unsent and type(frames[0]) is bytes:
+            # Mostly so: nothing is queued for a frame that is taken.
+            frame = frames[0]
+            position = self._publication.offer(frame) if len(frame) <= self._publication.max_message else BACK_PRESSURED
+            if position > 0:
+                self._duty.push()
+                return True
         self._put(frames)
         is_done = self._offer()
         self._duty.push()
@@ -223,15 +230,24 @@ class AeronTransport(trio.abc.AsyncResource):
             elif subscription.is_lost:
                 raise self._refused(NOT_CONNECTED)
             return self._ended
-        if END in messages:
-            self._ended = True
-            end = messages.index(END)
-            self._acknowledged = END in messages[end + 1 :]
-            messages = messages[:end]
+        largest = self._largest
+        taken = 0
         for message in messages:
-            if len(message) > self._largest:
-                raise RemoteProtocolError(f"message of {len(message)} bytes, limit {self._largest}")
-        self._ready += messages
+            size = len(message)
+            taken += size
+            if not size:
+                self._ended = True
+                end = messages.index(END)
+                self._acknowledged = END in messages[end + 1 :]
+                del messages[end:]
+                break
+            if size > largest:
+                raise RemoteProtocolError(f"message of {size} bytes, limit {largest}")
+        duty.taken += taken
+        if self._ready:
+            self._ready += messages
+        else:
+            self._ready = messages
         return True
 
     def _is_acknowledged(self) -> bool:

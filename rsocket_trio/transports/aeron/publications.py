@@ -128,15 +128,21 @@ class Subscription:
         return True
 
     def take(self) -> list[bytes]:
-        """Return the next messages of the one publisher, whole. Raise ``ClosedResourceError``."""
+        """Return the next messages of the one publisher, whole, as a list that nobody else uses if there are any.
+
+        Raise ``ClosedResourceError``.
+        """
         driver = self._driver
         if self._image is None:
             raise trio.ClosedResourceError("the subscription was closed")
         fragments = self._poll(self._image, self._handler, self._assembler, FRAGMENTS)
         if not fragments:
             return []
-        messages, driver.received = driver.received, []
-        driver.duty.make_room(sum(map(len, messages)) if messages else fragments * self._length)
+        messages = driver.received
+        if messages:
+            driver.received = []
+        else:
+            driver.duty.taken += fragments * self._length  # of a message that goes on
         return messages
 
     @property

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from functools import partial
 
 import pytest
 import trio
 
-from rsocket_trio import ConnectionLost, Limits, LocalProtocolError, Payload, open_connection, serve
-from rsocket_trio.transports.aeron import open_media_driver
+from rsocket_trio import (
+    ConnectionLost,
+    Limits,
+    LocalProtocolError,
+    Payload,
+    Responder,
+    ResumeOptions,
+    open_connection,
+    serve,
+)
+from rsocket_trio.transports.aeron import media_driver, open_media_driver
 from rsocket_trio.transports.aeron.media_driver import MediaDriver
 from rsocket_trio.transports.aeron.message_transport import AeronTransport
+from rsocket_trio.transports.aeron.publications import Publication
 from rsocket_trio.transports.connect import open_transport
 from tests.transports.aeron.echo_server import responder
 from tests.transports.aeron.processes import echo_server
@@ -161,6 +174,61 @@ async def test_nobody_at_the_other_end_is_a_lost_connection_with_a_reason(direct
     with pytest.raises(ConnectionLost, match=f"no media driver runs in {directory}"):
         async with open_connection(f"aeron:ipc?directory={directory}"):
             pass
+
+
+async def test_a_server_that_stops_answers_what_it_was_asked(uri: str) -> None:
+    asked = trio.Event()
+    slow = Responder()
+
+    @slow.request_response
+    async def answer(payload: Payload) -> bytes:
+        asked.set()
+        await trio.sleep(0.1)
+        return b"done"
+
+    async with trio.open_nursery() as servers:
+        (bound,) = await servers.start(serve, slow, uri)
+
+        async def stop() -> None:
+            await asked.wait()
+            servers.cancel_scope.cancel()
+
+        async with trio.open_nursery() as clients, open_connection(bound) as connection:
+            clients.start_soon(stop)
+            assert await connection.request_response(b"") == Payload(b"done")
+            await connection.wait_closed()
+
+
+async def test_a_session_resumes_over_a_new_connection(uri: str, nursery: trio.Nursery) -> None:
+    resume = ResumeOptions()
+    (bound,) = await nursery.start(partial(serve, responder, uri, resume=resume))
+    driver = next(iter(media_driver._DRIVERS.get().values()))
+    async with open_connection(bound, resume=resume) as connection:
+        assert await connection.request_response(b"one") == Payload(b"one")
+        for publication in [each for each in driver.resources if isinstance(each, Publication)]:
+            publication.close()
+        assert await connection.request_response(b"two") == Payload(b"two")
+    nursery.cancel_scope.cancel()
+
+
+async def test_the_command_serves_and_asks(uri: str) -> None:
+    command = [sys.executable, "-c", "from rsocket_trio.cli.entry import main; main()"]
+    serving = [*command, "serve", "tests.transports.aeron.echo_server:responder", "--listen", uri]
+    process = await trio.lowlevel.open_process(serving, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        line = b""
+        while b"\n" not in line:
+            line += await process.stdout.receive_some()
+        bound = line.split(b"\n")[0].decode().removeprefix("listening ")
+        done = await trio.run_process([*command, "request", bound, "--data", "hello"], capture_stdout=True)
+        assert done.stdout == b"hello\n"
+        process.send_signal(signal.SIGINT)
+        assert await process.wait() == 0
+    finally:
+        process.kill()
+        await process.wait()
+        await process.stdout.aclose()
 
 
 async def test_a_second_server_at_a_port_or_over_ipc_is_refused(uri: str, nursery: trio.Nursery) -> None:
