@@ -189,8 +189,9 @@ ATTACKS = [
         name="http2-unread",
         run=answers_unread,
         options=OPTIONS,
-        quick=Size(count=50, growth=24, seconds=10),
-        full=Size(count=200, growth=80, seconds=20),
+        # Every stream is a connection, and may have 4 MiB to write by default.
+        quick=Size(count=50, growth=24, seconds=10, limits={"outbox_size": MIB // 4}),
+        full=Size(count=200, growth=80, seconds=20, limits={"outbox_size": MIB // 4}),
     ),
     Attack(
         id="A14",

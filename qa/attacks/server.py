@@ -6,7 +6,6 @@ what is alive, ``call`` makes it the client of somebody, ``calls`` tells what be
 
 from __future__ import annotations
 
-import functools
 import gc
 import json
 import logging
@@ -64,12 +63,6 @@ class Work:
             self.alive -= 1
 
 
-@functools.cache
-def as_large_as(size: int) -> bytes:
-    """An item, one for all streams: what a handler keeps is not the library's."""
-    return bytes(size)
-
-
 def responder_of(work: Work, permits: int) -> Responder:
     """Echoes, sleeps where the data say ``sleep``, and streams items without end of as many bytes as the data say."""
     responder = Responder()
@@ -89,7 +82,7 @@ def responder_of(work: Work, permits: int) -> Responder:
         with work.counted():
             while True:
                 # Another each time: one that waits many times over would take no more memory than one that waits once.
-                yield as_large_as(size)
+                yield b"x" * size
 
     @responder.request_channel(initial_request_n=4)
     async def talk(channel: Channel) -> None:
