@@ -130,7 +130,7 @@ def closed(line: Line) -> dict[int, int]:
 def answers_unread(scene: Scene) -> str:
     """Streams of items on every stream of one connection, behind windows without bounds, of which nothing is read."""
     line = begun(scene)
-    items = raw.prefixed(raw.stream(1, 2**31 - 1, b"16384"))
+    items = raw.prefixed(raw.stream(1, 2**31 - 1, b"16384 fresh"))
     line.keeps = False
     line.pour([WIDE, *(asked(each) + data(each, SETUP + items) for each in odd(scene.count))], read=False)
     scene.wait_for("alive", scene.count, 5)

@@ -6,6 +6,7 @@ what is alive, ``call`` makes it the client of somebody, ``calls`` tells what be
 
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import logging
@@ -63,8 +64,17 @@ class Work:
             self.alive -= 1
 
 
+@functools.cache
+def as_large_as(size: int) -> bytes:
+    """An item, one for all streams: what a handler keeps is not the library's."""
+    return bytes(size)
+
+
 def responder_of(work: Work, permits: int) -> Responder:
-    """Echoes, sleeps where the data say ``sleep``, and streams items without end of as many bytes as the data say."""
+    """Echoes, sleeps where the data say ``sleep``, and streams items without end of as many bytes as the data say.
+
+    With a further word in the data each of them is an object of its own.
+    """
     responder = Responder()
 
     @responder.request_response
@@ -78,11 +88,11 @@ def responder_of(work: Work, permits: int) -> Responder:
 
     @responder.request_stream
     async def items(request: Payload) -> AsyncIterator[bytes]:
-        size = int(request.data)
+        size, _, fresh = request.data.partition(b" ")
         with work.counted():
             while True:
-                # Another each time: one that waits many times over would take no more memory than one that waits once.
-                yield b"x" * size
+                # One that waits many times over takes no more memory than one that waits once.
+                yield b"x" * int(size) if fresh else as_large_as(int(size))
 
     @responder.request_channel(initial_request_n=4)
     async def talk(channel: Channel) -> None:

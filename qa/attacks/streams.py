@@ -184,7 +184,7 @@ def sleepers_cut(scene: Scene) -> str:
 def unread_stream(scene: Scene) -> str:
     """An endless stream of 16 KiB items with all the credit there is, which is not read."""
     line = scene.line(SETUP)
-    line.pour([raw.prefixed(raw.stream(1, MOST_CREDIT, b"16384"))])
+    line.pour([raw.prefixed(raw.stream(1, MOST_CREDIT, b"16384 fresh"))])
     time.sleep(scene.count)
     line.keeps = False
     expect(line.read_bytes(64 * MIB, scene.patience(20)), "it does not go on when it is read again")
