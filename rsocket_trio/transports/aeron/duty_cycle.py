@@ -34,11 +34,11 @@ BLIND_SPINS = 50
 """Steps in which nothing happened before a rest that nothing ends but time. Other tasks run between them."""
 SHORTEST_REST = 0.001
 """Seconds: the selector of the system knows nothing shorter."""
-LONGEST_REST = 0.025
-LONGEST_BLIND_REST = 0.01
+LONGEST_REST = 0.04
+LONGEST_BLIND_REST = 0.02
 """Seconds. After a silence, what comes by memory waits for the end of a rest."""
 GROWTH = 1.5
-TICK = 0.025
+TICK = 0.04
 """Seconds between two steps at most: what was lost is asked for again, and what was heard is answered, by then."""
 CLIENT_INTERVAL = 0.01
 """Seconds between two steps of the client, while no object is being added."""

@@ -43,11 +43,12 @@ async def test_a_server_that_is_killed_is_a_lost_connection(nursery: trio.Nurser
 
 async def test_a_client_that_is_killed_ends_its_connection_at_the_server() -> None:
     (listener,) = await open_listeners([UDP])
-    ended = trio.Event()
+    started_client, ended = trio.Event(), trio.Event()
 
     async def handle(accepted: Accepted) -> None:
         async with accepted.open() as transport:
             assert await transport.receive() == [b"hello!"]
+            await started_client.wait()
             process.kill()
             with pytest.raises(trio.BrokenResourceError, match=f"has gone, or was silent for {SOON} s"):
                 await transport.receive()
@@ -56,6 +57,7 @@ async def test_a_client_that_is_killed_ends_its_connection_at_the_server() -> No
     async with trio.open_nursery() as nursery:
         bound = await nursery.start(listener.serve, handle)
         async with started("talker.py", "client", bound) as (process, _):
+            started_client.set()
             await ended.wait()
         nursery.cancel_scope.cancel()
 
