@@ -5,8 +5,13 @@ Needs the extra ``spark``; ``ensure_java`` finds the Java that Spark needs, or m
 
 from __future__ import annotations
 
-from rsocket_trio.spark.delivering import SinkError
+# ruff: noqa: E402  # with older packages the modules below fail to import, with errors that name no version
+from rsocket_trio.spark.hosting import require_versions
+
+require_versions()
+
 from rsocket_trio.spark.java import JavaNotFoundError, ensure_java
+from rsocket_trio.spark.mistakes import SinkError, SourceError
 from rsocket_trio.spark.options import OptionError
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError
 from rsocket_trio.spark.records import SchemaMismatchError
@@ -22,6 +27,7 @@ __all__ = [
     "RowError",
     "SchemaMismatchError",
     "SinkError",
+    "SourceError",
     "ensure_java",
     "register",
 ]

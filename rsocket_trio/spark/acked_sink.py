@@ -13,7 +13,8 @@ import trio
 from rsocket_trio import Channel, Connection, Payload
 from rsocket_trio.errors import ConnectionLost, RSocketError, StreamError
 from rsocket_trio.spark.connections import Pool
-from rsocket_trio.spark.delivering import Delivery, Pieces, SilenceWatch, SinkError, is_missing_route, passes
+from rsocket_trio.spark.delivering import Delivery, Pieces, SilenceWatch, passes
+from rsocket_trio.spark.mistakes import SinkError, is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.request_rows import PIECE_BYTES, route_entry
 

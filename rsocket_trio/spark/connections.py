@@ -36,7 +36,7 @@ from rsocket_trio.metadata import (
     encode_authentication,
     encode_composite,
 )
-from rsocket_trio.spark.options import Options, shown_uri
+from rsocket_trio.spark.options import OptionError, Options, shown_uri
 from rsocket_trio.terms import Retry
 
 logger = logging.getLogger("rsocket_trio.spark")
@@ -66,7 +66,7 @@ class Target:
     idle_timeout: float
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """Make the TLS context of the options, ``None`` if they set none. Raise ``ValueError`` naming the option."""
+        """Make the TLS context of the options, ``None`` if they set none. Raise ``OptionError``."""
         if self.tls_ca is None and self.tls_cert is None:
             return None
         option = "tls.ca"
@@ -80,7 +80,7 @@ class Target:
         else:
             return context
         # Outside the handler: its error names the file.
-        raise ValueError(f"option {option!r} does not work: {problem}")
+        raise OptionError(f"option {option!r} does not work: {problem}")
 
 
 def target_of(options: Options) -> Target:
@@ -166,11 +166,9 @@ class Pool:
         try:
             await pooled.settled.wait()
             if pooled.error is not None:
-                raise (
-                    fresh_copy(pooled.error)
-                    if isinstance(pooled.error, RSocketError)
-                    else ValueError(str(pooled.error))
-                )
+                if isinstance(pooled.error, RSocketError):
+                    raise fresh_copy(pooled.error)
+                raise (OptionError if isinstance(pooled.error, OptionError) else ValueError)(str(pooled.error))
             assert pooled.connection is not None
             yield pooled.connection
         finally:
@@ -238,7 +236,7 @@ class Pool:
         for number in range(len(target.uris)):
             index = (first + number) % len(target.uris)
             uri = target.uris[index]
-            connected = False
+            opened = connected = False
             problem = ""
             try:
                 with trio.fail_after(target.connect_timeout) as deadline:
@@ -250,6 +248,7 @@ class Pool:
                         keepalive=target.keepalive,
                         ssl_context=context,
                     ) as connection:
+                        opened = True
                         # A server that refuses, or a proxy without a server, shows here. A server answers the
                         # first ping while it still considers the setup: a refusal comes before the second answer.
                         await connection.ping()
@@ -267,10 +266,13 @@ class Pool:
                     raise
                 if isinstance(error, SetupError):
                     refusals.append(error)
+                    opened = False
                 problem = str(error).replace(uri, shown_uri(uri))
                 problem = problem if shown_uri(uri) in problem else f"{shown_uri(uri)}: {problem}"
             else:
                 return
+            if opened:
+                problem += " (it took the connection: is it a server of RSocket, and this transport its own?)"
             problems.append(problem)
         if len(refusals) < len(problems):
             raise ConnectionLost("; ".join(problems))

@@ -15,10 +15,11 @@ import attrs
 import trio
 
 from rsocket_trio import Canceled, Connection, ConnectionLost, Payload, Rejected
-from rsocket_trio.errors import RSocketError, SetupError, StreamError
+from rsocket_trio.errors import RSocketError, StreamError
 from rsocket_trio.replay.errors import NotWritten
 from rsocket_trio.spark.connections import PASSING, Pool, Tries, target_of
 from rsocket_trio.spark.feeding import Feed
+from rsocket_trio.spark.mistakes import SinkError, is_missing_route, unwritten
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.request_rows import Piece, rows_of
 
@@ -27,10 +28,6 @@ TRANSIENT = frozenset({NotWritten.default_code})
 
 UNANSWERED_AT_ONCE = 64
 """Requests without an answer that are made at a time."""
-
-
-class SinkError(Exception):
-    """Rows could not be written. The message names the route, the server and the option that matters."""
 
 
 @attrs.define
@@ -55,28 +52,6 @@ def passes(error: Exception) -> bool:
     return isinstance(error, (*PASSING, Canceled)) or (isinstance(error, StreamError) and error.code in TRANSIENT)
 
 
-def is_missing_route(error: Exception) -> bool:
-    """Return whether a server of this library says that it has no such route: a retry is useless."""
-    return isinstance(error, Rejected) and error.text.startswith("no ") and " handler for " in error.text
-
-
-def explained(error: Exception, options: Options, route: str, option: str = "route") -> Exception:
-    """Return the error for a user of Spark: with the server, the route and the option."""
-    where = f"{route!r} at {options.shown_uris}"
-    if is_missing_route(error):
-        return SinkError(f"option {option!r}: there is no route {where}: {error}")
-    if isinstance(error, SetupError):
-        return SinkError(
-            f"the server at {options.shown_uris} refused the connection: {error} "
-            "(see options 'auth.type' and 'setupData')"
-        )
-    if isinstance(error, StreamError):
-        return SinkError(f"route {where} refused: {error}")
-    if isinstance(error, PASSING):
-        return SinkError(f"writing to route {where} failed (see options 'path' and 'reconnectMaxAttempts'): {error}")
-    return error
-
-
 class Delivery(ABC):
     """The requests of one task on their way. Each class delivers them in its own way, see ``send_over``."""
 
@@ -95,7 +70,7 @@ class Delivery(ABC):
         try:
             await self.deliver()
         except RSocketError as error:
-            raise explained(error, self.options, self.route, self.option) from error
+            raise unwritten(error, self.options, self.route, self.option) from error
         return self.report
 
     async def deliver(self) -> None:
@@ -128,7 +103,7 @@ class Delivery(ABC):
     def skip(self, payload: Payload, error: Exception) -> None:
         """Skip a request that the server refused: count its rows, or raise ``SinkError``."""
         if self.options.error_policy == "fail":
-            problem = explained(error, self.options, self.route, self.option)
+            problem = unwritten(error, self.options, self.route, self.option)
             raise SinkError(f"{problem}; errorPolicy=skip counts such rows and goes on") from error
         self.report.skipped += rows_of(payload)
         self.report.problem = self.report.problem or str(error)

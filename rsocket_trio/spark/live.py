@@ -12,6 +12,7 @@ import trio
 from rsocket_trio import Connection, ConnectionLost, Incoming, Payload
 from rsocket_trio.spark.background import Taker
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
+from rsocket_trio.spark.mistakes import is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.ranges import DataLossError
 from rsocket_trio.spark.records import Chunk, Weights, now_us
@@ -82,6 +83,8 @@ async def _fetch_live(
                             return
                 return
         except PASSING_FOR_READS as error:
+            if is_missing_route(error) and not rows:
+                raise  # a retry is useless
             if not rows:
                 await tries.failed(error)
                 continue

@@ -30,7 +30,9 @@ from rsocket_trio.replay.log import Element, Record
 from rsocket_trio.replay.segment_records import SEGMENT_HEADER, Damage, records
 from rsocket_trio.replay.segments import SUFFIX, Segments
 from rsocket_trio.spark.connections import PASSING_FOR_READS, Pool, Tries, target_of
+from rsocket_trio.spark.diagnosis import diagnosed
 from rsocket_trio.spark.live import chunk_of, subscribed
+from rsocket_trio.spark.mistakes import is_missing_route
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range, split
 from rsocket_trio.spark.records import Chunk, now_us
@@ -212,7 +214,7 @@ class Intake:
                 await self._run()
         except Exception as error:
             # Raised in Spark's thread, which checks it with every micro-batch.
-            self.error = error
+            self.error = await diagnosed(self._pool, self._options, error)
         finally:
             self._over.set()
 
@@ -244,6 +246,8 @@ class Intake:
                             items.request_n(owed)
                             owed = 0
             except PASSING_FOR_READS as error:
+                if is_missing_route(error) and not self._store.end:
+                    raise  # a retry is useless
                 if self._store.end:
                     logger.warning(
                         "%s: the connection broke, up to %d elements that were on their way are lost: %s",

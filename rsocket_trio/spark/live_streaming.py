@@ -19,6 +19,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from rsocket_trio.spark.batching import gathered
+from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
 from rsocket_trio.spark.live_buffer import (
     ChunkPartition,
     Intake,
@@ -58,14 +59,17 @@ class LiveStreamReader(StreamReader):
         self._background.start(intake.run)
         return intake
 
+    @in_one_line
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which a query without a checkpoint begins: the first buffered element."""
         return self._to_offset(self._store.begin)
 
+    @in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch."""
         return self._volume.default_limit(1)
 
+    @in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
         begin = self._from_offset(start)
@@ -111,6 +115,7 @@ class LiveStreamReader(StreamReader):
     def _reach(self, index: int) -> None:
         """Continue the query at an index: no element that comes may have a lower one."""
 
+    @in_one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the elements of a micro-batch."""
         first, last = self._from_offset(start), self._from_offset(end)
@@ -134,8 +139,9 @@ class LiveStreamReader(StreamReader):
         def take(timeout: float | None) -> Chunk:
             return next(chunks)
 
-        return gathered(take, self._options, 0, self._schema)
+        return rows_in_one_line(gathered(take, self._options, 0, self._schema))
 
+    @in_one_line
     def commit(self, end: dict[str, Any]) -> None:
         """Release the elements below ``end``."""
         self._background.run(partial(self._store.release, self._from_offset(end)))
@@ -164,6 +170,7 @@ class MemoryStreamReader(LiveStreamReader):
         check_offset(offset, self._options.fingerprint)
         return int(offset["n"])
 
+    @in_one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the elements. A first call before any other is for a micro-batch of an earlier process."""
         if not self._is_numbered:

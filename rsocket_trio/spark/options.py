@@ -24,6 +24,7 @@ from rsocket_trio.metadata.mime import COMPOSITE_METADATA, OCTET_STREAM
 from rsocket_trio.metadata.routing import LONGEST_TAG
 from rsocket_trio.mux.flow_control import MAX_REQUEST_N
 from rsocket_trio.replay.route_requests import LONGEST_SINK
+from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.transports.schemes import parse_uri
 
 Parser: TypeAlias = Callable[[str], Any]
@@ -247,7 +248,7 @@ USE_NAMES: Final = {
 }
 
 
-class OptionError(ValueError):
+class OptionError(Explained, ValueError):
     """An option is unknown, missing, or has an invalid value; the message names it."""
 
 

@@ -13,7 +13,16 @@ from typing import Any, TypeAlias
 import attrs
 from pyspark.sql.datasource import InputPartition
 
-from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Positions, partitions_of, position_map
+from rsocket_trio.spark.hosting import Explained
+from rsocket_trio.spark.options import (
+    EARLIEST,
+    LATEST,
+    MAX_POSITION,
+    OptionError,
+    Positions,
+    partitions_of,
+    position_map,
+)
 
 VERSION = 1
 """The version of the format of offsets."""
@@ -22,11 +31,11 @@ PositionMap: TypeAlias = dict[int, int]
 """By partition: the next position to read."""
 
 
-class DataLossError(Exception):
+class DataLossError(Explained):
     """Rows are gone that should be there: expired, skipped, or never replayable. See option ``failOnDataLoss``."""
 
 
-class CheckpointError(ValueError):
+class CheckpointError(Explained, ValueError):
     """A checkpoint does not belong to these options."""
 
 
@@ -132,7 +141,7 @@ def check_offset(offset: Mapping[str, Any], fingerprint: str) -> None:
 def resolve(wanted: Positions, bounds: Mapping[int, Bounds], name: str) -> PositionMap:
     """Return an option's position in each partition; partitions that JSON leaves out begin at their earliest.
 
-    Raise ``ValueError`` that names the option for a partition that the server does not have.
+    Raise ``OptionError`` for a partition that the server does not have.
     """
     if wanted == EARLIEST:
         return {partition: one.earliest for partition, one in bounds.items()}
@@ -142,7 +151,7 @@ def resolve(wanted: Positions, bounds: Mapping[int, Bounds], name: str) -> Posit
     given = dict(wanted)
     unknown = sorted(given.keys() - bounds.keys())
     if unknown:
-        raise ValueError(f"option {name!r} names partition {unknown[0]}, the server has {list(bounds)}")
+        raise OptionError(f"option {name!r} names partition {unknown[0]}, the server has {list(bounds)}")
     default = {
         partition: one.earliest if name == "startingPosition" else one.latest for partition, one in bounds.items()
     }

@@ -23,6 +23,8 @@ from pyspark.sql.datasource import (
 
 from rsocket_trio.spark.background import background
 from rsocket_trio.spark.batching import rows_of
+from rsocket_trio.spark.diagnosis import explaining
+from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
 from rsocket_trio.spark.live import fetch_live
 from rsocket_trio.spark.options import EARLIEST, LATEST, MAX_POSITION, Options
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, RangePartition, ranges_between, resolve, split
@@ -106,13 +108,14 @@ class BatchReader(DataSourceReader):
         self._schema = schema
         self._selection = Selection()
 
+    @in_one_line
     def partitions(self) -> list[InputPartition]:
         """Plan the read. Raise the error that makes it impossible, with a message for the user."""
         options = self._options
         if options.positions != "server":
             return [LivePartition()]
         here = background()
-        bounds = here.run(partial(ask_bounds, here.pool, options))
+        bounds = here.run(partial(explaining, here.pool, options, ask_bounds, here.pool, options))
         found = [
             selected for one in planned(options, bounds) if (selected := self._selection.narrowed(one)) is not None
         ]
@@ -122,15 +125,15 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a partition, in a task."""
-        here = background()
+        here, options = background(), self._options
         if isinstance(partition, RangePartition):
             found = partition.range
             if not found.size:
                 return iter(())
-            return rows_of(
-                partial(fetch, here.pool, self._options, found), self._options, found.partition, self._schema
-            )
-        return rows_of(partial(fetch_live, here.pool, self._options), self._options, 0, self._schema)
+            produce = partial(explaining, here.pool, options, partial(fetch, here.pool, options, found))
+            return rows_in_one_line(rows_of(produce, options, found.partition, self._schema))
+        produce = partial(explaining, here.pool, options, partial(fetch_live, here.pool, options))
+        return rows_in_one_line(rows_of(produce, options, 0, self._schema))
 
 
 class PushdownReader(BatchReader):

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import attrs
 import pyarrow as pa
 
+from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
 
 RAW_SCHEMA = pa.schema(
@@ -88,7 +89,7 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-class SchemaMismatchError(ValueError):
+class SchemaMismatchError(Explained, ValueError):
     """Rows do not have the columns that the query declares; the message names each difference."""
 
 

@@ -144,7 +144,7 @@ async def ask_bounds(pool: Pool, options: Options) -> dict[int, Bounds]:
     """Ask the server for the current bounds of its partitions.
 
     Raise ``ConnectionLost`` once ``reconnectMaxAttempts`` tries failed, a ``StreamError`` if the server refuses, and
-    ``ValueError`` for a malformed answer.
+    ``RemoteProtocolError`` for a malformed answer.
     """
     tries = Tries(options, f"asking {options.route}{OFFSETS_ROUTE}")
     target = target_of(options)
@@ -167,7 +167,10 @@ async def _ask_bounds(pool: Pool, connection: Connection, options: Options) -> d
     except trio.TooSlowError:
         pool.distrust(connection)
         raise ConnectionLost(f"no answer within {options.read_timeout:g} s") from None
-    return parse_bounds(answer.data)
+    try:
+        return parse_bounds(answer.data)
+    except ValueError as error:
+        raise RemoteProtocolError(f"{options.route}{OFFSETS_ROUTE}: {error}") from None
 
 
 async def fetch(pool: Pool, options: Options, range_: Range, conveyor: Taker[Chunk]) -> None:

@@ -16,6 +16,7 @@ from rsocket_trio.metadata.composite import spans
 from rsocket_trio.metadata.mime import encode_mime
 from rsocket_trio.replay.element_metadata import KEY, RECORD_METADATA, ROWS, WRITE
 from rsocket_trio.spark.columns import Columns
+from rsocket_trio.spark.hosting import Explained
 from rsocket_trio.spark.options import Options
 
 PIECE_ROWS = 1024
@@ -31,7 +32,7 @@ _KEY_HEAD = encode_mime(KEY)
 _METADATA_HEAD = encode_mime(RECORD_METADATA)
 
 
-class RowError(ValueError):
+class RowError(Explained, ValueError):
     """A row can't be sent as it is; the message names the column."""
 
 

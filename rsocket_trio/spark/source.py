@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rsocket_trio.spark.checks import checked
+from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.live_streaming import MemoryStreamReader, WalStreamReader
 from rsocket_trio.spark.options import OptionError, Options, Use, parse_options
 from rsocket_trio.spark.reading import BatchReader, PushdownReader, arrow_schema
@@ -43,6 +44,7 @@ class RSocketDataSource(DataSource):
     option that is unknown, missing or invalid.
     """
 
+    @in_one_line
     def __init__(self, options: MutableMapping[str, str]) -> None:
         # The constructor of the base class would keep the texts, secrets among them, where repr shows them.
         self._given = dict(options.items())
@@ -56,12 +58,14 @@ class RSocketDataSource(DataSource):
         """Return the name for ``format``."""
         return NAME
 
+    @in_one_line
     def schema(self) -> str:
         """Return the columns of a read without a schema of its own."""
         if self._parsed.payload == "arrow":
             raise OptionError("option 'payload' arrow needs the columns: .schema('id BIGINT, ...')")
         return RAW_DDL
 
+    @in_one_line
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a batch with the columns of ``schema``, for ``spark.read``."""
         options = checked(self._options(Use.BATCH_READ), Use.BATCH_READ)
@@ -75,10 +79,12 @@ class RSocketDataSource(DataSource):
         except (OptionError, SchemaMismatchError) as error:
             return RefusedStreamReader(error.with_traceback(None))
 
+    @in_one_line
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a batch with the columns of ``schema``, for ``df.write``. ``overwrite`` is refused."""
         return BatchWriter(checked(self._options(Use.BATCH_WRITE), Use.BATCH_WRITE), schema, overwrite)
 
+    @in_one_line
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return the writer of a stream with the columns of ``schema``, for ``df.writeStream``. ``overwrite`` is
         refused.

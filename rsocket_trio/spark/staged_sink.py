@@ -20,7 +20,8 @@ from rsocket_trio import Channel, Connection, ConnectionLost, Payload
 from rsocket_trio.errors import RSocketError, readable
 from rsocket_trio.replay.errors import NotStaged
 from rsocket_trio.spark.connections import PASSING, Pool, Tries, target_of
-from rsocket_trio.spark.delivering import Delivery, Pieces, SinkError, explained, passes
+from rsocket_trio.spark.delivering import Delivery, Pieces, passes
+from rsocket_trio.spark.mistakes import SinkError, unwritten
 from rsocket_trio.spark.options import Options
 from rsocket_trio.spark.request_rows import Origin, Piece
 
@@ -168,7 +169,7 @@ async def commit(
                 f"batch {batch} of sink {sink!r} was not committed: {error}. Nothing of it counts; it is written anew "
                 "when the query starts again"
             ) from error
-        raise explained(error, options, route, "commitRoute") from error
+        raise unwritten(error, options, route, "commitRoute") from error
     promoted, last, rows = (told.get(name) for name in ("promoted", "last", "rows"))
     if type(promoted) is not bool or type(last) is not int or type(rows) is not int:
         raise SinkError(f"route {route!r} answered a commit with {readable(json.dumps(told))}")

@@ -27,7 +27,9 @@ from rsocket_trio.spark.background import Background, background
 from rsocket_trio.spark.batching import rows_of
 from rsocket_trio.spark.checks import checked
 from rsocket_trio.spark.connections import PASSING_FOR_READS
-from rsocket_trio.spark.options import LATEST, Options, Use
+from rsocket_trio.spark.diagnosis import diagnosed, explaining, positions_missing
+from rsocket_trio.spark.hosting import in_one_line, rows_in_one_line
+from rsocket_trio.spark.options import LATEST, OptionError, Options, Use
 from rsocket_trio.spark.ranges import (
     Bounds,
     DataLossError,
@@ -67,6 +69,7 @@ class LatestOffsets:
         self._changed = threading.Condition()
         self._asking = False
         self._error: Exception | None = None
+        self._shown: Exception | None = None
         self._is_away = False
         self.known: dict[int, Bounds] | None = None
 
@@ -84,7 +87,7 @@ class LatestOffsets:
             self._changed.wait_for(lambda: not self._asking, None if self.known is None else timeout)
             error = self._error
             if error is not None and (self.known is None or not isinstance(error, PASSING_FOR_READS)):
-                raise error
+                raise self._shown or error
             if error is not None and not self._is_away:
                 logger.warning(
                     "%s: the server is away, no new rows until it is back: %s", self._options.route, str(error)
@@ -95,20 +98,23 @@ class LatestOffsets:
 
     async def _ask(self) -> None:
         error: Exception | None = None
+        shown: Exception | None = None
         bounds = None
+        pool, options = self._background.pool, self._options
         try:
-            bounds = await ask_bounds(self._background.pool, self._options)
+            bounds = await ask_bounds(pool, options)
         except Exception as exc:
             # Raised in the thread that asks, by ``fresh``.
             error = exc
+            shown = await diagnosed(pool, options, exc)
         finally:
             with self._changed:
                 self._asking = False
-                self._error = error
+                self._error, self._shown = error, shown
                 if bounds is not None:
                     self.known = bounds
                 self._changed.notify_all()
-            del error
+            del error, shown
 
 
 class Volume:
@@ -175,7 +181,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _options(self) -> Options:
         """Return the checked options. Not in the constructor: an error raised there reaches the user garbled."""
-        return checked(self._given, Use.STREAM_READ)
+        try:
+            return checked(self._given, Use.STREAM_READ)
+        except OptionError as error:
+            found = error
+        if self._given.positions is None and "'positions'" in str(found):
+            here = self._background
+            found = here.run(partial(positions_missing, here.pool, self._given))
+        raise found
 
     @cached_property
     def _background(self) -> Background:
@@ -209,21 +222,24 @@ class ServerStreamReader(StreamReader):
         start = resolve(options.starting_position or LATEST, bounds, "startingPosition")
         for partition, one in bounds.items():
             if start[partition] > one.latest:
-                raise ValueError(
+                raise OptionError(
                     f"option 'startingPosition': position {start[partition]} of partition {partition} is not there "
                     f"yet, the latest is {one.latest}"
                 )
         return start
 
+    @in_one_line
     def initialOffset(self) -> dict[str, Any]:
         """Return the offset at which a query without a checkpoint begins."""
         self._first = self._initial
         return to_offset(self._options.fingerprint, self._initial)
 
+    @in_one_line
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of a micro-batch."""
         return self._volume.default_limit(len(self._offsets.fresh()))
 
+    @in_one_line
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the end of the next micro-batch; ``start`` if there is nothing, or too little, to read."""
         options, volume = self._options, self._volume
@@ -256,10 +272,12 @@ class ServerStreamReader(StreamReader):
             return None
         return to_offset(self._options.fingerprint, latest_of(known))
 
+    @in_one_line
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the end of the query: rows written from now on are left for another query."""
         self._goal = latest_of(self._offsets.fresh())
 
+    @in_one_line
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the ranges of a micro-batch: the same for the same offsets and options."""
         options = self._options
@@ -270,9 +288,11 @@ class ServerStreamReader(StreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the rows of a range, in a task."""
         assert isinstance(partition, RangePartition)
-        one, here = partition.range, background()
-        return rows_of(partial(fetch, here.pool, self._options, one), self._options, one.partition, self._schema)
+        one, here, options = partition.range, background(), self._options
+        produce = partial(explaining, here.pool, options, partial(fetch, here.pool, options, one))
+        return rows_in_one_line(rows_of(produce, options, one.partition, self._schema))
 
+    @in_one_line
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge the rows below ``end`` to the server, if the options ask for that."""
         options = self._options
@@ -285,7 +305,8 @@ class ServerStreamReader(StreamReader):
         sample = Sample()
         for one in ranges:
             head = Range(one.partition, one.start, min(one.start + SAMPLE, one.end))
-            self._background.run(partial(fetch, self._background.pool, self._options, head, sample))
+            pool, options = self._background.pool, self._options
+            self._background.run(partial(explaining, pool, options, fetch, pool, options, head, sample))
         return max(int(max_bytes * sample.rows / max(sample.size, 1)), 1)
 
 

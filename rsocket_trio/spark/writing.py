@@ -19,6 +19,7 @@ from rsocket_trio.spark.background import background
 from rsocket_trio.spark.columns import sink_columns
 from rsocket_trio.spark.delivering import Delivery, Pieces, Report, Unanswered
 from rsocket_trio.spark.feeding import Feed
+from rsocket_trio.spark.hosting import in_one_line
 from rsocket_trio.spark.options import OptionError, Options
 from rsocket_trio.spark.request_rows import PIECE_BYTES, Encoder, Origin
 from rsocket_trio.spark.staged_sink import Staging, abort, commit
@@ -54,6 +55,7 @@ class Writer:
         self._columns = sink_columns(schema, options)
         self._sink = sink
 
+    @in_one_line
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Send the rows of a task. Raise ``SinkError`` or ``RowError``."""
         options = self._options
@@ -118,10 +120,12 @@ class BatchWriter(Writer, DataSourceArrowWriter):
         refuse_overwrite(overwrite)
         super().__init__(options, schema, options.sink_id or f"batch-{uuid.uuid4()}")
 
+    @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the batch: all tasks have succeeded."""
         self._commit(messages, 0, once=self._options.sink_id is None)
 
+    @in_one_line
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Drop the staged rows: a task has failed."""
         self._abort(messages)
@@ -134,10 +138,12 @@ class StreamWriter(Writer, DataSourceStreamArrowWriter):
         refuse_overwrite(overwrite)
         super().__init__(options, schema, options.sink_id)
 
+    @in_one_line
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit a micro-batch whose tasks have all succeeded; it may have been committed before."""
         self._commit(messages, batchId)
 
+    @in_one_line
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Drop the staged rows of a micro-batch: a task has failed."""
         self._abort(messages)

@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from rsocket_trio import ApplicationError, Channel, Payload, Rejected, RejectedSetup, Responder, Setup
-from rsocket_trio.spark.delivering import SinkError
+from rsocket_trio.spark.mistakes import SinkError
 from rsocket_trio.spark.writing import deliver
 from tests.spark.deliveries import (
     ORIGIN,

@@ -34,6 +34,7 @@ from rsocket_trio.spark.live_buffer import (
     within,
 )
 from rsocket_trio.spark.live_streaming import LiveStreamReader, MemoryStreamReader, WalStreamReader
+from rsocket_trio.spark.mistakes import SourceError
 from rsocket_trio.spark.options import Options, Use, parse_options
 from rsocket_trio.spark.ranges import CheckpointError, DataLossError, Range
 from rsocket_trio.spark.records import Chunk
@@ -221,7 +222,7 @@ def test_an_error_of_the_producer_ends_the_query_behind_what_came(serving: Servi
 
     rows, at = plan(reader, at)
     assert rows == [b"one"]
-    with pytest.raises(ApplicationError, match="no more"):
+    with pytest.raises(SourceError, match="route 'ticks' at memory://spark refused: no more"):
         reader.latestOffset(at, ALL)
 
 

@@ -20,9 +20,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from rsocket_trio import ConnectionLost, Outgoing, Payload, Rejected, Responder
+from rsocket_trio import Outgoing, Payload, Rejected, Responder
 from rsocket_trio.replay import MemoryLog, add_source
 from rsocket_trio.spark.background import background
+from rsocket_trio.spark.mistakes import SourceError
 from rsocket_trio.spark.options import MAX_POSITION
 from rsocket_trio.spark.ranges import Bounds, DataLossError, Range, RangePartition
 from rsocket_trio.spark.reading import (
@@ -198,7 +199,9 @@ def test_a_server_that_is_not_there_is_no_empty_stream(time: str, tries: str) ->
     most = 5 if time == "100ms" else 0
     reader = BatchReader(options(positions="none", maxDuration=time, reconnectMaxAttempts=most), None)
 
-    with pytest.raises(ConnectionLost, match=rf"reading log: {tries}.*memory://spark"):
+    with pytest.raises(
+        SourceError, match=rf"'log' at memory://spark failed \(see options 'path'.*reading log: {tries}"
+    ):
         read_all(reader)
 
 

@@ -19,6 +19,7 @@ from rsocket_trio import (
     Payload,
     Rejected,
     RejectedSetup,
+    RemoteProtocolError,
     Responder,
     Setup,
     serve,
@@ -335,7 +336,7 @@ async def test_an_answer_that_is_none_is_refused(autojump_clock: MockClock) -> N
         return "here"
 
     async with served(responder) as connections:
-        with pytest.raises(ValueError, match="not an answer about partitions: b'here'"):
+        with pytest.raises(RemoteProtocolError, match=r"log\.offsets: not an answer about partitions: b'here'"):
             await ask_bounds(connections, options())
 
 

@@ -14,7 +14,7 @@ from rsocket_trio.replay import Element
 from rsocket_trio.replay.element_metadata import read_sink_payload
 from rsocket_trio.spark import staged_sink
 from rsocket_trio.spark.connections import target_of
-from rsocket_trio.spark.delivering import SinkError
+from rsocket_trio.spark.mistakes import SinkError
 from rsocket_trio.spark.staged_sink import Routes, abort, commit
 from tests.spark.deliveries import ORIGIN, ROUTE, Flaky, deliver_rows, numbers, options, rows_in, sink_of
 from tests.spark.serving import pool, served

@@ -187,6 +187,7 @@ def test_a_checkpoint_of_other_options_is_refused(log: MemoryLog) -> None:
         query.plan()
 
 
+@pytest.mark.usefixtures("ends_background")
 def test_options_are_checked_with_the_first_question_and_not_before() -> None:
     reader = ServerStreamReader(parse_options({"path": URI, "route": "log"}, Use.STREAM_READ), None)
 

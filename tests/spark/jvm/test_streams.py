@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 StartServer = Callable[..., Server]
 PATIENCE = 120.0
+GONE = "tcp://127.0.0.1:1"
 
 
 class Sink:
@@ -135,9 +137,14 @@ def test_a_checkpoint_of_other_options_is_refused(queries: Queries, server: Serv
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"positions": None, "startingPosition": None}, "option 'positions' must be set for readStream"),
+        (
+            {"positions": None, "startingPosition": None},
+            "'positions' must be set for readStream: server, because",
+        ),
         ({"positions": "wal", "startingPosition": None}, "option 'walDir' is missing"),
-        ({"route": "nowhere"}, "no request_response handler for route 'nowhere.offsets'"),
+        ({"route": "nowhere"}, "option 'route': there is no route 'nowhere' at tcp://127.0.0.1:"),
+        ({"route": "ticks"}, "option 'positions' of server: route 'ticks' at tcp://127.0.0.1:"),
+        ({"path": GONE, "reconnectMaxAttempts": 0}, f"route 'log' at {GONE} failed.*'path'.*refused"),
         ({"startingPosition": '{"0": 5000}'}, "option 'startingPosition': position 5000 of partition 0 is not there"),
         ({"startingPosition": '{"7": 0}'}, "'startingPosition' names partition 7"),
     ],
@@ -145,10 +152,13 @@ def test_a_checkpoint_of_other_options_is_refused(queries: Queries, server: Serv
 def test_what_is_wrong_is_said_when_the_query_starts(
     options: dict[str, Any], message: str, queries: Queries, server: Server
 ) -> None:
-    query = queries.start(server.uri, Sink(), **options)
+    query = queries.start(options.pop("path", server.uri), Sink(), **options)
 
-    with pytest.raises(PySparkException, match=message):
+    with pytest.raises(PySparkException, match=message) as caught:
         query.awaitTermination(int(PATIENCE))
+    assert "Traceback" not in str(caught.value)
+    [line] = [line for line in str(caught.value).splitlines() if re.search(message, line)]
+    assert "PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR" in line
 
 
 def test_a_position_that_expired_ends_the_query_and_is_named(queries: Queries, server: Server) -> None:

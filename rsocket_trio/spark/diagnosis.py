@@ -1,0 +1,105 @@
+"""Finds out why a route can't be read, by asking its server, and says which option to change."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, TypeVar
+
+import trio
+
+from rsocket_trio import Connection, Payload
+from rsocket_trio.errors import RSocketError, StreamError
+from rsocket_trio.spark.connections import PASSING, Pool, target_of
+from rsocket_trio.spark.mistakes import SourceError, is_missing_route, unread
+from rsocket_trio.spark.options import OptionError, Options
+from rsocket_trio.spark.protocol import OFFSETS_ROUTE
+from rsocket_trio.spark.ranges import parse_bounds
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DIAGNOSIS_TIMEOUT = 3.0
+"""Seconds that a server has to answer a diagnosis. The user waits for the error in the meantime."""
+
+
+async def explaining(
+    pool: Pool, options: Options, read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
+    """Call ``read`` with the arguments and return its result.
+
+    Raise ``SourceError`` or ``OptionError`` for an error of RSocket, in the words of Spark's options.
+    """
+    try:
+        return await read(*args, **kwargs)
+    except RSocketError as error:
+        found = await diagnosed(pool, options, error)
+    raise found
+
+
+async def diagnosed(pool: Pool, options: Options, error: Exception) -> Exception:
+    """Return the error of a read for its user. Ask the server what the route is, where it refused a request."""
+    by_position = options.positions == "server"
+    if not isinstance(error, StreamError):
+        return unread(error, options)
+    kind = None
+    try:
+        with trio.move_on_after(DIAGNOSIS_TIMEOUT):
+            async with pool.connection(target_of(options)) as connection:
+                if not by_position:
+                    kind = "replayable" if await _is_replayable(connection, options) else None
+                elif is_missing_route(error) and not await _is_replayable(connection, options):
+                    kind = "live" if await _is_there(connection, options) else "missing"
+    except (RSocketError, *PASSING):
+        pass  # the first error says enough
+    where = f"route {options.route!r} at {options.shown_uris}"
+    if kind == "replayable":
+        return OptionError(
+            f"option 'positions' must be set to server: {where} is read by position, and refused a request without one"
+        )
+    if kind == "live":
+        return OptionError(
+            f"option 'positions' of server: {where} can't be read by position, the server does not serve it with "
+            f"add_source ({error}); set positions=none (in streams also wal) to read it as it comes"
+        )
+    if kind == "missing":
+        return SourceError(f"option 'route': there is no {where}: {error}")
+    return unread(error, options, options.route + OFFSETS_ROUTE if by_position and is_missing_route(error) else None)
+
+
+async def positions_missing(pool: Pool, options: Options) -> OptionError:
+    """Return the error for a stream without the option ``positions``, with the value that fits the route."""
+    said = "option 'positions' must be set for readStream"
+    where = f"route {options.route!r} at {options.shown_uris}"
+    live = "wal to keep a log, or none to accept that rows are lost with a failure"
+    replayable = None
+    try:
+        with trio.move_on_after(DIAGNOSIS_TIMEOUT):
+            async with pool.connection(target_of(options)) as connection:
+                replayable = await _is_replayable(connection, options)
+    except (RSocketError, *PASSING):
+        pass  # the message then names all values
+    if replayable is None:
+        return OptionError(f"{said}: server if {where} can be read by position, {live}")
+    if replayable:
+        return OptionError(f"{said}: server, because {where} can be read by position")
+    return OptionError(f"{said}: {where} can't be read by position, so {live}")
+
+
+async def _is_replayable(connection: Connection, options: Options) -> bool:
+    try:
+        answer = await connection.request_response(route=options.route + OFFSETS_ROUTE)
+        parse_bounds(answer.data)
+    except (StreamError, ValueError):
+        return False
+    return True
+
+
+async def _is_there(connection: Connection, options: Options) -> bool:
+    """Return whether the route is one of streams: true as well if a stream sends nothing for a while."""
+    try:
+        with trio.move_on_after(DIAGNOSIS_TIMEOUT / 3):
+            async with connection.request_stream(Payload(b""), route=options.route, initial_request_n=1) as items:
+                await items.receive_batch()
+    except StreamError as error:
+        return not is_missing_route(error)
+    return True

@@ -1,0 +1,236 @@
+"""First mistakes are explained in one line that names the option and the server."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from rsocket_trio import Connection, Invalid, Outgoing, Payload, Responder, Setup, UnsupportedSetup
+from rsocket_trio.replay import MemoryLog, add_source
+from rsocket_trio.spark import OptionError, SinkError, SourceError
+from rsocket_trio.spark.diagnosis import diagnosed, explaining, positions_missing
+from rsocket_trio.spark.hosting import hide_traceback, in_one_line, require_versions, rows_in_one_line
+from rsocket_trio.spark.live import fetch_live
+from rsocket_trio.spark.options import Use, parse_options
+from rsocket_trio.spark.reading import BatchReader
+from rsocket_trio.spark.replayed import ask_bounds
+from tests.spark.serving import URI, Collected, options, pool, served
+
+
+def routes() -> Responder:
+    """A replayable route ``log``, a live one ``ticks``, and one that stays silent."""
+    responder = Responder()
+    add_source(responder, "log", MemoryLog(1))
+
+    @responder.request_stream("ticks")
+    async def tick(request: Payload, out: Outgoing) -> None:
+        await out.send(b"tick")
+
+    @responder.request_stream("silent")
+    async def wait(request: Payload, out: Outgoing) -> None:
+        await trio.sleep_forever()
+
+    return responder
+
+
+@pytest.mark.parametrize(
+    ("route", "kind", "message"),
+    [
+        ("nowhere", SourceError, "option 'route': there is no route 'nowhere' at memory://spark: no request_response"),
+        ("ticks", OptionError, "option 'positions' of server: route 'ticks' at memory://spark can't be read by pos"),
+        ("silent", OptionError, "option 'positions' of server: route 'silent' at memory://spark can't be read by"),
+    ],
+)
+async def test_a_route_without_positions_is_told_from_one_that_is_missing(
+    route: str, kind: type[Exception], message: str, autojump_clock: MockClock
+) -> None:
+    chosen = options(route=route)
+    async with served(routes()) as connections:
+        with pytest.raises(kind, match=message) as caught:
+            await explaining(connections, chosen, ask_bounds, connections, chosen)
+
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_live_read_of_a_replayable_route_is_told_the_option(autojump_clock: MockClock) -> None:
+    chosen = options(positions="none")
+    async with served(routes()) as connections:
+        with pytest.raises(OptionError, match="'positions' must be set to server: route 'log' at memory://spark is"):
+            await explaining(connections, chosen, fetch_live, connections, chosen, Collected())
+
+
+async def test_a_missing_route_of_a_live_read_is_named_at_once(autojump_clock: MockClock) -> None:
+    chosen = options(route="nowhere", positions="none")
+    async with served(routes()) as connections:
+        began = trio.current_time()
+        with pytest.raises(SourceError, match="option 'route': there is no route 'nowhere' at memory://spark"):
+            await explaining(connections, chosen, fetch_live, connections, chosen, Collected())
+        assert trio.current_time() == began
+
+
+@pytest.mark.parametrize(
+    ("route", "message"),
+    [
+        ("log", "readStream: server, because route 'log' at memory://spark can be read by position"),
+        ("ticks", "readStream: route 'ticks' at memory://spark can't be read by position, so wal to keep a log, or"),
+    ],
+)
+async def test_a_stream_without_positions_is_told_the_value_that_fits(
+    route: str, message: str, autojump_clock: MockClock
+) -> None:
+    chosen = parse_options({"path": URI, "route": route}, Use.STREAM_READ)
+    async with served(routes()) as connections:
+        assert message in str(await positions_missing(connections, chosen))
+
+
+async def test_without_its_server_a_stream_without_positions_is_told_all_values(autojump_clock: MockClock) -> None:
+    async with pool() as connections:
+        found = await positions_missing(connections, parse_options({"path": URI, "route": "log"}, Use.STREAM_READ))
+
+    assert "server if route 'log' at memory://spark can be read by position, wal to keep" in str(found)
+
+
+async def test_the_first_error_is_told_where_the_server_is_gone_meanwhile(autojump_clock: MockClock) -> None:
+    async with pool() as connections:
+        found = await diagnosed(connections, options(positions="none"), Invalid("the request is no JSON"))
+
+    assert type(found) is SourceError
+    assert str(found) == "route 'log' at memory://spark refused: the request is no JSON"
+
+
+async def test_an_answer_that_is_none_names_route_and_server(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.request_response("log.offsets")
+    def offsets(request: Payload) -> str:
+        return "here"
+
+    async with served(responder) as connections:
+        with pytest.raises(SourceError, match=r"route 'log' at memory://spark failed: log\.offsets: not an answer"):
+            await explaining(connections, options(), ask_bounds, connections, options())
+
+
+async def test_a_server_that_speaks_no_such_version_is_named(autojump_clock: MockClock) -> None:
+    responder = Responder()
+
+    @responder.setup
+    def refuse(setup: Setup, connection: Connection) -> None:
+        raise UnsupportedSetup("version 1.0: known is 0.2")
+
+    async with served(responder) as connections:
+        with pytest.raises(SourceError, match=r"memory://spark refused .*: version 1.0.*too old.*option.* 'path'"):
+            await explaining(connections, options(), ask_bounds, connections, options())
+
+
+async def test_a_peer_that_is_no_server_of_rsocket_is_suspected(autojump_clock: MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def hang_up(stream: trio.SocketStream) -> None:
+            await stream.send_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+            await stream.aclose()
+
+        [listener] = await nursery.start(partial(trio.serve_tcp, hang_up, 0, host="127.0.0.1"))
+        uri = f"tcp://127.0.0.1:{listener.socket.getsockname()[1]}"
+        chosen = options(path=uri, reconnectMaxAttempts=0)
+        async with pool() as connections:
+            with pytest.raises(SourceError, match=f"at {uri} failed.*is it a server of RSocket"):
+                await explaining(connections, chosen, ask_bounds, connections, chosen)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.usefixtures("ends_background")
+def test_a_read_that_cant_be_planned_has_no_traceback_through_trio() -> None:
+    reader = BatchReader(options(reconnectMaxAttempts=0), None)
+
+    with pytest.raises(SourceError, match="route 'log' at memory://spark failed") as caught:
+        reader.partitions()
+
+    files = {Path(entry.path).name for entry in caught.traceback}
+    assert files == {"test_mistakes.py", "hosting.py"}
+    assert caught.value.__cause__ is None
+
+
+def test_rows_that_fail_are_closed_and_their_error_has_no_traceback() -> None:
+    closed = []
+
+    def rows() -> Iterator[int]:
+        try:
+            yield 1
+            raise SinkError("no")
+        finally:
+            closed.append(True)
+
+    stopped = rows_in_one_line(rows())
+    next(stopped)
+    stopped.close()  # type: ignore[attr-defined]  # Spark closes what is a generator
+    assert closed == [True]
+    with pytest.raises(SinkError) as caught:
+        list(rows_in_one_line(rows()))
+    assert {Path(entry.path).name for entry in caught.traceback} == {"test_mistakes.py", "hosting.py"}
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    @in_one_line
+    def fail() -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError) as caught:
+        fail()
+    assert caught.traceback[-1].name == "fail"
+
+
+@pytest.mark.parametrize(("main", "hides"), [("pyspark.daemon", True), ("pytest", False), (None, False)])
+def test_tracebacks_are_hidden_in_workers_of_spark_only(
+    main: str | None, hides: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = None if main is None else SimpleNamespace(name=main)
+    monkeypatch.setitem(sys.modules, "__main__", SimpleNamespace(__spec__=spec))
+    # Set before it is deleted, so that it is gone again after the test.
+    monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
+    monkeypatch.delenv("SPARK_HIDE_TRACEBACK")
+
+    hide_traceback()
+
+    assert ("SPARK_HIDE_TRACEBACK" in os.environ) == hides
+
+
+@pytest.mark.parametrize("make", [OptionError, SinkError, SourceError])
+def test_an_error_has_the_name_that_can_be_imported_and_travels(make: Callable[[str], Exception]) -> None:
+    error: Any = pickle.loads(pickle.dumps(make("why")))
+
+    assert type(error).__module__ == "rsocket_trio.spark"
+    assert str(error) == "why"
+
+
+@pytest.mark.parametrize("version", ["4.1.2", "3.5.0", "unheard of"])
+def test_a_package_that_is_too_old_is_named_with_the_interpreter(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = ModuleType("a_package")
+    old.__version__ = version  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_package", old)
+
+    with pytest.raises(ImportError, match=rf"needs a_package 4\.2 or newer, {sys.executable} has {version}: pip inst"):
+        require_versions({"a_package": (4, 2)})
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"needs no_such_package 1\.0 or newer.* has none: pip install"):
+        require_versions({"no_such_package": (1, 0)})
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.10.0.dev1", "18.0"])
+def test_a_package_that_is_new_enough_will_do(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = ModuleType("a_package")
+    new.__version__ = version  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "a_package", new)
+
+    require_versions({"a_package": (4, 2)})
