@@ -22,7 +22,7 @@ PACKAGES = {
     "rsocket_trio": None,
     "rsocket_trio.analytics": "pyspark",
     "rsocket_trio.capture": None,
-    "rsocket_trio.loadgen": "pyspark",
+    "rsocket_trio.loadgen": None,
     "rsocket_trio.metadata": None,
     "rsocket_trio.replay": None,
     "rsocket_trio.services": None,

@@ -1,20 +1,25 @@
-"""The command ``load``: makes requests at a rate from tasks of Spark, and prints a table of the results."""
+"""The command ``load``: makes requests at a rate from worker processes or tasks of Spark, and prints a table."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
-from typing import Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import click
+import trio
 
+from rsocket_trio import errors
 from rsocket_trio.cli import starting
 from rsocket_trio.cli.client_command import OURS, credentials, habits_with, keepalive_terms
 from rsocket_trio.cli.composing import check_mimes, compose
 from rsocket_trio.cli.data import Loaded, Stdin, source_of
-from rsocket_trio.cli.exit_codes import FAILED, MISUSED, Failure, report
+from rsocket_trio.cli.exit_codes import CANNOT_CONNECT, CODES, FAILED, MISUSED, Failure, complain, report
 from rsocket_trio.cli.options import COUNT, ROWS, SECONDS, Callback, mime, set_up_logging, uri
 from rsocket_trio.cli.output import write_text
 from rsocket_trio.cli.spark_job import aside, last_line, reason, setting
@@ -22,7 +27,10 @@ from rsocket_trio.cli.starting import INTERRUPTED
 from rsocket_trio.connection.protocols import peer_and_dialect
 from rsocket_trio.payload import Payload
 
-NO_SPARK = "a load needs pyspark: pip install 'rsocket-trio[spark]'"
+if TYPE_CHECKING:
+    from rsocket_trio.loadgen.summary import Summary
+
+NO_SPARK = "a load from Spark needs pyspark: pip install 'rsocket-trio[spark]', or leave out --master"
 SHARED = (
     *("route", "metadata", "take", "limit_rate", "dialect", "quirks", "peer", "mimes", "setup_data", "setup_metadata"),
     *("setup_mime", "simple", "bearer", "keepalive", "lifetime", "lease", "trust", "untrusted", "cert", "key"),
@@ -30,7 +38,7 @@ SHARED = (
 )
 """Options that mean the same as in the other commands of a client, by their parameters."""
 SAME = (
-    *("uri", "rate", "seconds", "tasks", "connections", "interaction", "items", "take", "arrivals", "in_flight"),
+    *("uri", "rate", "seconds", "connections", "interaction", "items", "take", "arrivals", "in_flight"),
     *("timeout", "warm_up", "seed", "quirks", "peer", "lease", "headers", "trust", "untrusted", "cert", "key"),
 )
 """Options that are fields of a plan as they are."""
@@ -59,12 +67,13 @@ def shared_options(command: Callback) -> Callback:
 
 @click.command("load")
 @click.argument("uri", type=uri)
-@click.option("--rate", type=SECONDS, metavar="R", help="Requests per second of all tasks together.")
+@click.option("--rate", type=SECONDS, metavar="R", help="Requests per second of all workers together.")
 @click.option("--seconds", type=SECONDS, metavar="S", default=10.0, show_default=True, help="How long is measured.")
+@click.option("--workers", type=COUNT, metavar="N", help="Processes here that make the load at once (1).")
+@click.option("--tasks", type=COUNT, metavar="N", help="Tasks of Spark instead, with --master.")
 @click.option(
-    "--tasks", type=COUNT, metavar="N", default=1, show_default=True, help="Tasks that make the load at once."
+    "--connections", type=COUNT, metavar="N", default=1, show_default=True, help="Connections of each worker."
 )
-@click.option("--connections", type=COUNT, metavar="N", default=1, show_default=True, help="Connections of each task.")
 @click.option(
     "--interaction",
     type=click.Choice(INTERACTIONS),
@@ -84,7 +93,7 @@ def shared_options(command: Callback) -> Callback:
     show_default=True,
     help="When requests are due; closed: each after the answer before it, without --rate.",
 )
-@click.option("--in-flight", type=COUNT, metavar="N", help="Requests of a task under way at most (1024).")
+@click.option("--in-flight", type=COUNT, metavar="N", help="Requests of a worker under way at most (1024).")
 @click.option(
     "--timeout", type=SECONDS, metavar="SECONDS", default=10.0, show_default=True, help="Until a request has failed."
 )
@@ -93,7 +102,7 @@ def shared_options(command: Callback) -> Callback:
 @click.option("--no-probe", is_flag=True, help="Begin without a first request that must be answered.")
 @shared_options
 @click.option("--data-mime", type=mime, metavar="MIME", help="MIME type of the data (application/octet-stream).")
-@click.option("--master", metavar="URL", help="Where Spark runs; by default here, as local[N].")
+@click.option("--master", metavar="URL", help="Make the load from tasks of this Spark, as in local[2].")
 @click.option(
     "--conf", "settings", multiple=True, type=setting, metavar="KEY=VALUE", help="A setting of Spark; several times."
 )
@@ -116,12 +125,100 @@ def command(ctx: click.Context, /, **said: Any) -> None:
 
 
 def make_load(said: dict[str, Any]) -> int:
-    """Make the load. Return the exit code. Raise ``Failure`` and ``ValueError``, before Spark starts if possible."""
+    """Make the load. Return the exit code. Raise ``Failure`` and ``ValueError``, before anything starts if possible."""
+    from rsocket_trio.loadgen.load_task import LoadError
+    from rsocket_trio.loadgen.load_workers import WorkerError
+
+    check_engine(said)
+    try:
+        summary = with_workers(said) if said["master"] is None else with_spark(said)
+    except LoadError as error:
+        raise Failure(str(error), code_of(str(error))) from error
+    except WorkerError as error:
+        show(error.summary, said)
+        raise Failure(str(error), FAILED) from error
+    show(summary, said)
+    if summary.interrupted:
+        return INTERRUPTED
+    if summary.lost is not None:
+        complain(f"the load ended without a connection: {summary.lost}")
+        return CANNOT_CONNECT
+    return 0
+
+
+def check_engine(said: dict[str, Any]) -> None:
+    """Raise ``ValueError`` for options of Spark without it, and of workers with it."""
+    if said["master"] is not None and said["workers"] is not None:
+        raise ValueError("--workers are processes of this machine: with --master, --tasks are those of Spark")
+    if said["master"] is None and said["tasks"] is not None:
+        raise ValueError("--tasks are those of Spark and need --master; --workers are processes of this machine")
+    if said["master"] is None and said["settings"]:
+        raise ValueError("--conf is a setting of Spark and needs --master")
+
+
+def code_of(problem: str) -> int:
+    """Return the exit code of what kept a load from being made: that of the error that its text begins with."""
+    name = problem.partition(":")[0]
+    kind = trio.TooSlowError if name == trio.TooSlowError.__name__ else getattr(errors, name, None)
+    if not isinstance(kind, type):
+        return FAILED
+    return next((code for each, code in CODES if issubclass(kind, each)), FAILED)
+
+
+def show(summary: Summary, said: dict[str, Any]) -> None:
+    """Print the results as the options ask for."""
+    from rsocket_trio.loadgen.summary import table
+
+    write_text(json.dumps(summary.to_dict()) if said["as_json"] else table(summary, per_second=not said["quiet"]))
+
+
+def with_workers(said: dict[str, Any]) -> Summary:
+    """Make the load from processes of this machine. Return its summary."""
+    from rsocket_trio.loadgen.load_workers import run_plan
+    from rsocket_trio.loadgen.plan import Plan
+
+    plan = Plan(**terms_of(said))
+    return trio.run(interruptible, partial(run_plan, plan))
+
+
+async def interruptible(work: Callable[..., Awaitable[Summary]]) -> Summary:
+    """Have the first Ctrl-C stop the work in order. Raise ``KeyboardInterrupt`` at the second one."""
+    stop = trio.Event()
+    summary: Summary | None = None
+    error: Exception | None = None
+
+    async def watch() -> None:
+        async for _ in signals:
+            if stop.is_set():
+                nursery.cancel_scope.cancel()
+            stop.set()
+
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        starting.done()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            try:
+                summary = await work(stop=stop)
+            except Exception as exc:
+                # Raised below: in the nursery it would leave it in a group.
+                error = exc
+            nursery.cancel_scope.cancel()
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # its traceback refers to this frame
+    if summary is None:
+        raise KeyboardInterrupt
+    return summary
+
+
+def with_spark(said: dict[str, Any]) -> Summary:
+    """Make the load from tasks of Spark. Return its summary."""
     try:
         from rsocket_trio.analytics.local_spark import local_session
         from rsocket_trio.loadgen.plan import Plan
-        from rsocket_trio.loadgen.run_load import LoadError, SlotsError, check_slots, run_plan
-        from rsocket_trio.loadgen.summary import table
+        from rsocket_trio.loadgen.run_load import SlotsError, check_slots, run_plan
         from rsocket_trio.spark import JavaNotFoundError, ensure_java
     except ModuleNotFoundError as error:
         if str(error.name).partition(".")[0] not in ("pyspark", "pyarrow"):
@@ -139,19 +236,16 @@ def make_load(said: dict[str, Any]) -> int:
 
     # The workers are to be of this Python; without this they are whatever "python3" is.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    master = said["master"] or f"local[{plan.tasks}]"
     settings = {"spark.app.name": "rsocket-trio load", **dict(said["settings"])}
     with tempfile.TemporaryFile() as spoken:
         try:
-            with aside(spoken), local_session(master, settings) as spark:
+            with aside(spoken), local_session(said["master"], settings) as spark:
                 check_slots(spark, plan.tasks)
-                summary = run_plan(spark, plan).summary
+                return run_plan(spark, plan).summary
         except (PySparkException, Py4JError) as error:
             raise Failure(f"Spark failed: {reason(str(error)) or last_line(spoken)}", FAILED) from error
-        except (LoadError, SlotsError) as error:
+        except SlotsError as error:
             raise Failure(str(error), FAILED) from error
-    write_text(json.dumps(summary.to_dict()) if said["as_json"] else table(summary, per_second=not said["quiet"]))
-    return INTERRUPTED if summary.interrupted else 0
 
 
 def data_of(value: str) -> bytes:
@@ -182,6 +276,7 @@ def terms_of(said: dict[str, Any]) -> dict[str, Any]:
         terms["credit"] = credit
     return {
         **terms,
+        "tasks": said["tasks"] or said["workers"] or 1,
         "dialect": dialect,
         "route": metadata.route,
         "metadata": metadata.content,

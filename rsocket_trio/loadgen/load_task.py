@@ -48,10 +48,21 @@ COLUMNS = (
 FORESEEN = (RSocketError, trio.TooSlowError, ValueError)
 """Errors that prevent a load and that the user can fix."""
 
+DELIVERY = 1.0
+"""Seconds between two deliveries of counts, where they are wanted before the end."""
+SCHEDSTAT = "/proc/thread-self/schedstat"
+"""Where Linux says how long a thread ran, and how long it waited for a processor, in nanoseconds."""
+
 AllGather = Callable[[str], Awaitable[list[str]]]
 """Sends a text to all tasks and returns the texts of all of them, once each has sent its own."""
+Deliver = Callable[[list[Row]], Awaitable[object]]
+"""Passes on rows that were counted since the last delivery."""
 Request = Callable[[Connection, Payload, Callable[[], object]], Awaitable[int]]
 """Makes a request, calls a function with the first item, and returns how many items came."""
+
+
+class LoadError(RuntimeError):
+    """There was no load: the server can't be reached, refuses, or answers the first request with an error."""
 
 
 @attrs.frozen(kw_only=True)
@@ -73,12 +84,25 @@ def work(part: Part, address: Address | None) -> Iterator[tuple[int, int, str, s
         # In a thread: connections must send keepalives while other tasks are not ready yet.
         return await trio.to_thread.run_sync(context.allGather, said)
 
-    for row in trio.run(perform, part, all_gather, address):
+    stopped = partial(wait_for_stop, address) if address is not None else None
+    for row in trio.run(perform, part, all_gather, stopped):
         yield part.task, *row
 
 
-async def perform(part: Part, all_gather: AllGather, address: Address | None = None) -> list[Row]:
-    """Make a part of the load and return its rows. If one task can't, none does, and each returns a row saying so."""
+async def perform(
+    part: Part,
+    all_gather: AllGather,
+    stopped: Callable[[], Awaitable[None]] | None = None,
+    *,
+    begins: Callable[[], float] = trio.current_time,
+    deliver: Deliver | None = None,
+) -> list[Row]:
+    """Make a part of the load and return its rows. If one task can't, none does, and each returns a row saying so.
+
+    ``stopped`` returns when the load is to end early. ``begins`` is called when all tasks are ready, and returns the
+    time on Trio's clock at which the schedule begins. ``deliver`` gets the rows of each second as it passes; only those
+    after the last delivery are then returned.
+    """
     plan, recorder = part.plan, Recorder(part.plan.warm_up)
     async with trio.open_nursery() as nursery:
         driver: Driver | None = None
@@ -91,12 +115,15 @@ async def perform(part: Part, all_gather: AllGather, address: Address | None = N
         if driver is None or problems:
             nursery.cancel_scope.cancel()
             return [(0, measures.FAILED, problems[0], None, 1)]
-        if address is not None:
-            nursery.start_soon(partial(stop_when_told, driver, address))
-        recorder.fact(measures.BEGAN, time.time_ns())
-        await driver.run(arrivals(plan, part.task, part.seed))
+        if stopped is not None:
+            nursery.start_soon(stop_when_told, driver, stopped)
+        if deliver is not None:
+            nursery.start_soon(deliver_each_second, recorder, deliver)
+        start = begins()
+        recorder.fact(measures.BEGAN, time.time_ns() + round((start - trio.current_time()) * measures.NS))
+        await driver.run(arrivals(plan, part.task, part.seed), start)
         nursery.cancel_scope.cancel()
-    return list(recorder.rows())
+    return recorder.take()
 
 
 async def prepared(part: Part, recorder: Recorder, nursery: trio.Nursery) -> Driver:
@@ -108,10 +135,33 @@ async def prepared(part: Part, recorder: Recorder, nursery: trio.Nursery) -> Dri
     return driver
 
 
-async def stop_when_told(driver: Driver, address: Address) -> None:
-    """End the load when the driver of Spark asks for it."""
-    await wait_for_stop(address)
+async def stop_when_told(driver: Driver, stopped: Callable[[], Awaitable[None]]) -> None:
+    """End the load when ``stopped`` returns."""
+    await stopped()
     driver.stop()
+
+
+async def deliver_each_second(recorder: Recorder, deliver: Deliver) -> None:
+    """Deliver what was counted, also when there is nothing: it shows that the task lives."""
+    while True:
+        await trio.sleep(DELIVERY)
+        rows = recorder.take()
+        with trio.CancelScope(shield=True):
+            # Taken and not delivered, they would be lost when the load ends just now.
+            await deliver(rows)
+
+
+def seconds_wanted() -> float:
+    """Return the seconds that this thread has run or waited for a processor, since it was started.
+
+    Where the system does not tell the waiting, those that it has run.
+    """
+    try:
+        with open(SCHEDSTAT, encoding="ascii") as file:
+            running, waiting, _ = map(int, file.read().split())
+    except (OSError, ValueError):
+        return time.thread_time()
+    return (running + waiting) / measures.NS
 
 
 def described(error: Exception) -> str:
@@ -159,6 +209,8 @@ class KeptConnection:
         self._uri = uri
         self._options = options
         self._connection: Connection | None = None
+        self.lost = ""
+        """What the last connection ended with, while there is no other."""
 
     @property
     def connection(self) -> Connection:
@@ -174,7 +226,7 @@ class KeptConnection:
             try:
                 async with open_connection(self._uri, **self._options) as connection:
                     await _wait_for_refusal(connection)
-                    self._connection = connection
+                    self._connection, self.lost = connection, ""
                     tries = 0
                     task_status.started()
                     task_status = trio.TASK_STATUS_IGNORED
@@ -185,6 +237,7 @@ class KeptConnection:
                 reason = error
             finally:
                 self._connection = None
+            self.lost = described(reason)
             logger.info("%s: %s", self._uri, reason)
             await trio.sleep(RETRY.delay(tries, random.random()))
             tries += 1
@@ -311,6 +364,7 @@ class Driver:
         self._recorder = recorder
         self._request = request_of(plan)
         self._start = 0.0
+        self._wanted = 0.0
         self._busy = 0
         self._stopped = False
         self._waiting: deque[float] = deque()
@@ -324,20 +378,24 @@ class Driver:
         if scope.cancelled_caught:
             raise trio.TooSlowError(f"the first request was not answered within {self._plan.timeout:g} s")
 
-    async def run(self, offsets: Iterator[float]) -> None:
-        """Make the load, from now on; ``offsets`` say when requests are due, and are empty in a closed loop.
+    async def run(self, offsets: Iterator[float], start: float | None = None) -> None:
+        """Make the load from ``start`` on, or from now.
+
+        ``offsets`` say when requests are due; a closed loop has none.
 
         Return when every request was answered, has failed, or was given up.
         """
-        self._start = trio.current_time()
+        self._start = trio.current_time() if start is None else start
         end = self._start + self._plan.warm_up + self._plan.seconds
         with self._answering:
             async with trio.open_nursery() as nursery:
-                if self._plan.arrivals == CLOSED:
-                    for _ in range(self._plan.bound):
-                        nursery.start_soon(self._ask_again_and_again, end)
                 # `stop` cancels this scope; the requests under way then have `STOPPING` seconds.
                 with self._arriving:
+                    await trio.sleep_until(self._start)
+                    self._wanted = seconds_wanted()
+                    if self._plan.arrivals == CLOSED:
+                        for _ in range(self._plan.bound):
+                            nursery.start_soon(self._ask_again_and_again, end)
                     await self._arrive(offsets, nursery)
                     await trio.sleep_until(end)
                 self._measured()
@@ -360,6 +418,7 @@ class Driver:
                 now, burst = trio.current_time(), 0
             burst += 1
             self._recorder.count(offset, measures.DUE)
+            self._recorder.took(offset, measures.BEHIND, now - due)
             if self._busy < self._plan.bound:
                 # Counted here, not when the task runs: a burst is begun before any of its tasks gets its turn.
                 self._busy += 1
@@ -421,9 +480,15 @@ class Driver:
         self._recorder.took(offset, measures.FIRST_ITEM, trio.current_time() - self._start - offset)
 
     def _measured(self) -> None:
-        """Record how long was measured: less than planned if the load was stopped."""
-        seconds = min(trio.current_time() - self._start - self._plan.warm_up, self._plan.seconds)
+        """Record how long was measured, less than planned if the load was stopped, and how it stands at the end."""
+        elapsed = trio.current_time() - self._start
+        seconds = min(elapsed - self._plan.warm_up, self._plan.seconds)
         self._recorder.fact(measures.MEASURED, max(round(seconds * measures.NS), 0))
+        if elapsed > 0:
+            busy = min((seconds_wanted() - self._wanted) / elapsed, 1.0)
+            self._recorder.fact(measures.BUSY, round(busy * 1e6))
+        if all(kept.lost for kept in self._connections):
+            self._recorder.fact(measures.LOST, len(self._connections), self._connections[0].lost)
 
     async def _wait_until_sent(self) -> None:
         """Ping behind the last request and wait: nothing else shows that fire-and-forget requests have arrived."""

@@ -28,6 +28,8 @@ SERVICE: Final = "service"
 """The same from when the request was begun."""
 LAG: Final = "lag"
 """From when it was due until it was begun."""
+BEHIND: Final = "behind"
+"""From when it was due until the load came to it: the part of its lag that the server has no part in."""
 FIRST_ITEM: Final = "first_item"
 """From when it was due to the first item of a stream or channel."""
 
@@ -36,9 +38,13 @@ BEGAN: Final = "began"
 """The begin of the task's schedule: nanoseconds of the epoch, by the clock of its machine."""
 MEASURED: Final = "measured"
 """The time that the task measured, in nanoseconds."""
+BUSY: Final = "busy"
+"""The part of its time, in millionths, that the task's thread ran or waited for a processor."""
+LOST: Final = "lost"
+"""No connection of the task was there at the end of measuring: the name of the row says why."""
 FAILED: Final = "failed"
 """There was no load: the name of the row says why."""
-FACTS: Final = (BEGAN, MEASURED, FAILED)
+FACTS: Final = (BEGAN, MEASURED, BUSY, LOST, FAILED)
 
 TIMEOUT: Final = "Timeout"
 """The kind of error of a request that was not answered in time."""
@@ -63,14 +69,20 @@ class Recorder:
         # Two readings of a clock that is a float may be apart by less than nothing.
         self._add(at, (measure, "", bucket_of(max(round(seconds * NS), 0))), 1)
 
-    def fact(self, measure: str, number: int) -> None:
+    def fact(self, measure: str, number: int, name: str = "") -> None:
         """Record a fact of the whole task, one of ``FACTS``."""
-        self._counts[0, measure, "", None] = number
+        self._counts[0, measure, name, None] = number
 
     def rows(self) -> Iterator[Row]:
         """Yield all rows, by second."""
         for (second, measure, name, bucket), number in sorted(self._counts.items(), key=_place):
             yield second, measure, name, bucket, number
+
+    def take(self) -> list[Row]:
+        """Return all rows, by second, and forget them: those of later calls are to be added."""
+        rows = list(self.rows())
+        self._counts.clear()
+        return rows
 
     def _add(self, at: float, what: tuple[str, str, int | None], number: int) -> None:
         at -= self._warm_up

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import attrs
 
 from rsocket_trio.loadgen import measures
-from rsocket_trio.loadgen.load_task import COLUMNS, Part, work
+from rsocket_trio.loadgen.load_task import COLUMNS, LoadError, Part, work
 from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan, Terms
 from rsocket_trio.loadgen.stop_server import StopServer
@@ -31,10 +31,6 @@ REGISTRATION_TIMEOUT = 20.0
 POLL_INTERVAL = 0.5
 """Seconds between two looks at the slots."""
 LOCALHOST = "127.0.0.1"
-
-
-class LoadError(RuntimeError):
-    """There was no load: the server can't be reached, refuses, or answers the first request with an error."""
 
 
 class SlotsError(RuntimeError):

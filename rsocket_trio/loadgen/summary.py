@@ -13,13 +13,19 @@ from rsocket_trio.loadgen.measures import NS, Row
 from rsocket_trio.loadgen.plan import CLOSED, Plan
 
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
-TIMES = (measures.LATENCY, measures.SERVICE, measures.LAG, measures.FIRST_ITEM)
+TIMES = (measures.LATENCY, measures.SERVICE, measures.LAG, measures.BEHIND, measures.FIRST_ITEM)
 
 HEAD = ("second", "due", "done", "errors", "dropped", *(f"{name} ms" for name in QUANTILES))
 SHARE_OF_LAG = 0.2
 """Part of the p99 latency that may be our own lag before the table warns of it."""
 COARSE = 0.002
 """Seconds of lag that timers cause by themselves: no reason for a warning."""
+BUSY = 0.9
+"""Part of its time that a generator's thread runs or waits for a processor when it can do no more."""
+FAR_BEHIND = 0.1
+"""Seconds behind the schedule, at the 99th percentile, that no busy neighbour explains: it can do no more."""
+REACHED = 0.98
+"""Part of the rate that was due that counts as all of it."""
 
 
 @attrs.define
@@ -41,7 +47,7 @@ class Counts:
     items: int = 0
     """Payloads that were received."""
     times: dict[str, Histogram] = attrs.field(factory=lambda: {name: Histogram() for name in TIMES})
-    """``latency``, ``service``, ``lag`` and ``first_item``: see ``measures``."""
+    """``latency``, ``service``, ``lag``, ``behind`` and ``first_item``: see ``measures``."""
 
     @property
     def failed(self) -> int:
@@ -56,7 +62,7 @@ class Counts:
     def quantiles(self, of: str = measures.LATENCY) -> dict[str, float | None]:
         """Return times in seconds by the names of ``QUANTILES``; ``None`` if nothing was measured.
 
-        ``of`` is ``"latency"``, ``"service"``, ``"lag"`` or ``"first_item"``.
+        ``of`` is ``"latency"``, ``"service"``, ``"lag"``, ``"behind"`` or ``"first_item"``.
         """
         found = {name: self.times[of].quantile(part) for name, part in QUANTILES.items()}
         return {name: None if time is None else time / NS for name, time in found.items()}
@@ -95,6 +101,25 @@ class Summary:
     seconds: Mapping[int, Counts]
     """By the second in which requests were due; ``done`` by the one in which they were answered."""
     interrupted: bool = False
+    busy: float = 0.0
+    """The part of its time that the busiest task ran or waited for a processor, 0 to 1."""
+    lost: str | None = None
+    """What the last connection of a task ended with, if the load ended without one; ``None`` if it did not."""
+
+    @property
+    def limited(self) -> bool:
+        """Return whether the generator was the limit: it could not keep the schedule, so the server got less.
+
+        Its thread was busy all the time, or far behind, and requests were begun late, waited, or were not answered in
+        time. A closed loop has no schedule.
+        """
+        if self.plan.arrivals == CLOSED:
+            return False
+        behind, latency = (self.total.quantiles(of)["p99"] or 0.0 for of in (measures.BEHIND, measures.LATENCY))
+        if behind > max(FAR_BEHIND, SHARE_OF_LAG * latency):
+            return True
+        short = not self.interrupted and self.rps < REACHED * self.offered
+        return self.busy >= BUSY and (behind > max(COARSE, SHARE_OF_LAG * latency) or self.total.late > 0 or short)
 
     @property
     def offered(self) -> float:
@@ -118,6 +143,8 @@ class Summary:
             "measured": self.measured,
             "offered": self.offered,
             "rps": self.rps,
+            "lost": self.lost,
+            "generator": {"busy": self.busy, "limit": self.limited},
             **self.total.to_dict(),
             "seconds": [
                 {"second": second, "done": counts.done, **counts.to_dict()} for second, counts in self.seconds.items()
@@ -133,10 +160,15 @@ class Summary:
 
 def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool = False) -> Summary:
     """Return the summary of the rows of all tasks, added up or not."""
-    total, seconds, measured = Counts(), dict[int, Counts](), 0
+    total, seconds = Counts(), dict[int, Counts]()
+    measured, busy, lost = 0, 0, None
     for second, measure, name, bucket, count in rows:
         if measure == measures.MEASURED:
             measured = max(measured, count)
+        elif measure == measures.BUSY:
+            busy = max(busy, count)
+        elif measure == measures.LOST:
+            lost = name
         elif measure not in measures.FACTS:
             total.add(measure, name, bucket, count)
             seconds.setdefault(second, Counts()).add(measure, name, bucket, count)
@@ -147,6 +179,8 @@ def summarize(plan: Plan, rows: Iterable[Row], *, seed: int, interrupted: bool =
         total=total,
         seconds=dict(sorted(seconds.items())),
         interrupted=interrupted,
+        busy=busy / 1e6,
+        lost=lost,
     )
 
 
@@ -194,7 +228,13 @@ def _words(summary: Summary) -> Iterable[str]:
     if summary.plan.interaction in ("stream", "channel") and total.items:
         first = " ".join(f"{name} {milliseconds(time)}" for name, time in total.quantiles(measures.FIRST_ITEM).items())
         yield f"{total.items} items; ms until the first: {first}"
-    if summary.plan.arrivals != CLOSED:
+    if summary.limited:
+        behind = milliseconds(total.quantiles(measures.BEHIND)["p99"])
+        yield (
+            f"the generator was the limit: a task was busy {summary.busy:.0%} of its time, and begun requests {behind} "
+            "ms late (p99); use more tasks, or another machine"
+        )
+    elif summary.plan.arrivals != CLOSED:
         lag, latency = (total.quantiles(of)["p99"] or 0.0 for of in (measures.LAG, measures.LATENCY))
         if lag > max(COARSE, SHARE_OF_LAG * latency) and not total.late:
             yield (

@@ -13,7 +13,7 @@ from rsocket_trio import ApplicationError, Channel, Payload, Responder, serve
 from rsocket_trio.loadgen.load_task import Part, perform
 from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan
-from rsocket_trio.loadgen.stop_server import Address
+from rsocket_trio.loadgen.stop_server import Address, wait_for_stop
 from rsocket_trio.loadgen.summary import Summary, summarize
 
 URI = "memory://load"
@@ -32,7 +32,8 @@ async def alone(said: str) -> list[str]:
 
 async def rows_of(wanted: Plan, address: Address | None = None) -> list[Row]:
     """The rows of the only task of a plan."""
-    return await perform(Part(plan=wanted, task=0, seed=1), alone, address)
+    stopped = partial(wait_for_stop, address) if address is not None else None
+    return await perform(Part(plan=wanted, task=0, seed=1), alone, stopped)
 
 
 def summary_of(wanted: Plan, rows: list[Row]) -> Summary:

@@ -195,6 +195,7 @@ async def test_what_is_fired_last_is_followed_by_a_sign_of_life(autojump_clock: 
 
     class Quiet:
         connection = property(lambda self: self)
+        lost = ""
 
         async def fire_and_forget(self, payload: Payload, *, route: str | None) -> None:
             made.append("request")

@@ -1,0 +1,287 @@
+"""The command ``load`` without Spark: a table or JSON, errors in a line, an end in order, and no process left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trio
+
+from rsocket_trio import Payload, Responder, serve
+from rsocket_trio.cli.load import code_of
+from rsocket_trio.cli.main import main
+from tests.missing import require
+
+PATIENCE = 60.0
+COMMAND = (
+    "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None; from rsocket_trio.cli.entry import main; main()"
+)
+"""The command where there is no Spark."""
+
+
+class Ended(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+
+@asynccontextmanager
+async def started(*arguments: str) -> AsyncIterator[trio.Process]:
+    """A command in a process group of its own, to which a terminal would send signals."""
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", COMMAND, "load", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with trio.CancelScope(shield=True):
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+            for stream in (process.stdout, process.stderr):
+                assert stream is not None
+                await stream.aclose()
+
+
+async def ended(process: trio.Process) -> Ended:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    out = b"".join([chunk async for chunk in process.stdout])
+    err = b"".join([chunk async for chunk in process.stderr])
+    return Ended(await process.wait(), out.decode(), err.decode())
+
+
+async def load(*arguments: str) -> Ended:
+    with trio.fail_after(PATIENCE):
+        async with started(*arguments) as process:
+            return await ended(process)
+
+
+def children(number: int) -> list[int]:
+    found = Path(f"/proc/{number}/task").glob("*/children")
+    return [int(each) for path in found for each in path.read_text().split()]
+
+
+def is_alive(number: int) -> bool:
+    try:
+        state = Path(f"/proc/{number}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
+
+
+@asynccontextmanager
+async def counting(number: int) -> AsyncIterator[tuple[str, trio.Event, list[bytes]]]:
+    """Where a server listens, an event that is set when so many requests came, and those that came."""
+    responder, enough = Responder(), trio.Event()
+    came: list[bytes] = []
+
+    @responder.request_response("count")
+    def count(request: Payload) -> bytes:
+        came.append(request.data)
+        if len(came) == number:
+            enough.set()
+        return b""
+
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, responder, ["tcp://127.0.0.1:0"], grace=0))
+        yield uri, enough, came
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_table_says_what_became_of_the_load_without_spark(uri: str) -> None:
+    code, out, err = await load(
+        uri, "-r", "echo", "--rate", "50", "--seconds", "1", "--workers", "2", "--arrivals", "constant"
+    )
+
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0].split()[:3] == ["second", "due", "done"]
+    assert [line.split()[:2] for line in lines if line.lstrip().startswith("all")] == [["all", "50"]]
+    assert "of 50.0 due, in 1.0 s" in out
+
+
+async def test_json_says_the_same(uri: str) -> None:
+    code, out, _ = await load(
+        *(uri, "-r", "echo", "--seconds", "0.5", "--json", "--seed", "3", "--size", "10,20", "--auth-bearer", "token"),
+        *("--arrivals", "closed", "--in-flight", "3", "--interaction", "channel", "--items", "2", "--take", "2"),
+    )
+
+    said = json.loads(out)
+    assert code == 0
+    assert said["ok"] == said["due"] > 0
+    assert said["items"] == 2 * said["ok"]
+    assert (said["seed"], said["errors"], said["interrupted"], said["tasks"]) == (3, {}, False, 1)
+    assert said["generator"].keys() == {"busy", "limit"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("-r", "nowhere"), 5, "Rejected: no request_response handler for route 'nowhere'"),
+        (("-r", "full"), 6, "ApplicationError: full"),
+        (("-r", "never", "--timeout", "0.2"), 8, "TooSlowError: the first request was not answered within 0.2 s"),
+        (("--trust-cert", "/nowhere.pem"), 2, "/nowhere.pem"),
+    ],
+    ids=["route", "handler", "silence", "file"],
+)
+async def test_a_load_that_cannot_be_made_fails_in_a_line(
+    arguments: tuple[str, ...], code: int, said: str, uri: str
+) -> None:
+    found = await load(uri, "--rate", "10", "--workers", "2", *arguments)
+
+    assert (found.code, found.out) == (code, "")
+    assert said in found.err
+    assert found.err.count("\n") == 1
+
+
+async def test_a_server_that_is_not_there_is_said_in_a_line() -> None:
+    assert await load("tcp://127.0.0.1:1", "--rate", "10") == Ended(
+        3, "", "ConnectionLost: tcp://127.0.0.1:1: connection refused\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("problem", "code"),
+    [
+        ("Rejected: no", 5),
+        ("UnsupportedSetup: no", 4),
+        ("Canceled: no", 7),
+        ("TooSlowError: no", 8),
+        ("cannot use the certificates of x: No such file", 1),
+        ("is_by_drain: no class", 1),
+    ],
+)
+def test_the_exit_code_is_that_of_the_error(problem: str, code: int) -> None:
+    assert code_of(problem) == code
+
+
+async def test_ctrl_c_ends_it_in_order_and_shows_what_there_is() -> None:
+    with trio.fail_after(PATIENCE):
+        async with (
+            counting(20) as (uri, enough, came),
+            started(uri, "-r", "count", "--rate", "50", "--seconds", "1000", "--json", "--workers", "2") as process,
+        ):
+            await enough.wait()
+            os.killpg(process.pid, signal.SIGINT)
+            code, out, err = await ended(process)
+
+    assert (code, err) == (130, "")
+    said = json.loads(out)
+    assert said["interrupted"] is True
+    # Each worker has made a probe, and requests under way got a moment to be answered.
+    assert said["ok"] == len(came) - 2
+    assert (said["errors"], said["unfinished"]) == ({}, 0)
+    assert 0 < said["measured"] < PATIENCE
+
+
+async def test_no_worker_outlives_a_command_that_is_killed() -> None:
+    with trio.fail_after(PATIENCE):
+        async with (
+            counting(20) as (uri, enough, _),
+            started(uri, "-r", "count", "--rate", "50", "--seconds", "1000", "--workers", "2") as process,
+        ):
+            await enough.wait()
+            left = children(process.pid)
+            process.kill()
+            # Nobody tells us of the end of a grandchild.
+            while any(map(is_alive, left)):  # noqa: ASYNC110
+                await trio.sleep(0.05)
+
+    assert len(left) == 2
+
+
+async def test_a_killed_worker_is_said_below_the_table() -> None:
+    with trio.fail_after(PATIENCE):
+        async with (
+            counting(100) as (uri, enough, _),
+            started(uri, "-r", "count", "--rate", "50", "--seconds", "1000", "--workers", "2", "-q") as process,
+        ):
+            await enough.wait()
+            os.kill(children(process.pid)[0], signal.SIGKILL)
+            code, out, err = await ended(process)
+
+    assert code == 1
+    assert out.splitlines()[1].split()[0] == "all"
+    assert err.startswith("worker ")
+    assert "was ended by SIGKILL" in err
+    assert err.count("\n") == 1
+
+
+async def test_a_server_that_is_gone_is_said_in_a_line_and_counted() -> None:
+    with trio.fail_after(PATIENCE):
+        async with AsyncExitStack() as stack:
+            async with counting(20) as (uri, enough, _):
+                arguments = ("-r", "count", "--rate", "50", "--seconds", "2", "--timeout", "1", "--json")
+                process = await stack.enter_async_context(started(uri, *arguments))
+                await enough.wait()
+            code, out, err = await ended(process)
+
+    said = json.loads(out)
+    assert code == 3
+    assert said["errors"]["ConnectionLost"] > 0
+    assert err == f"the load ended without a connection: {said['lost']}\n"
+    assert said["lost"].startswith("ConnectionLost: ")
+
+
+def test_this_machine_counts_what_a_thread_wants() -> None:
+    require(None if Path("/proc/thread-self/schedstat").exists() else "the kernel does not count waiting threads")
+    from rsocket_trio.loadgen.load_task import seconds_wanted
+
+    before = seconds_wanted()
+    sum(range(2_000_000))
+
+    assert seconds_wanted() > before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "rate is missing"),
+        (("--rate", "0"), "0.0 is not in the range"),
+        (("--rate", "5", "--tasks", "2"), "--tasks are those of Spark and need --master"),
+        (("--rate", "5", "--master", "local", "--workers", "2"), "with --master, --tasks are those of Spark"),
+        (("--rate", "5", "--conf", "spark.a=b"), "--conf is a setting of Spark and needs --master"),
+        (("--rate", "5", "--arrivals", "closed"), "a closed loop has no rate"),
+        (("--rate", "5", "--size", "-4"), "'-4': numbers of bytes"),
+        (("--rate", "5", "-d", "x", "--size", "4"), "data and sizes exclude each other"),
+        (("--rate", "5", "-u", "a:b", "--auth-bearer", "t"), "credentials are a user and password, or a token"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_is_said_in_a_line(
+    arguments: tuple[str, ...], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["rsocket-trio", "load", "tcp://127.0.0.1:1", *arguments])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_help_says_what_it_does(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["rsocket-trio", "load", "--help"])
+
+    with pytest.raises(SystemExit) as ended:
+        main()
+
+    assert ended.value.code == 0
+    assert "Make a load on the server at URI" in capsys.readouterr().out

@@ -1,0 +1,228 @@
+"""Loads from worker processes: one schedule, counts that add up, and a plain word when a process is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rsocket_trio import Payload, Responder, serve
+from rsocket_trio.loadgen import LoadError, WorkerError, load_workers, run_workers
+from rsocket_trio.loadgen.load_worker import Told
+from rsocket_trio.loadgen.load_workers import START, encode, receive
+from rsocket_trio.loadgen.plan import Plan
+from rsocket_trio.loadgen.summary import Summary
+from tests.blocks import blocks, page
+from tests.loadgen.loads import summary_of
+
+PATIENCE = 60.0
+"""Seconds that processes may take on a machine that has much else to do."""
+
+
+@asynccontextmanager
+async def noting(moments: list[float]) -> AsyncIterator[str]:
+    """Where a server listens that notes when requests come."""
+    responder = Responder()
+
+    @responder.request_response("note")
+    def note(request: Payload) -> bytes:
+        moments.append(trio.current_time())
+        return b""
+
+    async with trio.open_nursery() as nursery:
+        [uri] = await nursery.start(partial(serve, responder, ["tcp://127.0.0.1:0"], grace=0))
+        yield uri
+        nursery.cancel_scope.cancel()
+
+
+def workers() -> list[int]:
+    """Return the processes that this one has started and not yet waited for."""
+    found = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return [int(number) for path in found for number in path.read_text().split()]
+
+
+async def test_workers_begin_at_one_moment_and_keep_one_schedule() -> None:
+    moments: list[float] = []
+    with trio.fail_after(PATIENCE):
+        async with noting(moments) as uri:
+            summary = await run_workers(uri, route="note", rate=20, seconds=1.5, tasks=2, arrivals="constant")
+
+    total = summary.total
+    assert (total.due, total.ok, total.errors, summary.measured) == (30, 30, {}, 1.5)
+    assert total.times["latency"].total == total.times["behind"].total == 30
+    assert not summary.interrupted
+    # The first two are probes; from then on requests of the two take turns.
+    assert moments[-1] - moments[2] == pytest.approx(29 / 20, abs=1.0)
+    assert sum(counts.due for counts in summary.seconds.values()) == 30
+
+
+async def test_a_start_is_the_same_moment_on_both_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, now_ns = Told(), 5_000_000_000
+    monkeypatch.setattr("time.monotonic_ns", lambda: now_ns)
+    send, words = trio.testing.memory_stream_pair()
+    await send.send_all(encode((START, now_ns + 250_000_000)))
+    await send.aclose()
+
+    with trio.CancelScope() as everything:
+        await told.listen(words, everything)
+
+    assert told.started.is_set()
+    assert told.begins() - trio.current_time() == pytest.approx(0.25, abs=0.1)
+
+
+@pytest.mark.parametrize("cut", [0, 2, 4, -1])
+async def test_a_message_that_is_cut_short_is_the_end(cut: int) -> None:
+    send, words = trio.testing.memory_stream_pair()
+    await send.send_all(encode((START, 1))[:cut])
+    await send.aclose()
+
+    assert await receive(words) is None
+
+
+@pytest.mark.parametrize(
+    ("at", "route", "said"),
+    [
+        (None, "nowhere", "Rejected: no request_response handler for route 'nowhere'"),
+        ("tcp://127.0.0.1:1", "echo", "ConnectionLost: tcp://127.0.0.1:1: connection refused"),
+    ],
+    ids=["route", "server"],
+)
+async def test_where_one_cannot_begin_none_does(at: str | None, route: str, said: str, uri: str) -> None:
+    with trio.fail_after(PATIENCE), pytest.raises(LoadError) as caught:
+        await run_workers(at or uri, route=route, rate=10, seconds=1, tasks=2)
+
+    assert str(caught.value) == said
+
+
+async def test_invalid_terms_and_files_start_nothing(uri: str) -> None:
+    with pytest.raises(ValueError, match="rate is missing"):
+        await run_workers(uri)
+    with pytest.raises(ValueError, match=r"cannot use the certificates of /nowhere.pem"):
+        await run_workers(uri, rate=1, trust="/nowhere.pem")
+
+
+async def test_a_load_that_is_stopped_has_what_was_counted_until_then(uri: str) -> None:
+    stop = trio.Event()
+
+    def watch(summary: Summary) -> None:
+        if summary.total.ok:
+            stop.set()
+
+    with trio.fail_after(PATIENCE):
+        summary = await load_workers.run_plan(
+            Plan(uri=uri, route="echo", rate=50, seconds=1000), stop=stop, watch=watch
+        )
+
+    assert summary.interrupted
+    assert 0 < summary.measured < PATIENCE
+    assert summary.total.ok == summary.total.due > 0
+
+
+async def test_a_load_that_is_stopped_before_it_began_is_empty(uri: str) -> None:
+    stop = trio.Event()
+    stop.set()
+
+    with trio.fail_after(PATIENCE):
+        summary = await run_workers(uri, rate=1, stop=stop)
+
+    assert (summary.interrupted, summary.total.due, summary.measured) == (True, 0, 0)
+
+
+def kill(number: int) -> None:
+    os.kill(number, signal.SIGKILL)
+
+
+def pause(number: int) -> None:
+    os.kill(number, signal.SIGSTOP)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"), [(kill, "was ended by SIGKILL"), (pause, "said nothing for 3 s")], ids=["killed", "hung"]
+)
+async def test_a_worker_that_is_gone_ends_the_load_and_its_counts_are_kept(
+    harm: Callable[[int], None], said: str, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load_workers, "SILENCE", 3.0)
+    before = set(workers())
+    harmed: list[int] = []
+
+    def watch(summary: Summary) -> None:
+        if summary.total.ok > 30 and not harmed:
+            harmed.append(max(set(workers()) - before))
+            harm(harmed[0])
+
+    plan = Plan(uri=uri, route="echo", rate=50, seconds=1000, tasks=2)
+    with trio.fail_after(PATIENCE), pytest.raises(WorkerError) as caught:
+        await load_workers.run_plan(plan, watch=watch)
+
+    text = str(caught.value)
+    assert said in text
+    assert f"of 2 (process {harmed[0]})" in text
+    assert "s after the start" in text
+    summary = caught.value.summary
+    assert summary.total.ok > 30
+    assert 0 < summary.measured < PATIENCE
+    assert set(workers()) == before
+
+
+async def test_a_worker_that_cannot_run_says_why_in_a_line(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_workers, "BOOT", "raise SystemExit('no room\\nfor this')")
+
+    with trio.fail_after(PATIENCE), pytest.raises(WorkerError) as caught:
+        await run_workers(uri, rate=1)
+
+    assert "worker 1 of 1" in str(caught.value)
+    assert str(caught.value).endswith("ended with code 1 before the load began: for this")
+
+
+def test_rows_of_workers_add_up_and_facts_do_not() -> None:
+    plan = Plan(uri="tcp://h:1", rate=1, tasks=2)
+    with open(os.devnull, "rb") as nothing:
+        crew = load_workers.Crew(plan, nothing)
+    crew._add([(0, "due", "", None, 2), (0, "busy", "", None, 500_000), (0, "measured", "", None, 10**10)])
+    crew._add([(0, "due", "", None, 3), (0, "busy", "", None, 990_000), (0, "measured", "", None, 10**10)])
+
+    summary = crew.summary()
+
+    assert (summary.total.due, summary.busy, summary.measured) == (5, 0.99, 10.0)
+
+
+async def test_a_generator_that_cannot_do_more_says_that_it_was_the_limit(uri: str) -> None:
+    with trio.fail_after(PATIENCE):
+        summary = await run_workers(uri, route="echo", rate=200_000, seconds=1, timeout=0.5)
+
+    assert summary.limited
+    assert "the generator was the limit: " in str(summary)
+    assert summary.to_dict()["generator"]["limit"] is True
+
+
+async def test_a_server_that_can_do_no_more_is_not_the_generators_limit(uri: str) -> None:
+    with trio.fail_after(PATIENCE):
+        summary = await run_workers(uri, route="never", rate=50, seconds=1, timeout=0.3, in_flight=2, probe=False)
+
+    assert summary.total.late > 0
+    assert not summary.limited
+
+
+def test_counts_up_to_now_make_a_summary_like_those_of_the_end(uri: str) -> None:
+    plan = Plan(uri=uri, rate=1)
+
+    assert summary_of(plan, []).to_dict().keys() == summary_of(plan, [(0, "due", "", None, 1)]).to_dict().keys()
+
+
+async def test_the_page_shows_what_works(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    snippet, _ = [block for block in blocks(page("docs/howto/loadgen.md")) if block.language == "python"]
+    names: dict[str, Any] = {}
+    exec(compile(snippet.text, "docs/howto/loadgen.md", "exec"), names)
+
+    with trio.fail_after(PATIENCE):
+        await names["measure"](uri)
+
+    assert "requests/s answered of" in capsys.readouterr().out
