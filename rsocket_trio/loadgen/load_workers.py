@@ -7,10 +7,8 @@ they counted each second: one that dies takes a second of counts with it, and no
 
 from __future__ import annotations
 
-import pickle
 import secrets
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -24,6 +22,7 @@ import trio
 
 from rsocket_trio.errors import readable
 from rsocket_trio.loadgen import measures
+from rsocket_trio.loadgen.load_messages import DONE, READY, ROWS, START, STOP, Message, encode, receive
 from rsocket_trio.loadgen.load_task import STOPPING, LoadError, Part
 from rsocket_trio.loadgen.measures import Row
 from rsocket_trio.loadgen.plan import Plan, Terms
@@ -40,20 +39,7 @@ SILENCE = 30.0
 """Seconds without a word from a worker after which it hangs; it speaks each second."""
 FAREWELL = 10.0
 """Seconds that workers get to end once they were stopped, beside those of the requests under way."""
-SIZE = struct.Struct("!I")
 
-# Messages to a worker.
-START = "start"
-"""With the moment of the start, in nanoseconds of the monotonic clock."""
-STOP = "stop"
-# Messages from a worker.
-READY = "ready"
-"""With the reason why it is not, or nothing."""
-ROWS = "rows"
-"""With rows that were counted since the last ones."""
-DONE = "done"
-
-Message: TypeAlias = tuple[str, object]
 Watch: TypeAlias = Callable[[Summary], object]
 """Gets the summary up to now, whenever counts have come. Return true to end the load."""
 
@@ -68,32 +54,6 @@ class WorkerError(RuntimeError):
         """``text`` says which worker and why; ``summary`` is what there is."""
         super().__init__(text)
         self.summary = summary
-
-
-def encode(message: object) -> bytes:
-    """Encode a message, or a part of a load, for a process of the same Python."""
-    content = pickle.dumps(message)
-    return SIZE.pack(len(content)) + content
-
-
-async def receive(stream: trio.abc.ReceiveStream) -> object | None:
-    """Receive one message. Return ``None`` at the end of the stream, also inside of a message."""
-    head = await _receive_exactly(stream, SIZE.size)
-    content = await _receive_exactly(stream, SIZE.unpack(head)[0]) if head is not None else None
-    return pickle.loads(content) if content is not None else None
-
-
-async def _receive_exactly(stream: trio.abc.ReceiveStream, size: int) -> bytes | None:
-    chunks = bytearray()
-    while len(chunks) < size:
-        try:
-            more = await stream.receive_some(size - len(chunks))
-        except trio.BrokenResourceError:
-            return None
-        if not more:
-            return None
-        chunks += more
-    return bytes(chunks)
 
 
 async def run_workers(uri: str, *, stop: trio.Event | None = None, **terms: Unpack[Terms]) -> Summary:

@@ -15,8 +15,8 @@ import trio
 
 from rsocket_trio import Payload, Responder, serve
 from rsocket_trio.loadgen import LoadError, WorkerError, load_workers, run_workers
+from rsocket_trio.loadgen.load_messages import START, encode, receive
 from rsocket_trio.loadgen.load_worker import Told
-from rsocket_trio.loadgen.load_workers import START, encode, receive
 from rsocket_trio.loadgen.plan import Plan
 from rsocket_trio.loadgen.summary import Summary
 from tests.blocks import blocks, page
